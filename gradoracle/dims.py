@@ -1,0 +1,98 @@
+"""Dims: which sizes a named dim may take. A domain is plain data; what is drawn from it is strategies.py's business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of one named dim: ``minimum..maximum`` in steps of ``multiple``, or a fixed list of ``choices``.
+
+    ``large`` is a bound above ``maximum`` that a few cases of each run may reach (T > 100 000); 0 means none.
+    """
+
+    minimum: int = 1
+    maximum: int = 128
+    multiple: int = 1
+    choices: tuple[int, ...] = ()
+    large: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse empty domains: an impossible domain must raise and never draw nothing."""
+        if self.choices:
+            if min(self.choices) < 1:
+                raise ValueError(f"sizes must be at least 1, got choices {self.choices}")
+        elif self.minimum < 1 or self.multiple < 1 or self.smallest > self.maximum:
+            raise ValueError(
+                f"no size fits {self}: wanted 1 <= minimum <= maximum with a multiple of {self.multiple} between them"
+            )
+
+    @property
+    def smallest(self) -> int:
+        """The smallest size of the domain."""
+        return min(self.choices) if self.choices else -(-self.minimum // self.multiple) * self.multiple
+
+    @property
+    def biggest(self) -> int:
+        """The largest size that an ordinary case takes."""
+        return max(self.choices) if self.choices else self.maximum // self.multiple * self.multiple
+
+    def __contains__(self, size: object) -> bool:
+        """Whether a size belongs to the domain (``large`` sizes do too)."""
+        if not isinstance(size, int):
+            return False
+        if self.choices:
+            return size in self.choices
+        return self.minimum <= size <= max(self.maximum, self.large) and size % self.multiple == 0
+
+    def intersect(self, other: Sizes) -> Sizes:
+        """What both domains allow; ValueError where nothing is left."""
+        lists = [set(domain.choices) for domain in (self, other) if domain.choices]
+        if lists:
+            both = sorted(size for size in set.intersection(*lists) if size in self and size in other)
+            if not both:
+                raise ValueError(f"no size is in both {self} and {other}")
+            return Sizes(choices=tuple(both))
+        multiple = max(self.multiple, other.multiple)
+        if multiple % min(self.multiple, other.multiple):
+            multiple = self.multiple * other.multiple
+        large = min(self.large or self.maximum, other.large or other.maximum)
+        maximum = min(self.maximum, other.maximum)
+        return Sizes(max(self.minimum, other.minimum), maximum, multiple, (), large if large > maximum else 0)
+
+
+def sizes(minimum: int = 1, maximum: int = 128, *, multiple: int = 1, large: int = 0) -> Sizes:
+    """Every multiple of ``multiple`` from ``minimum`` to ``maximum``."""
+    return Sizes(minimum, maximum, multiple, (), large)
+
+
+def multiples(multiple: int, maximum: int = 4096) -> Sizes:
+    """Multiples of ``multiple`` up to ``maximum``: what a kernel without masks supports."""
+    return Sizes(multiple, maximum, multiple)
+
+
+def choices(*allowed: int) -> Sizes:
+    """Exactly these sizes."""
+    return Sizes(choices=tuple(allowed))
+
+
+def parse_sizes(text: str) -> tuple[str, Sizes]:
+    """Read ``T=1:4096``, ``T=16:4096:16``, ``T=64`` or ``D=64,128`` as (dim, domain).
+
+    Raises:
+        ValueError: showing what was given and the forms that are wanted.
+    """
+    wanted = "wanted NAME=SIZE, NAME=SIZE,SIZE..., NAME=MIN:MAX or NAME=MIN:MAX:MULTIPLE with sizes >= 1"
+    name, equals, domain = text.partition("=")
+    try:
+        if not equals or not name.strip().isidentifier():
+            raise ValueError
+        if ":" in domain:
+            bounds = [int(part) for part in domain.split(":")]
+            if len(bounds) not in (2, 3):
+                raise ValueError
+            return name.strip(), Sizes(*bounds, large=bounds[1] if bounds[1] > 100_000 else 0)
+        return name.strip(), Sizes(choices=tuple(int(part) for part in domain.split(",")))
+    except ValueError:
+        raise ValueError(f"--dim {text!r} is not understood; {wanted}") from None

@@ -1,0 +1,80 @@
+"""Finding: what one check of one tensor saw. The atom of every verdict and report; plain data, no tensors."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Outcome(str, Enum):
+    """Of one tensor: within its budget, wrong, or not checked (never green)."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    NOT_CHECKED = "not checked"
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The element that is furthest out: where, what the kernel gave, what is true."""
+
+    index: tuple[int, ...]
+    got: float
+    true: float
+    error_in_sigma: float
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What the pooled rules need from one tensor: sums that add up over the cases of a dtype.
+
+    ``squares`` is the sum of (e / sigma)^2 over ``count`` elements and ``null_squares`` what the probes show for it
+    (one number a probe); ``slope_top / slope_bottom`` is the bias slope, ``null_slopes`` the probes' tops.
+    """
+
+    count: int
+    squares: float
+    null_squares: tuple[float, ...]
+    slope_top: float
+    slope_bottom: float
+    null_slope_tops: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One tensor judged by one rule.
+
+    Attributes:
+        tensor: its name in the law, such as ``dq`` or ``<g, Jt> - <J^T g, t>``.
+        outcome: holds, violated or not checked.
+        rule: which rule decided: local, worst case, bias, pooled, exact.
+        error: the largest ``|kernel - truth|`` against its budget (ratio; 1 is the boundary); inf for exact facts.
+        error_in_sigma: the same in sigma (0 where no sigma applies).
+        sensitivity: median budget / |truth|; None for exact facts.
+        message: one sentence; for ``not checked`` the reason.
+        worst: the worst element, where there is one.
+        pattern: where the wrong elements lie, in words ("only rows >= 64 of dim T"); empty where nothing stands out.
+        elements: how many elements were compared; undecided ones are not in it but in ``undecided``.
+        pool: for rules that pool over cases; dropped from reports.
+    """
+
+    tensor: str
+    outcome: Outcome
+    rule: str
+    error: float = 0.0
+    error_in_sigma: float = 0.0
+    sensitivity: float | None = None
+    message: str = ""
+    worst: Worst | None = None
+    pattern: str = ""
+    elements: int = 0
+    undecided: int = 0
+    pool: Pool | None = field(default=None, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for json; the pool is left out."""
+        plain = asdict(self)
+        plain.pop("pool")
+        plain["outcome"] = self.outcome.value
+        return plain

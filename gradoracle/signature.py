@@ -1,0 +1,152 @@
+"""Signature: what an annotated definition takes and gives, read from its jaxtyping annotations.
+
+``Float[Tensor, "B H T D"]`` declares a differentiable tensor with named dims, ``Int[Tensor, "B"]`` an integer tensor,
+``Float[Tensor, "H"] | None = None`` an optional one; keyword-only parameters that are no tensors are options.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of a definition: its name, named dims (an all-digit name is that constant), kind and optionality."""
+
+    name: str
+    dims: tuple[str, ...]
+    kind: str = "float"  # "float" or "int"
+    optional: bool = False
+    keyword: bool = False  # passed by keyword, not by position
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape at given sizes of the named dims; sums such as ``T+1`` are evaluated."""
+        return tuple(_size(dim, sizes) for dim in self.dims)
+
+
+@dataclass(frozen=True)
+class OptionSpec:
+    """A keyword option that is no tensor: its default, and the values that cases draw (the default first)."""
+
+    name: str
+    default: Any
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs in the order of the call, outputs in the order of the return, options by keyword."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    options: tuple[OptionSpec, ...]
+
+    @property
+    def primals(self) -> tuple[TensorSpec, ...]:
+        """The differentiable inputs."""
+        return tuple(spec for spec in self.inputs if spec.kind == "float")
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Every named dim in order of appearance, sums and constants left out."""
+        found: dict[str, None] = {}
+        for spec in (*self.inputs, *self.outputs):
+            for dim in spec.dims:
+                if dim.isidentifier():
+                    found.setdefault(dim)
+        return tuple(found)
+
+    def input(self, name: str) -> TensorSpec:
+        """The input of that name; KeyError otherwise."""
+        return {spec.name: spec for spec in self.inputs}[name]
+
+
+def cotangent_name(output: str) -> str:
+    """The name of the cotangent of an output: ``do`` for ``o``."""
+    return f"d{output}"
+
+
+def tangent_name(primal: str) -> str:
+    """The name of the tangent of a primal: ``tq`` for ``q``."""
+    return f"t{primal}"
+
+
+def read_signature(
+    function: Callable[..., Any],
+    *,
+    outputs: Sequence[str] | None = None,
+    options: Mapping[str, Sequence[Any]] | None = None,
+) -> Signature:
+    """Read the signature of an annotated definition.
+
+    Args:
+        function: its tensor parameters and its return are annotated with jaxtyping.
+        outputs: names of the outputs; default ``out``, or ``out0, out1, ...`` of a tuple.
+        options: for each option the values to draw; an option not named here keeps to its default
+            (a bool option draws both values).
+
+    Raises:
+        TypeError: naming the parameter whose annotation is missing or is not understood, and what is wanted.
+    """
+    name = getattr(function, "__name__", str(function))
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"the annotations of {name} cannot be evaluated: {error}; import what they name") from None
+    inputs: list[TensorSpec] = []
+    option_specs: list[OptionSpec] = []
+    drawn = dict(options or {})
+    for parameter in inspect.signature(function).parameters.values():
+        keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        tensor = _tensor(hints.get(parameter.name))
+        if tensor is not None:
+            dims, kind, optional = tensor
+            inputs.append(TensorSpec(parameter.name, dims, kind, optional, keyword))
+        elif keyword and parameter.default is not inspect.Parameter.empty:
+            values = drawn.pop(parameter.name, None)
+            if values is None:
+                values = (parameter.default, not parameter.default) if isinstance(parameter.default, bool) else ()
+            ordered = (parameter.default, *(value for value in values if value != parameter.default))
+            option_specs.append(OptionSpec(parameter.name, parameter.default, ordered))
+        else:
+            raise TypeError(
+                f"parameter {parameter.name!r} of {name} is neither a tensor annotated with jaxtyping such as "
+                'Float[Tensor, "B N"] nor a keyword-only option with a default'
+            )
+    if drawn:
+        raise TypeError(f"options {sorted(drawn)} are given values to draw, but {name} has no such keyword-only option")
+    returned = hints.get("return")
+    parts = typing.get_args(returned) if typing.get_origin(returned) is tuple else (returned,)
+    read = [_tensor(part) for part in parts]
+    if any(part is None for part in read):
+        raise TypeError(f'the return of {name} must be annotated, such as -> Float[Tensor, "B N"] or a tuple of these')
+    default = ["out"] if len(read) == 1 else [f"out{i}" for i in range(len(read))]
+    names = list(outputs) if outputs is not None else default
+    if len(names) != len(read):
+        raise TypeError(f"{name} returns {len(read)} tensors, but {len(names)} output names were given: {names}")
+    specs = tuple(TensorSpec(n, part[0], part[1]) for n, part in zip(names, read, strict=True) if part is not None)
+    return Signature(tuple(inputs), specs, tuple(option_specs))
+
+
+def _tensor(annotation: Any) -> tuple[tuple[str, ...], str, bool] | None:
+    """(dims, kind, optional) of a jaxtyping annotation, None for anything else."""
+    optional = False
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        members = [member for member in typing.get_args(annotation) if member is not type(None)]
+        optional = len(members) < len(typing.get_args(annotation))
+        annotation = members[0] if len(members) == 1 else None
+    dims, dtypes = getattr(annotation, "dim_str", None), getattr(annotation, "dtypes", None)
+    if dims is None or dtypes is None:
+        return None
+    kind = "int" if all("int" in str(dtype) for dtype in dtypes) else "float"
+    return tuple(dims.split()), kind, optional
+
+
+def _size(dim: str, sizes: Mapping[str, int]) -> int:
+    """The size of one dim, which may be a number or a sum of names and numbers."""
+    return sum(int(term) if term.isdigit() else sizes[term] for term in dim.split("+"))

@@ -1,0 +1,98 @@
+"""Verdict: what is known of one law on one kernel and dtype. Report: all verdicts of a run and what it covered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gradoracle.finding import Finding
+
+
+class Status(str, Enum):
+    """The five things that can be said of a law and a kernel, worst first where they meet."""
+
+    CRASHED = "crashed"
+    VIOLATED = "violated"
+    REFUSED = "refused"
+    NOT_CHECKED = "not checked"
+    HOLDS = "holds"
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A case on which a law is violated (or the kernel crashed), its findings, and the smallest such case found."""
+
+    case: str  # one line, replays anywhere
+    findings: tuple[Finding, ...]
+    shrunk_from: str = ""  # the first violating case, where shrinking found a smaller one
+    shrink_note: str = ""  # such as "stopped by the time box"
+    message: str = ""  # for a crash: what the process did
+
+
+@dataclass
+class Verdict:
+    """One law on one kernel and dtype, over all its cases."""
+
+    law: str
+    kernel: str
+    dtype: str
+    status: Status
+    cases_held: int = 0
+    cases_violated: int = 0
+    cases_crashed: int = 0
+    cases_refused: int = 0
+    cases_not_checked: int = 0
+    cases_not_applicable: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)  # why not checked or refused -> cases
+    worst_error: float = 0.0  # largest error / budget over all cases
+    worst_in_sigma: float = 0.0
+    sensitivity: float | None = None  # median over cases and tensors of budget / |truth|
+    counterexample: Counterexample | None = None
+    notes: list[str] = field(default_factory=list)  # such as accuracy given away against `definition`, "holds under tf32"
+
+
+@dataclass
+class Report:
+    """Everything a run found out. Every output format is a view of this and recomputes nothing."""
+
+    target: str
+    family: str
+    kernels: list[str]
+    device: str
+    seed: int
+    contracts: Mapping[str, str]  # dtype -> preset
+    environment: Mapping[str, str]
+    verdicts: list[Verdict] = field(default_factory=list)
+    situations: dict[str, int] = field(default_factory=dict)  # situation -> cases that are in it
+    situations_wanted: dict[str, int] = field(default_factory=dict)  # situation -> the least number of cases wanted
+    cases_planned: int = 0
+    cases_run: int = 0
+    seconds: float = 0.0
+    refusals: dict[str, dict[str, int]] = field(default_factory=dict)  # message -> {"dtype=..": n, "layout=..": n}
+    notes: list[str] = field(default_factory=list)
+    interrupted: str = ""  # why the run stopped early, if it did
+
+    @property
+    def laws_checked(self) -> int:
+        """How many distinct laws held or were violated on at least one case."""
+        return len({v.law for v in self.verdicts if v.status in (Status.HOLDS, Status.VIOLATED)})
+
+    def inconclusive(self) -> list[str]:
+        """Reasons why a run without violations is still not green; empty where it is."""
+        reasons = []
+        if not self.verdicts or all(v.status in (Status.REFUSED, Status.NOT_CHECKED) for v in self.verdicts):
+            reasons.append("nothing was checked")
+        for name, wanted in self.situations_wanted.items():
+            if self.situations.get(name, 0) < wanted:
+                reasons.append(f"situation {name!r} has {self.situations.get(name, 0)} cases, {wanted} wanted")
+        if self.interrupted:
+            reasons.append(self.interrupted)
+        return reasons + [note for note in self.notes if note.startswith("inconclusive: ")]
+
+    @property
+    def exit_code(self) -> int:
+        """0 every checked property holds; 1 violated or crashed; 4 inconclusive (DESIGN 5)."""
+        if any(v.status in (Status.VIOLATED, Status.CRASHED) for v in self.verdicts):
+            return 1
+        return 4 if self.inconclusive() else 0
