@@ -1,0 +1,250 @@
+"""Workers: whatever a kernel does to its process is a result, and the next job runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gradoracle.worker import Result, StartupError, Workers
+
+HERE = str(Path(__file__).parent)
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Workers]]:
+    monkeypatch.syspath_prepend(HERE)
+    opened: list[Workers] = []
+
+    def build(count: int = 1, setup: object = None, **more: object) -> Workers:
+        opened.append(Workers("workload:start", setup, count=count, **more))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield build
+    for workers in opened:
+        workers.close()
+
+
+def one(workers: Workers, kind: str, argument: object = None) -> Result:
+    (result,) = workers.run([(kind, argument)])
+    return result
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended (a zombie that nobody has waited for counts)."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "cause"),
+    [
+        ("segfault", "killed by signal 11 (segmentation fault)", "signal"),
+        ("_exit", "exited with code 3", "exit"),
+        ("sys.exit", "exited with code 3", "exit"),
+        ("killed", "killed by the system (signal 9: most likely out of memory)", "memory"),
+        ("poisoned", "CUDA error: an illegal memory access", "poisoned"),
+        ("raise in kernel", "raised ValueError: T must be a multiple of 16, got 7", "exception"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_death_inside_a_kernel_is_a_crash_and_the_next_job_runs(
+    pool: Callable[..., Workers], kind: str, how: str, cause: str, count: int
+) -> None:
+    results = list(pool(count).run([("echo", 1), (kind, None), ("echo", 2), ("echo", 3)]))
+    crashes = [result for result in results if result.crash]
+    assert [(c.job, c.crash.phase, c.crash.how, c.crash.kind) for c in crashes if c.crash] == [
+        ((kind, None), "vjp", how, cause)
+    ]
+    assert sorted(result.value for result in results if not result.crash) == [1, 2, 3]
+    assert not any(result.error for result in results)
+
+
+@pytest.mark.parametrize("kind", ["hang", "hang with the lock", "close everything"])
+def test_a_hang_ends_at_the_limit_that_its_phase_announced(pool: Callable[..., Workers], kind: str) -> None:
+    workers = pool()
+    hung, after = workers.run([(kind, 0.3), ("echo", "after")])
+    assert hung.crash is not None and hung.crash.phase == "vjp"
+    if kind != "close everything":
+        assert (hung.crash.how, hung.crash.kind) == ("exceeded its time limit of 0.3 s", "time limit")
+    assert after.value == "after"
+
+
+def test_time_outside_of_a_phase_is_not_limited(pool: Callable[..., Workers]) -> None:
+    slow, steps = pool().run([("sleep", 0.6), ("steps", None)])
+    assert (slow.value, steps.value) == (0.6, "stepped")
+    assert slow.seconds >= 0.6
+
+
+def test_a_rerun_alone_waits_for_the_others_and_stretches_the_limit(pool: Callable[..., Workers]) -> None:
+    workers = pool(2)
+    results = workers.run([("hang", 0.2), ("sleep", 0.8), ("echo", "last")])
+    first = next(results)
+    assert first.crash is not None and first.crash.kind == "time limit"
+    again = workers.run_alone(first.job, limit_factor=3)
+    assert again.crash is not None and again.crash.how == "exceeded its time limit of 0.6 s"
+    assert sorted(str(result.value) for result in results) == ["0.8", "last"]
+
+
+def test_a_segfault_leaves_its_python_stack_in_the_output(pool: Callable[..., Workers]) -> None:
+    crash = one(pool(), "segfault").crash
+    assert crash is not None and "Segmentation fault" in crash.output and "workload.py" in crash.output
+
+
+def test_what_a_child_prints_stays_off_the_terminal_and_in_the_crash(
+    pool: Callable[..., Workers], capfd: pytest.CaptureFixture[str]
+) -> None:
+    crash = one(pool(), "print").crash
+    assert crash is not None
+    assert crash.output.splitlines() == ["written to descriptor 1", "written to descriptor 2", "printed"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_fault_outside_of_a_kernel_comes_back_as_a_traceback(pool: Callable[..., Workers]) -> None:
+    fault, leaving, after = pool().run([("fault", None), ("exit outside", None), ("jobs so far", None)])
+    assert fault.crash is None and "ZeroDivisionError: a fault of our own" in fault.error
+    assert leaving.crash is None and "SystemExit: 4" in leaving.error
+    assert after.value == 1  # in a fresh process
+
+
+def test_a_poisoned_process_gives_what_it_knew_and_is_replaced(pool: Callable[..., Workers]) -> None:
+    workers = pool()
+    before, poisoned, after = workers.run([("pid", None), ("poisoned", None), ("pid", None)])
+    assert poisoned.value == "forward was right"
+    assert before.value != after.value and gone(before.value)
+
+
+def test_an_exception_inside_a_kernel_does_not_cost_the_process(pool: Callable[..., Workers]) -> None:
+    before, _, after = pool().run([("pid", None), ("raise in kernel", None), ("pid", None)])
+    assert before.value == after.value
+
+
+def test_big_results_and_jobs_come_through_whole(pool: Callable[..., Workers]) -> None:
+    size = 1 << 24
+    big, echoed = pool().run([("big", size), ("echo", b"y" * size)])
+    assert big.value == b"x" * size and echoed.value == b"y" * size
+
+
+def test_values_that_cannot_be_pickled_are_errors_on_both_ways(pool: Callable[..., Workers]) -> None:
+    out, back, after = pool().run([("echo", lambda: 1), ("unpicklable", 1), ("echo", "fine")])
+    assert "pickle" in out.error and "cannot be sent" in back.error
+    assert after.value == "fine"
+
+
+def test_many_jobs_are_pulled_only_as_processes_become_free(pool: Callable[..., Workers]) -> None:
+    pulled = 0
+
+    def jobs() -> Iterator[tuple[str, int]]:
+        nonlocal pulled
+        for number in range(300):
+            pulled += 1
+            yield ("echo", number)
+
+    seen, ahead = [], 0
+    for result in pool(2).run(jobs()):
+        seen.append(result.value)
+        ahead = max(ahead, pulled - len(seen))
+    assert sorted(seen) == list(range(300))
+    assert ahead <= 4  # two running, and at most two results that wait to be read
+
+
+def test_results_come_in_order_of_completion(pool: Callable[..., Workers]) -> None:
+    workers = pool(2)
+    assert all(result.value is None for result in workers.run([("setup", None)] * 4))  # both have started
+    assert [result.value for result in workers.run([("sleep", 1.0), ("echo", "quick")])] == ["quick", 1.0]
+
+
+def test_a_process_that_dies_while_idle_costs_no_job(pool: Callable[..., Workers]) -> None:
+    workers = pool()
+    pid = one(workers, "idle death").value
+    time.sleep(0.5)
+    assert one(workers, "echo", "alive").value == "alive"
+    assert gone(pid)
+
+
+def test_the_environment_is_set_before_anything_is_imported(pool: Callable[..., Workers]) -> None:
+    workers = pool(env={"GRADORACLE_TEST": "1"})
+    assert one(workers, "environment", "GRADORACLE_TEST").value == "1"
+    assert "GRADORACLE_TEST" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("setup", "says"), [("raise", "RuntimeError: no such accelerator"), ("die", "exited with code 9")]
+)
+def test_children_that_cannot_start_are_one_error_and_no_endless_loop(
+    pool: Callable[..., Workers], setup: str, says: str
+) -> None:
+    with pytest.raises(StartupError, match=says):
+        one(pool(2, setup), "echo")
+
+
+def test_leaving_a_run_early_kills_what_still_runs(pool: Callable[..., Workers]) -> None:
+    workers = pool(2)
+    run = workers.run([("pid", None), ("hang", 1000), ("echo", "never asked for")])
+    assert isinstance(next(run).value, int)
+    run.close()  # type: ignore[attr-defined]
+    assert one(workers, "echo", "next run").value == "next run"
+
+
+def test_two_runs_at_once_are_refused(pool: Callable[..., Workers]) -> None:
+    workers = pool()
+    run = workers.run([("echo", 1), ("echo", 2)])
+    next(run)
+    with pytest.raises(RuntimeError, match="middle of another run"):
+        next(workers.run([("echo", 3)]))
+
+
+def test_what_a_dead_kernel_had_started_dies_with_it(pool: Callable[..., Workers], tmp_path: Path) -> None:
+    marker = tmp_path / "pid"
+    assert one(pool(), "grandchild", str(marker)).crash is not None
+    assert gone(int(marker.read_text()))
+
+
+@pytest.mark.parametrize("kind", ["echo", "fault", "raise in kernel", "sys.exit", "poisoned"])
+def test_without_processes_a_job_says_the_same(pool: Callable[..., Workers], kind: str) -> None:
+    apart, here = one(pool(1), kind, "x"), one(pool(0), kind, "x")
+    assert (here.value, here.crash) == (apart.value, apart.crash)
+    assert bool(here.error) == bool(apart.error)
+
+
+PARENT = """
+import sys
+sys.path.insert(0, {here!r})
+from gradoracle.worker import Workers
+workers = Workers("workload:start", None, count=2)
+try:
+    for result in workers.run([("pid", None), ("pid", None), ("hang with the lock", 1000), ("hang", 1000)]):
+        print(result.value, flush=True)
+except KeyboardInterrupt:
+    workers.close()
+    print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+def test_no_child_outlives_its_parent(how: signal.Signals) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT.format(here=HERE)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert parent.stdout is not None
+    pids = [int(parent.stdout.readline()) for _ in range(2)]
+    time.sleep(0.3)
+    os.killpg(parent.pid, how) if how is signal.SIGINT else parent.send_signal(how)
+    rest = parent.stdout.read()
+    parent.wait(20)
+    parent.stdout.close()
+    assert all(gone(pid) for pid in pids)
+    if how is signal.SIGINT:
+        assert rest == "closed\n" and parent.returncode == 0
