@@ -1,0 +1,111 @@
+"""Putting the corrections in place of Triton's own methods, or saying why that is not possible."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .availability import explain_unavailable
+
+_VARIABLE = "TRITON_INTERPRET"
+_active = False
+
+
+def activate() -> None:
+    """Interpret Triton kernels on the CPU in this process, with a GPU's rounding; once is enough, twice is harmless.
+
+    To be called before the modules that hold kernels are imported: `triton.jit` decides when it decorates.  Triton's
+    own device functions (`tl.sum`, ...) are interpreted even if Triton was imported before.
+    Raises RuntimeError, in one sentence, where Triton and numpy cannot interpret or where this Triton lacks a method
+    that is to be corrected.
+    """
+    global _active
+    if _active:
+        os.environ[_VARIABLE] = "1"
+        return
+    reason = explain_unavailable()
+    if reason is not None:
+        raise RuntimeError(reason)
+    imported_before = "triton" in sys.modules and os.environ.get(_VARIABLE) != "1"
+    os.environ[_VARIABLE] = "1"
+    _install()
+    if imported_before:
+        _interpret_device_functions()
+    _active = True
+
+
+def is_active() -> bool:
+    """Whether kernels decorated from now on are interpreted with a GPU's rounding."""
+    return _active and os.environ.get(_VARIABLE) == "1"
+
+
+def _install() -> None:
+    import dataclasses
+
+    import triton
+    from triton.runtime import interpreter
+
+    from . import casts, dot, elementwise, launch, memory, reduction, values
+
+    replaced: list[tuple[Any, dict[str, Callable[..., Any]]]] = [
+        (interpreter.InterpreterBuilder, elementwise.METHODS),
+        (interpreter.InterpreterBuilder, casts.METHODS),
+        (interpreter.InterpreterBuilder, dot.METHODS),
+        (interpreter.InterpreterBuilder, memory.METHODS),
+        (interpreter.ReduceOps, reduction.REDUCE_METHODS),
+        (interpreter.ScanOps, reduction.SCAN_METHODS),
+        (interpreter.GridExecutor, {"__call__": launch.launch}),
+        # a bfloat16 block is held as float32, which Triton's tables of numpy dtypes must know
+        (interpreter, {"_get_np_dtype": values.held_as, "_validate_np_data_size": values.fits}),
+        (interpreter, {"_patch_lang": launch.keep_patched}),
+    ]
+    for holder, methods in replaced:
+        for name, replacement in methods.items():
+            _require(holder, name, replacement, triton.__version__)
+    launch.language_patch()
+    for holder, methods in [*replaced, (interpreter.InterpreterBuilder, elementwise.NEW_METHODS)]:
+        for name, replacement in methods.items():
+            setattr(holder, name, replacement)
+    # Triton computes every integer operation a second time in int64 to check for overflow, and without debug=True
+    # drops the result
+    builder = interpreter.interpreter_builder
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+
+
+def _require(holder: Any, name: str, replacement: Callable[..., Any], version: str) -> None:
+    """Refuses a Triton whose method is absent or takes other arguments than the replacement."""
+    where = f"{getattr(holder, '__qualname__', holder.__name__)}.{name}"
+    stock = getattr(holder, name, None)
+    if stock is None:
+        raise RuntimeError(
+            f"Triton {version} has no {where}, which the interpreter corrects: use a Triton from 3.6.0 to 3.9.0."
+        )
+    wanted, given = _positional(replacement), _positional(stock)
+    if len(wanted) > len(given) or (holder.__name__ == "InterpreterBuilder" and wanted != given[: len(wanted)]):
+        raise RuntimeError(
+            f"Triton {version} calls {where} with ({', '.join(given)}) and the interpreter corrects one with "
+            f"({', '.join(wanted)}): use a Triton from 3.6.0 to 3.9.0."
+        )
+
+
+def _positional(function: Callable[..., Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]
+
+
+def _interpret_device_functions() -> None:
+    """Triton was imported as a compiler: its own jitted functions, `tl.sum` and such, become interpreted ones."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    interpreted: dict[int, Any] = {}
+    holders = [module for name, module in sys.modules.items() if name.startswith("triton.language")]
+    for holder in [*holders, tl.tensor]:
+        for name, value in list(vars(holder).items()):
+            if isinstance(value, JITFunction):
+                function = interpreted.setdefault(id(value), InterpretedFunction(value.fn))
+                setattr(holder, name, function)

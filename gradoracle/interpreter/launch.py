@@ -1,0 +1,149 @@
+"""One launch of an interpreted kernel: the grid's programs one after the other, with little around them.
+
+Triton replaces some 150 attributes of `triton.language` by scanning its modules at every launch and again at every
+call of a device function (`tl.sum`, `tl.max`, `tl.cdiv`, `tl.zeros` are such); that scan costs more than most
+operations.  Here Triton's own replacements are recorded once, when the layer is activated, and put in place
+for the length of a launch, so that `triton.language` is what it was outside of one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+from triton.runtime import interpreter
+
+_MISSING: Any = object()
+_STOCK_PATCH_LANG = interpreter._patch_lang
+
+
+class LanguagePatch:
+    """Triton's replacements in `triton.language`, recorded once, put in place and taken back by launches."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._changes: list[tuple[Any, str, Any, Any]] = []  # object, name, original, replacement
+        scope = _STOCK_PATCH_LANG(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+        originals: dict[tuple[int, str], list[Any]] = {}
+        for holder, name, original in scope._changes:
+            originals.setdefault((id(holder), name), [holder]).append(original)
+        for (_, name), (holder, original, *later) in originals.items():
+            replacement = getattr(holder, name)
+            if tl.core.is_builtin(original) and not later:  # replaced once: by a lambda that binds the semantic
+                replacement = _with_semantic(original)
+            elif name == "__index__":
+                replacement = _index
+            original = _MISSING if original is interpreter._MISSING else original
+            self._changes.append((holder, name, original, replacement))
+        scope.restore()
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            for holder, name, _, replacement in self._changes:
+                setattr(holder, name, replacement)
+
+    def __exit__(self, *exception: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            for holder, name, original, _ in self._changes:
+                if original is _MISSING:
+                    delattr(holder, name)
+                else:
+                    setattr(holder, name, original)
+
+
+def _with_semantic(builtin: Callable[..., Any]) -> Callable[..., Any]:
+    """A builtin of `triton.language` bound to the interpreter's semantic."""
+    semantic = interpreter.interpreter_semantic
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = semantic
+        return builtin(*args, **kwargs)
+
+    return call
+
+
+def _index(self: Any) -> int:
+    """An interpreted scalar as an index; Triton 3.6 converts a one-element array, which numpy 2.4 refuses."""
+    return int(self.handle.data.item())
+
+
+class _InPlace:
+    """What a device function gets for a patch scope: its kernel's launch holds the real one."""
+
+    def restore(self) -> None:
+        pass
+
+
+def keep_patched(fn: Callable[..., Any]) -> _InPlace:
+    """Replaces Triton's `_patch_lang`, which scans `triton.language` at every call of a device function."""
+    return _InPlace()
+
+
+_parameters: dict[Callable[..., Any], inspect.Signature] = {}
+
+
+def launch(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Replaces `GridExecutor.__call__`: the same steps, with nothing looked up twice and nothing copied on the CPU."""
+    signature = _parameters.get(self.fn)
+    if signature is None:
+        signature = _parameters[self.fn] = inspect.signature(self.fn)
+    known = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    copied = any(_is_elsewhere(value) for value in (*args, *known.values()))
+    host_args, host_kwargs = self._init_args_hst(args, known) if copied else (args, known)
+    for hook in self.pre_run_hooks:
+        hook(*host_args, **host_kwargs)
+    with language_patch(), np.errstate(all="ignore"):  # a GPU raises no floating-point warnings
+        bound = signature.bind(*host_args, **host_kwargs)
+        bound.apply_defaults()
+        values = {
+            name: value if name in self.constexprs else interpreter._implicit_cvt(value)
+            for name, value in bound.arguments.items()
+        }
+        _run_grid(self.fn, self.grid(values) if callable(self.grid) else self.grid, values)
+    if copied:
+        self._restore_args_dev(args, host_args, known, host_kwargs)
+
+
+def _run_grid(fn: Callable[..., Any], grid: Any, values: dict[str, Any]) -> None:
+    grid = tuple(grid)
+    if len(grid) > 3:
+        raise ValueError(f"a grid of {len(grid)} dimensions was given; at most 3 are possible")
+    nx, ny, nz = grid + (1,) * (3 - len(grid))
+    builder = interpreter.interpreter_builder
+    builder.set_grid_dim(nx, ny, nz)
+    try:
+        for x in range(nx):
+            for y in range(ny):
+                for z in range(nz):
+                    builder.set_grid_idx(x, y, z)
+                    fn(**values)
+    except Exception as error:
+        if triton.knobs.compilation.front_end_debugging:
+            raise
+        raise interpreter.InterpreterError(repr(error)) from error
+
+
+def _is_elsewhere(value: Any) -> bool:
+    """Whether an argument holds memory that the interpreter must copy to the host, or may."""
+    if not hasattr(value, "data_ptr"):
+        return isinstance(value, (tuple, interpreter.TensorDescriptor))
+    device = getattr(interpreter._unwrap_tensor(value), "device", None)
+    return device is None or device.type != "cpu"
+
+
+_patch: LanguagePatch | None = None
+
+
+def language_patch() -> LanguagePatch:
+    """The one patch of this process, recorded at first use."""
+    global _patch
+    if _patch is None:
+        _patch = LanguagePatch()
+    return _patch

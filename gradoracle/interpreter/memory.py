@@ -1,0 +1,80 @@
+"""Loads, stores and atomics: the 16 bits of a bfloat16 in memory, its float32 in a block.
+
+Every address that an interpreted kernel reads, writes or adds to passes through the functions of this file, so the
+record of addresses by program belongs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from triton._C.libtriton import interpreter as access
+from triton._C.libtriton import ir
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from .rounding import to_bf16
+from .values import BF16, in_memory, pack_bf16, unpack_bf16
+
+Handle = Any
+_BITS = {np.dtype(np.float32): np.dtype(np.uint32), np.dtype(np.float64): np.dtype(np.uint64)}
+_STOCK_CAS = InterpreterBuilder.create_atomic_cas
+_STOCK_RMW = InterpreterBuilder.create_atomic_rmw
+
+
+def create_masked_load(self: Any, ptrs: Handle, mask: Handle, other: Handle, *policy: Any, **policies: Any) -> Handle:
+    """Where `mask`, the elements at `ptrs`; elsewhere `other`, or 0.  Cache policies mean nothing on a CPU."""
+    dtype = ptrs.get_element_ty()
+    stored = in_memory(dtype)
+    if other is None:
+        elsewhere = np.zeros(ptrs.data.shape, dtype=stored)
+    else:
+        elsewhere = pack_bf16(other.data) if dtype.name == BF16 else other.data
+    data = access.load(ptrs.data, mask.data, elsewhere, stored)
+    return TensorHandle(unpack_bf16(data) if dtype.name == BF16 else data, dtype)
+
+
+def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *policy: Any, **policies: Any) -> Any:
+    """Writes `value` to `ptrs` where `mask`."""
+    return access.store(ptrs.data, pack_bf16(value.data) if value.dtype.name == BF16 else value.data, mask.data)
+
+
+def create_atomic_cas(self: Any, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
+    """Compare and swap, on bits."""
+    if val.dtype.name != BF16:
+        return _STOCK_CAS(self, ptr, cmp, val, sem, scope)
+    cmp_bits, val_bits = (TensorHandle(pack_bf16(h.data), ptr.dtype) for h in (cmp, val))
+    return TensorHandle(unpack_bf16(_STOCK_CAS(self, ptr, cmp_bits, val_bits, sem, scope).data), val.dtype)
+
+
+def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
+    """Read, modify and write; two adds to one address in one program both count."""
+    if val.dtype.name == BF16:  # a GPU adds bfloat16 atomically and nothing else, which Triton checks before
+        return TensorHandle(_add_bf16(ptr.data, val.data, mask.data), val.dtype)
+    if rmwOp == ir.ATOMIC_OP.XCHG and val.data.dtype in _BITS:  # Triton's interpreter exchanges integers only
+        bits = TensorHandle(val.data.view(_BITS[val.data.dtype]), val.dtype)
+        before = _STOCK_RMW(self, rmwOp, ptr, bits, mask, sem, scope)
+        return TensorHandle(before.data.view(val.data.dtype), val.dtype)
+    return _STOCK_RMW(self, rmwOp, ptr, val, mask, sem, scope)
+
+
+def _add_bf16(ptrs: Any, values: Any, mask: Any) -> Any:
+    """One after the other, each sum rounded; returns what was there before."""
+    before = np.zeros(ptrs.shape, dtype=np.float32)
+    values, mask = np.broadcast_to(values, ptrs.shape), np.broadcast_to(mask, ptrs.shape)
+    stored, one = np.dtype(np.uint16), np.ones(1, dtype=np.bool_)
+    for index in zip(*np.nonzero(mask), strict=True):
+        address = ptrs[index].reshape(1)
+        old = unpack_bf16(access.load(address, one, np.zeros(1, dtype=stored), stored))
+        access.store(address, pack_bf16(to_bf16(old + values[index])), one)
+        before[index] = old[0]
+    return before
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "create_masked_load": create_masked_load,
+    "create_masked_store": create_masked_store,
+    "create_atomic_cas": create_atomic_cas,
+    "create_atomic_rmw": create_atomic_rmw,
+}

@@ -1,0 +1,177 @@
+"""Small kernels that tests of the interpreter run: through the layer, and in a subprocess without it."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def cast(X, Z, N: tl.constexpr, TO: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(Z + i, tl.load(X + i).to(TO))
+
+
+@triton.jit
+def cast_toward_zero(X, Z, N: tl.constexpr, TO: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(Z + i, tl.load(X + i).to(TO, fp_downcast_rounding="rtz"))
+
+
+@triton.jit
+def bitcast(X, Z, N: tl.constexpr, TO: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(Z + i, tl.load(X + i).to(TO, bitcast=True))
+
+
+@triton.jit
+def arithmetic(X, Y, Z, N: tl.constexpr, OP: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(X + i)
+    y = tl.load(Y + i)
+    if OP == "add":
+        z = x + y
+    elif OP == "sub":
+        z = x - y
+    elif OP == "mul":
+        z = x * y
+    elif OP == "div":
+        z = x / y
+    elif OP == "neg":
+        z = -x
+    elif OP == "abs":
+        z = tl.abs(x)
+    elif OP == "maximum":
+        z = tl.maximum(x, y)
+    elif OP == "minimum":
+        z = tl.minimum(x, y)
+    elif OP == "maximum_nan":
+        z = tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+    elif OP == "clamp":
+        z = tl.clamp(x, -1.0, 1.0)
+    elif OP == "where_less":
+        z = tl.where(x < y, x, y)
+    elif OP == "less_as_number":
+        z = (x < y).to(x.dtype)
+    elif OP == "scaled":
+        z = x * 0.1
+    elif OP == "plus_full":
+        z = x + tl.full((N,), 0.1, x.dtype)
+    elif OP == "plus_zeros":
+        z = x + tl.zeros((N,), x.dtype)
+    elif OP == "fma":
+        z = tl.fma(x, y, x)
+    elif OP == "exp":
+        z = tl.exp(x.to(tl.float32)).to(x.dtype)
+    tl.store(Z + i, z)
+
+
+@triton.jit
+def compare(X, Y, Z, N: tl.constexpr, OP: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(X + i)
+    y = tl.load(Y + i)
+    if OP == "lt":
+        z = x < y
+    elif OP == "le":
+        z = x <= y
+    elif OP == "gt":
+        z = x > y
+    elif OP == "ge":
+        z = x >= y
+    elif OP == "eq":
+        z = x == y
+    elif OP == "ne":
+        z = x != y
+    tl.store(Z + i, z.to(tl.int32))
+
+
+@triton.jit
+def masked_copy(X, Z, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(Z + i, tl.load(X + i, mask=i < n, other=-1.5))
+
+
+@triton.jit
+def reduce(X, Z, M: tl.constexpr, N: tl.constexpr, OP: tl.constexpr):
+    i = tl.arange(0, M)
+    j = tl.arange(0, N)
+    x = tl.load(X + i[:, None] * N + j[None, :])
+    if OP == "sum":
+        tl.store(Z + i, tl.sum(x, 1))
+    elif OP == "sum_columns":
+        tl.store(Z + j, tl.sum(x, 0))
+    elif OP == "max":
+        tl.store(Z + i, tl.max(x, 1))
+    elif OP == "min":
+        tl.store(Z + i, tl.min(x, 1))
+    elif OP == "argmax":
+        tl.store(Z + i, tl.argmax(x, 1))
+    elif OP == "cumsum":
+        tl.store(Z + i[:, None] * N + j[None, :], tl.cumsum(x, 1))
+
+
+@triton.jit
+def product_combine(a, b):
+    return a * b
+
+
+@triton.jit
+def reduce_by_function(X, Z, N: tl.constexpr):
+    j = tl.arange(0, N)
+    tl.store(Z, tl.reduce(tl.load(X + j), 0, product_combine))
+
+
+@triton.jit
+def sum_of_all(X, Z, N: tl.constexpr):
+    tl.store(Z, tl.sum(tl.load(X + tl.arange(0, N))))
+
+
+@triton.jit
+def dot(A, B, C, Z, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr, OUT: tl.constexpr):
+    i = tl.arange(0, M)
+    j = tl.arange(0, N)
+    k = tl.arange(0, K)
+    a = tl.load(A + i[:, None] * K + k[None, :])
+    b = tl.load(B + k[:, None] * N + j[None, :])
+    c = tl.load(C + i[:, None] * N + j[None, :])
+    tl.store(Z + i[:, None] * N + j[None, :], tl.dot(a, b, c, input_precision=PRECISION, out_dtype=OUT))
+
+
+@triton.jit
+def atomic_add(X, Z, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.atomic_add(Z + i % 4, tl.load(X + i), mask=i >= 4)
+
+
+@triton.jit
+def atomic_max(X, Z, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.atomic_max(Z + i % 4, tl.load(X + i))
+
+
+@triton.jit
+def atomic_exchange(X, Z, OLD, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(OLD + i, tl.atomic_xchg(Z + i, tl.load(X + i)))
+
+
+@triton.jit
+def atomic_cas(EXPECTED, X, Z, OLD, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(OLD + i, tl.atomic_cas(Z + i, tl.load(EXPECTED + i), tl.load(X + i)))
+
+
+@triton.jit
+def loop_of_loads(X, Z, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    total = tl.zeros((N,), tl.float32)
+    for start in range(0, n, N):
+        total += tl.load(X + start + i, mask=start + i < n, other=0.0).to(tl.float32)
+    tl.store(Z + i, total)
+
+
+@triton.jit
+def program_numbers(Z, SCALE):
+    row = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    tl.store(Z + row, row * SCALE)
