@@ -1,0 +1,52 @@
+"""gradoracle: is the gradient of a GPU kernel right? One definition, derived truth, budgets instead of tolerances."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradoracle.dims import choices, multiples, sizes
+    from gradoracle.family import Family, IndexDomain, family
+    from gradoracle.kernel import Kernel, kernel
+    from gradoracle.property import Property, law
+    from gradoracle.testing import testcase
+
+_HOMES = {
+    "Family": "gradoracle.family",
+    "IndexDomain": "gradoracle.family",
+    "Kernel": "gradoracle.kernel",
+    "Property": "gradoracle.property",
+    "choices": "gradoracle.dims",
+    "family": "gradoracle.family",
+    "kernel": "gradoracle.kernel",
+    "law": "gradoracle.property",
+    "multiples": "gradoracle.dims",
+    "sizes": "gradoracle.dims",
+    "testcase": "gradoracle.testing",
+}
+
+__version__ = "0.1.0"
+__all__ = [
+    "Family",
+    "IndexDomain",
+    "Kernel",
+    "Property",
+    "choices",
+    "family",
+    "kernel",
+    "law",
+    "multiples",
+    "sizes",
+    "testcase",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import public names at their first use, so that ``gradoracle --help`` loads neither torch nor hypothesis."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gradoracle' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

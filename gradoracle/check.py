@@ -1,0 +1,431 @@
+"""Check: the loop. Cases of one fixed stream go to the workers, what comes back is tallied, violations are shrunk."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from gradoracle import device, environment
+from gradoracle.case import Case, parse
+from gradoracle.contract import contract, default_contract
+from gradoracle.dims import Sizes
+from gradoracle.errors import UsageError
+from gradoracle.examine import CaseResult, Job, LawResult, Setup, subjects
+from gradoracle.family import DTYPES, Family
+from gradoracle.finding import Outcome
+from gradoracle.kernel import Kernel
+from gradoracle.property import Property
+from gradoracle.strategies import shrink, situations, stream, wanted_situations
+from gradoracle.tally import Key, Tally
+from gradoracle.verdict import Counterexample, Report, Status
+from gradoracle.worker import Result, StartupError, Workers
+
+CASES_ON_CPU, CASES_ON_CUDA = 126, 2000
+SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
+MOST_CRASHES = 4  # calls of one case that may crash before the case is left
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to check; plain values, as the command line gives them.
+
+    Attributes:
+        target: a shipped name, a file, ``file:callable`` or ``module:callable``.
+        family: the definition that an outside callable claims to implement.
+        device: auto, cpu or cuda.
+        dtypes: None: those of the family that the kernel supports.
+        contracts: dtype -> preset, against the kernel's own.
+        arguments: options held fixed, and other keywords passed as they are.
+        dims: narrower sizes, by dim.
+        inputs: a file of saved tensors that replaces the stream of cases.
+        oracle: auto, float64, certified or mpmath.
+        examples: how many cases in all.
+        seconds: stop after a whole case once so much time has passed.
+        seed: of the stream.
+        property: only laws that match this glob.
+        require: globs of laws that must have been checked.
+        workers: how many processes; None: one a core, at most 8; 0: none, kernels run here unprotected.
+        shard: (i, n): the i-th of n parts of the stream, from 1.
+    """
+
+    target: str
+    family: str | None = None
+    device: str = "auto"
+    dtypes: tuple[str, ...] | None = None
+    contracts: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    dims: Mapping[str, Sizes] = field(default_factory=dict)
+    inputs: str | None = None
+    oracle: str = "auto"
+    examples: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    property: str = "*"
+    require: tuple[str, ...] = ()
+    workers: int | None = None
+    shard: tuple[int, int] = (1, 1)
+
+
+class Progress(Protocol):
+    """What a run tells of itself while it goes on."""
+
+    def plan(self, total: int) -> None:
+        """So many cases are to run."""
+
+    def case(self, done: int, violated: int, note: str) -> None:
+        """So many have run, with so many violated laws so far."""
+
+    def shrinking(self, law: str, case: str) -> None:
+        """A violation of this law is being made smaller."""
+
+    def close(self) -> None:
+        """The run is over."""
+
+
+class Silent:
+    """Progress that says nothing."""
+
+    def plan(self, total: int) -> None:
+        """Say nothing."""
+
+    def case(self, done: int, violated: int, note: str) -> None:
+        """Say nothing."""
+
+    def shrinking(self, law: str, case: str) -> None:
+        """Say nothing."""
+
+    def close(self) -> None:
+        """Say nothing."""
+
+
+class Run:
+    """One target being checked: resolved once, with its workers, its tally and its clock."""
+
+    def __init__(self, request: Request, progress: Progress) -> None:
+        self.request, self.progress = request, progress
+        self.device = device.choose(request.device)
+        self.setup = Setup(
+            request.target, request.family, self.device, request.oracle, dict(request.contracts), dict(request.arguments)
+        )
+        device.prepare(self.device)
+        self.family, self.kernels, laws = subjects(self.setup)
+        self.laws = {name: law for name, law in laws.items() if fnmatch.fnmatchcase(name, request.property)}
+        if not self.laws:
+            raise UsageError(f"no law of {self.family.name} matches {request.property!r}; see gradoracle list")
+        for glob in request.require:
+            if not fnmatch.filter(laws, glob):
+                raise UsageError(f"--require {glob!r} matches no law of {self.family.name}; see gradoracle list")
+        self.dtypes = {name: _dtypes(request, self.family, kernel) for name, kernel in self.kernels.items()}
+        self.tally = Tally()
+        self.started = time.monotonic()
+        self.situations: dict[str, int] = {}
+        self.wanted: dict[str, int] = {}
+        self.refusals: dict[str, dict[str, int]] = {}
+        self.faults: list[str] = []
+        self.planned = self.done = 0
+        self.interrupted = ""
+        self.workers = self._workers()
+
+    def over(self, jobs: list[Job]) -> None:
+        """Run the jobs; stops between cases when the time is up or the user interrupts."""
+        self.planned = len(jobs)
+        self.progress.plan(len(jobs))
+        try:
+            for result in self.workers.run(self._until_late(jobs)):
+                self._take(self._settled(result))
+        except KeyboardInterrupt:
+            self.interrupted = f"interrupted after {self.done} of {self.planned} cases"
+        except StartupError as error:
+            raise UsageError(f"no worker process can be started: {error}") from None
+        if self.done < self.planned and not self.interrupted:
+            self.progress.case(self.done, self._violations(), "time is up")
+
+    def counterexamples(self) -> dict[Key, Counterexample]:
+        """Each failing verdict's case, made smaller where time allows; judged once more under the other presets."""
+        found: dict[Key, Counterexample] = {}
+        deadline = time.monotonic() + SHRINK_SECONDS_IN_ALL
+        for (law, kernel, dtype), status, case, result in sorted(self.tally.failing(), key=self._specific):
+            key = (law, kernel, dtype)
+            if status is Status.CRASHED:
+                found[key] = Counterexample(self.line(kernel, case), result.findings, message=result.reason)
+                continue
+            if self.interrupted or self.request.inputs:
+                found[key] = Counterexample(self.line(kernel, case), result.findings)
+                continue
+            found[key] = self._smaller(key, case, result, min(SHRINK_SECONDS, deadline - time.monotonic()))
+        return found
+
+    def line(self, kernel: str, case: Case) -> str:
+        """A case as one line that replays this target's kernel."""
+        target = self.request.target
+        if len(self.kernels) > 1 and ":" not in target:
+            target = f"{target}:{kernel}"
+        return case.line(target, self.device)
+
+    def report(self) -> Report:
+        """All that is known now."""
+        counterexamples = self.counterexamples()
+        contracts = {
+            dtype: kernel.contract(dtype).name for name, kernel in self.kernels.items() for dtype in self.dtypes[name]
+        }
+        report = Report(
+            self.request.target,
+            self.family.name,
+            list(self.kernels),
+            self.device,
+            self.request.seed,
+            contracts,
+            environment.describe(),
+            self.tally.verdicts(counterexamples),
+            self.situations,
+            self.wanted,
+            self.planned,
+            self.done,
+            time.monotonic() - self.started,
+            self.refusals,
+            [note for kernel in self.kernels.values() for note in kernel.notes],
+            self.interrupted,
+        )
+        report.notes += [f"inconclusive: {sentence}" for sentence in self._unmet(report)]
+        return report
+
+    def laws_on(self, kernel: Kernel, case: Case, first: bool) -> tuple[str, ...]:
+        """The laws that are judged on a case; those of scope "kernel" only on the first of its dtype."""
+        return tuple(
+            law.name
+            for law in self.laws.values()
+            if law.applies(case, kernel) is None and (first if law.scope == "kernel" else law.falls_on(case))
+        )
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.workers.close()
+        self.progress.close()
+
+    def _workers(self) -> Workers:
+        count = self.request.workers
+        if count is None:
+            count = min(8, os.cpu_count() or 1)
+        try:
+            return Workers("gradoracle.examine:entry", self.setup, count=count, env=device.variables(self.device))
+        except StartupError as error:
+            raise UsageError(f"no worker process can be started: {error}") from None
+
+    def _until_late(self, jobs: list[Job]) -> Iterator[Job]:
+        for job in jobs:
+            if self.request.seconds is not None and time.monotonic() - self.started > self.request.seconds:
+                return
+            yield job
+
+    def _settled(self, result: Result) -> CaseResult:
+        """A result that is complete: a time-out rerun once alone, the laws beyond a crash judged in a fresh worker."""
+        job: Job = result.job
+        while result.crash is not None or result.error:
+            if result.error:
+                self.faults.append(result.error)
+                return CaseResult(job.kernel, job.case, ())
+            assert result.crash is not None
+            if result.crash.kind == "time limit" and job.case not in self._slow:
+                self._slow.add(job.case)
+                result = self.workers.run_alone(job, 2.0)
+                continue
+            phase = result.crash.phase or "after a kernel call"
+            how = f"{phase}: {result.crash.how}"
+            if result.crash.phase is None or len(job.crashes) >= MOST_CRASHES:
+                crashed = tuple(LawResult(law, Status.CRASHED, reason=how) for law in job.laws)
+                return CaseResult(job.kernel, job.case, crashed)
+            job = replace(job, crashes={**job.crashes, phase: how})
+            result = self.workers.run_alone(job)
+        value: CaseResult = result.value
+        return value
+
+    def _take(self, result: CaseResult) -> None:
+        self.done += 1
+        self.tally.add(result)
+        refused = [r.reason for r in result.results if r.status is Status.REFUSED]
+        if refused:
+            self._tabulate(refused[0], result.case)
+        if any(r.status is not Status.REFUSED for r in result.results):
+            for name in situations(self.family, self.kernels[result.kernel], result.case):
+                self.situations[name] = self.situations.get(name, 0) + 1
+        self.progress.case(self.done, self._violations(), "")
+
+    def _tabulate(self, message: str, case: Case) -> None:
+        """Count a refusal by dtype, by dims and by layouts, so that a rule behind it shows."""
+        table = self.refusals.setdefault(message, {})
+        layouts = {draw.layout for draw in dict(case.draws).values()} - {"contiguous"}
+        sizes = [f"{name}={size}" for name, size in dict(case.dims).items()]
+        for mark in (f"dtype={case.dtype}", *sizes, *(f"layout={layout}" for layout in sorted(layouts))):
+            table[mark] = table.get(mark, 0) + 1
+
+    def _violations(self) -> int:
+        return sum(1 for _ in self.tally.failing())
+
+    def _specific(self, failing: tuple[Key, Status, Case, LawResult]) -> tuple[int, str]:
+        """Sort key: the most specific law first, so that it is shrunk while there is time."""
+        law = failing[0][0]
+        return -self.laws[law].rank if law in self.laws else 0, law
+
+    def _smaller(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
+        law, kernel, _ = key
+        subject = self.kernels[kernel]
+        known: dict[Case, LawResult] = {case: result}
+
+        def violates(candidate: Case) -> bool:
+            if candidate not in known:
+                known[candidate] = self._judge(kernel, candidate, law)
+            return known[candidate].status is Status.VIOLATED
+
+        smallest, note = case, ""
+        if seconds > 1:
+            self.progress.shrinking(law, self.line(kernel, case))
+            try:
+                dims = self.request.dims or None
+                smallest, note = shrink(
+                    self.family, subject, case, violates, seconds=seconds, dtypes=(case.dtype,), dims=dims
+                )
+            except KeyboardInterrupt:
+                self.interrupted = self.interrupted or "interrupted while shrinking"
+                found = [c for c, r in known.items() if r.status is Status.VIOLATED]
+                smallest, note = found[-1], "interrupted"
+        else:
+            note = "not shrunk: the time for shrinking was used up by other laws"
+        explained = replace(known[smallest])
+        if not self.interrupted:
+            explained = self._judge(kernel, smallest, law, presets=True)
+        message = f"holds under {explained.preset}" if explained.preset else ""
+        first = self.line(kernel, case) if smallest != case else ""
+        findings = tuple(f for f in (explained.findings or known[smallest].findings))
+        return Counterexample(self.line(kernel, smallest), findings, first, note, message)
+
+    def _judge(self, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
+        if self.laws[law].applies(case, self.kernels[kernel]) is not None:
+            return LawResult(law, Status.NOT_CHECKED)
+        job = Job(kernel, case, (law,), presets=presets)
+        result = self._settled(next(iter(self.workers.run([job]))))
+        return result.results[0] if result.results else LawResult(law, Status.NOT_CHECKED)
+
+    @property
+    def _slow(self) -> set[Case]:
+        if not hasattr(self, "_slow_cases"):
+            self._slow_cases: set[Case] = set()
+        return self._slow_cases
+
+    def _unmet(self, report: Report) -> list[str]:
+        """What should have been checked and was not."""
+        unmet = list(self.tally.undecided())
+        held = {v.law for v in report.verdicts if v.status in (Status.HOLDS, Status.VIOLATED)}
+        for glob in self.request.require:
+            if not fnmatch.filter(held, glob):
+                unmet.append(f"--require {glob}: no law that matches was checked")
+        return unmet
+
+
+def check(request: Request, progress: Progress | None = None) -> Report:
+    """Check a target: cases x laws -> verdicts.
+
+    Raises:
+        UsageError: the request does not fit (unknown target, dtype, contract, law, no GPU).
+        InternalFault: gradoracle itself failed on a case; the message names the case.
+    """
+    run = Run(request, progress or Silent())
+    try:
+        jobs = list(_sharded(_jobs(run), request.shard))
+        run.over(jobs)
+        report = run.report()
+        _raise_faults(run)
+        return report
+    finally:
+        run.close()
+
+
+def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report:
+    """Judge one case line by all its laws (or those of ``property``), as ``gradoracle replay`` does.
+
+    Raises:
+        UsageError: the line is malformed, or its target cannot be resolved.
+    """
+    try:
+        target, device, case = parse(line)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    fields.setdefault("device", device or "auto")
+    request = Request(**{"target": target or case.family, **fields})
+    run = Run(request, progress or Silent())
+    try:
+        run.wanted = {}
+        for name, kernel in run.kernels.items():
+            laws = run.laws_on(kernel, case, True)
+            extra = tuple(n for n, law in run.laws.items() if law.applies(case, kernel) is None and n not in laws)
+            run.over([Job(name, case, laws + extra, presets=True)])
+        report = run.report()
+        _raise_faults(run)
+        return report
+    finally:
+        run.close()
+
+
+class InternalFault(Exception):
+    """gradoracle itself failed on a case."""
+
+
+def _raise_faults(run: Run) -> None:
+    if run.faults:
+        raise InternalFault(f"{len(run.faults)} cases could not be judged; the first:\n{run.faults[0]}")
+
+
+def _jobs(run: Run) -> Iterator[Job]:
+    """The stream of every kernel, with the laws that fall on each case."""
+    request = run.request
+    examples = request.examples or (CASES_ON_CUDA if run.device == "cuda" else CASES_ON_CPU)
+    for name, kernel in run.kernels.items():
+        dtypes = run.dtypes[name]
+        try:
+            cases = stream(
+                run.family, kernel, dtypes=dtypes, dims=request.dims or None, examples=examples, seed=request.seed
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if request.examples is None and request.seconds is None and request.property == "*":
+            for situation, count in wanted_situations(run.family, kernel, dtypes, examples).items():
+                run.wanted[situation] = max(run.wanted.get(situation, 0), count)
+        seen: set[str] = set()
+        for case in cases:
+            laws = run.laws_on(kernel, case, case.dtype not in seen)
+            seen.add(case.dtype)
+            for law in laws:
+                run.tally.expect(law, name, case.dtype)
+            if laws:
+                yield Job(name, case, laws)
+
+
+def _sharded(jobs: Iterator[Job], shard: tuple[int, int]) -> Iterator[Job]:
+    part, parts = shard
+    return (job for index, job in enumerate(jobs) if index % parts == part - 1)
+
+
+def _dtypes(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]:
+    asked = request.dtypes or family.dtypes
+    unknown = [dtype for dtype in asked if dtype not in DTYPES]
+    if unknown:
+        raise UsageError(f"--dtype {','.join(unknown)} is unknown; wanted some of {', '.join(DTYPES)}")
+    supported = kernel.dtypes or DTYPES
+    chosen = tuple(dtype for dtype in asked if dtype in supported)
+    if not chosen:
+        raise UsageError(f"{kernel.name} supports {', '.join(supported)}, none of which is in --dtype {','.join(asked)}")
+    for dtype, preset in request.contracts.items():
+        try:
+            contract(preset, dtype)
+        except ValueError as error:
+            raise UsageError(f"--contract {dtype}={preset}: {error}") from None
+    _ = [default_contract(dtype) for dtype in chosen]
+    return chosen
+
+
+def violated(result: LawResult) -> list[str]:
+    """The tensors of a law result that are wrong."""
+    return [finding.tensor for finding in result.findings if finding.outcome is Outcome.VIOLATED]

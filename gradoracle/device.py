@@ -1,0 +1,51 @@
+"""Device: where kernels run, and what a process must do before it imports any of them."""
+
+from __future__ import annotations
+
+import os
+
+from gradoracle.errors import UsageError
+
+ASKED = ("auto", "cpu", "cuda")
+
+
+def choose(asked: str) -> str:
+    """cpu or cuda for auto, cpu or cuda.
+
+    Raises:
+        UsageError: an unknown name, or cuda where PyTorch sees no CUDA device.
+    """
+    if asked not in ASKED:
+        raise UsageError(f"--device {asked!r} is unknown; wanted one of {', '.join(ASKED)}")
+    if asked == "cpu":
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if asked == "cuda":
+        raise UsageError("--device cuda was asked for, but PyTorch sees no CUDA device here; use --device cpu or auto")
+    return "cpu"
+
+
+def prepare(device: str) -> None:
+    """Make this process ready to import kernels: on the CPU Triton is interpreted, faithfully.
+
+    Where Triton cannot be interpreted nothing is done: kernels that need it fail when they are imported or called,
+    and ``gradoracle doctor`` says why.
+    """
+    if device != "cpu":
+        return
+    from gradoracle import interpreter
+
+    if interpreter.explain_unavailable() is None:
+        interpreter.activate()
+
+
+def variables(device: str) -> dict[str, str]:
+    """Environment variables of a worker process for kernels on this device."""
+    return {"TRITON_INTERPRET": "1" if device == "cpu" else "0", "OMP_NUM_THREADS": "1", **_keep("CUDA_VISIBLE_DEVICES")}
+
+
+def _keep(name: str) -> dict[str, str]:
+    return {name: os.environ[name]} if name in os.environ else {}

@@ -1,0 +1,276 @@
+"""Evidence: what one kernel did on one sample and on its variants, each computed once and shared by every law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from gradoracle.case import Case, Sample
+from gradoracle.contract import LARGEST, PRESETS, Contract
+from gradoracle.derivative import Derivative
+from gradoracle.finding import Finding, Outcome
+from gradoracle.memory import Memory
+from gradoracle.oracle import Oracle, Truth, Unread, axes, names, rounding
+from gradoracle.oracle.rounding import Budget
+from gradoracle.oracle.trace import trace
+from gradoracle.rules import Allowance, exactly, judge, not_checked
+from gradoracle.subject import Subject, Tensors, Unavailable
+
+T = TypeVar("T")
+PROBES = 16
+
+
+class Evidence:
+    """One kernel on one sample; everything is computed at its first use and kept, errors too.
+
+    Attributes:
+        case: the case that the sample was built from.
+        sample: the tensors; a variant has others than its case.
+        subject: the kernel with its guard.
+        oracle: the readings of the family's definition.
+        blocks: the block configuration that is forced, "" for the kernel's own choice.
+    """
+
+    def __init__(self, case: Case, sample: Sample, subject: Subject, oracle: Oracle, blocks: str | None = None) -> None:
+        self.case, self.sample, self.subject, self.oracle = case, sample, subject, oracle
+        self.blocks = case.blocks if blocks is None else blocks
+        self.continuous = case.continuous
+        self._kept: dict[Any, Any] = {}
+
+    @property
+    def kernel(self) -> Any:
+        """The kernel under test."""
+        return self.subject.kernel
+
+    @property
+    def contract(self) -> Contract:
+        """The precision contract that this sample is judged under."""
+        return self.kernel.contract(self.case.dtype)
+
+    def forward(self) -> Tensors:
+        """Outputs by name, run without gradients."""
+        return self._once("forward", lambda: self.subject.forward(self.sample, self.blocks))[0]
+
+    def vjp(self) -> Tensors:
+        """Outputs and gradients by name, from one forward and backward."""
+        return self._once("vjp", lambda: self.subject.vjp(self.sample, self.blocks))[0]
+
+    def jvp(self) -> Tensors:
+        """Tangents of the outputs by name (``jvp.o``)."""
+        return self._once("jvp", lambda: self.subject.jvp(self.sample, self.blocks))[0]
+
+    def hvp(self) -> Tensors:
+        """Hessian-vector products by name (``hvp.q``)."""
+        return self._once("hvp", lambda: self.subject.hvp(self.sample, self.blocks))[0]
+
+    def tensors(self, derivative: Derivative) -> Tensors:
+        """The kernel's tensors of a derivative by name; for the VJP the gradients alone."""
+        found: Tensors = getattr(self, derivative.value)()
+        return {name: found[name] for name in self.names(derivative) if name in found}
+
+    def memory(self, derivative: Derivative) -> Memory:
+        """What was allocated while that derivative ran."""
+        self.tensors(derivative)
+        memory: Memory = self._kept[derivative.value][1]
+        return memory
+
+    def names(self, derivative: Derivative) -> tuple[str, ...]:
+        """The names of the tensors of a derivative."""
+        return names(self.oracle.family, derivative, self.sample)
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        """The named dims of one of those tensors."""
+        return axes(self.oracle.family, name)
+
+    def ask(self, key: str, call: Callable[[], T]) -> T:
+        """Any other call of the kernel, kept under ``key``, under the guard and with its refusals sorted."""
+
+        def guarded() -> T:
+            with self.subject.running(key), torch.no_grad():
+                return call()
+
+        return self._once(f"ask {key}", guarded)
+
+    def variant(self, key: str, change: Callable[[Sample], Sample], blocks: str | None = None) -> Evidence:
+        """Evidence of the same kernel on a changed sample, kept under ``key`` for whoever asks again."""
+        chosen = self.blocks if blocks is None else blocks
+
+        def make() -> Evidence:
+            own = Subject(self.subject.family, self.kernel, self.subject.guard, f"{self.subject.label}{key}: ")
+            return Evidence(self.case, change(self.sample), own, self.oracle, chosen)
+
+        return self._once(f"variant {key}", make)
+
+    def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
+        """What rounding explains under the contract, by tensor name."""
+        chosen = algorithm or self.kernel.algorithm
+        shared = Derivative.VJP if derivative is Derivative.FORWARD else derivative
+        return self._once(
+            f"budgets {shared.value} {chosen}",
+            lambda: self.oracle.budgets(
+                self.sample, shared, self.contract, algorithm=chosen, worst=not self.continuous, probes=PROBES
+            ),
+        )
+
+    def truths(self, derivative: Derivative) -> Mapping[str, Truth]:
+        """The truth by tensor name.
+
+        Raises:
+            Unavailable: the reading that was asked for cannot be had.
+        """
+        shared = Derivative.VJP if derivative is Derivative.FORWARD else derivative
+
+        def read() -> Mapping[str, Truth]:
+            try:
+                return self.oracle.truth(self.sample, shared, self.budgets(shared, "definition"), self.contract)
+            except Unread as error:
+                raise Unavailable(str(error)) from None
+
+        return self._once(f"truths {shared.value}", read)
+
+    def algorithms(self) -> tuple[str, ...]:
+        """Whose roundings decide: the kernel's own, or for a kernel from outside every shipped one (the widest wins)."""
+        if not self.kernel.outside or self.kernel.algorithm != "definition":
+            return (self.kernel.algorithm,)
+        return ("definition", *self.oracle.family.algorithms)
+
+    def allowance(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Allowance:
+        """What rounding explains of one tensor and how far its truth is known."""
+        if algorithm is None and len(self.algorithms()) > 1:
+            return self._widest([self.allowance(derivative, name, each) for each in self.algorithms()])
+        budget, truth = self.budgets(derivative, algorithm)[name], self.truths(derivative)[name]
+        return Allowance(
+            budget.sigma, budget.errors, budget.worst, budget.floor, budget.overflow, truth.radius, truth.undecided
+        )
+
+    def compare(self, derivative: Derivative, got: Tensors | None = None) -> Iterator[Finding]:
+        """One Finding for each tensor of a derivative against its truth."""
+        tensors = self.tensors(derivative) if got is None else got
+        truths = self.truths(derivative)
+        for name in self.names(derivative):
+            if name not in tensors:
+                continue
+            truth = truths[name]
+            found = [
+                judge(
+                    name,
+                    tensors[name],
+                    truth.value,
+                    self.allowance(derivative, name, algorithm),
+                    continuous=self.continuous,
+                    error=truth.error(tensors[name]),
+                    largest=LARGEST[self.case.dtype],
+                    axes=self.axes(name),
+                )
+                for algorithm in self.algorithms()
+            ]
+            best = min(found, key=lambda f: (f.outcome is Outcome.VIOLATED, f.error))
+            if found[0].outcome is Outcome.VIOLATED and best.outcome is not Outcome.VIOLATED:
+                algorithm = self.algorithms()[found.index(best)]
+                note = f"gives away accuracy: {found[0].error:.3g} times the budget of 'definition', held to '{algorithm}'"
+                best = replace(best, message=note)
+            yield best
+
+    def explain_by_presets(self, derivative: Derivative, violated: Sequence[str]) -> str:
+        """The preset of this dtype under which every violated tensor would hold, or ""."""
+        for preset in PRESETS.values():
+            if preset.dtype != self.case.dtype or preset.name == self.contract.name:
+                continue
+            kernel = replace(self.kernel, contracts={**self.kernel.contracts, self.case.dtype: preset})
+            subject = Subject(self.subject.family, kernel, self.subject.guard)
+            other = Evidence(self.case, self.sample, subject, self.oracle, self.blocks)
+            findings = list(other.compare(derivative, self.tensors(derivative)))
+            if not any(f.outcome is Outcome.VIOLATED for f in findings if f.tensor in violated):
+                return preset.name
+        return ""
+
+    def relate(
+        self,
+        name: str,
+        expression: Callable[..., Tensor],
+        parts: Sequence[tuple[Evidence, Derivative, str]],
+        *,
+        scale: Callable[..., Tensor],
+        constants: Sequence[Tensor] = (),
+    ) -> Finding:
+        """Judge a law among the kernel's own tensors: ``expression(*tensors, *constants)`` is 0 in exact arithmetic.
+
+        Its budget is the rounding reading of the expression itself, read in float64 with each tensor carrying the error
+        that its own budget allows, probes included (so errors that are shared stay shared).
+
+        Args:
+            name: what the two sides are.
+            expression: of float64 tensors; must be traceable.
+            parts: which tensors of which evidence, in the order of the expression's arguments.
+            scale: the size of either side, for the sensitivity; same arguments.
+            constants: exact float64 tensors that the expression takes after the parts.
+        """
+        got, true, carried = [], [], []
+        for evidence, derivative, tensor in parts:
+            budget = evidence.allowance(derivative, tensor)
+            got.append(evidence.tensors(derivative)[tensor].detach().to("cpu", torch.float64))
+            true.append(evidence.truths(derivative)[tensor].value)
+            radius = 0.0 if budget.radius is None else budget.radius
+            worst = None if budget.worst is None else budget.worst + radius
+            carried.append((budget.sigma**2 + radius**2, worst, budget.errors))
+        exact = [c.to(torch.float64) for c in constants]
+        lost = [not t.isfinite().all() for t in got]
+        if any(lost):
+            bad = [f"{part[2]}" for part, is_lost in zip(parts, lost, strict=True) if is_lost]
+            if all(t.isfinite().all() for t in true):
+                return exactly(name, True, f"{', '.join(bad)} holds non-finite values where the truth is finite")
+            return not_checked(name, f"{', '.join(bad)} is not finite")
+        graph = trace(lambda *tensors: (expression(*tensors),), *true, *exact)
+        none = [(torch.zeros_like(c), torch.zeros_like(c), None) for c in exact]
+        (budget_of_law,) = rounding.budgets(
+            graph,
+            [*true, *exact],
+            PRESETS["float64"],
+            probes=PROBES,
+            worst=not self.continuous,
+            input_errors=[*carried, *none],
+        )
+        residual = expression(*got, *exact)
+        allowance = Allowance(budget_of_law.sigma, budget_of_law.errors, budget_of_law.worst, budget_of_law.floor)
+        return judge(
+            name,
+            residual,
+            torch.zeros_like(residual),
+            allowance,
+            continuous=self.continuous,
+            scale=scale(*got, *exact),
+        )
+
+    def _widest(self, allowances: Sequence[Allowance]) -> Allowance:
+        """Element by element the widest of several; the null of a bias from the one that is widest in the middle."""
+        lead = max(allowances, key=lambda a: float(a.sigma.median()) if a.sigma.numel() else 0.0)
+        sigma, worst = lead.sigma, lead.worst
+        for other in allowances:
+            sigma = torch.maximum(sigma, other.sigma)
+            if worst is not None and other.worst is not None:
+                worst = torch.maximum(worst, other.worst)
+        return replace(lead, sigma=sigma, worst=worst)
+
+    def _once(self, key: Any, compute: Callable[[], T]) -> T:
+        """The kept value of ``key``; what its first computation raised is raised again."""
+        if key not in self._kept:
+            try:
+                self._kept[key] = compute()
+            except Exception as error:
+                self._kept[key] = _Raised(error)
+        value = self._kept[key]
+        if isinstance(value, _Raised):
+            raise value.error
+        return value  # type: ignore[no-any-return]
+
+
+class _Raised:
+    """What a computation raised, kept so that it is not run again."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+

@@ -1,0 +1,189 @@
+"""Examine: one case through all its laws, in the process where the kernel runs. In and out go plain values."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from gradoracle.case import Case, build
+from gradoracle.contract import contract
+from gradoracle.device import prepare
+from gradoracle.evidence import Evidence
+from gradoracle.family import Family
+from gradoracle.finding import Finding, Outcome
+from gradoracle.kernel import Kernel
+from gradoracle.oracle import Oracle
+from gradoracle.process import Phase, Poisoned
+from gradoracle.property import Property
+from gradoracle.subject import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong
+from gradoracle.target import resolve
+from gradoracle.verdict import Status
+
+CALL_SECONDS = 60.0  # a kernel call that takes longer hangs; it is run once more, alone, before it is called so
+
+
+class EmptyCheck(Exception):
+    """A law that applies yielded no finding: gradoracle's own fault."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One case to examine by the laws named, and which calls are known to crash on it."""
+
+    kernel: str
+    case: Case
+    laws: tuple[str, ...]
+    crashes: Mapping[str, str] = field(default_factory=dict)
+    presets: bool = False  # also say which other preset would explain a violation
+
+
+@dataclass(frozen=True)
+class LawResult:
+    """What one law says of one case."""
+
+    law: str
+    status: Status
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    preset: str = ""  # another preset under which the violation would be explained
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What all laws say of one case, and which preset explains a violation, if one does."""
+
+    kernel: str
+    case: Case
+    results: tuple[LawResult, ...]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker needs to rebuild the target by itself."""
+
+    target: str
+    family: str | None
+    device: str
+    oracle: str
+    contracts: Mapping[str, str]
+    arguments: Mapping[str, Any]
+    call_seconds: float = CALL_SECONDS
+
+
+def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
+    """Resolve the target: its family, its kernels under the contracts and arguments asked for, and all laws by name.
+
+    Raises:
+        TargetError: the target or its family cannot be resolved.
+        UsageError: a contract or argument does not fit.
+    """
+    target = resolve(setup.target, setup.family)
+    kernels = {}
+    for kernel in target.kernels:
+        contracts = {dtype: contract(name, dtype) for dtype, name in setup.contracts.items()}
+        kernel = replace(kernel, contracts={**kernel.contracts, **contracts})
+        kernels[kernel.name] = _with_arguments(kernel, target.family, setup.arguments)
+    return target.family, kernels, {law.name: law for law in laws_of(target.family)}
+
+
+def laws_of(family: Family) -> tuple[Property, ...]:
+    """The universal laws and then the family's own."""
+    universal: tuple[Property, ...] = importlib.import_module("gradoracle.properties.universal").UNIVERSAL
+    return (*universal, *family.properties)
+
+
+def _with_arguments(kernel: Kernel, family: Family, arguments: Mapping[str, Any]) -> Kernel:
+    """A kernel with options fixed by ``--arg``: a family's option is then drawn so, another is passed as it is."""
+    own = {spec.name for spec in family.signature.options}
+    fixed = {name: (value,) for name, value in arguments.items() if name in own}
+    passed = {name: value for name, value in arguments.items() if name not in own}
+    call = functools.partial(kernel.call, **passed) if passed else kernel.call
+    return replace(kernel, call=call, options={**kernel.options, **fixed})
+
+
+def entry(setup: Setup) -> Callable[[Job, Phase], CaseResult]:
+    """The worker's entry: resolve the target once, then examine the cases that come."""
+    torch.set_num_threads(1)
+    prepare(setup.device)
+    family, kernels, laws = subjects(setup)
+    oracle = Oracle(family, setup.oracle)
+
+    def work(job: Job, phase: Phase) -> CaseResult:
+        @contextmanager
+        def guard(name: str) -> Iterator[None]:
+            if name in job.crashes:
+                raise Crashed(job.crashes[name])
+            phase(name, setup.call_seconds)
+            try:
+                yield
+            finally:
+                phase(None, None)
+
+        subject = Subject(family, kernels[job.kernel], guard)
+        return examine(job, subject, oracle, [laws[name] for name in job.laws], setup.device)
+
+    return work
+
+
+def examine(job: Job, subject: Subject, oracle: Oracle, laws: Sequence[Property], device: str) -> CaseResult:
+    """Judge one case by each of the laws, sharing one Evidence."""
+    sample = build(job.case, oracle.family.signature, domains=oracle.family.domains, device=device)
+    evidence = Evidence(job.case, sample, subject, oracle)
+    results: list[LawResult] = []
+    for law in laws:
+        try:
+            result = judge_law(law, evidence)
+        except DeviceLost as lost:
+            results.append(LawResult(law.name, Status.CRASHED, reason=str(lost)))
+            raise Poisoned(str(lost), CaseResult(job.kernel, job.case, tuple(results))) from None
+        if job.presets and result.status is Status.VIOLATED:
+            result = replace(result, preset=_explaining_preset(law, evidence, result))
+        results.append(result)
+    return CaseResult(job.kernel, job.case, tuple(results))
+
+
+def judge_law(law: Property, evidence: Evidence) -> LawResult:
+    """One law on one evidence; what the kernel raises becomes a status."""
+    findings: list[Finding] = []
+    try:
+        findings.extend(law.law(evidence))
+    except Refused as refusal:
+        return LawResult(law.name, Status.REFUSED, tuple(findings), str(refusal))
+    except Unavailable as reason:
+        if not any(f.outcome is Outcome.VIOLATED for f in findings):
+            return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), str(reason))
+    except Wrong as wrong:
+        findings.append(wrong.finding)
+    except DeviceLost:
+        raise
+    except Crashed as crash:
+        return LawResult(law.name, Status.CRASHED, tuple(findings), str(crash))
+    if not findings:
+        raise EmptyCheck(f"the law {law.name} applies to the case {evidence.case} but checked nothing")
+    outcomes = {f.outcome for f in findings}
+    if Outcome.VIOLATED in outcomes:
+        return LawResult(law.name, Status.VIOLATED, tuple(findings))
+    if Outcome.HOLDS in outcomes:
+        return LawResult(law.name, Status.HOLDS, tuple(findings))
+    reasons = sorted({f.message for f in findings})
+    return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), _short(reasons[0]))
+
+
+def _short(reason: str) -> str:
+    """A reason without its numbers, so that equal reasons of many cases count together."""
+    return reason.split(":")[0] if reason.startswith("budget too wide") else reason
+
+
+def _explaining_preset(law: Property, evidence: Evidence, result: LawResult) -> str:
+    """The preset under which the violated tensors of a law that compares with the oracle would hold."""
+    violated = [f.tensor for f in result.findings if f.outcome is Outcome.VIOLATED]
+    for derivative in law.needs:
+        if set(violated) <= set(evidence.names(derivative)):
+            return evidence.explain_by_presets(derivative, violated)
+    return ""

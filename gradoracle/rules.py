@@ -1,0 +1,267 @@
+"""The rules of the verdict on one tensor (DESIGN 2): exact, local, worst case, bias, pooled; and sensitivity.
+
+All of them compare ``kernel - truth`` with what a Budget says that rounding explains. None has a constant to tune:
+``LOCAL_SIGMA`` is the one level of significance, the same for a single element, a slope and a pooled square.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradoracle.finding import Finding, Outcome, Pool, Worst
+from gradoracle.pattern import describe
+
+LOCAL_SIGMA = 8.0
+WIDEST_SENSITIVITY = 0.1
+WIDEST_SLOPE = 0.01  # a bias is judged where the slope is known to one percent
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What rounding explains of one compared tensor: float64 tensors of its shape.
+
+    Attributes:
+        sigma: one standard deviation, per element.
+        errors: [R, *shape], the signed errors of the probes.
+        worst: every rounding at its worst, where it was asked for.
+        floor: the part of sigma that is the underflow floor.
+        overflow: True where a declared intermediate overflows in a right kernel; None where none does.
+        radius: how far the truth itself may be off, proven (certified) or from its own budget (float64).
+        undecided: True where the truth could not be decided; None where it is decided everywhere.
+    """
+
+    sigma: Tensor
+    errors: Tensor
+    worst: Tensor | None = None
+    floor: Tensor | None = None
+    overflow: Tensor | None = None
+    radius: Tensor | None = None
+    undecided: Tensor | None = None
+
+
+def judge(
+    name: str,
+    got: Tensor,
+    truth: Tensor,
+    allowance: Allowance,
+    *,
+    continuous: bool,
+    error: Tensor | None = None,
+    scale: Tensor | None = None,
+    largest: float = math.inf,
+    axes: Sequence[str] = (),
+) -> Finding:
+    """Judge one tensor by all rules; the first that is broken, in the order exact, local, bias, pooled, is the finding.
+
+    Args:
+        name: the tensor's name in the law.
+        got: what the kernel gave, any float dtype.
+        truth: float64, the same shape.
+        allowance: what rounding explains.
+        continuous: whether the inputs come from a continuous random recipe (rule 1a) or repeat values (rule 1b).
+        error: ``got - truth`` where the caller knows it better than float64 subtraction does.
+        scale: what sensitivity is measured against; default ``|truth|``. For a law whose two sides cancel, their size.
+        largest: the largest finite value of the stored dtype; truths beyond it may be infinite in ``got``.
+        axes: names of the dims, for the pattern of wrong elements.
+    """
+    got = got.detach().to("cpu", torch.float64)
+    signed = got - truth if error is None else error
+    compared, exact = _exact(name, got, truth, allowance, largest)
+    if exact is not None:
+        return exact
+    limit = _limit(allowance, continuous)
+    if not compared.any():
+        return Finding(name, Outcome.NOT_CHECKED, "exact", message="no element could be compared", undecided=got.numel())
+    size = signed.abs()
+    ratio = torch.where(compared & (size > 0), size / limit, torch.zeros_like(size))
+    in_sigma = torch.where(compared & (size > 0), size / allowance.sigma, torch.zeros_like(size))
+    sensitivity = _sensitivity(limit, truth if scale is None else scale, compared)
+    flat = int(ratio.argmax())
+    found = Finding(
+        name,
+        Outcome.HOLDS,
+        "local" if continuous else "worst case",
+        error=float(ratio.flatten()[flat]),
+        error_in_sigma=float(in_sigma.max()),
+        sensitivity=sensitivity,
+        worst=_worst(flat, got, truth, in_sigma),
+        elements=int(compared.sum()),
+        undecided=int(got.numel() - compared.sum()),
+    )
+    if found.error > 1:
+        wrong = compared & (ratio > 1)
+        return replace(
+            found,
+            outcome=Outcome.VIOLATED,
+            pattern=describe(wrong, got, truth, axes),
+            message=f"{int(wrong.sum())} of {found.elements} elements are further out than rounding explains",
+        )
+    if continuous:
+        found = _spread(found, signed, truth, allowance, compared)
+        if found.outcome is Outcome.VIOLATED:
+            return found
+    if sensitivity is None:
+        return replace(found, sensitivity=None, message="the truth is 0 throughout")
+    if sensitivity > WIDEST_SENSITIVITY:
+        reason = f"budget too wide: median budget / |truth| is {sensitivity:.2g}, at most {WIDEST_SENSITIVITY} decides"
+        return replace(found, outcome=Outcome.NOT_CHECKED, message=reason)
+    return found
+
+
+def exactly(name: str, wrong: Tensor | bool, message: str, *, elements: int = 1) -> Finding:
+    """A fact that needs no budget: violated where any of ``wrong`` is true."""
+    mask = wrong if isinstance(wrong, Tensor) else torch.tensor(wrong)
+    if bool(mask.any()):
+        index = tuple(int(i) for i in mask.nonzero()[0]) if mask.dim() else ()
+        worst = Worst(index, math.nan, math.nan, math.inf)
+        pattern = describe(mask, None, None) if mask.dim() else ""
+        return Finding(name, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, worst, pattern, mask.numel())
+    return Finding(name, Outcome.HOLDS, "exact", elements=max(elements, mask.numel()))
+
+
+def not_checked(name: str, reason: str) -> Finding:
+    """A tensor that was not checked, and why."""
+    return Finding(name, Outcome.NOT_CHECKED, "exact", message=reason)
+
+
+def pooled(findings: Sequence[Finding]) -> list[Finding]:
+    """The bias and spread of one tensor name over many cases: rules 2 and 3 on sums; one Finding a name and rule."""
+    names: dict[str, list[Pool]] = {}
+    for finding in findings:
+        if finding.pool is not None:
+            names.setdefault(finding.tensor, []).append(finding.pool)
+    out = []
+    for name, pools in names.items():
+        bottom = sum(p.slope_bottom for p in pools)
+        probes = min(len(p.null_slope_tops) for p in pools)
+        if bottom > 0 and probes:
+            top = sum(p.slope_top for p in pools)
+            nulls = [sum(p.null_slope_tops[r] for p in pools) for r in range(probes)]
+            out.append(_bias(name, top, bottom, nulls))
+        squares, count = sum(p.squares for p in pools), sum(p.count for p in pools)
+        spreads = [sum(p.null_squares[r] for p in pools) / count for r in range(probes)]
+        out.append(_spread_rule(name, squares / count, spreads, count))
+    return out
+
+
+def _exact(
+    name: str, got: Tensor, truth: Tensor, allowance: Allowance, largest: float
+) -> tuple[Tensor, Finding | None]:
+    """Which elements can be compared, and the exact facts that are broken: non-finite values, zeros that must be 0."""
+    representable = truth.isfinite() & (truth.abs() <= largest)
+    excused = torch.zeros_like(representable)
+    if allowance.overflow is not None:
+        excused |= allowance.overflow
+    if allowance.undecided is not None:
+        excused |= allowance.undecided
+    lost = representable & ~got.isfinite() & ~excused
+    if lost.any():
+        return lost, _violation(name, lost, got, truth, "is not finite where the truth is, and no declared intermediate overflows")
+    infinite = truth.isinf() & (got != truth) & ~excused
+    if infinite.any():
+        return infinite, _violation(name, infinite, got, truth, "differs from an infinite truth")
+    missing = truth.isnan() & ~got.isnan() & ~excused
+    if missing.any():
+        return missing, _violation(name, missing, got, truth, "is a number where the truth is NaN")
+    compared = representable & got.isfinite()
+    if allowance.undecided is not None:
+        compared &= ~allowance.undecided
+    zero = compared & (truth == 0) & (allowance.sigma == 0) & (got != 0)
+    if allowance.radius is not None:
+        zero &= allowance.radius == 0
+    if zero.any():
+        return zero, _violation(name, zero, got, truth, "must be exactly 0")
+    return compared, None
+
+
+def _violation(name: str, wrong: Tensor, got: Tensor, truth: Tensor, what: str) -> Finding:
+    """A broken exact fact at the elements ``wrong``."""
+    index = tuple(int(i) for i in wrong.nonzero()[0])
+    worst = Worst(index, float(got[index]), float(truth[index]), math.inf)
+    message = f"{int(wrong.sum())} of {wrong.numel()} elements: the kernel's value {what}"
+    return Finding(
+        name, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, worst, describe(wrong, got, truth), wrong.numel()
+    )  # fmt: skip
+
+
+def _limit(allowance: Allowance, continuous: bool) -> Tensor:
+    """The largest error that is within budget, per element, the truth's own radius included."""
+    if continuous or allowance.worst is None:
+        limit = LOCAL_SIGMA * allowance.sigma
+    else:
+        limit = torch.maximum(allowance.worst, LOCAL_SIGMA * (allowance.floor if allowance.floor is not None else 0 * allowance.sigma))
+    return limit if allowance.radius is None else limit + allowance.radius
+
+
+def _sensitivity(limit: Tensor, scale: Tensor, compared: Tensor) -> float | None:
+    """Median of budget / |truth| over the elements with a truth; None where the truth is 0 throughout."""
+    scale = scale.abs().expand_as(limit)
+    has = compared & (scale > 0) & scale.isfinite()
+    return float((limit[has] / scale[has]).median()) if has.any() else None
+
+
+def _worst(flat: int, got: Tensor, truth: Tensor, in_sigma: Tensor) -> Worst:
+    """The worst element with its values."""
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), got.shape)) if got.dim() else ()
+    return Worst(index, float(got[index]), float(truth[index]), float(in_sigma[index]))
+
+
+def _spread(found: Finding, signed: Tensor, truth: Tensor, allowance: Allowance, compared: Tensor) -> Finding:
+    """Rules 2 and 3 on one tensor: a slope against the truth, and a spread below the local limit."""
+    own = compared & (allowance.sigma > 0)
+    if allowance.floor is not None:  # elements whose budget is the underflow floor say nothing about relative errors
+        own &= allowance.sigma > 2 * allowance.floor
+    if int(own.sum()) < 2:
+        return found
+    sigma, e, t = allowance.sigma[own], signed[own], truth[own]
+    null = allowance.errors[:, own] / sigma  # [R, n]
+    weight = t / sigma
+    pool = Pool(
+        int(own.sum()),
+        float((e / sigma).square().sum()),
+        tuple(null.square().sum(1).tolist()),
+        float((weight * e / sigma).sum()),
+        float(weight.square().sum()),
+        tuple((null * weight).sum(1).tolist()),
+    )
+    found = replace(found, pool=pool)
+    if pool.slope_bottom > 0:
+        bias = _bias(found.tensor, pool.slope_top, pool.slope_bottom, pool.null_slope_tops)
+        if bias.outcome is Outcome.VIOLATED:
+            return replace(found, outcome=bias.outcome, rule=bias.rule, error=bias.error, message=bias.message, pattern=bias.pattern)
+    spread = _spread_rule(found.tensor, pool.squares / pool.count, [s / pool.count for s in pool.null_squares], pool.count)
+    if spread.outcome is Outcome.VIOLATED:
+        return replace(found, outcome=spread.outcome, rule=spread.rule, error=spread.error, message=spread.message)
+    return found
+
+
+def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Finding:
+    """Rule 2: the slope of the error on the truth against the slopes that the probes show."""
+    slope = top / bottom
+    independent = bottom**-0.5
+    rms = math.sqrt(sum((n / bottom) ** 2 for n in nulls) / len(nulls)) if nulls else 0.0
+    limit = LOCAL_SIGMA * max(rms, independent)
+    if max(rms, independent) > WIDEST_SLOPE:
+        return Finding(name, Outcome.NOT_CHECKED, "bias", message="the slope is not known to one percent")
+    ratio = abs(slope) / limit
+    if ratio <= 1:
+        return Finding(name, Outcome.HOLDS, "bias", ratio)
+    message = f"is {slope:+.2e} of the truth too large throughout; rounding explains {limit:.1e}"
+    return Finding(name, Outcome.VIOLATED, "bias", ratio, message=message, pattern=f"all elements, ratio {1 + slope:.6g}")
+
+
+def _spread_rule(name: str, mean_square: float, nulls: Sequence[float], count: int) -> Finding:
+    """Rule 3: the mean square of e/sigma against what the probes show, with their scatter and that of ``count`` draws."""
+    mean = sum(nulls) / len(nulls) if nulls else 1.0
+    scatter = math.sqrt(sum((n - mean) ** 2 for n in nulls) / max(len(nulls) - 1, 1)) if len(nulls) > 1 else 0.0
+    limit = max(1.0, mean) + LOCAL_SIGMA * max(scatter, math.sqrt(2.0 / count))
+    ratio = mean_square / limit
+    if ratio <= 1:
+        return Finding(name, Outcome.HOLDS, "pooled", ratio)
+    message = f"the rms error is {math.sqrt(mean_square):.2f} sigma over {count} elements; rounding explains {math.sqrt(limit):.2f}"
+    return Finding(name, Outcome.VIOLATED, "pooled", ratio, message=message)

@@ -1,0 +1,300 @@
+"""Subject: run a kernel on a sample, derivative by derivative, and say what happened where it gave no tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.case import Sample
+from gradoracle.derivative import Derivative, as_tuple
+from gradoracle.family import Family
+from gradoracle.finding import Finding, Outcome
+from gradoracle.kernel import Kernel
+from gradoracle.memory import Memory, poisoned
+from gradoracle.oracle import names
+from gradoracle.signature import cotangent_name
+
+Tensors = dict[str, Tensor]
+Guard = Callable[[str], AbstractContextManager[None]]
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+REFUSALS = (ValueError, NotImplementedError, AssertionError, RuntimeError)
+
+
+class Refused(Exception):
+    """The kernel raised one of ``REFUSALS`` in its forward: it does not take this case."""
+
+
+class Unavailable(Exception):
+    """The kernel has no such derivative here, or there was no memory for it: not checked, with the reason."""
+
+
+class Crashed(Exception):
+    """The kernel raised what no caller should see, or its device was lost."""
+
+
+class DeviceLost(Crashed):
+    """A CUDA error after which this process can launch nothing: it must be replaced."""
+
+
+class Wrong(Exception):
+    """The kernel gave something that is no tensor of the right shape and dtype; carries the Finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+        super().__init__(finding.message)
+
+
+@contextmanager
+def unguarded(name: str) -> Iterator[None]:
+    """A guard that watches nothing: for use in the caller's own process."""
+    yield
+
+
+class Subject:
+    """One kernel of one family, called as its users call it, under a guard that limits the time of each call."""
+
+    def __init__(self, family: Family, kernel: Kernel, guard: Guard = unguarded, label: str = "") -> None:
+        self.family, self.kernel, self.guard, self.label = family, kernel, guard, label
+
+    def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
+        """The outputs by name, and the memory that was allocated for them."""
+        with self.running("forward") as memory, torch.no_grad():
+            outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
+        return self._named(Derivative.FORWARD, sample, outputs), memory
+
+    def vjp(self, sample: Sample, blocks: str = "", wanted: Sequence[str] | None = None) -> tuple[Tensors, Memory]:
+        """Outputs and gradients by name, from one forward and one backward; ``wanted``: which inputs require grad."""
+        with self.running("vjp") as memory:
+            if self.kernel.vjp is not None and wanted is None:
+                cotangents = tuple(sample.cotangents.values())
+                with torch.no_grad():
+                    outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
+                    gradients = self.kernel.vjp(
+                        tuple(sample.inputs.values()), cotangents, self._options(sample), self._blocks(blocks)
+                    )
+                gradients = as_tuple(gradients)
+            else:
+                leaves = self._leaves(sample, wanted)
+                outputs = self._outputs(sample, list(leaves.values()), blocks)
+                gradients = self._backward(sample, outputs, leaves, wanted)
+        found = self._named(Derivative.FORWARD, sample, [o.detach() for o in outputs])
+        keys = [cotangent_name(n) for n in self._primals(sample) if wanted is None or n in wanted]
+        found.update(self._gradients(sample, keys, gradients))
+        return found, memory
+
+    def vjp_twice(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Tensors]:
+        """The gradients of two backward passes over one retained graph."""
+        with self.running("vjp twice"):
+            leaves = self._leaves(sample, None)
+            outputs = self._outputs(sample, list(leaves.values()), blocks)
+            cotangents = list(sample.cotangents.values())
+            wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
+            first, second = (
+                torch.autograd.grad(outputs, wanted, cotangents, retain_graph=True, allow_unused=True) for _ in range(2)
+            )
+        keys = [cotangent_name(n) for n in self._primals(sample)]
+        return self._gradients(sample, keys, first), self._gradients(sample, keys, second)
+
+    def jvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
+        """The outputs' tangents by name."""
+        primals = self._primals(sample)
+        with self.running("jvp") as memory:
+            if self.kernel.jvp is not None:
+                with torch.no_grad():
+                    _, tangents = self.kernel.jvp(
+                        tuple(sample.inputs.values()),
+                        tuple(sample.tangents[n] for n in primals),
+                        self._options(sample),
+                        self._blocks(blocks),
+                    )
+            else:
+                tangents = self._forward_mode(sample, primals, blocks)
+        return self._named(Derivative.JVP, sample, as_tuple(tangents)), memory
+
+    def hvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
+        """The Hessian of <cotangent, f> times the tangents, by name of the primal."""
+        primals = self._primals(sample)
+        with self.running("hvp") as memory:
+            if self.kernel.hvp is not None:
+                with torch.no_grad():
+                    products = self.kernel.hvp(
+                        tuple(sample.inputs.values()),
+                        tuple(sample.tangents[n] for n in primals),
+                        tuple(sample.cotangents.values()),
+                        self._options(sample),
+                        self._blocks(blocks),
+                    )
+            else:
+                products = self._double_backward(sample, blocks)
+        return self._named(Derivative.HVP, sample, as_tuple(products)), memory
+
+    def _primals(self, sample: Sample) -> list[str]:
+        names_ = [spec.name for spec in self.family.signature.primals if spec.name in sample.inputs]
+        return names_
+
+    def _options(self, sample: Sample) -> dict[str, Any]:
+        barred = {name for name, values in self.kernel.options.items() if not values}
+        return {name: value for name, value in sample.options.items() if name not in barred}
+
+    def _blocks(self, blocks: str) -> Any:
+        return self.kernel.blocks[blocks] if blocks else None
+
+    def _outputs(self, sample: Sample, inputs: Sequence[Tensor], blocks: str) -> tuple[Tensor, ...]:
+        options = self._options(sample)
+        if blocks:
+            options["blocks"] = self._blocks(blocks)
+        named = dict(zip(sample.inputs, inputs, strict=True))
+        keyword = {spec.name for spec in self.family.signature.inputs if spec.keyword}
+        positional = [t for n, t in named.items() if n not in keyword]
+        returned = self.kernel.call(*positional, **{n: t for n, t in named.items() if n in keyword}, **options)
+        if isinstance(returned, (tuple, list)):
+            wrong = [type(t).__name__ for t in returned if not isinstance(t, Tensor)]
+        else:
+            wrong = [] if isinstance(returned, Tensor) else [type(returned).__name__]
+        if wrong:
+            raise Wrong(self._malformed("output", f"the kernel returned {', '.join(wrong)}, wanted {self._wanted()}"))
+        return as_tuple(returned)
+
+    def _wanted(self) -> str:
+        outputs = self.family.signature.outputs
+        return ", ".join(f"{s.name}[{' '.join(s.dims)}]" for s in outputs)
+
+    def _leaves(self, sample: Sample, wanted: Sequence[str] | None) -> Tensors:
+        """Inputs that require grad, with their own layout (a detached view keeps strides and storage)."""
+        return {
+            name: tensor.detach().requires_grad_()
+            if tensor.is_floating_point() and (wanted is None or name in wanted)
+            else tensor.detach()
+            for name, tensor in sample.inputs.items()
+        }
+
+    def _backward(
+        self, sample: Sample, outputs: Sequence[Tensor], leaves: Mapping[str, Tensor], wanted: Sequence[str] | None
+    ) -> Sequence[Tensor | None]:
+        targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
+        live = [(o, g) for o, g in zip(outputs, sample.cotangents.values(), strict=False) if o.requires_grad]
+        if not live:
+            dead = ", ".join(s.name for s in self.family.signature.outputs)
+            raise Wrong(self._malformed("gradient", f"the output {dead} has no gradient: it does not require grad"))
+        return torch.autograd.grad([o for o, _ in live], targets, [g for _, g in live], allow_unused=True)
+
+    def _forward_mode(self, sample: Sample, primals: Sequence[str], blocks: str) -> tuple[Tensor, ...]:
+        def function(*values: Tensor) -> tuple[Tensor, ...]:
+            inputs = dict(sample.inputs) | dict(zip(primals, values, strict=True))
+            return self._outputs(sample, list(inputs.values()), blocks)
+
+        try:
+            values = tuple(sample.inputs[n] for n in primals)
+            return torch.func.jvp(function, values, tuple(sample.tangents[n] for n in primals))[1]
+        except (NotImplementedError, RuntimeError) as error:
+            _raise_if_lost(error)
+            raise Unavailable(f"no forward mode: {_first_line(error)}") from None
+
+    def _double_backward(self, sample: Sample, blocks: str) -> tuple[Tensor, ...]:
+        try:
+            leaves = self._leaves(sample, None)
+            outputs = self._outputs(sample, list(leaves.values()), blocks)
+            targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
+            cotangents = list(sample.cotangents.values())
+            firsts = torch.autograd.grad(outputs, targets, cotangents, create_graph=True, allow_unused=True)
+            tangents = [sample.tangents[n] for n in self._primals(sample)]
+            live = [(f, t) for f, t in zip(firsts, tangents, strict=True) if f is not None and f.requires_grad]
+            if not live:
+                raise Unavailable("no double backward: the gradients do not require grad")
+            seconds = torch.autograd.grad([f for f, _ in live], targets, [t for _, t in live], allow_unused=True)
+        except RuntimeError as error:
+            _raise_if_lost(error)
+            raise Unavailable(f"no double backward: {_first_line(error)}") from None
+        return tuple(
+            torch.zeros_like(leaf, memory_format=torch.contiguous_format) if second is None else second
+            for leaf, second in zip(targets, seconds, strict=True)
+        )
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[Memory]:
+        """Guard a kernel call, poison what it allocates, and sort what it raises."""
+        try:
+            with self.guard(self.label + name), poisoned() as memory:
+                yield memory
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+        except (Wrong, Refused, Unavailable, Crashed):
+            raise
+        except torch.OutOfMemoryError as error:
+            raise Unavailable(f"memory: {_first_line(error)}") from None
+        except MemoryError:
+            raise Unavailable("memory: the machine has not enough of it") from None
+        except REFUSALS as error:
+            _raise_if_lost(error)
+            if name == "forward" or isinstance(error, NotImplementedError) or name.startswith("vjp"):
+                raise Refused(f"{type(error).__name__}: {_first_line(error)}") from None
+            raise Unavailable(f"{name} raised {type(error).__name__}: {_first_line(error)}") from None
+        except Exception as error:
+            raise Crashed(f"{name} raised {type(error).__name__}: {_first_line(error)}") from error
+
+    def _named(self, derivative: Derivative, sample: Sample, tensors: Sequence[Tensor | None]) -> Tensors:
+        """The tensors by name, each checked for shape and dtype."""
+        keys = names(self.family, derivative, sample)
+        if len(tensors) != len(keys):
+            raise Wrong(self._malformed(keys[0], f"the kernel gave {len(tensors)} tensors, wanted {len(keys)}: {keys}"))
+        shapes = dict(zip(keys, self._shapes(derivative, sample), strict=True))
+        for key, tensor in zip(keys, tensors, strict=True):
+            if not isinstance(tensor, Tensor):
+                raise Wrong(self._malformed(key, f"{key} is {tensor!r}, wanted a tensor of shape {shapes[key]}"))
+            self._fits(key, tensor, shapes[key], self._dtype(key, sample))
+        return {key: tensor.detach() for key, tensor in zip(keys, tensors, strict=True) if tensor is not None}
+
+    def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensors:
+        found = {}
+        if len(gradients) != len(keys):
+            raise Wrong(self._malformed(keys[0], f"the kernel gave {len(gradients)} gradients, wanted {len(keys)}"))
+        for key, gradient in zip(keys, gradients, strict=True):
+            name = key[1:]
+            if gradient is None:
+                if name in self.kernel.no_gradient:
+                    continue
+                raise Wrong(self._malformed(key, f"{key} is None: {name} takes part in the definition, so it has a gradient"))
+            self._fits(key, gradient, tuple(sample.inputs[name].shape), sample.inputs[name].dtype)
+            found[key] = gradient.detach()
+        return found
+
+    def _shapes(self, derivative: Derivative, sample: Sample) -> list[tuple[int, ...]]:
+        if derivative in (Derivative.FORWARD, Derivative.JVP):
+            return [tuple(sample.cotangents[spec.name].shape) for spec in self.family.signature.outputs]
+        return [tuple(sample.inputs[name].shape) for name in self._primals(sample)]
+
+    def _dtype(self, key: str, sample: Sample) -> torch.dtype:
+        own = key.split(".")[-1]
+        return sample.inputs[own].dtype if own in sample.inputs else sample.cotangents[own].dtype
+
+    def _fits(self, key: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        if tuple(tensor.shape) != shape:
+            raise Wrong(self._malformed(key, f"{key} has shape {tuple(tensor.shape)}, wanted {shape}"))
+        if tensor.dtype != dtype:
+            raise Wrong(self._malformed(key, f"{key} has dtype {str(tensor.dtype)[6:]}, wanted {str(dtype)[6:]}"))
+
+    def _malformed(self, key: str, message: str) -> Finding:
+        return Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message)
+
+
+def _raise_if_lost(error: BaseException) -> None:
+    """Tell a CUDA error, after which nothing runs, from a refusal."""
+    text = str(error)
+    lost = ("CUDA error", "device-side assert", "an illegal memory access", "misaligned address", "CUDA driver error")
+    if any(mark in text for mark in lost) or type(error).__name__ == "AcceleratorError":
+        raise DeviceLost(f"{type(error).__name__}: {_first_line(error)}") from None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

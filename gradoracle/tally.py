@@ -1,0 +1,131 @@
+"""Tally: case results added up into one Verdict per law, kernel and dtype."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from gradoracle.case import Case
+from gradoracle.examine import CaseResult, LawResult
+from gradoracle.finding import Finding, Outcome
+from gradoracle.rules import pooled
+from gradoracle.verdict import Counterexample, Status, Verdict
+
+Key = tuple[str, str, str]  # law, kernel, dtype
+
+
+@dataclass
+class _Count:
+    """What is known of one verdict so far."""
+
+    statuses: Counter[Status] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    decided: Counter[str] = field(default_factory=Counter)  # tensor -> cases on which it was decided
+    left: dict[str, str] = field(default_factory=dict)  # tensor -> a reason why it was not
+    sensitivities: list[float] = field(default_factory=list)
+    error: float = 0.0
+    in_sigma: float = 0.0
+    pools: list[Finding] = field(default_factory=list)
+    first: dict[Status, tuple[Case, LawResult]] = field(default_factory=dict)
+
+
+class Tally:
+    """Adds up case results; ``verdicts`` may be asked for at any time."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Key, _Count] = defaultdict(_Count)
+
+    def expect(self, law: str, kernel: str, dtype: str) -> None:
+        """Name a verdict that the run owes, so that it is missed where no case decides it."""
+        self._counts[law, kernel, dtype]  # noqa: B018
+
+    def add(self, result: CaseResult) -> None:
+        """Add one case."""
+        for law in result.results:
+            self._add(self._counts[law.law, result.kernel, result.case.dtype], result.case, law)
+
+    def failing(self) -> Iterable[tuple[Key, Status, Case, LawResult]]:
+        """The first violating (or else crashing) case of each verdict that has one."""
+        for key, count in self._counts.items():
+            for status in (Status.VIOLATED, Status.CRASHED):
+                if status in count.first:
+                    yield key, status, *count.first[status]
+                    break
+
+    def verdicts(self, counterexamples: Mapping[Key, Counterexample]) -> list[Verdict]:
+        """One Verdict per law, kernel and dtype, the pooled rules applied to all its cases."""
+        return [self._verdict(key, count, counterexamples.get(key)) for key, count in self._counts.items()]
+
+    def undecided(self) -> list[str]:
+        """Tensors that some law looked at and no case decided, as sentences: such a run is not green."""
+        found = []
+        for (law, kernel, dtype), count in self._counts.items():
+            for tensor, reason in count.left.items():
+                if not count.decided[tensor] and not count.statuses[Status.VIOLATED]:
+                    found.append(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {reason}")
+        return found
+
+    def _add(self, count: _Count, case: Case, law: LawResult) -> None:
+        count.statuses[law.status] += 1
+        count.first.setdefault(law.status, (case, law))
+        if law.status is Status.REFUSED:
+            count.refusals[law.reason] += 1
+        if law.status in (Status.REFUSED, Status.NOT_CHECKED):
+            count.reasons[law.reason] += 1
+        for finding in law.findings:
+            if finding.outcome is Outcome.NOT_CHECKED:
+                count.left.setdefault(finding.tensor, finding.message)
+                continue
+            count.decided[finding.tensor] += 1
+            if finding.error < float("inf"):
+                count.error = max(count.error, finding.error)
+                count.in_sigma = max(count.in_sigma, finding.error_in_sigma)
+            if finding.sensitivity is not None:
+                count.sensitivities.append(finding.sensitivity)
+            if finding.message and finding.outcome is Outcome.HOLDS and finding.message.startswith("gives away"):
+                count.notes["gives away accuracy against 'definition': " + finding.tensor] += 1
+            if finding.pool is not None:
+                count.pools.append(finding)
+
+    def _verdict(self, key: Key, count: _Count, counterexample: Counterexample | None) -> Verdict:
+        law, kernel, dtype = key
+        verdict = Verdict(
+            law,
+            kernel,
+            dtype,
+            _status(count),
+            cases_held=count.statuses[Status.HOLDS],
+            cases_violated=count.statuses[Status.VIOLATED],
+            cases_crashed=count.statuses[Status.CRASHED],
+            cases_refused=count.statuses[Status.REFUSED],
+            cases_not_checked=count.statuses[Status.NOT_CHECKED],
+            reasons=dict(count.reasons),
+            worst_error=count.error,
+            worst_in_sigma=count.in_sigma,
+            sensitivity=median(count.sensitivities) if count.sensitivities else None,
+            counterexample=counterexample,
+            notes=[f"{note} on {n} cases" for note, n in count.notes.items()],
+        )
+        if not count.statuses:
+            verdict.reasons = {"no case of this run applies": 0}
+        if verdict.status is Status.HOLDS:
+            broken = [f for f in pooled(count.pools) if f.outcome is Outcome.VIOLATED]
+            if broken:
+                verdict.status = Status.VIOLATED
+                verdict.worst_error = max(f.error for f in broken)
+                case, _ = count.first[Status.HOLDS]
+                message = f"over {len(count.pools)} tensors of all {dtype} cases together, each within its own budget"
+                verdict.counterexample = Counterexample(case.line(kernel, ""), tuple(broken), message=message)
+        return verdict
+
+
+def _status(count: _Count) -> Status:
+    """The worst status that says something; refused and not checked only where no case held."""
+    for status in (Status.VIOLATED, Status.CRASHED, Status.HOLDS, Status.REFUSED):
+        if count.statuses[status]:
+            return status
+    return Status.NOT_CHECKED
