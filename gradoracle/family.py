@@ -8,7 +8,7 @@ from typing import Any
 
 from gradoracle.dims import Sizes
 from gradoracle.property import Property
-from gradoracle.signature import Signature, read_signature
+from gradoracle.signature import Signature, cotangent_name, read_signature
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -41,7 +41,6 @@ class Family:
             budgets only and never truth; a program takes primals and cotangents and returns what ``derivative.program``
             of that derivative returns.
         properties: the laws of this family beyond the universal ones.
-        prepare: changes a sample's inputs where a definition's domain is narrower than its dims say; rarely needed.
     """
 
     name: str
@@ -91,10 +90,10 @@ def family(
         wrong = [dtype for dtype in dtypes if dtype not in DTYPES]
         if wrong:
             raise ValueError(f"family {own}: dtypes {wrong} are unknown; wanted some of {', '.join(DTYPES)}")
-        names = {spec.name for spec in signature.inputs}
+        names = {spec.name for spec in signature.inputs} | {cotangent_name(spec.name) for spec in signature.outputs}
         for recipe, tensors in (joint or {}).items():
             if not set(tensors) <= names:
-                raise ValueError(f"family {own}: joint recipe {recipe!r} names {sorted(set(tensors) - names)}, no inputs")
+                raise ValueError(f"family {own}: joint recipe {recipe!r} names {sorted(set(tensors) - names)}, no tensors of it")
         missing = [s.name for s in signature.inputs if s.kind == "int" and s.name not in (domains or {})]
         if missing:
             raise ValueError(f"family {own}: integer inputs {missing} need a domain: domains={{{missing[0]!r}: index(...)}}")

@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from .availability import explain_unavailable
@@ -48,13 +49,15 @@ def _install() -> None:
     import triton
     from triton.runtime import interpreter
 
-    from . import casts, dot, elementwise, launch, memory, reduction, values
+    from . import blocks, casts, dot, elementwise, launch, memory, reduction, values
 
     replaced: list[tuple[Any, dict[str, Callable[..., Any]]]] = [
         (interpreter.InterpreterBuilder, elementwise.METHODS),
         (interpreter.InterpreterBuilder, casts.METHODS),
+        (interpreter.InterpreterBuilder, blocks.METHODS),
         (interpreter.InterpreterBuilder, dot.METHODS),
         (interpreter.InterpreterBuilder, memory.METHODS),
+        (interpreter.TensorHandle, {"__init__": blocks.init_handle}),
         (interpreter.ReduceOps, reduction.REDUCE_METHODS),
         (interpreter.ScanOps, reduction.SCAN_METHODS),
         (interpreter.GridExecutor, {"__call__": launch.launch}),
@@ -69,6 +72,10 @@ def _install() -> None:
     for holder, methods in [*replaced, (interpreter.InterpreterBuilder, elementwise.NEW_METHODS)]:
         for name, replacement in methods.items():
             setattr(holder, name, replacement)
+    semantic = interpreter.interpreter_semantic
+    alike = blocks.typed_alike(semantic.binary_op_type_checking_impl)
+    semantic.binary_op_type_checking_impl = MethodType(alike, semantic)
+    semantic.broadcast_impl_value = MethodType(blocks.broadcast_impl_value, semantic)
     # Triton computes every integer operation a second time in int64 to check for overflow, and without debug=True
     # drops the result
     builder = interpreter.interpreter_builder

@@ -20,6 +20,7 @@ from .rounding import add_to_odd, to_bf16
 from .values import BF16, Array, held_as
 
 Handle = Any
+_ON_BITS = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
 _STOCK_BINARY = InterpreterBuilder.binary_op
 
 
@@ -41,6 +42,16 @@ def _float_arithmetic(op: Callable[..., Array]) -> Callable[..., Handle]:
     def create(self: Any, lhs: Handle, rhs: Handle) -> Handle:
         data = op(lhs.data, rhs.data)
         return TensorHandle(to_bf16(data) if lhs.dtype.name == BF16 else data, lhs.dtype)
+
+    return create
+
+
+def _integer_arithmetic(op: Callable[..., Array]) -> Callable[..., Handle]:
+    def create(self: Any, lhs: Handle, rhs: Handle) -> Handle:
+        left, right = lhs.data, rhs.data
+        if left.dtype != right.dtype or (left.dtype == np.bool_ and op not in _ON_BITS):
+            return _STOCK_BINARY(self, lhs, rhs, op)
+        return TensorHandle(op(left, right), lhs.dtype)
 
     return create
 
@@ -116,6 +127,12 @@ METHODS: dict[str, Callable[..., Any]] = {
     "create_fdiv": _float_arithmetic(np.divide),
     "create_precise_divf": _float_arithmetic(np.divide),
     "create_frem": _float_arithmetic(np.fmod),
+    "create_add": _integer_arithmetic(np.add),
+    "create_sub": _integer_arithmetic(np.subtract),
+    "create_mul": _integer_arithmetic(np.multiply),
+    "create_and": _integer_arithmetic(np.bitwise_and),
+    "create_or": _integer_arithmetic(np.bitwise_or),
+    "create_xor": _integer_arithmetic(np.bitwise_xor),
     "create_minimumf": _float_choice(np.minimum),
     "create_maximumf": _float_choice(np.maximum),
     "create_minnumf": _float_choice(np.fmin),

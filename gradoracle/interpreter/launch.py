@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
+from . import blocks
+
 _MISSING: Any = object()
 _STOCK_PATCH_LANG = interpreter._patch_lang
 
@@ -40,6 +42,11 @@ class LanguagePatch:
                 replacement = _index
             original = _MISSING if original is interpreter._MISSING else original
             self._changes.append((holder, name, original, replacement))
+        for holder, name, replacement in (
+            (tl.block_type, "__init__", blocks.init_block_type),
+            (tl.tensor, "__init__", blocks.init_tensor),
+        ):
+            self._changes.append((holder, name, getattr(holder, name), replacement))
         scope.restore()
 
     def __enter__(self) -> None:
@@ -61,6 +68,7 @@ class LanguagePatch:
 def _with_semantic(builtin: Callable[..., Any]) -> Callable[..., Any]:
     """A builtin of `triton.language` bound to the interpreter's semantic."""
     semantic = interpreter.interpreter_semantic
+    builtin = getattr(builtin, "__wrapped__", builtin)  # what it wraps only checks that there is a semantic
 
     def call(*args: Any, **kwargs: Any) -> Any:
         kwargs["_semantic"] = semantic
