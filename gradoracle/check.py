@@ -18,7 +18,6 @@ from gradoracle.examine import CaseResult, Job, LawResult, Setup, subjects
 from gradoracle.family import DTYPES, Family
 from gradoracle.finding import Outcome
 from gradoracle.kernel import Kernel
-from gradoracle.property import Property
 from gradoracle.strategies import shrink, situations, stream, wanted_situations
 from gradoracle.tally import Key, Tally
 from gradoracle.verdict import Counterexample, Report, Status
@@ -109,7 +108,12 @@ class Run:
         self.request, self.progress = request, progress
         self.device = device.choose(request.device)
         self.setup = Setup(
-            request.target, request.family, self.device, request.oracle, dict(request.contracts), dict(request.arguments)
+            request.target,
+            request.family,
+            self.device,
+            request.oracle,
+            dict(request.contracts),
+            dict(request.arguments),
         )
         device.prepare(self.device)
         self.family, self.kernels, laws = subjects(self.setup)
@@ -224,18 +228,17 @@ class Run:
     def _settled(self, result: Result) -> CaseResult:
         """A result that is complete: a time-out rerun once alone, the laws beyond a crash judged in a fresh worker."""
         job: Job = result.job
-        while result.crash is not None or result.error:
-            if result.error:
+        while (crash := result.crash) is not None or result.error:
+            if crash is None:
                 self.faults.append(result.error)
                 return CaseResult(job.kernel, job.case, ())
-            assert result.crash is not None
-            if result.crash.kind == "time limit" and job.case not in self._slow:
+            if crash.kind == "time limit" and job.case not in self._slow:
                 self._slow.add(job.case)
                 result = self.workers.run_alone(job, 2.0)
                 continue
-            phase = result.crash.phase or "after a kernel call"
-            how = f"{phase}: {result.crash.how}"
-            if result.crash.phase is None or len(job.crashes) >= MOST_CRASHES:
+            phase = crash.phase or "after a kernel call"
+            how = f"{phase}: {crash.how}"
+            if crash.phase is None or len(job.crashes) >= MOST_CRASHES:
                 crashed = tuple(LawResult(law, Status.CRASHED, reason=how) for law in job.laws)
                 return CaseResult(job.kernel, job.case, crashed)
             job = replace(job, crashes={**job.crashes, phase: how})
@@ -416,7 +419,9 @@ def _dtypes(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]
     supported = kernel.dtypes or DTYPES
     chosen = tuple(dtype for dtype in asked if dtype in supported)
     if not chosen:
-        raise UsageError(f"{kernel.name} supports {', '.join(supported)}, none of which is in --dtype {','.join(asked)}")
+        raise UsageError(
+            f"{kernel.name} supports {', '.join(supported)}, none of which is in --dtype {','.join(asked)}"
+        )
     for dtype, preset in request.contracts.items():
         try:
             contract(preset, dtype)

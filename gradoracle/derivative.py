@@ -77,12 +77,11 @@ def program(
         return call(*args)
 
     def vjp(*args: Tensor) -> tuple[Tensor, ...]:
-        outputs, pull = torch.func.vjp(call, *args[:primals])
+        outputs, pull = torch.func.vjp(call, *args[:primals])[:2]
         return (*outputs, *pull(tuple(args[primals:])))
 
     def jvp(*args: Tensor) -> tuple[Tensor, ...]:
-        _, tangents = torch.func.jvp(call, tuple(args[:primals]), tuple(args[primals:]))
-        return tuple(tangents)
+        return tuple(torch.func.jvp(call, tuple(args[:primals]), tuple(args[primals:]))[1])
 
     def hvp(*args: Tensor) -> tuple[Tensor, ...]:
         tangents, cotangents = args[primals : 2 * primals], args[2 * primals :]
@@ -90,7 +89,6 @@ def program(
         def gradients(*points: Tensor) -> tuple[Tensor, ...]:
             return torch.func.vjp(call, *points)[1](tuple(cotangents))
 
-        _, products = torch.func.jvp(gradients, tuple(args[:primals]), tuple(tangents))
-        return tuple(products)
+        return tuple(torch.func.jvp(gradients, tuple(args[:primals]), tuple(tangents))[1])
 
     return {Derivative.FORWARD: forward, Derivative.VJP: vjp, Derivative.JVP: jvp, Derivative.HVP: hvp}[derivative]

@@ -44,7 +44,11 @@ def prepare(device: str) -> None:
 
 def variables(device: str) -> dict[str, str]:
     """Environment variables of a worker process for kernels on this device."""
-    return {"TRITON_INTERPRET": "1" if device == "cpu" else "0", "OMP_NUM_THREADS": "1", **_keep("CUDA_VISIBLE_DEVICES")}
+    return {
+        "TRITON_INTERPRET": "1" if device == "cpu" else "0",
+        "OMP_NUM_THREADS": "1",
+        **_keep("CUDA_VISIBLE_DEVICES"),
+    }
 
 
 def _keep(name: str) -> dict[str, str]:

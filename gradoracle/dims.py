@@ -92,7 +92,10 @@ def parse_sizes(text: str) -> tuple[str, Sizes]:
             bounds = [int(part) for part in domain.split(":")]
             if len(bounds) not in (2, 3):
                 raise ValueError
-            return name.strip(), Sizes(*bounds, large=bounds[1] if bounds[1] > 100_000 else 0)
+            multiple = bounds[2] if len(bounds) == 3 else 1
+            return name.strip(), sizes(
+                bounds[0], bounds[1], multiple=multiple, large=bounds[1] if bounds[1] > 100_000 else 0
+            )
         return name.strip(), Sizes(choices=tuple(int(part) for part in domain.split(",")))
     except ValueError:
         raise ValueError(f"--dim {text!r} is not understood; {wanted}") from None

@@ -133,7 +133,7 @@ class Evidence:
         return self._once(f"truths {shared.value}", read)
 
     def algorithms(self) -> tuple[str, ...]:
-        """Whose roundings decide: the kernel's own, or for a kernel from outside every shipped one (the widest wins)."""
+        """Whose roundings decide: the kernel's own; for a kernel from outside the widest of all that are shipped."""
         if not self.kernel.outside or self.kernel.algorithm != "definition":
             return (self.kernel.algorithm,)
         return ("definition", *self.oracle.family.algorithms)
@@ -171,7 +171,9 @@ class Evidence:
             best = min(found, key=lambda f: (f.outcome is Outcome.VIOLATED, f.error))
             if found[0].outcome is Outcome.VIOLATED and best.outcome is not Outcome.VIOLATED:
                 algorithm = self.algorithms()[found.index(best)]
-                note = f"gives away accuracy: {found[0].error:.3g} times the budget of 'definition', held to '{algorithm}'"
+                note = (
+                    f"gives away accuracy: {found[0].error:.3g} times the budget of 'definition', held to '{algorithm}'"
+                )
                 best = replace(best, message=note)
             yield best
 
@@ -273,4 +275,3 @@ class _Raised:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
-

@@ -86,17 +86,23 @@ def family(
         own = name or function.__name__
         unknown = sorted(set(dims or {}) - set(signature.dims))
         if unknown:
-            raise ValueError(f"family {own}: dims {unknown} do not occur in the annotations, which name {signature.dims}")
+            raise ValueError(
+                f"family {own}: dims {unknown} do not occur in the annotations, which name {signature.dims}"
+            )
         wrong = [dtype for dtype in dtypes if dtype not in DTYPES]
         if wrong:
             raise ValueError(f"family {own}: dtypes {wrong} are unknown; wanted some of {', '.join(DTYPES)}")
         names = {spec.name for spec in signature.inputs} | {cotangent_name(spec.name) for spec in signature.outputs}
         for recipe, tensors in (joint or {}).items():
             if not set(tensors) <= names:
-                raise ValueError(f"family {own}: joint recipe {recipe!r} names {sorted(set(tensors) - names)}, no tensors of it")
+                raise ValueError(
+                    f"family {own}: joint recipe {recipe!r} names {sorted(set(tensors) - names)}, no tensors of it"
+                )
         missing = [s.name for s in signature.inputs if s.kind == "int" and s.name not in (domains or {})]
         if missing:
-            raise ValueError(f"family {own}: integer inputs {missing} need a domain: domains={{{missing[0]!r}: index(...)}}")
+            raise ValueError(
+                f"family {own}: integer inputs {missing} need a domain: domains={{{missing[0]!r}: index(...)}}"
+            )
         all_dims = {dim: (dims or {}).get(dim, Sizes()) for dim in signature.dims}
         return Family(
             own, function, signature, all_dims, tuple(dtypes), dict(domains or {}), dict(joint or {}),

@@ -92,8 +92,9 @@ def kernel(
 
     def build(function: Callable[..., Any]) -> Kernel:
         supported, notes = accepted_options(family, function)
+        label = str(name or getattr(function, "__name__", "kernel"))
         return Kernel(
-            name or getattr(function, "__name__", "kernel"), family.name, function, vjp, jvp, hvp, dict(contracts or {}),
+            label, family.name, function, vjp, jvp, hvp, dict(contracts or {}),
             algorithm, tuple(dtypes) if dtypes else None, dict(dims or {}), supported, deterministic, tuple(mutates),
             tuple(no_gradient), dict(blocks or {}), outside=True, notes=notes,
         )  # fmt: skip

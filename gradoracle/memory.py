@@ -1,4 +1,4 @@
-"""Memory that tells: new tensors hold a poison that shows where it was read or never overwritten, between guard bands."""
+"""Memory that tells: new tensors hold a poison that shows where it was read or left, and lie between guard bands."""
 
 from __future__ import annotations
 

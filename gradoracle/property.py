@@ -1,4 +1,4 @@
-"""Property: a named law, judged on evidence. Its docstring is its contract: statement, why, what it sees, what it cannot.
+"""Property: a named law, judged on evidence. Its docstring is its contract: statement, why, what it can and cannot see.
 
 A law is a function of one Evidence that yields Findings::
 
@@ -95,6 +95,7 @@ def law(
                 raise TypeError(f"law {name}: its docstring lacks the part {section!r}; wanted: {', '.join(_SECTIONS)}")
             parts[section] = " ".join(found.group(1).split())
         always = applies or (lambda case, kernel: None)
-        return Property(name, statement, *(parts[s] for s in _SECTIONS), function, needs, always, one_in, rank, scope)
+        because, catches, cannot_catch = (parts[section] for section in _SECTIONS)
+        return Property(name, statement, because, catches, cannot_catch, function, needs, always, one_in, rank, scope)
 
     return build

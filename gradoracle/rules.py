@@ -76,7 +76,9 @@ def judge(
         return exact
     limit = _limit(allowance, continuous)
     if not compared.any():
-        return Finding(name, Outcome.NOT_CHECKED, "exact", message="no element could be compared", undecided=got.numel())
+        return Finding(
+            name, Outcome.NOT_CHECKED, "exact", message="no element could be compared", undecided=got.numel()
+        )
     size = signed.abs()
     ratio = torch.where(compared & (size > 0), size / limit, torch.zeros_like(size))
     in_sigma = torch.where(compared & (size > 0), size / allowance.sigma, torch.zeros_like(size))
@@ -161,7 +163,9 @@ def _exact(
         excused |= allowance.undecided
     lost = representable & ~got.isfinite() & ~excused
     if lost.any():
-        return lost, _violation(name, lost, got, truth, "is not finite where the truth is, and no declared intermediate overflows")
+        return lost, _violation(
+            name, lost, got, truth, "is not finite where the truth is, and no declared intermediate overflows"
+        )
     infinite = truth.isinf() & (got != truth) & ~excused
     if infinite.any():
         return infinite, _violation(name, infinite, got, truth, "differs from an infinite truth")
@@ -184,8 +188,9 @@ def _violation(name: str, wrong: Tensor, got: Tensor, truth: Tensor, what: str) 
     index = tuple(int(i) for i in wrong.nonzero()[0])
     worst = Worst(index, float(got[index]), float(truth[index]), math.inf)
     message = f"{int(wrong.sum())} of {wrong.numel()} elements: the kernel's value {what}"
+    pattern = describe(wrong, got, truth)
     return Finding(
-        name, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, worst, describe(wrong, got, truth), wrong.numel()
+        name, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, worst, pattern, wrong.numel()
     )  # fmt: skip
 
 
@@ -194,7 +199,9 @@ def _limit(allowance: Allowance, continuous: bool) -> Tensor:
     if continuous or allowance.worst is None:
         limit = LOCAL_SIGMA * allowance.sigma
     else:
-        limit = torch.maximum(allowance.worst, LOCAL_SIGMA * (allowance.floor if allowance.floor is not None else 0 * allowance.sigma))
+        limit = torch.maximum(
+            allowance.worst, LOCAL_SIGMA * (allowance.floor if allowance.floor is not None else 0 * allowance.sigma)
+        )
     return limit if allowance.radius is None else limit + allowance.radius
 
 
@@ -233,8 +240,17 @@ def _spread(found: Finding, signed: Tensor, truth: Tensor, allowance: Allowance,
     if pool.slope_bottom > 0:
         bias = _bias(found.tensor, pool.slope_top, pool.slope_bottom, pool.null_slope_tops)
         if bias.outcome is Outcome.VIOLATED:
-            return replace(found, outcome=bias.outcome, rule=bias.rule, error=bias.error, message=bias.message, pattern=bias.pattern)
-    spread = _spread_rule(found.tensor, pool.squares / pool.count, [s / pool.count for s in pool.null_squares], pool.count)
+            return replace(
+                found,
+                outcome=bias.outcome,
+                rule=bias.rule,
+                error=bias.error,
+                message=bias.message,
+                pattern=bias.pattern,
+            )
+    spread = _spread_rule(
+        found.tensor, pool.squares / pool.count, [s / pool.count for s in pool.null_squares], pool.count
+    )
     if spread.outcome is Outcome.VIOLATED:
         return replace(found, outcome=spread.outcome, rule=spread.rule, error=spread.error, message=spread.message)
     return found
@@ -252,16 +268,19 @@ def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Findi
     if ratio <= 1:
         return Finding(name, Outcome.HOLDS, "bias", ratio)
     message = f"is {slope:+.2e} of the truth too large throughout; rounding explains {limit:.1e}"
-    return Finding(name, Outcome.VIOLATED, "bias", ratio, message=message, pattern=f"all elements, ratio {1 + slope:.6g}")
+    return Finding(
+        name, Outcome.VIOLATED, "bias", ratio, message=message, pattern=f"all elements, ratio {1 + slope:.6g}"
+    )
 
 
 def _spread_rule(name: str, mean_square: float, nulls: Sequence[float], count: int) -> Finding:
-    """Rule 3: the mean square of e/sigma against what the probes show, with their scatter and that of ``count`` draws."""
+    """Rule 3: the mean square of e/sigma against what the probes show, their scatter and that of ``count`` draws."""
     mean = sum(nulls) / len(nulls) if nulls else 1.0
     scatter = math.sqrt(sum((n - mean) ** 2 for n in nulls) / max(len(nulls) - 1, 1)) if len(nulls) > 1 else 0.0
     limit = max(1.0, mean) + LOCAL_SIGMA * max(scatter, math.sqrt(2.0 / count))
     ratio = mean_square / limit
     if ratio <= 1:
         return Finding(name, Outcome.HOLDS, "pooled", ratio)
-    message = f"the rms error is {math.sqrt(mean_square):.2f} sigma over {count} elements; rounding explains {math.sqrt(limit):.2f}"
+    rms, explained = math.sqrt(mean_square), math.sqrt(limit)
+    message = f"the rms error is {rms:.2f} sigma over {count} elements; rounding explains {explained:.2f}"
     return Finding(name, Outcome.VIOLATED, "pooled", ratio, message=message)

@@ -263,7 +263,9 @@ class Subject:
             if gradient is None:
                 if name in self.kernel.no_gradient:
                     continue
-                raise Wrong(self._malformed(key, f"{key} is None: {name} takes part in the definition, so it has a gradient"))
+                raise Wrong(
+                    self._malformed(key, f"{key} is None: {name} takes part in the definition, so it has a gradient")
+                )
             self._fits(key, gradient, tuple(sample.inputs[name].shape), sample.inputs[name].dtype)
             found[key] = gradient.detach()
         return found

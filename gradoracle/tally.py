@@ -41,7 +41,7 @@ class Tally:
 
     def expect(self, law: str, kernel: str, dtype: str) -> None:
         """Name a verdict that the run owes, so that it is missed where no case decides it."""
-        self._counts[law, kernel, dtype]  # noqa: B018
+        self._counts[law, kernel, dtype]
 
     def add(self, result: CaseResult) -> None:
         """Add one case."""

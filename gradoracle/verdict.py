@@ -49,7 +49,7 @@ class Verdict:
     worst_in_sigma: float = 0.0
     sensitivity: float | None = None  # median over cases and tensors of budget / |truth|
     counterexample: Counterexample | None = None
-    notes: list[str] = field(default_factory=list)  # such as accuracy given away against `definition`, "holds under tf32"
+    notes: list[str] = field(default_factory=list)  # such as accuracy given away
 
 
 @dataclass

@@ -36,16 +36,15 @@ class LanguagePatch:
             originals.setdefault((id(holder), name), [holder]).append(original)
         for (_, name), (holder, original, *later) in originals.items():
             replacement = getattr(holder, name)
-            if tl.core.is_builtin(original) and not later:  # replaced once: by a lambda that binds the semantic
+            if holder is tl.tensor and name == "__getitem__":
+                replacement = _with_semantic(blocks.getitem)
+            elif tl.core.is_builtin(original) and not later:  # replaced once: by a lambda that binds the semantic
                 replacement = _with_semantic(original)
             elif name == "__index__":
                 replacement = _index
             original = _MISSING if original is interpreter._MISSING else original
             self._changes.append((holder, name, original, replacement))
-        for holder, name, replacement in (
-            (tl.block_type, "__init__", blocks.init_block_type),
-            (tl.tensor, "__init__", blocks.init_tensor),
-        ):
+        for holder, name, replacement in blocks.LANGUAGE:
             self._changes.append((holder, name, getattr(holder, name), replacement))
         scope.restore()
 

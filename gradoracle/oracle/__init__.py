@@ -160,9 +160,7 @@ class Oracle:
             if own is not None:
                 return lambda *args: as_tuple(own(*args, **sample.options))
         order = [spec for spec in self.family.signature.inputs if spec.name in sample.inputs]
-        fixed = {
-            position: sample.inputs[spec.name].cpu() for position, spec in enumerate(order) if spec.kind == "int"
-        }
+        fixed = {position: sample.inputs[spec.name].cpu() for position, spec in enumerate(order) if spec.kind == "int"}
 
         def definition(*inputs: Tensor) -> Any:
             positional = [t for t, spec in zip(inputs, order, strict=True) if not spec.keyword]

@@ -1,0 +1,164 @@
+"""The rules of the verdict, each with an answer that breaks it alone and a right answer that passes on the same case."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gradoracle.finding import Outcome
+from gradoracle.rules import LOCAL_SIGMA, Allowance, exactly, judge, pooled
+
+SHAPE, PROBES = (40, 50), 16
+
+
+@pytest.fixture
+def truth():
+    return torch.randn(*SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def allowance(truth):
+    generator = torch.Generator().manual_seed(2)
+    sigma = 1e-6 * (0.5 + torch.rand(*SHAPE, dtype=torch.float64, generator=generator))
+    errors = sigma * torch.randn(PROBES, *SHAPE, dtype=torch.float64, generator=generator)
+    return Allowance(sigma, errors, worst=40 * sigma, floor=torch.zeros(SHAPE, dtype=torch.float64))
+
+
+def right(truth, allowance, seed=3):
+    noise = torch.randn(*SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return truth + 0.8 * allowance.sigma * noise
+
+
+def test_right_answer_holds_under_every_rule(truth, allowance):
+    for continuous in (True, False):
+        found = judge("o", right(truth, allowance), truth, allowance, continuous=continuous)
+        assert found.outcome is Outcome.HOLDS
+        assert 0 < found.error < 1
+        assert found.sensitivity < 1e-4
+        assert found.elements == 2000
+
+
+def test_one_element_out_is_local(truth, allowance):
+    got = right(truth, allowance)
+    got[7, 11] = truth[7, 11] + (LOCAL_SIGMA + 1) * allowance.sigma[7, 11]
+    found = judge("o", got, truth, allowance, continuous=True)
+    assert (found.outcome, found.rule, found.worst.index) == (Outcome.VIOLATED, "local", (7, 11))
+    assert found.error == pytest.approx(9 / 8)
+    assert judge("o", got, truth, allowance, continuous=False).outcome is Outcome.HOLDS  # within the worst case
+
+
+def test_beyond_the_worst_case_is_wrong_on_repeated_values(truth, allowance):
+    got = right(truth, allowance)
+    got[0, 0] += 41 * allowance.sigma[0, 0]
+    assert judge("o", got, truth, allowance, continuous=False).rule == "worst case"
+
+
+def test_coherent_bias_far_below_the_local_limit_is_wrong(truth, allowance):
+    got = right(truth, allowance) + 1e-6 * truth
+    found = judge("o", got, truth, allowance, continuous=True)
+    assert (found.outcome, found.rule) == (Outcome.VIOLATED, "bias")
+    assert "+1.0" in found.message or "+9." in found.message
+
+
+def test_bias_that_the_probes_show_is_right(truth, allowance):
+    slopes = torch.linspace(-2e-6, 2e-6, PROBES, dtype=torch.float64).view(-1, 1, 1)
+    shared = Allowance(allowance.sigma, allowance.errors + slopes * truth, None, allowance.floor)
+    got = right(truth, allowance) + 1e-6 * truth
+    assert judge("o", got, truth, shared, continuous=True).outcome is Outcome.HOLDS
+
+
+def test_a_spread_below_the_local_limit_is_wrong(truth, allowance):
+    noise = torch.rand(*SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) * 2 - 1
+    got = truth + 5 * allowance.sigma * noise
+    found = judge("o", got, truth, allowance, continuous=True)
+    assert (found.outcome, found.rule) == (Outcome.VIOLATED, "pooled")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_non_finite_where_the_truth_is_finite_is_exact(truth, allowance, value):
+    got = right(truth, allowance)
+    got[3, 4] = value
+    found = judge("o", got, truth, allowance, continuous=True)
+    assert (found.outcome, found.rule, found.worst.index) == (Outcome.VIOLATED, "exact", (3, 4))
+    excused = torch.zeros(SHAPE, dtype=torch.bool)
+    excused[3, 4] = True
+    declared = Allowance(allowance.sigma, allowance.errors, overflow=excused)
+    assert judge("o", got, truth, declared, continuous=True).outcome is Outcome.HOLDS
+
+
+def test_a_truth_beyond_the_dtype_may_be_infinite(truth, allowance):
+    truth[0, 0], got = 1e6, right(truth, allowance)
+    got[0, 0] = math.inf
+    assert judge("o", got, truth, allowance, continuous=True, largest=65504.0).outcome is Outcome.HOLDS
+    assert judge("o", got, truth, allowance, continuous=True).outcome is Outcome.VIOLATED
+
+
+def test_a_masked_entry_must_be_exactly_zero(truth, allowance):
+    truth[5], allowance.sigma[5], allowance.errors[:, 5] = 0, 0, 0
+    got = right(truth, allowance)
+    assert judge("o", got, truth, allowance, continuous=True).outcome is Outcome.HOLDS
+    got[5, 9] = 1e-40
+    found = judge("o", got, truth, allowance, continuous=True)
+    assert (found.outcome, found.rule) == (Outcome.VIOLATED, "exact")
+    assert "exactly 0" in found.message
+
+
+def test_a_budget_as_wide_as_the_truth_never_holds(truth, allowance):
+    wide = Allowance(truth.abs() / 10, truth.abs() / 10 * torch.ones(PROBES, 1, 1, dtype=torch.float64))
+    found = judge("o", truth, truth, wide, continuous=True)
+    assert found.outcome is Outcome.NOT_CHECKED
+    assert "budget too wide" in found.message
+
+
+def test_undecided_elements_are_counted_and_not_compared(truth, allowance):
+    undecided = torch.zeros(SHAPE, dtype=torch.bool)
+    undecided[2, 2] = True
+    got = right(truth, allowance)
+    got[2, 2] = 1e9
+    unknown = Allowance(allowance.sigma, allowance.errors, undecided=undecided)
+    found = judge("o", got, truth, unknown, continuous=True)
+    assert (found.outcome, found.undecided, found.elements) == (Outcome.HOLDS, 1, 1999)
+
+
+def test_pooling_finds_a_bias_that_no_single_case_shows(truth):
+    def findings(slope):
+        for seed in range(40):
+            generator = torch.Generator().manual_seed(1000 + seed)
+            sigma = torch.full(SHAPE, 1e-6, dtype=torch.float64)
+            errors = sigma * torch.randn(PROBES, *SHAPE, dtype=torch.float64, generator=generator)
+            allowance = Allowance(sigma, errors)
+            yield judge("dq", right(truth, allowance, seed) + slope * truth, truth, allowance, continuous=True)
+
+    wrong = list(findings(9e-8))
+    assert all(f.outcome is Outcome.HOLDS for f in wrong)
+    assert [f.rule for f in pooled(wrong) if f.outcome is Outcome.VIOLATED] == ["bias"]
+    assert all(f.outcome is Outcome.HOLDS for f in pooled(list(findings(0.0))))
+
+
+def test_pooling_finds_a_spread_that_no_single_case_shows(truth, allowance):
+    def findings(size):
+        noise = torch.Generator().manual_seed(9)
+        return [
+            judge(
+                "dq",
+                truth + size * allowance.sigma * torch.randn(*SHAPE, dtype=torch.float64, generator=noise),
+                truth,
+                allowance,
+                continuous=True,
+            )
+            for _ in range(60)
+        ]
+
+    assert all(f.outcome is Outcome.HOLDS for f in pooled(findings(0.9)))
+    broken = [f for f in pooled(findings(1.12)) if f.outcome is Outcome.VIOLATED]
+    assert [f.rule for f in broken] == ["pooled"]
+
+
+def test_an_exact_fact_names_its_place():
+    wrong = torch.zeros(3, 4, dtype=torch.bool)
+    assert exactly("q", wrong, "was changed").outcome is Outcome.HOLDS
+    wrong[2, 1] = True
+    found = exactly("q", wrong, "was changed")
+    assert (found.outcome, found.worst.index, found.message) == (Outcome.VIOLATED, (2, 1), "was changed")
