@@ -1,0 +1,141 @@
+"""Precision contracts: which quantity a kernel rounds, to which number format, and how.
+
+A contract is what a budget is computed from: it is declared, never fitted to a kernel. docs/budgets.md derives how each
+field enters a budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+# Number formats by name. A significand of p bits (the leading one included) has unit roundoff 2^-p.
+PRECISION_BITS: Mapping[str, int] = MappingProxyType(
+    {"float64": 53, "float32": 24, "tf32x3": 22, "tf32": 11, "float16": 11, "bfloat16": 8}
+)
+UNIT_ROUNDOFF: Mapping[str, float] = MappingProxyType({name: 2.0**-bits for name, bits in PRECISION_BITS.items()})
+SMALLEST_NORMAL: Mapping[str, float] = MappingProxyType(
+    {"float64": 2.0**-1022, "float16": 2.0**-14}
+    | {name: 2.0**-126 for name in ("float32", "tf32x3", "tf32", "bfloat16")}
+)
+SMALLEST_SUBNORMAL: Mapping[str, float] = MappingProxyType(
+    {name: max(SMALLEST_NORMAL[name] * 2.0 ** (1 - bits), 2.0**-1074) for name, bits in PRECISION_BITS.items()}
+)
+LARGEST: Mapping[str, float] = MappingProxyType(
+    {
+        "float64": (2 - 2.0**-52) * 2.0**1023,
+        "float32": (2 - 2.0**-23) * 2.0**127,
+        "tf32x3": (2 - 2.0**-23) * 2.0**127,
+        "tf32": (2 - 2.0**-10) * 2.0**127,
+        "float16": 65504.0,
+        "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a right kernel rounds, quantity by quantity; formats are names from ``UNIT_ROUNDOFF``.
+
+    Attributes:
+        name: of the preset, as it is printed in headlines and given on the command line.
+        dtype: of the kernel's inputs.
+        operand: every operand of a matrix product that is not an input (nor a view of one, nor one scaled by a power of
+            two) is rounded to this. Where it is coarser than ``dtype``, inputs are rounded to it too (tf32).
+        accumulate: running sums.
+        elementwise: the result of every other operation.
+        output: what is returned.
+        residuals: statistics that forward keeps for backward (m, l or the log-sum-exp).
+        constants: scale, log2 e and other numbers in the source: one rounding each, the same for all elements.
+        exp_ulps: largest error of exp and exp2, in units in the last place of ``elementwise``.
+        log_ulps: the same for the logarithms; absolute where the logarithm is below 1.
+        special_ulps: the same for tanh, sigmoid, erf, sin, pow and the like.
+        flush_to_zero: subnormal results of ``elementwise`` and ``accumulate`` may become 0.
+        store_all: every operation's result is stored in ``output`` (eager execution in 16 bit).
+        truncate: operands are cut, not rounded to nearest: an error in (-2u, 0] with mean -u.
+        accumulate_block: products that the hardware adds before it cuts the sum once; 0: sums round to nearest. Tensor
+            cores cut, so each of ``terms / accumulate_block`` steps loses u of the partial sum on average.
+        rounds: False only for ``EXACT``, which commits no rounding at all.
+    """
+
+    name: str
+    dtype: str
+    operand: str
+    accumulate: str = "float32"
+    elementwise: str = "float32"
+    output: str = "float32"
+    residuals: str = "float32"
+    constants: str = "float32"
+    exp_ulps: float = 2.0
+    log_ulps: float = 2.0
+    special_ulps: float = 4.0
+    flush_to_zero: bool = True
+    store_all: bool = False
+    truncate: bool = False
+    accumulate_block: float = 0.0
+    rounds: bool = True
+
+
+def _fused(name: str, dtype: str) -> Contract:
+    return Contract(name, dtype, operand=dtype, output=dtype)
+
+
+_IEEE32 = Contract("ieee32", "float32", operand="float32")
+
+PRESETS: Mapping[str, Contract] = MappingProxyType(
+    {
+        contract.name: contract
+        for contract in (
+            _IEEE32,
+            replace(_IEEE32, name="tf32", operand="tf32", truncate=True, accumulate_block=8.0),
+            replace(_IEEE32, name="tf32x3", operand="tf32x3", truncate=True, accumulate_block=8.0 / 3.0),
+            _fused("bf16", "bfloat16"),
+            _fused("fp16", "float16"),
+            replace(_fused("eager-bf16", "bfloat16"), residuals="bfloat16", store_all=True),
+            replace(_fused("eager-fp16", "float16"), residuals="float16", store_all=True),
+            Contract(
+                "float64", "float64", "float64", "float64", "float64", "float64", "float64", "float64",
+                flush_to_zero=False,
+            ),
+        )
+    }
+)  # fmt: skip
+
+EXACT = replace(PRESETS["float64"], name="exact", rounds=False)
+
+_DEFAULTS = {"float32": "ieee32", "bfloat16": "bf16", "float16": "fp16", "float64": "float64"}
+
+
+def default_contract(dtype: str) -> Contract:
+    """The contract under which an undeclared kernel of this dtype is judged.
+
+    Raises:
+        ValueError: no contract is known for ``dtype``.
+    """
+    if dtype not in _DEFAULTS:
+        raise ValueError(f"no precision contract for dtype {dtype!r}; contracts exist for {', '.join(_DEFAULTS)}")
+    return PRESETS[_DEFAULTS[dtype]]
+
+
+def contract(name: str, dtype: str) -> Contract:
+    """The preset ``name``, for a kernel whose inputs are ``dtype``.
+
+    Raises:
+        ValueError: there is no such preset, or it is for another dtype.
+    """
+    fitting = [preset.name for preset in PRESETS.values() if preset.dtype == dtype]
+    if name in fitting:
+        return PRESETS[name]
+    known = f"contract {name!r} is for {PRESETS[name].dtype}" if name in PRESETS else f"no contract is named {name!r}"
+    wanted = f"for {dtype} choose one of: {', '.join(fitting)}" if fitting else f"no preset fits dtype {dtype!r}"
+    raise ValueError(f"{known}; {wanted}")
+
+
+def representable(number: float, dtype: str) -> bool:
+    """Whether ``number`` is held exactly in ``dtype`` (infinities are; subnormals are not considered)."""
+    if number == 0 or not math.isfinite(number):
+        return True
+    significand, _ = math.frexp(number)
+    return (significand * 2.0 ** PRECISION_BITS[dtype]).is_integer()

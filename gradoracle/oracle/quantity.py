@@ -1,0 +1,93 @@
+"""Quantity: one value of a graph together with what is known of its rounding error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """The value at one node of a graph, with its errors in three forms; all tensors of the value's shape.
+
+    Attributes:
+        value: as the graph gives it in float64 (or an integer or bool tensor).
+        variance: of the independent rounding errors; None where there is none.
+        floor: the part of ``variance`` that is underflow; None where there is none.
+        worst: a bound of the error with every rounding at its worst; None where there is no error.
+        probes: [R, *shape], the value in each probe; None where all probes have ``value``.
+        held: the coarsest format known to hold the value exactly; None where it is not known to be held in any.
+        undecided: for bools, True where rounding may turn the answer.
+        place: which rounding to an operand's format this value shares (views share their base's).
+    """
+
+    value: Tensor
+    variance: Tensor | None = None
+    floor: Tensor | None = None
+    worst: Tensor | None = None
+    probes: Tensor | None = None
+    held: str | None = None
+    undecided: Tensor | None = None
+    place: int = 0
+
+    @property
+    def is_float(self) -> bool:
+        """Whether rounding concerns it at all."""
+        return self.value.is_floating_point()
+
+    def with_(self, **changes: Any) -> Quantity:
+        """A copy with some attributes changed."""
+        return replace(self, **changes)
+
+
+def is_quantity(x: Any) -> bool:
+    """For tree maps."""
+    return isinstance(x, Quantity)
+
+
+def values(tree: Any) -> Any:
+    """The same tree with each quantity's value."""
+    return tree_map(lambda x: x.value if isinstance(x, Quantity) else x, tree, is_leaf=is_quantity)
+
+
+def quantities(tree: Any) -> list[Quantity]:
+    """The quantities of a tree, in order."""
+    found: list[Quantity] = []
+    tree_map(lambda x: found.append(x) if isinstance(x, Quantity) else None, tree, is_leaf=is_quantity)
+    return found
+
+
+def errors(tree: Any, attribute: str) -> Any:
+    """The same tree with each float quantity's error (zeros where it has none), integers and bools as they are."""
+
+    def error(x: Any) -> Any:
+        if not isinstance(x, Quantity):
+            return x
+        if not x.is_float:
+            return x.value
+        own = getattr(x, attribute)
+        return torch.zeros_like(x.value) if own is None else own
+
+    return tree_map(error, tree, is_leaf=is_quantity)
+
+
+def any_error(tree: Any, attribute: str) -> bool:
+    """Whether any quantity of the tree has this error."""
+    return any(getattr(q, attribute) is not None for q in quantities(tree))
+
+
+def plus(*terms: Tensor | None) -> Tensor | None:
+    """The sum of errors of which any may be absent."""
+    present = [term for term in terms if term is not None]
+    return None if not present else sum(present[1:], present[0])
+
+
+def cleared(error: Tensor | None, finite: Tensor | None) -> Tensor | None:
+    """``error``, 0 where the value is not finite: such values carry no error (None: all values are finite)."""
+    if error is None or finite is None:
+        return error
+    return torch.where(finite, error, 0.0)

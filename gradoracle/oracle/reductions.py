@@ -1,0 +1,224 @@
+"""Reductions: sums, matrix products, softmax, maxima and scattered sums, with the errors they pass on and commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.contract import UNIT_ROUNDOFF
+from gradoracle.oracle import independent, worst
+from gradoracle.oracle.probes import LOG2_E, mixed, probed
+from gradoracle.oracle.quantity import Quantity, any_error, cleared, plus, quantities, values
+from gradoracle.oracle.roundoff import Roundoff
+
+
+def sum_of(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+    """sum, mean and cumsum."""
+    (x,) = quantities(args)[:1]
+    value = operator(*values(args), **kwargs)
+    if not x.is_float:
+        return Quantity(value, probes=probed(operator, args, kwargs))
+    rest = args[1:]
+    scale = value.numel() / max(x.value.numel(), 1) if name == "mean" else 1.0
+    summed = (lambda e: operator(e, *rest, **kwargs)) if name != "mean" else (lambda e: operator(e, *rest, **kwargs) * scale)
+    finite = None if bool(value.isfinite().all()) else value.isfinite()
+    variance, floor = (None if e is None else cleared(summed(e), finite) for e in (x.variance, x.floor))
+    bound = None if x.worst is None else cleared(operator(x.worst, *rest, **kwargs), finite)
+    q = Quantity(value, variance, floor, bound, probed(operator, args, kwargs), place=place)
+    if not roundoff.contract.rounds:
+        return q
+    if name == "cumsum":
+        dim = rest[0]
+        count = x.value.shape[dim] if x.value.dim() else 1
+        terms: Any = torch.arange(1, count + 1, dtype=torch.float64)
+        terms = terms.view([-1 if d == dim % x.value.dim() else 1 for d in range(x.value.dim())]) if x.value.dim() else 1.0
+    else:
+        terms = x.value.numel() / max(value.numel(), 1)
+        if terms <= 1:
+            return q.with_(held=x.held)
+    squares = cleared(summed(x.value.square()), finite)
+    largest = cleared(operator(worst.magnitude(x), *rest, **kwargs), finite) if roundoff.worst else None
+    assert squares is not None
+    q = roundoff.running_sum(q, squares, terms, largest, place)
+    return roundoff.elementwise(q, mixed(place, 7)) if name == "mean" else q
+
+
+def matrix_product(
+    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
+) -> Quantity:
+    """mm, bmm, mv, dot, and addmm, baddbmm as a product and a sum; operands are rounded to the operand's format."""
+    x, y = (roundoff.operand(q) if q.is_float else q for q in quantities(args)[-2:])
+    value = torch.matmul(x.value, y.value)
+    finite = None if bool(value.isfinite().all()) else value.isfinite()
+    variance, floor = (cleared(independent.product(x, y, a), finite) for a in ("variance", "floor"))
+    bound, largest = worst.product(x, y) if roundoff.worst or x.worst is not None or y.worst is not None else (None, None)
+    probes = _matmul_probes(x, y)
+    q = Quantity(value, variance, floor, cleared(bound, finite), probes, place=place)
+    if roundoff.contract.rounds:
+        squares = cleared(torch.matmul(x.value.square(), y.value.square()), finite)
+        assert squares is not None
+        q = roundoff.running_sum(q, squares, float(x.value.shape[-1]), cleared(largest, finite), place)
+    if name in ("addmm", "baddbmm"):
+        beta, alpha = float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))
+        for factor, extra in ((alpha, None), (beta, args[0])):
+            if extra is None:
+                q = _scaled(q, factor)
+            else:
+                q = _added(q, _scaled(extra, factor), place)
+        q = roundoff.elementwise(q, mixed(place, 8)) if roundoff.contract.rounds else q
+    return q
+
+
+def softmax(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+    """exp(x - max) / sum: the exponent's roundings, exp, the sum's and the quotient's."""
+    x, dim = args[0], args[1]
+    value = operator(x.value, *args[1:])
+    contract = roundoff.contract
+    top = x.value.amax(dim, keepdim=True)
+    depth = torch.nan_to_num((x.value - top).abs(), nan=0.0, posinf=0.0)
+    size = torch.nan_to_num(x.value.abs(), nan=0.0, posinf=0.0)
+    proper = torch.nan_to_num(value, nan=0.0)
+    unit = UNIT_ROUNDOFF[contract.elementwise] if contract.rounds else 0.0
+    constant = UNIT_ROUNDOFF[contract.constants] if contract.rounds else 0.0
+    # the exponent is a rounded difference of rounded products by log2 e: u |x - m|, u |x|, and exp's own error
+    own = (depth.square() + size.square() + contract.exp_ulps**2) * unit**2
+    steps = float(x.value.shape[dim])
+    variance = floor = bound = probes = None
+    if roundoff.variances or x.variance is not None:
+        relative = plus(x.variance, (own + (depth * constant).square()) / 3)
+        assert relative is not None
+        variance = independent.softmax(proper, relative, dim)
+        floor = None if x.floor is None else independent.softmax(proper, x.floor, dim)
+    if roundoff.worst or x.worst is not None:
+        relative = plus(x.worst, (depth + size + 2 * contract.exp_ulps) * unit + depth * constant)
+        assert relative is not None
+        bound = worst.softmax(proper, relative, dim)
+    if roundoff.dice is not None or x.probes is not None:
+        moved = x.value if x.probes is None else x.probes
+        axis = dim if dim < 0 else dim - x.value.dim()
+        powers = torch.exp(torch.nan_to_num(moved - moved.amax(axis, keepdim=True), nan=-torch.inf))
+        if roundoff.dice is not None and contract.rounds:
+            drawn = roundoff.dice.constant(LOG2_E).view(-1, *[1] * x.value.dim())
+            exponent = roundoff.noise(x.value, own.sqrt(), mixed(place, 1)).sub_(drawn * (constant * roundoff.magnify * depth))
+            powers = powers * torch.exp(exponent)
+        total = powers.sum(axis, keepdim=True)
+        if roundoff.dice is not None and contract.rounds:
+            mass = torch.nan_to_num(torch.exp(x.value - top), nan=0.0).sum(dim, keepdim=True)
+            width = torch.full_like(mass, unit * (steps / 3 + 2) ** 0.5)
+            total = total * (1 + roundoff.noise(mass, width, mixed(place, 2)))
+        probes = powers / total
+    q = Quantity(value, variance, floor, bound, probes, place=place)
+    if not contract.rounds:
+        return q
+    # the sum is one for a row, the quotient one for an element; a row of one term is divided by itself
+    return roundoff.elementwise(_row_error(roundoff, q, proper, unit, steps), mixed(place, 3))
+
+
+def _row_error(roundoff: Roundoff, q: Quantity, value: Tensor, unit: float, steps: float) -> Quantity:
+    """The rounding of the row's sum in variances and bounds; the probes have theirs already."""
+    variance = plus(q.variance, value.square() * (unit**2 / 3 * (steps / 3 + 2))) if roundoff.variances else q.variance
+    bound = plus(q.worst, value * (unit * (steps + 2))) if roundoff.worst else q.worst
+    return q.with_(variance=variance, worst=bound)
+
+
+def extreme(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Any:
+    """amax, amin, max, min; sort and topk move values."""
+    x = args[0]
+    value = operator(*values(args), **values(kwargs))
+    if name in ("sort", "topk") or (isinstance(value, tuple) and len(args) > 1):
+        return sort(value, x, args[1] if name == "topk" or len(args) < 2 else args[1], place, name, args)
+    if isinstance(value, tuple):
+        value = value[0]
+    probes = probed(operator, args, kwargs)
+    if not x.is_float:
+        return Quantity(value, probes=probes)
+    dims = list(args[1]) if len(args) > 1 and args[1] else list(range(x.value.dim()))
+    keep = bool(args[2]) if len(args) > 2 else bool(kwargs.get("keepdim", False))
+    variance, floor = (None if e is None else independent.extreme(value, e, x.value, dims, keep) for e in (x.variance, x.floor))
+    bound = None if x.worst is None else worst.extreme(x.worst, dims, keep)
+    return Quantity(value, variance, floor, bound, probes, x.held, place=place)
+
+
+def sort(value: Any, x: Quantity, dim: Any, place: int, name: str, args: Any) -> list[Quantity]:
+    """Values and indices of sort, topk, max and min along a dim; the order is taken as in truth."""
+    if name == "topk":
+        dim = args[2] if len(args) > 2 else -1
+    elif name == "sort":
+        dim = args[1] if len(args) > 1 else -1
+    found, index = value
+    keep = found.dim() == x.value.dim()
+    at = index if keep else index.unsqueeze(dim)
+
+    def gathered(e: Tensor | None, lead: int = 0) -> Tensor | None:
+        if e is None:
+            return None
+        axis = dim if dim < 0 else dim + lead
+        where = at.expand(e.shape[0], *at.shape) if lead else at
+        out = e.gather(axis, where)
+        return out if keep else out.squeeze(axis)
+
+    moved = Quantity(
+        found, gathered(x.variance), gathered(x.floor), gathered(x.worst), gathered(x.probes, 1), x.held, place=place
+    )
+    return [moved, Quantity(index)]
+
+
+def accumulate(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+    """Scattered sums: as many terms as fall on an element, in any order."""
+    value = operator(*values(args), **values(kwargs))
+    if not value.is_floating_point():
+        return Quantity(value, probes=probed(operator, args, kwargs))
+
+    def over(change: Callable[[Quantity], Any]) -> Tensor:
+        filled = [change(a) if isinstance(a, Quantity) and a.is_float else a for a in args]
+        return operator(*values(filled), **values(kwargs))
+
+    def of(attribute: str) -> Tensor | None:
+        if not any_error(args, attribute):
+            return None
+        return over(lambda q: torch.zeros_like(q.value) if getattr(q, attribute) is None else getattr(q, attribute))
+
+    q = Quantity(value, of("variance"), of("floor"), of("worst"), probed(operator, args, kwargs), place=place)
+    if not roundoff.contract.rounds:
+        return q
+    terms = over(lambda a: torch.ones_like(a.value)) - 1
+    squares = over(lambda a: a.value.square())
+    largest = over(worst.magnitude) if roundoff.worst else None
+    return roundoff.running_sum(q, squares, terms.clamp_min(0.0), largest, place)
+
+
+def _matmul_probes(x: Quantity, y: Quantity) -> Tensor | None:
+    """The product in each probe; whichever operand is the same in all is not repeated."""
+    if x.probes is None and y.probes is None:
+        return None
+    left, right = (q.value if q.probes is None else q.probes for q in (x, y))
+    if x.value.dim() == y.value.dim() and x.value.dim() >= 2:
+        return torch.matmul(left, right)
+    return run_lifted(torch.matmul, (left, right), {}, (x.probes is not None, y.probes is not None))
+
+
+def _scaled(q: Quantity, factor: float) -> Quantity:
+    if factor == 1:
+        return q
+    return q.with_(
+        value=q.value * factor,
+        variance=None if q.variance is None else q.variance * factor**2,
+        floor=None if q.floor is None else q.floor * factor**2,
+        worst=None if q.worst is None else q.worst * abs(factor),
+        probes=None if q.probes is None else q.probes * factor,
+    )
+
+
+def _added(x: Quantity, y: Quantity, place: int) -> Quantity:
+    value = x.value + y.value
+
+    def wide(e: Tensor | None) -> Tensor | None:
+        return None if e is None else e.expand_as(value)
+
+    return Quantity(
+        value, wide(plus(x.variance, y.variance)), wide(plus(x.floor, y.floor)), wide(plus(x.worst, y.worst)),
+        probed(torch.ops.aten.add.Tensor, (x, y), {}), place=place,
+    )  # fmt: skip

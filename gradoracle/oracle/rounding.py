@@ -1,0 +1,209 @@
+"""The rounding reading: how large an error rounding explains, per element, under a precision contract.
+
+The graph is carried through once in float64. Three things travel with each value: a variance, as if all roundings
+were independent; R probes, in which a rounding is a function of the value that it rounds; on request a bound with every
+rounding at its worst. docs/budgets.md derives every rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import Node, map_arg
+
+from gradoracle.contract import EXACT, UNIT_ROUNDOFF, Contract
+from gradoracle.oracle import operators
+from gradoracle.oracle.probes import Dice, mixed
+from gradoracle.oracle.quantity import Quantity
+from gradoracle.oracle.roundoff import Roundoff, overflow
+from gradoracle.oracle.stored import stored, stored_sum
+from gradoracle.oracle.trace import Graph
+from gradoracle.oracle.walk import Walk
+
+__all__ = ["EXACT", "Budget", "InputError", "budgets", "stored", "stored_sum"]
+
+InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
+
+_PROBED_AT = 2.0**-30  # the unit that float64 is probed with
+_ELEMENTS_AT_ONCE = 1 << 22  # of all probes of the largest tensor together
+_FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # largest tensor of the graph, probes at most
+_OUTPUT = 9
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What rounding explains of one output of a graph; float64 tensors of the output's shape on the CPU.
+
+    Attributes:
+        value: the graph's value.
+        sigma: one standard deviation of a right kernel's error: the larger of ``independent`` and the probes' rms, and
+            at least ``floor``. 0 only where a right kernel gives exactly ``value``; finite where ``value`` is.
+        independent: the standard deviation if all roundings were independent.
+        errors: [R, *shape], the signed error of each probe.
+        worst: a bound with every rounding at its worst; None where it was not asked for.
+        floor: the standard deviation of the part that is underflow.
+        overflow: True where a declared intermediate is larger than its format holds; None where none is.
+    """
+
+    value: Tensor
+    sigma: Tensor
+    independent: Tensor
+    errors: Tensor
+    worst: Tensor | None
+    floor: Tensor
+    overflow: Tensor | None = None
+
+
+def budgets(
+    graph: Graph,
+    args: Sequence[Tensor],
+    contract: Contract,
+    *,
+    probes: int = 16,
+    worst: bool = False,
+    seed: int = 0,
+    input_errors: Sequence[InputError | None] | None = None,
+    output_dtypes: Sequence[str] | None = None,
+) -> list[Budget]:
+    """The budget of each output of ``graph`` at ``args``.
+
+    Args:
+        graph: of a definition or of an algorithm (docs/budgets.md), traced at the shapes of ``args``.
+        args: float64 (or integer) tensors, exactly what the kernel is given.
+        contract: the precision contract; ``EXACT`` for the expression of a law, which commits no rounding of its own.
+        probes: how many runs at most; graphs with large tensors take 8 or 4 (a tensor of 2^19, 2^21 elements).
+        worst: whether to bound the error with every rounding at its worst, too.
+        seed: of the probes.
+        input_errors: for each argument None, or (variance, worst, probes' errors [R, *shape]) of what it already errs by.
+        output_dtypes: the format each output is stored in; default ``contract.output`` for all.
+
+    Raises:
+        UnsupportedOperator: the graph has an operator without a rounding rule.
+    """
+    given = list(input_errors) if input_errors is not None else [None] * len(args)
+    count, at_once = _schedule(graph, args, probes)
+    carried = [error[2] for error in given if error is not None and error[2] is not None]
+    if carried:
+        count = min(count, *(len(c) for c in carried))
+    magnify = max(_PROBED_AT / UNIT_ROUNDOFF[contract.dtype], 1.0) if contract.rounds else 1.0
+    found: list[Quantity] = []
+    signed: list[list[Tensor]] = []
+    overflows = False
+    for start in range(0, max(count, 1), at_once):
+        run = range(start, min(start + at_once, count))
+        dice = Dice(seed, run) if run and contract.rounds else None
+        roundoff = Roundoff(contract, dice, worst and start == 0, magnify, variances=start == 0)
+        inputs = [_input(a, e, contract, run, worst and start == 0, start == 0) for a, e in zip(args, given, strict=True)]
+        with torch.no_grad():
+            outputs = Walk(contract, roundoff).run(graph.module, inputs)
+            outputs = [
+                roundoff.stored(q, dtype, mixed(position, _OUTPUT), spacing=True) if q.is_float else q
+                for position, (q, dtype) in enumerate(
+                    zip(outputs, output_dtypes or [contract.output] * len(outputs), strict=True)
+                )
+            ]
+        overflows |= roundoff.overflows
+        found = found or outputs
+        signed.append([_errors(q, len(run)) / magnify for q in outputs])
+    masks = _overflowing(graph, args, contract) if overflows and contract.rounds else [None] * len(found)
+    errors = [torch.cat(parts) for parts in zip(*signed, strict=True)]
+    return [_budget(q, e, mask, worst) for q, e, mask in zip(found, errors, masks, strict=True)]
+
+
+def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, int]:
+    """How many probes, and how many of them at once: the largest tensor of the graph decides."""
+    largest = max((t.numel() for t in args), default=1)
+    for node in graph.module.graph.nodes:
+        meta = node.meta.get("val", node.meta.get("tensor_meta"))
+        shape = getattr(meta, "shape", None)
+        if shape is not None:
+            largest = max(largest, int(torch.Size(shape).numel()))
+    count = probes
+    for size, few in _FEW_PROBES:
+        if largest >= size:
+            count = min(probes, few)
+            break
+    return count, max(1, min(count, _ELEMENTS_AT_ONCE // max(largest, 1)))
+
+
+def _input(
+    value: Tensor, error: InputError | None, contract: Contract, run: range, worst: bool, variances: bool
+) -> Quantity:
+    value = value.detach()
+    if not value.is_floating_point():
+        return Quantity(value)
+    value = value.to(torch.float64)
+    if error is None:
+        return Quantity(value, held=contract.dtype)
+    variance, bound, errors = error
+    return Quantity(
+        value,
+        variance if variances else None,
+        None,
+        bound if worst else None,
+        None if errors is None or not len(run) else value + errors[run.start : run.stop],
+    )
+
+
+def _errors(q: Quantity, count: int) -> Tensor:
+    """[count, *shape] signed errors; 0 where the value is not finite."""
+    if q.probes is None or not q.is_float:
+        return torch.zeros((count, *q.value.shape), dtype=torch.float64)
+    return torch.where(q.value.isfinite(), torch.nan_to_num(q.probes - q.value, nan=0.0), 0.0)
+
+
+def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool) -> Budget:
+    value = q.value.to(torch.float64)
+    zero = torch.zeros_like(value)
+    finite = value.isfinite()
+
+    def proper(error: Tensor | None) -> Tensor:
+        if error is None:
+            return zero
+        return torch.where(finite, torch.nan_to_num(error.expand_as(value), nan=0.0, posinf=1e300), 0.0)
+
+    independent, floor = proper(q.variance).sqrt(), proper(q.floor).sqrt()
+    seen = errors.square().mean(0).sqrt() if len(errors) else zero
+    sigma = torch.maximum(torch.maximum(independent, proper(seen)), floor)
+    bound = torch.maximum(proper(q.worst), errors.abs().amax(0) if len(errors) else zero) if worst else None
+    return Budget(value, sigma, independent, errors, bound, floor, mask)
+
+
+def _overflowing(graph: Graph, args: Sequence[Tensor], contract: Contract) -> list[Tensor | None]:
+    """Where an output depends on an intermediate that overflows: NaN is planted there and followed."""
+    known: dict[Node, object] = {}
+    fed = iter(args)
+    for node in graph.module.graph.nodes:
+        if node.op == "placeholder":
+            known[node] = next(fed)
+        elif node.op == "get_attr":
+            known[node] = getattr(graph.module, node.target)
+        elif node.op == "output":
+            found = [known[n] for n in node.args[0]]
+        else:
+            arguments = map_arg(node.args, lambda n: known[n])
+            name = operators.plain_name(node)
+            if name in operators.PRODUCT:
+                arguments = tuple(_poisoned(a, contract.operand) for a in arguments)
+            result = operators.functional(node)(*arguments, **map_arg(node.kwargs, lambda n: known[n]))
+            if name == "stored":
+                result = _poisoned(result, getattr(contract, str(node.args[1])))
+            elif name not in operators.MOVE | operators.CREATE:
+                result = _poisoned(result, contract.output if contract.store_all else contract.elementwise)
+            known[node] = result
+    masks = [t.isnan() if isinstance(t, Tensor) and t.is_floating_point() else None for t in found]
+    with torch.no_grad():
+        plain = graph(*args)
+    masks = [None if m is None else m & ~p.isnan() for m, p in zip(masks, plain, strict=True)]
+    return [m if m is not None and bool(m.any()) else None for m in masks]
+
+
+def _poisoned(value: object, dtype: str) -> object:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return torch.where(overflow(value.abs(), dtype), torch.nan, value)
+
+

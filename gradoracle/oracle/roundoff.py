@@ -1,0 +1,222 @@
+"""Roundoff: what one rounding adds to a quantity, under a precision contract; the same for variances, probes and bounds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradoracle.contract import (
+    LARGEST,
+    PRECISION_BITS,
+    SMALLEST_NORMAL,
+    SMALLEST_SUBNORMAL,
+    UNIT_ROUNDOFF,
+    Contract,
+    representable,
+)
+from gradoracle.oracle.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
+from gradoracle.oracle.quantity import Quantity, plus
+
+_KEYED_APART = 0.618  # how the size of a sum's terms enters its key; any number that is not round will do
+_KEY_BITS = 30  # more are not told apart: the float64 contract is probed with magnified units
+_OPERAND = 1
+
+
+class Roundoff:
+    """Adds roundings to quantities.
+
+    Args:
+        contract: the formats.
+        dice: what the probes draw; None where no probes are run.
+        worst: whether bounds are kept.
+        magnify: probes are run with all units this many times larger (docs/budgets.md, the float64 contract).
+        variances: whether variances are kept.
+    """
+
+    def __init__(
+        self, contract: Contract, dice: Dice | None, worst: bool, magnify: float = 1.0, variances: bool = True
+    ) -> None:
+        self.contract, self.dice, self.worst, self.magnify, self.variances = contract, dice, worst, magnify, variances
+        self.overflows = False
+
+    def committed(
+        self,
+        q: Quantity,
+        half_width: Tensor,
+        *,
+        key: Tensor,
+        bits: int,
+        place: int,
+        bound: Tensor | None = None,
+        floor: Tensor | None = None,
+        shift: Tensor | None = None,
+        single: bool = False,
+    ) -> Quantity:
+        """``q`` with one more error per element, uniform in +-``half_width`` (+-``bound`` at worst).
+
+        Args:
+            q: the quantity, its own errors included.
+            half_width: of the error, absolute.
+            key: equal keys err alike.
+            bits: keys that are equal to so many bits err alike.
+            place: distinct places err independently.
+            bound: of the error at worst; ``half_width`` where it is None.
+            floor: half-width of the part that is underflow, absolute; in addition.
+            shift: what the error is on average (truncation); in addition.
+            single: the error is that of one rounding, not of many.
+        """
+        if not q.value.isfinite().all():
+            finite = q.value.isfinite()
+            half_width = torch.where(finite, half_width, 0.0)
+            bound = None if bound is None else torch.where(finite, bound, 0.0)
+            floor = None if floor is None else torch.where(finite, floor, 0.0)
+            shift = None if shift is None else torch.where(finite, shift, 0.0)
+        variance, below, worst, probes = q.variance, q.floor, q.worst, q.probes
+        if self.variances:
+            own_floor = None if floor is None else floor.square() / 3
+            moved = None if shift is None else shift.square()
+            variance = plus(variance, half_width.square() / 3, own_floor, moved)
+            below = plus(below, own_floor)
+        if self.worst:
+            moved = None if shift is None else 2 * shift.abs()
+            worst = plus(worst, half_width if bound is None else bound, floor, moved)
+        if self.dice is not None:
+            width = torch.copysign(half_width if single else half_width * EVEN_SPREAD, key)
+            if floor is not None:
+                width = width + torch.copysign(floor * EVEN_SPREAD, key)
+            bits = min(bits, _KEY_BITS)
+            noise = rounding_errors(key, bits, self.dice.factors(place)).mul_(width * self.magnify)
+            if shift is not None:
+                noise = noise.add_(shift * self.magnify)
+            probes = noise.add_(q.value if probes is None else probes)
+        return q.with_(variance=variance, floor=below, worst=worst, probes=probes, held=None)
+
+    def noise(self, key: Tensor, width: Tensor, place: int) -> Tensor:
+        """[R, *shape] errors of variance ``width`` squared / 3, functions of ``key`` at the precision of elementwise."""
+        assert self.dice is not None
+        bits = min(PRECISION_BITS[self.contract.elementwise], _KEY_BITS)
+        signed = torch.copysign(width * (EVEN_SPREAD * self.magnify), key)
+        return rounding_errors(key, bits, self.dice.factors(place)).mul_(signed)
+
+    def shared(self, q: Quantity, sensitivity: Tensor, place: int) -> Quantity:
+        """``q`` with the error of a rounded constant, u times ``sensitivity``: one draw for all elements of a probe."""
+        unit = UNIT_ROUNDOFF[self.contract.constants]
+        sensitivity = torch.nan_to_num(sensitivity, nan=0.0, posinf=0.0, neginf=0.0)
+        variance, worst, probes = q.variance, q.worst, q.probes
+        if self.variances:
+            variance = plus(variance, (unit * sensitivity).square() / 3)
+        if self.worst:
+            worst = plus(worst, unit * sensitivity.abs())
+        if self.dice is not None:
+            drawn = self.dice.constant(place).view(-1, *[1] * sensitivity.dim())
+            noise = drawn * (unit * self.magnify * sensitivity)
+            probes = noise + (q.value if probes is None else probes)
+        return q.with_(variance=variance, worst=worst, probes=probes, held=None)
+
+    def constant(self, q: Quantity, number: float, sensitivity: Tensor) -> Quantity:
+        """``q`` with the error of the number ``number`` in the source, where its format does not hold it exactly."""
+        if not self.contract.rounds or representable(number, self.contract.constants):
+            return q
+        return self.shared(q, sensitivity, hash_of(number))
+
+    def elementwise(
+        self, q: Quantity, place: int, units: float | Tensor = 1.0, bound_units: float | Tensor | None = None
+    ) -> Quantity:
+        """``q`` as the result of an operation that is correct to ``units`` unit roundoffs (relative)."""
+        dtype = self.contract.elementwise
+        size = q.value.abs()
+        self.check_overflow(size, dtype)
+        unit = UNIT_ROUNDOFF[dtype]
+        exact = isinstance(units, float) and units == 1.0
+        bound = None
+        if self.worst:
+            bound = (size if q.worst is None else size + q.worst) * (unit * (units if bound_units is None else bound_units))
+        return self.committed(
+            q, size * (units * unit), key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
+            floor=self.underflow(size, dtype), single=exact,
+        )  # fmt: skip
+
+    def running_sum(self, q: Quantity, squares: Tensor, terms: Tensor | float, largest: Tensor | None, place: int) -> Quantity:
+        """``q`` as a running sum of ``terms`` terms, ``squares`` the sum of their squares, ``largest`` that of their sizes.
+
+        The partial sums are a random walk and a drift: u^2/3 (t/2 sum x^2 + t/3 (sum x)^2).
+        """
+        dtype = self.contract.accumulate
+        unit = UNIT_ROUNDOFF[dtype]
+        size = q.value.abs()
+        self.check_overflow(size, dtype)
+        scale = (terms / 2 * squares + terms / 3 * q.value.square()).sqrt()
+        shift = None
+        if self.contract.accumulate_block:  # each step cuts the partial sum, which is half the sum on average
+            shift = q.value * (-unit / 2 * (terms / self.contract.accumulate_block + 1))
+        return self.committed(
+            q, scale * unit, key=torch.copysign(size + _KEYED_APART * scale, q.value), bits=PRECISION_BITS[dtype],
+            place=place, bound=None if largest is None else largest * (unit * terms),
+            floor=self.underflow(size, dtype, squares > 0), shift=shift,
+        )  # fmt: skip
+
+    def stored(self, q: Quantity, dtype: str, place: int, truncate: bool = False, spacing: bool = False) -> Quantity:
+        """``q`` as stored in ``dtype``; nothing where its format holds it exactly.
+
+        Args:
+            q: the quantity.
+            dtype: the format's name.
+            place: distinct places err independently.
+            truncate: cut, not rounded to nearest.
+            spacing: the half-width is half the spacing at the value and not u |value|: for what is returned as it is,
+                where no factor is unknown.
+        """
+        if not self.contract.rounds or (q.held is not None and UNIT_ROUNDOFF[q.held] >= UNIT_ROUNDOFF[dtype]):
+            return q
+        size = q.value.abs()
+        self.check_overflow(size, dtype)
+        unit = UNIT_ROUNDOFF[dtype]
+        width = size * unit
+        if spacing:
+            significand, exponent = torch.frexp(size)
+            width = torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)
+        bound = None
+        if self.worst:
+            bound = (width if q.worst is None else width + unit * q.worst) * (2.0 if truncate else 1.0)
+        erring = plus(q.variance, q.worst)
+        may_be = None if erring is None else (size > 0) | (erring > 0)
+        q = self.committed(
+            q, width, key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
+            floor=self.underflow(size, dtype, may_be), shift=-unit * q.value if truncate else None,
+            single=True,
+        )  # fmt: skip
+        return q.with_(held=dtype)
+
+    def operand(self, q: Quantity) -> Quantity:
+        """``q`` as an operand of a matrix product; all uses of one value share its rounding."""
+        return self.stored(q, self.contract.operand, mixed(q.place, _OPERAND), self.contract.truncate)
+
+    def underflow(self, size: Tensor, dtype: str, may_be: Tensor | None = None) -> Tensor | None:
+        """Half-width of the absolute error of a value below the smallest normal number; None where all are above.
+
+        ``may_be``: where a value of 0 may be something else in a kernel; None: only where it is not 0.
+        """
+        low = size < SMALLEST_NORMAL[dtype]
+        low &= (size > 0) if may_be is None else may_be
+        if not low.any():
+            return None
+        half_spacing = SMALLEST_SUBNORMAL[dtype] / 2
+        lost = torch.full_like(size, half_spacing)
+        if self.contract.flush_to_zero and dtype in ("float32", "tf32", "tf32x3"):
+            lost = torch.maximum(lost, size)
+        return torch.where(low, lost, 0.0)
+
+    def check_overflow(self, size: Tensor, dtype: str) -> None:
+        """Note whether a declared intermediate is larger than its format holds."""
+        self.overflows = bool(overflow(size, dtype).any()) if not self.overflows else True
+
+
+def overflow(size: Tensor, dtype: str) -> Tensor:
+    """Where a size that is finite in float64 rounds to infinity in ``dtype``, or may after errors of a few units."""
+    limit = LARGEST[dtype] * (1 - 4 * UNIT_ROUNDOFF[dtype])
+    return (size > limit) & size.isfinite()
+
+
+def hash_of(number: float) -> int:
+    """A place for a constant: the same number is rounded once wherever it is used."""
+    return mixed(*float(number).as_integer_ratio())

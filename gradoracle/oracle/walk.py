@@ -1,0 +1,335 @@
+"""Walk: one pass over a graph that carries quantities; each operator's value, the errors it passes on, those it commits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node, map_arg
+from torch.utils._pytree import tree_map
+
+from gradoracle.contract import Contract
+from gradoracle.oracle import independent, operators, worst
+from gradoracle.oracle.probes import LOG2_E, mixed, probed
+from gradoracle.oracle.quantity import Quantity, any_error, cleared, is_quantity, plus, quantities, values
+from gradoracle.oracle.reductions import accumulate, extreme, matrix_product, softmax, sum_of
+from gradoracle.oracle.roundoff import Roundoff
+from gradoracle.oracle.trace import UnsupportedOperator
+
+
+class Walk:
+    """Carries quantities through a graph under a contract.
+
+    Args:
+        contract: the formats.
+        roundoff: adds roundings.
+        seed: of the places.
+    """
+
+    def __init__(self, contract: Contract, roundoff: Roundoff) -> None:
+        self.contract, self.roundoff = contract, roundoff
+
+    def run(self, module: GraphModule, inputs: Sequence[Quantity]) -> list[Quantity]:
+        """The quantities of the graph's outputs, before they are stored; raises UnsupportedOperator."""
+        known: dict[Node, Any] = {}
+        fed = iter(inputs)
+        last_use = {used: node for node in module.graph.nodes for used in node.all_input_nodes}
+        release: dict[Node, list[Node]] = {}
+        for used, node in last_use.items():
+            release.setdefault(node, []).append(used)
+        for position, node in enumerate(module.graph.nodes):
+            if node.op == "output":
+                return [known[n] if isinstance(n, Node) else self.created(torch.as_tensor(n)) for n in node.args[0]]
+            if node.op == "placeholder":
+                known[node] = next(fed).with_(place=mixed(position))
+            elif node.op == "get_attr":
+                known[node] = self.created(getattr(module, node.target))
+            else:
+                args = map_arg(node.args, lambda n: known[n])
+                kwargs = map_arg(node.kwargs, lambda n: known[n])
+                known[node] = self.applied(node, mixed(position), args, kwargs)
+            for used in release.get(node, ()):
+                del known[used]
+        raise AssertionError("a traced graph ends in an output")
+
+    def created(self, value: Tensor) -> Quantity:
+        """A constant of the definition: exact, but for numbers that its format does not hold."""
+        q = Quantity(value, held=self.contract.dtype, place=0)
+        if q.is_float and value.dim() == 0 and math.isfinite(float(value)):
+            return self.roundoff.constant(q, float(value), value)
+        return q
+
+    def applied(self, node: Node, place: int, args: Any, kwargs: Any) -> Any:
+        """The result of one call node; a list of quantities where the operator returns several."""
+        name, operator = operators.plain_name(node), operators.functional(node)
+        if name == "getitem":
+            return args[0][args[1]]
+        rule = self.rule(name, args, kwargs)
+        if rule is None:
+            raise UnsupportedOperator(str(node.target), "rounding")
+        found = rule(name, operator, args, kwargs, place)
+        if isinstance(found, Quantity) and found.is_float and self.contract.store_all and name not in operators.VIEW:
+            found = self.roundoff.stored(found, self.contract.output, mixed(place, 2))
+        return found
+
+    def rule(self, name: str, args: Any, kwargs: Any) -> Callable[..., Any] | None:
+        """Which rule an operator falls under; None where there is none."""
+        if name in operators.ACCUMULATE and (name not in operators.MOVE or _accumulates(name, args, kwargs)):
+            return lambda *call: accumulate(self.roundoff, *call)
+        table: tuple[tuple[frozenset[str], Callable[..., Any]], ...] = (
+            (operators.CREATE, lambda name, operator, args, kwargs, place: self.created(operator(*values(args), **values(kwargs)))),
+            (operators.MOVE, self.moved),
+            (operators.ARITHMETIC | operators.EXPONENTIAL | operators.LOGARITHM | operators.SPECIAL, self.elementwise),
+            (operators.KEEP, self.kept),
+            (operators.CHOOSE, self.chosen),
+            (operators.COMPARE, self.compared),
+            (operators.LOGIC, self.logical),
+            (operators.SUM, lambda *call: sum_of(self.roundoff, *call)),
+            (operators.PRODUCT, lambda *call: matrix_product(self.roundoff, *call)),
+            (operators.EXTREME, lambda *call: extreme(self.roundoff, *call)),
+            (operators.PRODUCT_OF_ONE, self.product_of_one),
+            (operators.names("_softmax"), lambda *call: softmax(self.roundoff, *call)),
+            (operators.names("where masked_fill"), self.selected),
+            (operators.names("_to_copy convert_element_type"), self.converted),
+            (operators.names("stored"), self.marked),
+            (operators.names("stored_sum"), self.marked_sum),
+            (operators.names("argmax argmin argsort searchsorted bucketize nonzero"), self.indices),
+        )
+        return next((rule for members, rule in table if name in members), None)
+
+    # ---- values that are moved or chosen ----
+
+    def moved(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Any:
+        """Views, copies, indexing, padding: the errors move with the values."""
+        value = operator(*values(args), **values(kwargs))
+        if isinstance(value, (list, tuple)):
+            return [self._picked(operator, args, kwargs, each, i, mixed(place, i)) for i, each in enumerate(value)]
+        return self._picked(operator, args, kwargs, value, None, place, keep_place=name in operators.VIEW)
+
+    def _picked(
+        self, operator: Callable[..., Any], args: Any, kwargs: Any, value: Any, index: int | None, place: int,
+        keep_place: bool = False,
+    ) -> Quantity:  # fmt: skip
+        def pick(x: Any) -> Any:
+            return x if x is None or index is None else x[index]
+
+        sources = quantities((args, kwargs))
+        if not isinstance(value, Tensor):
+            return Quantity(torch.as_tensor(value))
+        undecided = _carried(operator, args, kwargs, sources)
+        if not value.is_floating_point():
+            return Quantity(value, undecided=pick(undecided), probes=pick(probed(operator, args, kwargs)))
+        floats = [q for q in sources if q.is_float]
+        formats = {q.held for q in floats}
+        return Quantity(
+            value,
+            pick(independent.moved(operator, args, kwargs, "variance")),
+            pick(independent.moved(operator, args, kwargs, "floor")),
+            pick(independent.moved(operator, args, kwargs, "worst")),
+            pick(probed(operator, args, kwargs)),
+            held=formats.pop() if len(formats) == 1 else None,
+            place=floats[0].place if keep_place and floats else place,
+        )
+
+    def kept(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """neg, abs, relu, clamp, floor: no rounding of their own."""
+        value = operator(*values(args), **values(kwargs))
+        source = quantities(args)[0]
+        if not value.is_floating_point():
+            return Quantity(value, probes=probed(operator, args, kwargs))
+        if name in ("neg", "positive"):
+            return source.with_(value=value, probes=probed(operator, args, kwargs), place=place)
+        return Quantity(
+            value,
+            independent.kinked(operator, args, kwargs, value, "variance"),
+            independent.kinked(operator, args, kwargs, value, "floor"),
+            worst.kinked(operator, args, kwargs, value),
+            probed(operator, args, kwargs),
+            source.held,
+            place=place,
+        )
+
+    def chosen(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """maximum and minimum of two tensors."""
+        value = operator(*values(args), **values(kwargs))
+        found = [independent.chosen(args, a) for a in ("variance", "floor", "worst")]
+        variance, floor, bound = (None if e is None else e.expand_as(value) for e in found)
+        formats = {q.held for q in quantities(args)}
+        return Quantity(
+            value, variance, floor, bound, probed(operator, args, kwargs), formats.pop() if len(formats) == 1 else None,
+            place=place,
+        )  # fmt: skip
+
+    def selected(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """where and masked_fill: the errors of the side that is taken, of both where that is undecided."""
+        condition, x, y = args if name == "where" else (args[1], args[2], args[0])
+        value = operator(*values(args), **values(kwargs))
+        found = [independent.selected(condition, x, y, a) for a in ("variance", "floor", "worst")]
+        variance, floor, bound = (None if e is None else e.expand_as(value) for e in found)
+        formats = {q.held if isinstance(q, Quantity) and q.value.dim() else self.contract.dtype for q in (x, y)}
+        return Quantity(
+            value, variance, floor, bound, probed(operator, args, kwargs), formats.pop() if len(formats) == 1 else None,
+            place=place,
+        )  # fmt: skip
+
+    # ---- bools and integers ----
+
+    def compared(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """Comparisons: an answer, and where rounding may turn it."""
+        value = operator(*values(args), **values(kwargs))
+        attribute = "variance" if any_error(args, "variance") else "worst"
+        return Quantity(
+            value, probes=probed(operator, args, kwargs), undecided=independent.undecided(name, args, attribute)
+        )
+
+    def logical(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """Logical operators and any / all: undecided where any of their arguments is."""
+        value = torch.as_tensor(operator(*values(args), **values(kwargs)))
+        open_ = [q.undecided for q in quantities(args) if q.undecided is not None]
+        undecided = None
+        if open_ and name in ("any", "all"):
+            undecided = torch.ops.aten.any.dim(open_[0], *args[1:]) if len(args) > 1 else open_[0].any()
+        elif open_:
+            undecided = torch.stack([torch.broadcast_to(u, value.shape) for u in open_]).any(0)
+        return Quantity(value, probes=probed(operator, args, kwargs), undecided=undecided)
+
+    def indices(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """Indices found by comparing values; taken as in truth."""
+        return Quantity(operator(*values(args), **values(kwargs)))
+
+    def converted(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """Conversions: between floats exact (formats are the contract's), from bool with what is undecided."""
+        (source,) = quantities(args)[:1]
+        value = operator(*values(args), **values(kwargs))
+        if source.is_float == value.is_floating_point():
+            return source.with_(value=value)
+        open_ = None if source.undecided is None else source.undecided.to(torch.float64)
+        probes = probed(operator, args, kwargs)
+        return Quantity(value, open_, None, open_, probes, held=self.contract.dtype, place=place)
+
+    # ---- values that are computed ----
+
+    def elementwise(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """One operation an element: errors pass by its slopes, and it commits its own."""
+        value = operator(*values(args), **values(kwargs))
+        if not value.is_floating_point():
+            return Quantity(value, probes=probed(operator, args, kwargs))
+        finite = None if bool(value.isfinite().all()) else value.isfinite()
+        error = [independent.elementwise(name, operator, args, kwargs, value, a) for a in ("variance", "floor")]
+        bound = worst.elementwise(name, operator, args, kwargs, value)
+        variance, floor, bound = (
+            None if e is None else cleared(e.expand_as(value), finite) for e in (*error, bound)
+        )
+        q = Quantity(value, variance, floor, bound, probed(operator, args, kwargs), place=place)
+        if not self.contract.rounds:
+            return q
+        numbers = [a for a in args if isinstance(a, (int, float)) and not isinstance(a, bool)]
+        if _exact(name, args, numbers, kwargs):
+            return q.with_(held=quantities(args)[0].held, place=quantities(args)[0].place)
+        for number in numbers if name in ("add", "sub", "rsub", "mul", "div") else ():
+            q = self.roundoff.constant(q, float(number), value if name in ("mul", "div") else torch.full_like(value, number))
+        return self._own_rounding(q, name, operator, args, kwargs, place)
+
+    def _own_rounding(
+        self, q: Quantity, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
+    ) -> Quantity:
+        contract = self.contract
+        if name in operators.ARITHMETIC:
+            return self.roundoff.elementwise(q, place)
+        x = quantities(args)[0]
+        size = torch.where(q.value == 0, 1.0, q.value.abs())
+        if name in operators.EXPONENTIAL:  # its argument is scaled by log2 e, a constant, and rounded once more
+            steep = x.value.abs() if name != "expm1" else (x.value * (q.value + 1)).abs() / size
+            steep = torch.where(steep.isfinite(), steep, 0.0)
+            q = self.roundoff.shared(q, steep * q.value, LOG2_E)
+            ulps = contract.exp_ulps
+        elif name in operators.LOGARITHM:
+            steep = torch.zeros_like(q.value)
+            ulps = contract.log_ulps / torch.where(name == "log1p", 1.0, size.clamp_max(1.0))
+        elif name == "rsqrt":
+            steep, ulps = torch.zeros_like(q.value), 2.0
+        elif name == "pow" and len(args) == 2 and args[1] in (2, 2.0):
+            return self.roundoff.elementwise(q, place)
+        else:  # as if the argument were rounded once more
+            steep = torch.zeros_like(q.value)
+            bare = tuple(a.with_(worst=torch.zeros_like(a.value)) if isinstance(a, Quantity) and a.is_float else a for a in args)
+            for argument, slope in independent.slopes(operator, bare, kwargs, q.value.shape):
+                steep = steep + torch.nan_to_num((slope * argument.value / size).square(), nan=0.0, posinf=0.0)
+            if name == "gelu":  # 1 + erf cancels for negative arguments
+                steep = steep + (x.value / size).square()
+            steep, ulps = steep.sqrt(), contract.special_ulps
+        units = torch.sqrt(torch.as_tensor(ulps).square() + steep.square())
+        return self.roundoff.elementwise(q, place, units, 2 * units)
+
+    def product_of_one(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """prod and cumprod: relative errors add."""
+        value = operator(*values(args), **values(kwargs))
+        x = quantities(args)[0]
+        variance, floor = (independent.product_of_one(name, operator, args, kwargs, x, a) for a in ("variance", "floor"))
+        bound = worst.product_of_one(operator, args, kwargs, value)
+        q = Quantity(value, variance, floor, bound, probed(operator, args, kwargs), place=place)
+        if not self.contract.rounds:
+            return q
+        terms = x.value.numel() / max(value.numel(), 1) if name == "prod" else x.value.shape[args[1]]
+        return self.roundoff.elementwise(q, place, math.sqrt(terms), terms)
+
+    def marked(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """``stored``: a rounding that an algorithm declares."""
+        source, where = args
+        return self.roundoff.stored(source, getattr(self.contract, where), mixed(place, 3)).with_(place=place)
+
+    def marked_sum(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """``stored_sum``: a sum of which every partial sum is stored."""
+        source, where = args
+        total = Quantity(torch.zeros_like(source.value[0]), place=place)
+        for step in range(source.value.shape[0]):
+            term = self.moved("select", torch.ops.aten.select.int, (source, 0, step), {}, mixed(place, step, 4))
+            total = self.elementwise_sum(total, term, mixed(place, step, 5))
+            total = self.roundoff.stored(total, getattr(self.contract, where), mixed(place, step, 6))
+        return total.with_(place=place)
+
+    def elementwise_sum(self, x: Quantity, y: Quantity, place: int) -> Quantity:
+        """x + y without a rounding of its own."""
+        args = (x, y)
+        add = torch.ops.aten.add.Tensor
+        return Quantity(
+            x.value + y.value,
+            plus(x.variance, y.variance), plus(x.floor, y.floor), plus(x.worst, y.worst),
+            probed(add, args, {}), place=place,
+        )  # fmt: skip
+
+
+def _exact(name: str, args: Any, numbers: list[Any], kwargs: Any) -> bool:
+    """Whether an operation commits no rounding: times a power of two, plus zero."""
+    if len(numbers) != 1 or set(kwargs) - {"alpha"}:
+        return False
+    number = float(numbers[0])
+    if name in ("add", "sub"):
+        return number == 0
+    if name == "mul" or (name == "div" and isinstance(args[0], Quantity)):
+        return number == 0 or abs(math.frexp(number)[0]) == 0.5
+    return False
+
+
+def _accumulates(name: str, args: Any, kwargs: Any) -> bool:
+    return (len(args) > 3 and bool(args[3])) or bool(kwargs.get("accumulate", False))
+
+
+def _carried(operator: Callable[..., Any], args: Any, kwargs: Any, sources: list[Quantity]) -> Any:
+    """``undecided`` after an operator that moves bools."""
+    if not any(q.undecided is not None for q in sources):
+        return None
+
+    def mark(x: Any) -> Any:
+        if not isinstance(x, Quantity):
+            return x
+        if x.value.dtype is torch.bool:
+            return torch.zeros_like(x.value) if x.undecided is None else x.undecided
+        return x.value
+
+    return operator(
+        *tree_map(mark, args, is_leaf=is_quantity), **tree_map(mark, kwargs, is_leaf=is_quantity)
+    )
