@@ -15,7 +15,7 @@ from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from .rounding import to_bf16
-from .values import BF16, in_memory, pack_bf16, unpack_bf16
+from .values import BF16, Array, held_as, in_memory, pack_bf16, unpack_bf16
 
 Handle = Any
 _BITS = {np.dtype(np.float32): np.dtype(np.uint32), np.dtype(np.float64): np.dtype(np.uint64)}
@@ -23,21 +23,74 @@ _STOCK_CAS = InterpreterBuilder.create_atomic_cas
 _STOCK_RMW = InterpreterBuilder.create_atomic_rmw
 
 
+def create_load(self: Any, ptr: Handle, *policy: Any, **policies: Any) -> Handle:
+    """The elements at `ptr`.  Cache policies mean nothing on a CPU."""
+    return TensorHandle(_read(ptr.data, ptr.get_element_ty()), ptr.get_element_ty())
+
+
+def create_store(self: Any, ptr: Handle, val: Handle, *policy: Any, **policies: Any) -> None:
+    """Writes `val` to `ptr`; of two equal addresses the later one counts."""
+    _write(ptr.data, val)
+
+
 def create_masked_load(self: Any, ptrs: Handle, mask: Handle, other: Handle, *policy: Any, **policies: Any) -> Handle:
-    """Where `mask`, the elements at `ptrs`; elsewhere `other`, or 0.  Cache policies mean nothing on a CPU."""
+    """Where `mask`, the elements at `ptrs`; elsewhere `other`, or 0."""
     dtype = ptrs.get_element_ty()
-    stored = in_memory(dtype)
-    if other is None:
-        elsewhere = np.zeros(ptrs.data.shape, dtype=stored)
-    else:
-        elsewhere = pack_bf16(other.data) if dtype.name == BF16 else other.data
-    data = access.load(ptrs.data, mask.data, elsewhere, stored)
-    return TensorHandle(unpack_bf16(data) if dtype.name == BF16 else data, dtype)
+    addresses, on = ptrs.data, np.asarray(mask.data)
+    if on.all():
+        return TensorHandle(_read(addresses, dtype), dtype)
+    data = np.zeros(addresses.shape, held_as(dtype)) if other is None else np.array(other.data)
+    if on.any():
+        data[on] = _read(addresses[on], dtype)
+    return TensorHandle(data, dtype)
 
 
-def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *policy: Any, **policies: Any) -> Any:
+def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *policy: Any, **policies: Any) -> None:
     """Writes `value` to `ptrs` where `mask`."""
-    return access.store(ptrs.data, pack_bf16(value.data) if value.dtype.name == BF16 else value.data, mask.data)
+    on = np.asarray(mask.data)
+    if on.all():
+        _write(ptrs.data, value)
+    elif on.any():
+        _write(ptrs.data[on], TensorHandle(value.data[on], value.dtype))
+
+
+class _Memory:
+    """`count` elements of this process's memory from `address` on, as numpy's array interface describes them."""
+
+    def __init__(self, address: int, count: int, stored: np.dtype[Any]) -> None:
+        self.__array_interface__ = {"data": (address, False), "shape": (count,), "typestr": stored.str, "version": 3}
+
+
+def _window(addresses: Array, stored: np.dtype[Any]) -> tuple[Array, Array] | None:
+    """The memory that `addresses` span and their indices in it; None where they are not whole elements apart."""
+    lowest = addresses.min()
+    index = addresses - lowest
+    size = stored.itemsize
+    if size > 1:
+        if int(np.bitwise_or.reduce(index, axis=None)) & (size - 1):
+            return None
+        index >>= np.uint64(size.bit_length() - 1)
+    return np.asarray(_Memory(int(lowest), int(index.max()) + 1, stored)), index.view(np.int64)
+
+
+def _read(addresses: Array, dtype: Any) -> Array:
+    stored = in_memory(dtype)
+    window = _window(addresses, stored)
+    if window is None:
+        on = np.ones(addresses.shape, dtype=np.bool_)
+        data = access.load(addresses, on, np.zeros(addresses.shape, dtype=stored), stored)
+    else:
+        data = window[0][window[1]]
+    return unpack_bf16(data) if dtype.name == BF16 else data
+
+
+def _write(addresses: Array, value: Handle) -> None:
+    data = pack_bf16(value.data) if value.dtype.name == BF16 else value.data
+    window = _window(addresses, data.dtype)
+    if window is None:
+        access.store(addresses, data, np.ones(addresses.shape, dtype=np.bool_))
+    else:
+        window[0][window[1]] = data
 
 
 def create_atomic_cas(self: Any, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
@@ -73,6 +126,8 @@ def _add_bf16(ptrs: Any, values: Any, mask: Any) -> Any:
 
 
 METHODS: dict[str, Callable[..., Any]] = {
+    "create_load": create_load,
+    "create_store": create_store,
     "create_masked_load": create_masked_load,
     "create_masked_store": create_masked_store,
     "create_atomic_cas": create_atomic_cas,

@@ -1,0 +1,206 @@
+"""Block types, tensors and broadcasting, each worked out once per shape.
+
+A tile of 64x64 takes numpy microseconds; Triton's Python builds a type, a tuple of constexprs and a name anew for
+every value, which takes several times as long.  The replacements give equal types and views of equal values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
+
+from .values import Array, held_as
+
+Handle = Any
+constexpr = tl.constexpr
+
+_STOCK_UNWRAP = tl.core._unwrap_if_constexpr
+_STOCK_BLOCK_TYPE = tl.block_type.__init__
+_STOCK_GETITEM = tl.tensor.__getitem__
+_NEVER_PROMOTED = frozenset(("fp32", "fp64", "int32", "int64"))
+_PROMOTED_BY_DIVISION = frozenset(("fp16", "bf16"))
+_OFFSETS = frozenset(("int32", "int64"))
+_EVERYTHING = slice(None)
+
+# shape: Triton's tuple of it, its number of elements, its text, and what a tensor of it calls shape and numel
+_shapes: dict[tuple[int, ...], tuple[Any, int, str, tuple[Any, Any]]] = {}
+_SCALAR = (tl.tuple([]), constexpr(1))
+
+
+def init_block_type(self: Any, element_ty: Any, shape: Any) -> None:
+    """`block_type(element_ty, shape)`; a shape seen before has been validated before."""
+    key = tuple([s.value if isinstance(s, constexpr) else s for s in shape])
+    known = _shapes.get(key)
+    if known is None:
+        _STOCK_BLOCK_TYPE(self, element_ty, shape)
+        extents = (tl.tuple([constexpr(s) for s in key]), constexpr(math.prod(key)))
+        known = _shapes[key] = (self.shape, self.numel, str(self.shape), extents)
+    self.element_ty = element_ty
+    self.shape, self.numel, text, self.extents = known
+    self.name = f"<{text}, {element_ty.name}>"
+
+
+def init_tensor(self: Any, handle: Handle, type: Any) -> None:
+    """`tensor(handle, type)`."""
+    self.handle = handle
+    self.type = type
+    self.dtype = type.scalar
+    self.shape, self.numel = type.extents if isinstance(type, tl.block_type) else _SCALAR
+
+
+def init_handle(self: Any, data: Array, dtype: Any, attr: dict[str, Any] | None = None) -> None:
+    """`TensorHandle(data, dtype)`, without comparing their widths each time."""
+    self.data = data
+    self.dtype = dtype
+    self.attr = {} if attr is None else attr
+
+
+def unwrap_if_constexpr(value: Any) -> Any:
+    """The value of a constexpr, in lists and tuples too; anything else is itself."""
+    kind = type(value)
+    if kind is tl.tensor or value is None or kind is int:
+        return value
+    if isinstance(value, constexpr):
+        return value.value
+    if kind is list:
+        return [unwrap_if_constexpr(v) for v in value]
+    return _STOCK_UNWRAP(value) if isinstance(value, (list, tuple, tl.tuple)) else value
+
+
+def getitem(self: Any, slices: Any, _semantic: Any = None) -> Any:
+    """`x[:, None]`: all the new axes at once."""
+    items = slices.values if isinstance(slices, tl.tuple) else slices
+    shape = list(self.type.shape.values) if isinstance(self.type, tl.block_type) else []
+    if not isinstance(items, (tuple, list)) or sum([i == _EVERYTHING for i in items if i is not None]) != len(shape):
+        return _STOCK_GETITEM(self, slices, _semantic=_semantic)
+    for axis, item in enumerate(items):
+        if item is None:
+            shape.insert(axis, 1)
+    handle = TensorHandle(self.handle.data.reshape(shape), self.handle.dtype)
+    return tl.tensor(handle, tl.block_type(self.dtype, shape))
+
+
+def typed_alike(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Triton's promotion of two operands, left out where both have one dtype that the operation does not promote.
+
+    What it returns goes into one operation of numpy, which broadcasts by itself, so types alone are broadcast.
+    """
+
+    def binary_op_type_checking_impl(
+        self: Any,
+        lhs: Any,
+        rhs: Any,
+        allow_lhs_ptr: bool = False,
+        allow_rhs_ptr: bool = False,
+        arithmetic_check: bool = True,
+        div_or_mod: bool = False,
+    ) -> Any:
+        if isinstance(lhs, tl.tensor):
+            name = lhs.dtype.name
+            if isinstance(rhs, tl.tensor):
+                other = rhs.dtype.name
+                if (
+                    name == other and (name in _NEVER_PROMOTED or (name in _PROMOTED_BY_DIVISION and not div_or_mod))
+                ) or (allow_lhs_ptr and other in _OFFSETS and lhs.dtype.is_ptr()):
+                    return _broadcast_types(lhs, rhs)
+            elif _is_constant_of(rhs, name):
+                return _broadcast_types(lhs, _constant(rhs, lhs.dtype))
+        elif isinstance(rhs, tl.tensor) and _is_constant_of(lhs, rhs.dtype.name):
+            return _broadcast_types(_constant(lhs, rhs.dtype), rhs)
+        return stock(lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
+
+    return binary_op_type_checking_impl
+
+
+def _is_constant_of(value: Any, name: str) -> bool:
+    """Whether a Python number beside a tensor of dtype `name` becomes that dtype, whatever the operation."""
+    kind = type(value)
+    if kind is int:
+        return name in _NEVER_PROMOTED and -(2**31) <= value < 2**31
+    return kind is float and (name == "fp32" or name == "fp64")
+
+
+def _constant(value: float, dtype: Any) -> Any:
+    return tl.tensor(TensorHandle(np.array([value], dtype=held_as(dtype)), dtype), dtype)
+
+
+def _joined(lhs: Any, rhs: Any) -> tuple[list[int], list[int], list[int]]:
+    """The shapes of two values and the one they broadcast to; a scalar's is []."""
+    left = lhs.type.shape.values if isinstance(lhs.type, tl.block_type) else []
+    right = rhs.type.shape.values if isinstance(rhs.type, tl.block_type) else []
+    if left == right or not right:
+        return left, right, left
+    if not left:
+        return left, right, right
+    rank = max(len(left), len(right))
+    shape = []
+    pairs = zip([1] * (rank - len(left)) + left, [1] * (rank - len(right)) + right, strict=True)
+    for i, (m, n) in enumerate(pairs):
+        if m != n and m != 1 and n != 1:
+            raise ValueError(f"Cannot make_shape_compatible: incompatible dimensions at index {i}: {m} and {n}")
+        shape.append(n if m == 1 else m)
+    return left, right, shape
+
+
+def _broadcast_types(lhs: Any, rhs: Any) -> tuple[Any, Any]:
+    left, right, shape = _joined(lhs, rhs)
+    if left is not shape and left != shape:
+        lhs = tl.tensor(lhs.handle, tl.block_type(lhs.dtype, shape))
+    if right is not shape and right != shape:
+        rhs = tl.tensor(rhs.handle, tl.block_type(rhs.dtype, shape))
+    return lhs, rhs
+
+
+def broadcast_impl_value(self: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:
+    """Two values brought to one shape: scalars are splatted, missing leading axes added, axes of 1 repeated."""
+    left, right, shape = _joined(lhs, rhs)
+    return (lhs if left == shape else _repeat(lhs, shape)), (rhs if right == shape else _repeat(rhs, shape))
+
+
+def _repeat(value: Any, shape: list[int]) -> Any:
+    handle = TensorHandle(_broadcast(value.handle.data, tuple(shape)), value.handle.dtype)
+    return tl.tensor(handle, tl.block_type(value.dtype, shape))
+
+
+def _broadcast(data: Array, shape: tuple[int, ...]) -> Array:
+    """`numpy.broadcast_to` without its Python."""
+    if data.size == 1:
+        return np.ndarray(shape, data.dtype, data, 0, (0,) * len(shape))
+    if not data.flags.c_contiguous:
+        return np.broadcast_to(data, shape)
+    missing = len(shape) - data.ndim
+    strides = tuple([0 if n == 1 else s for n, s in zip(data.shape, data.strides, strict=True)])
+    return np.ndarray(shape, data.dtype, data, 0, (0,) * missing + strides)
+
+
+def create_splat(self: Any, ret_ty: Any, arg: Handle) -> Handle:
+    """One value, repeated."""
+    return TensorHandle(_broadcast(arg.data, tuple(ret_ty.shape.values)), arg.dtype.scalar)
+
+
+def create_broadcast(self: Any, arg: Handle, shape: Any) -> Handle:
+    """Axes of 1, repeated."""
+    return TensorHandle(_broadcast(arg.data, tuple(shape)), arg.dtype)
+
+
+def create_expand_dims(self: Any, arg: Handle, axis: int) -> Handle:
+    """An axis of 1 put in before `axis`."""
+    shape = arg.data.shape
+    return TensorHandle(arg.data.reshape((*shape[:axis], 1, *shape[axis:])), arg.dtype)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "create_splat": create_splat,
+    "create_broadcast": create_broadcast,
+    "create_expand_dims": create_expand_dims,
+}
+LANGUAGE: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (tl.block_type, "__init__", init_block_type),
+    (tl.tensor, "__init__", init_tensor),
+    (tl.core, "_unwrap_if_constexpr", unwrap_if_constexpr),
+)
