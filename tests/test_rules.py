@@ -1,4 +1,4 @@
-"""The rules of the verdict, each with an answer that breaks it alone and a right answer that passes on the same case."""
+"""The rules of the verdict, each with an answer that breaks it alone and a right answer that passes beside it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_pooling_finds_a_bias_that_no_single_case_shows(truth):
             sigma = torch.full(SHAPE, 1e-6, dtype=torch.float64)
             errors = sigma * torch.randn(PROBES, *SHAPE, dtype=torch.float64, generator=generator)
             allowance = Allowance(sigma, errors)
-            yield judge("dq", right(truth, allowance, seed) + slope * truth, truth, allowance, continuous=True)
+            yield judge("dq", right(truth, allowance, 100 + seed) + slope * truth, truth, allowance, continuous=True)
 
     wrong = list(findings(9e-8))
     assert all(f.outcome is Outcome.HOLDS for f in wrong)
