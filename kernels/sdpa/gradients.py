@@ -1,0 +1,185 @@
+"""VJP: dQ over tiles of queries, dK and dV over tiles of keys; no atomics, so every run gives the same bits."""
+
+# ruff: noqa: E741 (l is the row sum's own name)
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from . import moments
+from .guardrails import Gradients, Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import columns_within, first_query, offsets, output_plane, plane, probabilities, statistics, visible_keys
+
+
+@triton.jit(do_not_specialize=unspecialised("q", "k", "v", "g", rows=("m", "l")))
+def query_kernel(
+    q, k, v, g, m, l,
+    z, dq,
+    q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
+    m_b, m_h, m_r, l_b, l_h, l_r,
+    H, T, M, D, DV, causal_offset, scale,
+    BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute dq [BLOCK_QUERY, D] of one tile of queries: scale * (P * (dP - z)) K.
+
+    Rounded to the dtype of q: dS = P * (dP - z), as operand of its dot with k, and dq, after the scale. All else is
+    ACCUMULATE.
+    """
+    tiles = tl.cdiv(T, BLOCK_QUERY)
+    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    batch, head = index // H, index % H
+    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    keys = tl.arange(0, BLOCK_KEY)
+    columns = tl.arange(0, WIDTH)
+    score_columns = columns_within(columns, D, ALIGNED)
+    value_columns = columns_within(columns, DV, ALIGNED)
+    existing = queries < T
+    seen = visible_keys(queries, T, M, causal_offset)
+    row_max, inverse_sum = statistics(
+        plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
+        plane(l, batch, head, l_b, l_h, False) + queries.to(tl.int64) * l_r,
+        existing,
+    )
+    mean = tl.load(z + index.to(tl.int64) * T + queries, mask=existing, other=0.0)
+    q_tile = tl.load(
+        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
+        mask=existing[:, None] & score_columns, other=0.0,
+    )  # fmt: skip
+    g_tile = tl.load(
+        plane(g, batch, head, g_b, g_h, ALIGNED) + offsets(queries, columns, g_r, g_c, ALIGNED),
+        mask=existing[:, None] & value_columns, other=0.0,
+    )  # fmt: skip
+    k_plane = plane(k, batch, head, k_b, k_h, ALIGNED)
+    v_plane = plane(v, batch, head, v_b, v_h, ALIGNED)
+    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
+    v_offsets = offsets(keys, columns, v_r, v_c, ALIGNED)
+    k_step, v_step = k_r.to(tl.int64), v_r.to(tl.int64)
+
+    gradient = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
+    for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
+        present = (start + keys < M)[:, None]
+        visible = (start + keys)[None, :] < seen[:, None]
+        k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present & score_columns, other=0.0)
+        v_tile = tl.load(v_plane + start * v_step + v_offsets, mask=present & value_columns, other=0.0)
+        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+        p = probabilities(scores, visible, row_max, inverse_sum)
+        dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+        ds = (p * (dp - mean[:, None])).to(k_tile.dtype)
+        gradient = tl.dot(ds, k_tile, acc=gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+
+    tl.store(
+        output_plane(dq, index, T, D, ALIGNED) + offsets(queries, columns, D, 1, ALIGNED),
+        (gradient * scale).to(dq.dtype.element_ty), mask=existing[:, None] & score_columns,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=unspecialised("q", "k", "v", "g", rows=("m", "l")))
+def key_kernel(
+    q, k, v, g, m, l,
+    z, dk, dv,
+    q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
+    m_b, m_h, m_r, l_b, l_h, l_r,
+    H, T, M, D, DV, causal_offset, scale,
+    BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+    NEEDS_K: tl.constexpr, NEEDS_V: tl.constexpr,
+):  # fmt: skip
+    """Compute dk [BLOCK_KEY, D] = scale * dS^T Q and dv [BLOCK_KEY, DV] = P^T G of one tile of keys.
+
+    Rounded to the dtype of q: dS and P, as operands of those dots, dk, after the scale, and dv. All else is ACCUMULATE.
+    """
+    tiles = tl.cdiv(M, BLOCK_KEY)
+    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    batch, head = index // H, index % H
+    keys = tile * BLOCK_KEY + tl.arange(0, BLOCK_KEY)
+    rows = tl.arange(0, BLOCK_QUERY)
+    columns = tl.arange(0, WIDTH)
+    score_columns = columns_within(columns, D, ALIGNED)
+    value_columns = columns_within(columns, DV, ALIGNED)
+    present = (keys < M)[:, None]
+    k_tile = tl.load(
+        plane(k, batch, head, k_b, k_h, ALIGNED) + offsets(keys, columns, k_r, k_c, ALIGNED),
+        mask=present & score_columns, other=0.0,
+    )  # fmt: skip
+    q_plane = plane(q, batch, head, q_b, q_h, ALIGNED)
+    g_plane = plane(g, batch, head, g_b, g_h, ALIGNED)
+    m_plane = plane(m, batch, head, m_b, m_h, False)
+    l_plane = plane(l, batch, head, l_b, l_h, False)
+    q_offsets = offsets(rows, columns, q_r, q_c, ALIGNED)
+    g_offsets = offsets(rows, columns, g_r, g_c, ALIGNED)
+    q_step, g_step = q_r.to(tl.int64), g_r.to(tl.int64)
+    if NEEDS_K:
+        v_tile = tl.load(
+            plane(v, batch, head, v_b, v_h, ALIGNED) + offsets(keys, columns, v_r, v_c, ALIGNED),
+            mask=present & value_columns, other=0.0,
+        )  # fmt: skip
+        z_plane = z + index.to(tl.int64) * T
+
+    k_gradient = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
+    v_gradient = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
+    for start in range(first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
+        queries = start + rows
+        existing = queries < T
+        visible = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
+        row_max, inverse_sum = statistics(
+            m_plane + queries.to(tl.int64) * m_r, l_plane + queries.to(tl.int64) * l_r, existing
+        )
+        q_tile = tl.load(q_plane + start * q_step + q_offsets, mask=existing[:, None] & score_columns, other=0.0)
+        g_tile = tl.load(g_plane + start * g_step + g_offsets, mask=existing[:, None] & value_columns, other=0.0)
+        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+        p = probabilities(scores, visible, row_max, inverse_sum)
+        if NEEDS_V:
+            weights = tl.trans(p.to(g_tile.dtype))
+            v_gradient = tl.dot(weights, g_tile, acc=v_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+        if NEEDS_K:
+            mean = tl.load(z_plane + queries, mask=existing, other=0.0)
+            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            ds = tl.trans((p * (dp - mean[:, None])).to(q_tile.dtype))
+            k_gradient = tl.dot(ds, q_tile, acc=k_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+
+    if NEEDS_K:
+        tl.store(
+            output_plane(dk, index, M, D, ALIGNED) + offsets(keys, columns, D, 1, ALIGNED),
+            (k_gradient * scale).to(dk.dtype.element_ty), mask=present & score_columns,
+        )  # fmt: skip
+    if NEEDS_V:
+        tl.store(
+            output_plane(dv, index, M, DV, ALIGNED) + offsets(keys, columns, DV, 1, ALIGNED),
+            v_gradient.to(dv.dtype.element_ty), mask=present & value_columns,
+        )  # fmt: skip
+
+
+def run(
+    problem: Problem,
+    primals: Triple,
+    g: torch.Tensor,
+    m: torch.Tensor,
+    l: torch.Tensor,
+    needs: tuple[bool, bool, bool],
+) -> Gradients:
+    """Return contiguous dq, dk, dv of a checked problem, None where not asked for; dv alone needs no z."""
+    dq, dk, dv = (
+        torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
+        for primal, need in zip(primals, needs, strict=True)
+    )
+    z = moments.run(problem, primals, m, l, g=g)[0] if needs[0] or needs[1] else None
+    planes, rows = (*primals, g), (m, l)
+    if needs[0]:
+        launch(query_kernel, problem, planes=planes, rows=rows, contiguous=(z, dq), over="query", derivative=1)
+    if needs[1] or needs[2]:
+        launch(
+            key_kernel,
+            problem,
+            planes=planes,
+            rows=rows,
+            contiguous=(z, dk, dv),
+            over="key",
+            derivative=1,
+            NEEDS_K=needs[1],
+            NEEDS_V=needs[2],
+        )
+    return dq, dk, dv

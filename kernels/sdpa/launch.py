@@ -1,0 +1,97 @@
+"""The one place that launches a kernel: grid, blocks, device, strides."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.errors import OutOfResources
+
+from .blocks import choose, padded_features
+from .guardrails import Problem
+
+SCALARS = ("H", "T", "M", "D", "DV", "causal_offset")
+
+
+def unspecialised(*planes: str, rows: Sequence[str] = ()) -> list[str]:
+    """Name the integer parameters of a kernel that must not each start a compilation of its own.
+
+    `planes` are tensors of rank 4, whose strides are called NAME_b, NAME_h, NAME_r, NAME_c (batch, head, row, column);
+    `rows` are tensors of rank 3.
+    """
+    strides = [f"{name}_{axis}" for name in planes for axis in "bhrc"]
+    return [*strides, *(f"{name}_{axis}" for name in rows for axis in "bhr"), *SCALARS]
+
+
+def aligned(problem: Problem, planes: Sequence[torch.Tensor]) -> bool:
+    """Say whether rows of every plane are contiguous and start at multiples of 16 elements: then loads are vectors."""
+    return (
+        problem.features % 16 == 0
+        and problem.value_features % 16 == 0
+        and all(tensor.stride(3) == 1 and all(stride % 16 == 0 for stride in tensor.stride()[:3]) for tensor in planes)
+    )
+
+
+def launch(
+    kernel: Any,
+    problem: Problem,
+    *,
+    planes: Sequence[torch.Tensor],
+    rows: Sequence[torch.Tensor] = (),
+    contiguous: Sequence[torch.Tensor | None],
+    over: str,
+    derivative: int,
+    **flags: bool,
+) -> None:
+    """Launch a kernel with one program for each tile of queries or of keys of each head.
+
+    Args:
+        kernel: takes planes, rows, contiguous, the strides of planes and of rows, SCALARS, scale, constants.
+        problem: what `guardrails.check` returned.
+        planes: inputs of rank 4, any strides.
+        rows: inputs [B, H, T], any strides.
+        contiguous: tensors that this package allocated, contiguous; None where a flag says that there is none.
+        over: "query" or "key".
+        derivative: as in `blocks.choose`.
+        flags: constants of the kernel.
+
+    Raises:
+        ValueError: where the blocks need more shared memory or registers than the GPU has.
+    """
+    width = padded_features(problem.features, problem.value_features)
+    blocks = problem.blocks or choose(derivative, problem.dtype, width, problem.queries, problem.keys)
+    tiles = triton.cdiv(problem.queries, blocks.query) if over == "query" else triton.cdiv(problem.keys, blocks.key)
+    on_device = torch.cuda.device(problem.device) if problem.device.type == "cuda" else contextlib.nullcontext()
+    with on_device:
+        try:
+            kernel[(tiles * problem.batch * problem.heads,)](
+                *planes,
+                *rows,
+                *contiguous,
+                *(stride for tensor in (*planes, *rows) for stride in tensor.stride()),
+                problem.heads,
+                problem.queries,
+                problem.keys,
+                problem.features,
+                problem.value_features,
+                problem.causal_offset,
+                problem.scale,
+                BLOCK_QUERY=blocks.query,
+                BLOCK_KEY=blocks.key,
+                WIDTH=width,
+                ALIGNED=aligned(problem, planes),
+                ACCUMULATE=tl.float64 if problem.dtype == torch.float64 else tl.float32,
+                PRECISION=problem.precision,
+                num_warps=blocks.num_warps,
+                num_stages=blocks.num_stages,
+                **flags,
+            )
+        except OutOfResources as error:
+            raise ValueError(
+                f"blocks is {blocks} for {kernel.__name__} at {problem.dtype} and D padded to {width}: "
+                f"wanted blocks that fit this GPU ({error})"
+            ) from error

@@ -1,0 +1,152 @@
+"""Row moments under P, which derivatives subtract before they multiply: z and r in one sweep, z' in a second.
+
+    z  = rowsum(P * dP)                               dP = G V^T
+    r  = rowsum(P * S')                               S' = scale (q' K^T + Q k'^T)
+    z' = rowsum(P * (dP' + (dP - z) * (S' - r)))      dP' = G v'^T
+
+The last is rowsum(dP' * P + dP * P') with P' = P * (S' - r), centred by z at no cost since rowsum(P') = 0: a mean of dP
+that is large against its spread does not cancel. z comes from dP and the unrounded P, in the accumulator's dtype;
+taken as rowsum(dO * O) from an O that was rounded to 16 bits it costs hundreds of sigma of dQ once logits are large.
+"""
+
+# ruff: noqa: E741 (l is the row sum's own name)
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from .guardrails import Gradients, Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import columns_within, offsets, plane, probabilities, statistics, visible_keys
+
+
+@triton.jit(do_not_specialize=unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l")))
+def moments_kernel(
+    q, k, v, g, tq, tk, tv, m, l,
+    z, r, z_tangent,
+    q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
+    tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tv_b, tv_h, tv_r, tv_c,
+    m_b, m_h, m_r, l_b, l_h, l_r,
+    H, T, M, D, DV, causal_offset, scale,
+    BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+    COTANGENT: tl.constexpr, TANGENT: tl.constexpr,
+):  # fmt: skip
+    """Compute the moments [BLOCK_QUERY] of one tile of queries: z with COTANGENT, r with TANGENT, z' with both."""
+    tiles = tl.cdiv(T, BLOCK_QUERY)
+    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    batch, head = index // H, index % H
+    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    keys = tl.arange(0, BLOCK_KEY)
+    columns = tl.arange(0, WIDTH)
+    score_columns = columns_within(columns, D, ALIGNED)
+    value_columns = columns_within(columns, DV, ALIGNED)
+    existing = queries < T
+    seen = visible_keys(queries, T, M, causal_offset)
+    last = tl.max(seen, axis=0)
+    row_max, inverse_sum = statistics(
+        plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
+        plane(l, batch, head, l_b, l_h, False) + queries.to(tl.int64) * l_r,
+        existing,
+    )
+    row_pointers = index.to(tl.int64) * T + queries
+    q_tile = tl.load(
+        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
+        mask=existing[:, None] & score_columns, other=0.0,
+    )  # fmt: skip
+    k_plane = plane(k, batch, head, k_b, k_h, ALIGNED)
+    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
+    k_step = k_r.to(tl.int64)
+    if COTANGENT:
+        g_tile = tl.load(
+            plane(g, batch, head, g_b, g_h, ALIGNED) + offsets(queries, columns, g_r, g_c, ALIGNED),
+            mask=existing[:, None] & value_columns, other=0.0,
+        )  # fmt: skip
+        v_plane = plane(v, batch, head, v_b, v_h, ALIGNED)
+        v_offsets = offsets(keys, columns, v_r, v_c, ALIGNED)
+        v_step = v_r.to(tl.int64)
+    if TANGENT:
+        tq_tile = tl.load(
+            plane(tq, batch, head, tq_b, tq_h, ALIGNED) + offsets(queries, columns, tq_r, tq_c, ALIGNED),
+            mask=existing[:, None] & score_columns, other=0.0,
+        )  # fmt: skip
+        tk_plane = plane(tk, batch, head, tk_b, tk_h, ALIGNED)
+        tk_offsets = offsets(keys, columns, tk_r, tk_c, ALIGNED)
+        tk_step = tk_r.to(tl.int64)
+
+    cotangent_mean = tl.zeros([BLOCK_QUERY], ACCUMULATE)
+    tangent_mean = tl.zeros([BLOCK_QUERY], ACCUMULATE)
+    for start in range(0, last, BLOCK_KEY):
+        present = (start + keys < M)[:, None]
+        visible = (start + keys)[None, :] < seen[:, None]
+        k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present & score_columns, other=0.0)
+        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+        p = probabilities(scores, visible, row_max, inverse_sum)
+        if COTANGENT:
+            v_tile = tl.load(v_plane + start * v_step + v_offsets, mask=present & value_columns, other=0.0)
+            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            cotangent_mean += tl.sum(p * dp, axis=1)
+        if TANGENT:
+            tk_tile = tl.load(tk_plane + start * tk_step + tk_offsets, mask=present & score_columns, other=0.0)
+            ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+            tangent_mean += tl.sum(p * ts, axis=1)
+    if COTANGENT:
+        tl.store(z + row_pointers, cotangent_mean, mask=existing)
+    if TANGENT:
+        tl.store(r + row_pointers, tangent_mean, mask=existing)
+
+    if COTANGENT and TANGENT:
+        tv_plane = plane(tv, batch, head, tv_b, tv_h, ALIGNED)
+        tv_offsets = offsets(keys, columns, tv_r, tv_c, ALIGNED)
+        tv_step = tv_r.to(tl.int64)
+        mixed = tl.zeros([BLOCK_QUERY], ACCUMULATE)
+        for start in range(0, last, BLOCK_KEY):
+            present = (start + keys < M)[:, None]
+            visible = (start + keys)[None, :] < seen[:, None]
+            k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present & score_columns, other=0.0)
+            v_tile = tl.load(v_plane + start * v_step + v_offsets, mask=present & value_columns, other=0.0)
+            tk_tile = tl.load(tk_plane + start * tk_step + tk_offsets, mask=present & score_columns, other=0.0)
+            tv_tile = tl.load(tv_plane + start * tv_step + tv_offsets, mask=present & value_columns, other=0.0)
+            scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+            p = probabilities(scores, visible, row_max, inverse_sum)
+            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+            centred = (dp - cotangent_mean[:, None]) * (ts - tangent_mean[:, None])
+            mixed += tl.sum(p * (tdp + centred), axis=1)
+        tl.store(z_tangent + row_pointers, mixed, mask=existing)
+
+
+def run(
+    problem: Problem,
+    primals: Triple,
+    m: torch.Tensor,
+    l: torch.Tensor,
+    *,
+    g: torch.Tensor | None = None,
+    tangents: Triple | None = None,
+) -> Gradients:
+    """Return z (where g is given), r (where tangents are) and z' (where both are), each contiguous [B, H, T]."""
+    q, k, v = primals
+    tq, tk, tv = tangents or (q, k, v)
+    shape = (problem.batch, problem.heads, problem.queries)
+    z, r, z_tangent = (
+        q.new_empty(shape, dtype=problem.statistics_dtype) if wanted else None
+        for wanted in (g is not None, tangents is not None, g is not None and tangents is not None)
+    )
+    launch(
+        moments_kernel,
+        problem,
+        planes=(q, k, v, q if g is None else g, tq, tk, tv),
+        rows=(m, l),
+        contiguous=(z, r, z_tangent),
+        over="query",
+        derivative=1 if z_tangent is None else 2,
+        COTANGENT=g is not None,
+        TANGENT=tangents is not None,
+    )
+    return z, r, z_tangent

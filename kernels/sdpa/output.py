@@ -1,0 +1,87 @@
+"""Forward: O, m and l in one sweep over the keys, with a running maximum."""
+
+# ruff: noqa: E741 (l is the row sum's own name)
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from .guardrails import Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import columns_within, offsets, output_plane, plane, reciprocal, visible_keys
+
+
+@triton.jit(do_not_specialize=unspecialised("q", "k", "v"))
+def forward_kernel(
+    q, k, v,
+    o, m, l,
+    q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c,
+    H, T, M, D, DV, causal_offset, scale,
+    BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute o [BLOCK_QUERY, DV], m and l [BLOCK_QUERY] of one tile of queries.
+
+    Rounded to the dtype of q: exp(S - running maximum), as operand of its dot with v, and o. All else is ACCUMULATE.
+    """
+    tiles = tl.cdiv(T, BLOCK_QUERY)
+    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    batch, head = index // H, index % H
+    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    keys = tl.arange(0, BLOCK_KEY)
+    columns = tl.arange(0, WIDTH)
+    score_columns = columns_within(columns, D, ALIGNED)
+    value_columns = columns_within(columns, DV, ALIGNED)
+    existing = queries < T
+    seen = visible_keys(queries, T, M, causal_offset)
+    k_plane = plane(k, batch, head, k_b, k_h, ALIGNED)
+    v_plane = plane(v, batch, head, v_b, v_h, ALIGNED)
+    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
+    v_offsets = offsets(keys, columns, v_r, v_c, ALIGNED)
+    k_step, v_step = k_r.to(tl.int64), v_r.to(tl.int64)
+    q_tile = tl.load(
+        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
+        mask=existing[:, None] & score_columns, other=0.0,
+    )  # fmt: skip
+
+    row_max = tl.full([BLOCK_QUERY], float("-inf"), ACCUMULATE)
+    row_sum = tl.zeros([BLOCK_QUERY], ACCUMULATE)
+    output = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
+    for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
+        present = (start + keys < M)[:, None]
+        k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present & score_columns, other=0.0)
+        v_tile = tl.load(v_plane + start * v_step + v_offsets, mask=present & value_columns, other=0.0)
+        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+        scores = tl.where((start + keys)[None, :] < seen[:, None], scores, float("-inf"))
+        larger = tl.maximum(row_max, tl.max(scores, axis=1))
+        # a row that has seen no key yet has larger = -inf: subtract 0 there, and not -inf from -inf
+        shift = tl.where(larger == float("-inf"), 0.0, larger)
+        weights = tl.exp(scores - shift[:, None])
+        decay = tl.exp(row_max - shift)
+        row_sum = row_sum * decay + tl.sum(weights, axis=1)
+        output = tl.dot(
+            weights.to(v_tile.dtype), v_tile, acc=output * decay[:, None],
+            input_precision=PRECISION, out_dtype=ACCUMULATE,
+        )  # fmt: skip
+        row_max = larger
+
+    sees = row_sum != 0.0
+    output = output * reciprocal(tl.where(sees, row_sum, 1.0), sees)[:, None]
+    row_pointers = index.to(tl.int64) * T + queries
+    tl.store(m + row_pointers, row_max, mask=existing)
+    tl.store(l + row_pointers, row_sum, mask=existing)
+    tl.store(
+        output_plane(o, index, T, DV, ALIGNED) + offsets(queries, columns, DV, 1, ALIGNED),
+        output.to(o.dtype.element_ty), mask=existing[:, None] & value_columns,
+    )  # fmt: skip
+
+
+def run(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Triple:
+    """Return o [B, H, T, Dv], m and l [B, H, T] of a checked problem."""
+    o = q.new_empty((problem.batch, problem.heads, problem.queries, problem.value_features))
+    m = q.new_empty(o.shape[:3], dtype=problem.statistics_dtype)
+    l = torch.empty_like(m)
+    launch(forward_kernel, problem, planes=(q, k, v), contiguous=(o, m, l), over="query", derivative=0)
+    return o, m, l
