@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import linecache
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -50,32 +51,36 @@ class Target:
 
 
 def shipped_names() -> list[str]:
-    """Names of the modules that may hold shipped families, sorted; nothing is imported but their package."""
+    """Names of the shipped families, which are those of their modules, sorted; nothing is imported but their package.
+
+    Kernels must not be imported before the device is known (``device.prepare``), so the modules' sources are read.
+    """
     package = importlib.import_module(SHIPPED)
-    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
-    return sorted(name for name in names if not name.startswith(("_", "test_", "conftest")))
+    names = []
+    for module in pkgutil.iter_modules(package.__path__):
+        for folder in package.__path__:
+            file = Path(folder) / f"{module.name}.py"
+            if file.exists() and re.search(r"^FAMILY\b", file.read_text(encoding="utf-8"), re.MULTILINE):
+                names.append(module.name)
+    return sorted(names)
 
 
 def shipped() -> dict[str, Target]:
-    """Every shipped family with its kernels, by the family's name, in alphabetical order."""
-    found = {}
-    for name in shipped_names():
-        target = _shipped_module(name)
-        if target is not None:
-            found[target.family.name] = target
-    return dict(sorted(found.items()))
+    """Every shipped family with its kernels, by name."""
+    return {name: _shipped(name) for name in shipped_names()}
 
 
 def expand(text: str) -> list[str]:
     """The targets that a TARGET stands for: every shipped family for ``all``, else itself."""
-    return list(shipped()) if text == ALL else [text]
+    return shipped_names() if text == ALL else [text]
 
 
 def resolve(text: str, family: str | None = None) -> Target:
     """The kernels and the family that TARGET and --family name.
 
     Args:
-        text: a shipped name, ``path/to/file.py``, ``path/to/file.py:callable`` or ``package.module:callable``.
+        text: a shipped name, ``path/to/file.py``, ``path/to/file.py:callable`` or ``package.module:callable``; a kernel
+            may be named behind a shipped name too (``sdpa:kernel``).
         family: a shipped name, ``path/to/file.py:family`` or ``package.module:family``; needed for a callable that was
             not declared with ``@gradoracle.kernel``.
 
@@ -84,13 +89,19 @@ def resolve(text: str, family: str | None = None) -> Target:
             a signature that does not fit the family, no or several kernels to choose from.
     """
     place, attribute = _split(text)
-    if not _is_file(place) and not attribute:
+    if place in shipped_names():
         target = _shipped(place)
-        if target is None:
-            raise TargetError(_unknown("target", text))
         if family is not None and family != target.family.name:
             raise TargetError(f"--family {family} does not go with the shipped target {text}, whose family is fixed")
-        return target
+        if not attribute:
+            return target
+        named = [found for found in target.kernels if found.name == attribute]
+        if not named:
+            names = ", ".join(found.name for found in target.kernels)
+            raise TargetError(f"{place} has no kernel named {attribute!r}; it has {names}")
+        return Target(target.family, named, None, text)
+    if not _is_file(place) and not attribute:
+        raise TargetError(_unknown("target", text))
     module, source = _module(place)
     judge = _family(family) if family is not None else None
     if attribute:
@@ -111,7 +122,7 @@ def _one(subject: Any, name: str, module: ModuleType, judge: Family | None, text
         if len(families) != 1:
             raise TargetError(
                 f"{text} is an outside callable: say which definition it claims to implement with --family NAME "
-                f"(one of {', '.join(shipped())}) or --family path/to/file.py:family"
+                f"(one of {', '.join(shipped_names())}) or --family path/to/file.py:family"
             )
         judge = families[0]
     try:
@@ -149,23 +160,21 @@ def _family_of(subject: Kernel, module: ModuleType, judge: Family | None, text: 
     for found in _members(module, Family):
         if found.name == subject.family:
             return found
-    target = _shipped(subject.family)
-    if target is None:
+    if subject.family not in shipped_names():
         raise TargetError(
             f"{text} is declared as a kernel of {subject.family}, which is neither in that file nor shipped; "
             "import the family there or give --family path/to/file.py:family"
         )
-    return target.family
+    return _shipped(subject.family).family
 
 
 def _family(text: str) -> Family:
     """The family that --family names."""
     place, attribute = _split(text)
     if not _is_file(place) and not attribute:
-        target = _shipped(place)
-        if target is None:
+        if place not in shipped_names():
             raise TargetError(_unknown("family", text))
-        return target.family
+        return _shipped(place).family
     module, _ = _module(place)
     if attribute:
         found = _attribute(module, attribute, text)
@@ -211,6 +220,10 @@ def _members(module: ModuleType, kind: type) -> list[Any]:
 
 
 def _attribute(module: ModuleType, attribute: str, text: str) -> Any:
+    """What ``attribute`` names in a module; a kernel's own name will do too."""
+    for declared in _members(module, Kernel):
+        if declared.name == attribute and not hasattr(module, attribute):
+            return declared
     found: Any = module
     for part in attribute.split("."):
         try:
@@ -224,7 +237,7 @@ def _attribute(module: ModuleType, attribute: str, text: str) -> Any:
 
 
 def _unknown(what: str, text: str) -> str:
-    names = list(shipped())
+    names = shipped_names()
     close = difflib.get_close_matches(text, names, n=1)
     if close:
         hint = f"did you mean {close[0]}? "
@@ -235,18 +248,9 @@ def _unknown(what: str, text: str) -> str:
     return f"unknown {what} {text!r}: {hint}shipped are {', '.join(names)}; {_FORMS}"
 
 
-def _shipped(name: str) -> Target | None:
-    """The shipped family of that name; its own module is looked at first, so that the others need not be imported."""
-    target = _shipped_module(name) if name in shipped_names() else None
-    return target if target is not None and target.family.name == name else shipped().get(name)
-
-
-def _shipped_module(name: str) -> Target | None:
+def _shipped(name: str) -> Target:
     module = importlib.import_module(f"{SHIPPED}.{name}")
-    family, kernels = getattr(module, "FAMILY", None), getattr(module, "KERNELS", None)
-    if family is None or kernels is None:
-        return None
-    return Target(family, list(kernels), None, family.name)
+    return Target(module.FAMILY, list(module.KERNELS), None, name)
 
 
 def _module(place: str) -> tuple[ModuleType, Path | None]:

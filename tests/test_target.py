@@ -70,6 +70,7 @@ def test_a_shipped_name_gives_its_family_and_all_its_kernels() -> None:
     found = resolve("double")
     assert (found.family.name, [kernel.name for kernel in found.kernels]) == ("double", ["added", "shifted"])
     assert (found.source, found.label) == (None, "double")
+    assert [kernel.name for kernel in resolve("double:shifted").kernels] == ["shifted"]
     assert list(shipped()) == expand("all") == ["double"]
     assert expand("path/to/file.py") == ["path/to/file.py"]
 
@@ -80,6 +81,18 @@ def test_a_file_gives_every_kernel_that_it_declares(write: Callable[..., str]) -
     assert [kernel.name for kernel in found.kernels] == ["added", "shifted"]
     assert found.family.name == "double" and found.source == Path(file)
     assert [kernel.name for kernel in resolve(f"{file}:shifted").kernels] == ["shifted"]
+
+
+def test_a_kernel_is_found_by_the_name_that_reports_print(write: Callable[..., str]) -> None:
+    file = write("mine.py", FAMILY, "\n    @kernel(double, name='fast')\n    def added(x): return x + x\n")
+    assert resolve(f"{file}:fast").kernels[0] is resolve(f"{file}:added").kernels[0]
+
+
+def test_names_are_known_without_importing_a_kernel() -> None:
+    expand("all")
+    with pytest.raises(TargetError):
+        resolve("nothing")
+    assert f"{target.SHIPPED}.double" not in sys.modules
 
 
 def test_a_plain_callable_is_judged_by_the_family_given_or_the_only_one_in_its_file(write: Callable[..., str]) -> None:
@@ -133,6 +146,7 @@ def test_a_private_module_name_hides_nothing(write: Callable[..., str]) -> None:
         ("missing.py", None, "no file missing.py; wanted"),
         ("some/folder", None, "no file some/folder; wanted"),
         ("no.such.module:f", "double", "no module named 'no' can be imported"),
+        ("double:halved", None, "double has no kernel named 'halved'; it has added, shifted"),
         ("operator:negate", "double", "operator has no callable named 'negate'"),
         ("operator:ne", "doubles", "unknown family 'doubles': did you mean double?"),
         (":f", None, "target ':f' is not understood; wanted"),
