@@ -5,18 +5,16 @@ from __future__ import annotations
 import fnmatch
 import os
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from gradoracle import device, environment
 from gradoracle.case import Case, parse
 from gradoracle.contract import contract, default_contract
-from gradoracle.dims import Sizes
 from gradoracle.errors import UsageError
 from gradoracle.examine import CaseResult, Job, LawResult, Setup, subjects
 from gradoracle.family import DTYPES, Family
-from gradoracle.finding import Outcome
 from gradoracle.kernel import Kernel
 from gradoracle.strategies import shrink, situations, stream, wanted_situations
 from gradoracle.tally import Key, Tally
@@ -26,79 +24,6 @@ from gradoracle.worker import Result, StartupError, Workers
 CASES_ON_CPU, CASES_ON_CUDA = 126, 2000
 SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
 MOST_CRASHES = 4  # calls of one case that may crash before the case is left
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to check; plain values, as the command line gives them.
-
-    Attributes:
-        target: a shipped name, a file, ``file:callable`` or ``module:callable``.
-        family: the definition that an outside callable claims to implement.
-        device: auto, cpu or cuda.
-        dtypes: None: those of the family that the kernel supports.
-        contracts: dtype -> preset, against the kernel's own.
-        arguments: options held fixed, and other keywords passed as they are.
-        dims: narrower sizes, by dim.
-        inputs: a file of saved tensors that replaces the stream of cases.
-        oracle: auto, float64, certified or mpmath.
-        examples: how many cases in all.
-        seconds: stop after a whole case once so much time has passed.
-        seed: of the stream.
-        property: only laws that match this glob.
-        require: globs of laws that must have been checked.
-        workers: how many processes; None: one a core, at most 8; 0: none, kernels run here unprotected.
-        shard: (i, n): the i-th of n parts of the stream, from 1.
-    """
-
-    target: str
-    family: str | None = None
-    device: str = "auto"
-    dtypes: tuple[str, ...] | None = None
-    contracts: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    dims: Mapping[str, Sizes] = field(default_factory=dict)
-    inputs: str | None = None
-    oracle: str = "auto"
-    examples: int | None = None
-    seconds: float | None = None
-    seed: int = 0
-    property: str = "*"
-    require: tuple[str, ...] = ()
-    workers: int | None = None
-    shard: tuple[int, int] = (1, 1)
-
-
-class Progress(Protocol):
-    """What a run tells of itself while it goes on."""
-
-    def plan(self, total: int) -> None:
-        """So many cases are to run."""
-
-    def case(self, done: int, violated: int, note: str) -> None:
-        """So many have run, with so many violated laws so far."""
-
-    def shrinking(self, law: str, case: str) -> None:
-        """A violation of this law is being made smaller."""
-
-    def close(self) -> None:
-        """The run is over."""
-
-
-class Silent:
-    """Progress that says nothing."""
-
-    def plan(self, total: int) -> None:
-        """Say nothing."""
-
-    def case(self, done: int, violated: int, note: str) -> None:
-        """Say nothing."""
-
-    def shrinking(self, law: str, case: str) -> None:
-        """Say nothing."""
-
-    def close(self) -> None:
-        """Say nothing."""
 
 
 class Run:
@@ -429,8 +354,3 @@ def _dtypes(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]
             raise UsageError(f"--contract {dtype}={preset}: {error}") from None
     _ = [default_contract(dtype) for dtype in chosen]
     return chosen
-
-
-def violated(result: LawResult) -> list[str]:
-    """The tensors of a law result that are wrong."""
-    return [finding.tensor for finding in result.findings if finding.outcome is Outcome.VIOLATED]

@@ -1,0 +1,82 @@
+"""Request: what to check, as plain values; and Progress, what a run tells of itself while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gradoracle.dims import Sizes
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to check; plain values, as the command line gives them.
+
+    Attributes:
+        target: a shipped name, a file, ``file:callable`` or ``module:callable``.
+        family: the definition that an outside callable claims to implement.
+        device: auto, cpu or cuda.
+        dtypes: None: those of the family that the kernel supports.
+        contracts: dtype -> preset, against the kernel's own.
+        arguments: options held fixed, and other keywords passed as they are.
+        dims: narrower sizes, by dim.
+        inputs: a file of saved tensors that replaces the stream of cases.
+        oracle: auto, float64, certified or mpmath.
+        examples: how many cases in all.
+        seconds: stop after a whole case once so much time has passed.
+        seed: of the stream.
+        property: only laws that match this glob.
+        require: globs of laws that must have been checked.
+        workers: how many processes; None: one a core, at most 8; 0: none, kernels run here unprotected.
+        shard: (i, n): the i-th of n parts of the stream, from 1.
+    """
+
+    target: str
+    family: str | None = None
+    device: str = "auto"
+    dtypes: tuple[str, ...] | None = None
+    contracts: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    dims: Mapping[str, Sizes] = field(default_factory=dict)
+    inputs: str | None = None
+    oracle: str = "auto"
+    examples: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    property: str = "*"
+    require: tuple[str, ...] = ()
+    workers: int | None = None
+    shard: tuple[int, int] = (1, 1)
+
+
+class Progress(Protocol):
+    """What a run tells of itself while it goes on."""
+
+    def plan(self, total: int) -> None:
+        """So many cases are to run."""
+
+    def case(self, done: int, violated: int, note: str) -> None:
+        """So many have run, with so many violated laws so far."""
+
+    def shrinking(self, law: str, case: str) -> None:
+        """A violation of this law is being made smaller."""
+
+    def close(self) -> None:
+        """The run is over."""
+
+
+class Silent:
+    """Progress that says nothing."""
+
+    def plan(self, total: int) -> None:
+        """Say nothing."""
+
+    def case(self, done: int, violated: int, note: str) -> None:
+        """Say nothing."""
+
+    def shrinking(self, law: str, case: str) -> None:
+        """Say nothing."""
+
+    def close(self) -> None:
+        """Say nothing."""

@@ -1,0 +1,63 @@
+"""Signatures: what annotations say is what is read, and what they do not say is an error that names the parameter."""
+
+from __future__ import annotations
+
+import pytest
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gradoracle.signature import read_signature
+
+
+def attention(
+    q: Float[Tensor, "B H T D"],
+    lengths: Int[Tensor, "B"],
+    *,
+    sinks: Float[Tensor, "H"] | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+) -> tuple[Float[Tensor, "B H T+1 D"], Float[Tensor, "B H T"]]:
+    raise NotImplementedError
+
+
+def test_inputs_outputs_and_options_are_read():
+    signature = read_signature(attention, outputs=("o", "lse"), options={"scale": (0.5, None)})
+    assert [(s.name, s.kind, s.optional, s.keyword) for s in signature.inputs] == [
+        ("q", "float", False, False),
+        ("lengths", "int", False, False),
+        ("sinks", "float", True, True),
+    ]
+    assert [s.name for s in signature.outputs] == ["o", "lse"]
+    assert [(o.name, o.default, o.values) for o in signature.options] == [
+        ("scale", None, (None, 0.5)),
+        ("causal", False, (False, True)),
+    ]
+    assert signature.dims == ("B", "H", "T", "D")
+    assert signature.outputs[0].shape({"B": 2, "H": 3, "T": 4, "D": 5}) == (2, 3, 5, 5)
+    assert [s.name for s in signature.primals] == ["q", "sinks"]
+
+
+def test_names_of_outputs_have_a_default():
+    assert [s.name for s in read_signature(attention).outputs] == ["out0", "out1"]
+
+
+def unannotated(x, y: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    raise NotImplementedError
+
+
+def unreturned(x: Float[Tensor, "N"]):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("function", "keywords", "words"),
+    [
+        (unannotated, {}, "parameter 'x' of unannotated"),
+        (unreturned, {}, "the return of unreturned must be annotated"),
+        (attention, {"outputs": ("o",)}, "returns 2 tensors, but 1 output names"),
+        (attention, {"options": {"dropout": (0.1,)}}, "no such keyword-only option"),
+    ],
+)
+def test_what_cannot_be_read_is_named(function, keywords, words):
+    with pytest.raises(TypeError, match=words):
+        read_signature(function, **keywords)
