@@ -14,9 +14,10 @@ from gradoracle.contract import LARGEST, PRESETS, Contract
 from gradoracle.derivative import Derivative
 from gradoracle.finding import Finding, Outcome
 from gradoracle.memory import Memory
-from gradoracle.oracle import Oracle, Truth, Unread, axes, names, rounding
+from gradoracle.oracle import rounding
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.trace import trace
+from gradoracle.oracle.truth import Oracle, Truth, Unread, axes, names
 from gradoracle.rules import Allowance, exactly, judge, not_checked
 from gradoracle.subject import Subject, Tensors, Unavailable
 

@@ -18,7 +18,7 @@ from gradoracle.evidence import Evidence
 from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
 from gradoracle.kernel import Kernel
-from gradoracle.oracle import Oracle
+from gradoracle.oracle.truth import Oracle
 from gradoracle.process import Phase, Poisoned
 from gradoracle.property import Property
 from gradoracle.subject import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong

@@ -16,7 +16,7 @@ from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
 from gradoracle.kernel import Kernel
 from gradoracle.memory import Memory, poisoned
-from gradoracle.oracle import names
+from gradoracle.oracle.truth import names
 from gradoracle.signature import cotangent_name
 
 Tensors = dict[str, Tensor]

@@ -1,0 +1,192 @@
+"""Truth: the true tensors of a derivative on a sample, from whichever reading is good enough, with how good it is.
+
+Graphs are traced once per shape, options and derivative and kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.case import Sample
+from gradoracle.contract import UNIT_ROUNDOFF, Contract
+from gradoracle.derivative import Derivative, as_tuple, program
+from gradoracle.family import Family
+from gradoracle.oracle import certified, float64, multiprecision, rounding
+from gradoracle.oracle.rounding import Budget
+from gradoracle.oracle.trace import Graph, trace
+from gradoracle.signature import cotangent_name
+
+READINGS = ("auto", "float64", "certified", "mpmath")
+GRAPHS_KEPT = 64
+TRUTH_SHARE = 1 / 16  # the truth's own error against the kernel's sigma (DESIGN 2)
+
+
+class Unread(Exception):
+    """A truth that cannot be had here, with the reason in one sentence."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """One true tensor: ``value`` + ``low`` unevaluated, known to ``radius``; ``undecided`` elements are not known.
+
+    All are float64 tensors of the tensor's shape on the CPU; ``low`` and ``undecided`` may be None.
+    """
+
+    value: Tensor
+    radius: Tensor
+    reading: str
+    low: Tensor | None = None
+    undecided: Tensor | None = None
+
+    def error(self, got: Tensor) -> Tensor:
+        """``got - truth`` in float64, with the low part where there is one."""
+        signed = got.detach().to("cpu", torch.float64) - self.value
+        return signed if self.low is None else signed - self.low
+
+
+def names(family: Family, derivative: Derivative, sample: Sample) -> tuple[str, ...]:
+    """The names of the tensors of a derivative: ``o``; ``dq``; ``jvp.o``; ``hvp.q``."""
+    primals = [spec.name for spec in family.signature.primals if spec.name in sample.inputs]
+    outputs = [spec.name for spec in family.signature.outputs]
+    return {
+        Derivative.FORWARD: tuple(outputs),
+        Derivative.VJP: tuple(cotangent_name(primal) for primal in primals),
+        Derivative.JVP: tuple(f"jvp.{output}" for output in outputs),
+        Derivative.HVP: tuple(f"hvp.{primal}" for primal in primals),
+    }[derivative]
+
+
+def axes(family: Family, name: str) -> tuple[str, ...]:
+    """The named dims of a tensor of a derivative."""
+    own = name.split(".")[-1]
+    for spec in (*family.signature.outputs, *family.signature.inputs):
+        if spec.name == own or cotangent_name(spec.name) == own:
+            return spec.dims
+    return ()
+
+
+class Oracle:
+    """The readings of one family's definition; graphs are kept by shape and options."""
+
+    def __init__(self, family: Family, reading: str = "auto", certified_operations: int = 40_000_000) -> None:
+        self.family, self.reading = family, reading
+        self.certified_operations = certified_operations
+        self._graphs: OrderedDict[Any, Graph] = OrderedDict()
+
+    def graph(self, sample: Sample, derivative: Derivative, algorithm: str = "definition") -> Graph:
+        """The traced program of a derivative (or of an algorithm's) at the sample's shapes."""
+        args = arguments(self.family, sample, derivative)
+        fixed = {n: t for n, t in sample.inputs.items() if not t.is_floating_point()}
+        key = (
+            derivative,
+            algorithm,
+            tuple(tuple(a.shape) for a in args),
+            tuple(sorted((n, t.cpu().numpy().tobytes()) for n, t in fixed.items())),
+            repr(sorted(sample.options.items(), key=lambda item: item[0])),
+        )
+        if key not in self._graphs:
+            self._graphs[key] = trace(self._program(sample, derivative, algorithm), *args)
+            while len(self._graphs) > GRAPHS_KEPT:
+                self._graphs.popitem(last=False)
+        self._graphs.move_to_end(key)
+        return self._graphs[key]
+
+    def budgets(
+        self,
+        sample: Sample,
+        derivative: Derivative,
+        contract: Contract,
+        *,
+        algorithm: str = "definition",
+        worst: bool = False,
+        probes: int = 16,
+    ) -> dict[str, Budget]:
+        """What rounding explains of each tensor of a derivative; for the VJP the outputs come with it."""
+        args = arguments(self.family, sample, derivative)
+        found = rounding.budgets(self.graph(sample, derivative, algorithm), args, contract, probes=probes, worst=worst)
+        return dict(zip(self._graph_names(sample, derivative), found, strict=True))
+
+    def truth(
+        self, sample: Sample, derivative: Derivative, budgets: Mapping[str, Budget], contract: Contract
+    ) -> dict[str, Truth]:
+        """The truth of each tensor of a derivative, good to a sixteenth of the kernel's sigma, or flagged undecided.
+
+        Raises:
+            Unread: the reading asked for cannot be had (python-flint missing, too many operations).
+        """
+        args = arguments(self.family, sample, derivative)
+        graph, keys = self.graph(sample, derivative), self._graph_names(sample, derivative)
+        reading = self.reading
+        if reading == "auto":
+            reading = "certified" if contract.dtype == "float64" else "float64"
+        if reading == "float64":
+            return {
+                key: Truth(value, _float64_radius(budgets[key], contract), "float64")
+                for key, value in zip(keys, float64.read(graph, args), strict=True)
+            }
+        operations = certified.cost(graph)
+        if operations > self.certified_operations:
+            raise Unread(f"the {reading} reading would take {operations:.1e} operations on this case")
+        if reading == "certified":
+            missing = certified.unavailable()
+            if missing:
+                raise Unread(missing)
+            wanted = [budgets[key].sigma * TRUTH_SHARE for key in keys]
+            balls = certified.certify(graph, args, wanted)
+            return {
+                key: Truth(ball.high, ball.radius, "certified", ball.low, ball.undecided)
+                for key, ball in zip(keys, balls, strict=True)
+            }
+        values = multiprecision.read(graph, args, digits=60)
+        return {
+            key: Truth(value.high, value.high.abs() * 1e-30, "mpmath", value.low)
+            for key, value in zip(keys, values, strict=True)
+        }
+
+    def _graph_names(self, sample: Sample, derivative: Derivative) -> tuple[str, ...]:
+        own = names(self.family, derivative, sample)
+        return (*names(self.family, Derivative.FORWARD, sample), *own) if derivative is Derivative.VJP else own
+
+    def _program(self, sample: Sample, derivative: Derivative, algorithm: str) -> Callable[..., tuple[Tensor, ...]]:
+        if algorithm != "definition":
+            own = self.family.algorithms[algorithm].get(derivative.value)
+            if own is not None:
+                return lambda *args: as_tuple(own(*args, **sample.options))
+        order = [spec for spec in self.family.signature.inputs if spec.name in sample.inputs]
+        fixed = {position: sample.inputs[spec.name].cpu() for position, spec in enumerate(order) if spec.kind == "int"}
+
+        def definition(*inputs: Tensor) -> Any:
+            positional = [t for t, spec in zip(inputs, order, strict=True) if not spec.keyword]
+            keyword = {spec.name: t for t, spec in zip(inputs, order, strict=True) if spec.keyword}
+            return self.family.definition(*positional, **keyword, **sample.options)
+
+        primals = sum(spec.kind == "float" for spec in order)
+        return program(definition, derivative, primals, constants=fixed)
+
+
+def arguments(family: Family, sample: Sample, derivative: Derivative) -> list[Tensor]:
+    """The sample's tensors as float64 on the CPU, in the order of ``derivative.program``."""
+    primals = [spec.name for spec in family.signature.primals if spec.name in sample.inputs]
+    tensors = [sample.inputs[name] for name in primals]
+    if derivative.takes_tangents:
+        tensors += [sample.tangents[name] for name in primals]
+    if derivative.takes_cotangents:
+        tensors += [sample.cotangents[spec.name] for spec in family.signature.outputs]
+    return [t.detach().to("cpu", torch.float64).contiguous() for t in tensors]
+
+
+def _float64_radius(budget: Budget, contract: Contract) -> Tensor:
+    """What the float64 reading itself may be off, at one sigma.
+
+    Rounding errors are first order in the unit roundoff. Every rounding of the float64 reading is one that the
+    contract has too, there with a unit at least as large as that of its finest type; so float64 errs by at most the
+    contract's sigma times the ratio of the units (docs/budgets.md; calibrated against certified balls).
+    """
+    finest = min(UNIT_ROUNDOFF[t] for t in (contract.accumulate, contract.elementwise))
+    return budget.sigma * (UNIT_ROUNDOFF["float64"] / finest)
