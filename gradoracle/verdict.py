@@ -50,6 +50,8 @@ class Verdict:
     sensitivity: float | None = None  # median over cases and tensors of budget / |truth|
     counterexample: Counterexample | None = None
     notes: list[str] = field(default_factory=list)  # such as accuracy given away
+    statement: str = ""  # the law in a sentence
+    rank: int = 0  # of the law: where one bug breaks several, the highest leads
 
 
 @dataclass

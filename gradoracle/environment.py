@@ -1,0 +1,141 @@
+"""Environment: what a run ran on, and what of gradoracle's equipment is there. No path and no name of a machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+_RECORDED = ("torch", "triton", "numpy", "hypothesis", "python-flint", "gmpy2", "mpmath")
+
+
+@dataclass(frozen=True)
+class Facility:
+    """One thing that gradoracle needs or can use.
+
+    Attributes:
+        name: of the package or device.
+        found: its version or description; empty where it is missing.
+        purpose: what it is for.
+        remedy: how to get it, where it is missing or does not work.
+        required: whether gradoracle cannot work without it.
+    """
+
+    name: str
+    found: str
+    purpose: str
+    remedy: str = ""
+    required: bool = True
+
+
+def describe(device: str = "auto") -> dict[str, str]:
+    """Versions, processor and GPU, as a report records them. With ``device="cpu"`` no GPU is asked for its name."""
+    facts = {"gradoracle": version("gradoracle"), "python": platform.python_version()}
+    commit = _commit()
+    if commit:
+        facts["commit"] = commit
+    facts |= {name: found for name in _RECORDED if (found := version(name))}
+    facts["system"] = f"{platform.system()} {platform.machine()}"
+    facts["cpu"] = f"{_processor()}, {_cores()} cores"
+    gpu = "" if device == "cpu" else accelerator()
+    if gpu:
+        facts["gpu"] = gpu
+    return facts
+
+
+def facilities() -> list[Facility]:
+    """Everything that ``gradoracle doctor`` looks at, what is required first."""
+    from gradoracle.interpreter import explain_unavailable
+
+    unavailable = explain_unavailable()
+    python = platform.python_version() if (3, 10) <= sys.version_info[:2] < (3, 14) else ""
+    interpreter = Facility(
+        "Triton on the CPU",
+        "" if unavailable else f"Triton {version('triton')} with numpy {version('numpy')}",
+        "runs Triton kernels without a GPU, with faithful bf16 and tf32",
+        unavailable or "",
+        required=not accelerator(),
+    )
+    return [
+        Facility("python", python, "3.10 to 3.13", f"Python {platform.python_version()} is not supported"),
+        _package("torch", "definitions, derivatives, tensors"),
+        _package("triton", "the shipped kernels"),
+        _package("numpy", "tensors of the interpreter"),
+        _package("hypothesis", "draws and shrinks cases"),
+        _package("jaxtyping", "shapes in signatures"),
+        _package("mpmath", "the multiprecision reading"),
+        _package("typer", "this command line"),
+        _package("rich", "tables and progress"),
+        interpreter,
+        Facility(
+            "CUDA device",
+            accelerator(),
+            "--device cuda",
+            "PyTorch sees no CUDA device; --device cpu works",
+            required=False,
+        ),
+        _package("python-flint", "the certified reading (balls with a proven radius)", required=False),
+        _package("gmpy2", "a faster multiprecision reading", required=False, extra="fast"),
+        _package("numba", "faster float64 recursions", required=False, extra="fast"),
+        _package("pytest-xdist", "pytest -n auto properties/", required=False),
+    ]
+
+
+def version(package: str) -> str:
+    """The installed version of a package; empty where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def accelerator() -> str:
+    """The name of the first CUDA device and how many there are; empty without one."""
+    try:
+        import torch
+    except ImportError:
+        return ""
+    if not torch.cuda.is_available():
+        return ""
+    count = torch.cuda.device_count()
+    more = f" (1 of {count})" if count > 1 else ""
+    return f"{torch.cuda.get_device_name(0)}{more}, CUDA {torch.version.cuda}"
+
+
+def _package(name: str, purpose: str, required: bool = True, extra: str = "") -> Facility:
+    wanted = f"gradoracle[{extra}]" if extra else name
+    return Facility(name, version(name), purpose, f'pip install "{wanted}"', required)
+
+
+def _processor(cpuinfo: Callable[[], str] = lambda: Path("/proc/cpuinfo").read_text()) -> str:
+    try:
+        for line in cpuinfo().splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def _commit() -> str:
+    """The commit of gradoracle's own checkout; empty where it is installed, also inside somebody's repository."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists() or not (root / "properties").is_dir():
+        return ""
+    command = ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
