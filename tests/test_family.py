@@ -104,5 +104,6 @@ def test_options_are_passed_where_the_signature_names_them():
 
 @pytest.mark.parametrize("function", [too_few, too_many, needs_more])
 def test_a_signature_that_does_not_fit_is_one_sentence(function):
-    with pytest.raises(TypeError, match=rf"{function.__name__} does not fit family scaled: .*wanted the inputs \(x, w\)"):
+    words = rf"{function.__name__} does not fit family scaled: .*wanted the inputs \(x, w\)"
+    with pytest.raises(TypeError, match=words):
         accepted_options(scaled, function)
