@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp import core_aten_decompositions
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from gradoracle.oracle.decompositions import table
 
 
 class UnsupportedOperator(Exception):
@@ -25,7 +27,11 @@ class UnsupportedOperator(Exception):
 
 @dataclass(frozen=True)
 class Graph:
-    """An ATen graph over flat tensor inputs and outputs; shapes are those it was traced with."""
+    """An ATen graph over flat tensor inputs and outputs; shapes are those it was traced with.
+
+    Free of in-place operators: every node's value is made once and never changed. Each call node's ``meta["val"]`` has
+    the shape, dtype and strides of its value.
+    """
 
     module: GraphModule
 
@@ -35,13 +41,25 @@ class Graph:
 
 
 def trace(program: Callable[..., Sequence[Tensor]], *examples: Tensor) -> Graph:
-    """Trace ``program`` to core ATen operators at the shapes of ``examples`` (float64 tensors; values are not kept)."""
-    module = make_fx(program, decomposition_table=core_aten_decompositions())(*examples)
+    """Trace ``program`` to few ATen operators at the shapes of ``examples`` (float64 tensors; values are not kept)."""
+    module = _traced(program, examples)
+    if any(_writes(node) for node in module.graph.nodes):
+        module = _traced(module, examples)  # in-place operators of a decomposition, which the first pass did not see
     module.graph.eliminate_dead_code()
     module.recompile()
     return Graph(module)
 
 
-def operator_name(node: torch.fx.Node) -> str:
+def _traced(program: Callable[..., Any], examples: Sequence[Tensor]) -> GraphModule:
+    pure: Callable[..., Any] = torch.func.functionalize(program, remove="mutations")
+    return make_fx(pure, decomposition_table=table())(*examples)
+
+
+def _writes(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def operator_name(node: Node) -> str:
     """The operator of a call node as written in messages and rule tables, such as ``aten.mul.Tensor``."""
     return str(node.target)

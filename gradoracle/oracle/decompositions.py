@@ -1,0 +1,173 @@
+"""Decompositions: compound operators written as the few that every reading has a rule for.
+
+PyTorch's own core table does most; the functions here take apart what it leaves whole. Constants that are no exact
+float64 (the root of 1/2 in gelu) are written as operations on exact ones, so that an exact reading takes them exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import core_aten_decompositions
+
+aten = torch.ops.aten
+
+
+def table() -> dict[Any, Callable[..., Any]]:
+    """The decompositions that ``trace`` applies; softmax and log_softmax stay whole."""
+    return {
+        **core_aten_decompositions(),
+        aten.gelu.default: _gelu,
+        aten.gelu_backward.default: _gelu_backward,
+        aten.leaky_relu.default: _leaky_relu,
+        aten.native_layer_norm.default: _layer_norm,
+        aten.native_group_norm.default: _group_norm,
+        aten.var.correction: _var,
+        aten.var_mean.correction: _var_mean,
+        aten.mean.default: _mean,
+        aten.mean.dim: _mean,
+        aten.hypot.default: _hypot,
+        aten.linalg_vector_norm.default: _vector_norm,
+        aten.embedding.default: _embedding,
+        aten.addmm.default: _addmm,
+        aten.repeat.default: _repeat,
+    }
+
+
+def _constant(x: Tensor, value: float) -> Tensor:
+    return torch.full((), value, dtype=x.dtype, device=x.device)
+
+
+def _normal_cdf(x: Tensor) -> Tensor:
+    return (torch.erf(x * _constant(x, 2.0).rsqrt()) + 1.0) * 0.5
+
+
+def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    if approximate == "none":
+        return x * _normal_cdf(x)
+    return x * (torch.tanh(_gelu_argument(x)) + 1.0) * 0.5
+
+
+def _root_of_two_over_pi(x: Tensor) -> Tensor:
+    return (_constant(x, 0.5) * math.pi).rsqrt()
+
+
+def _gelu_argument(x: Tensor) -> Tensor:
+    return (x + x * x * x * 0.044715) * _root_of_two_over_pi(x)
+
+
+def _gelu_backward(cotangent: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    if approximate == "none":
+        density = torch.exp(x * x * -0.5) * _root_of_two_over_pi(x) * 0.5
+        return cotangent * (_normal_cdf(x) + x * density)
+    bend = torch.tanh(_gelu_argument(x))
+    slope = (x * x * (3.0 * 0.044715) + 1.0) * _root_of_two_over_pi(x)
+    return cotangent * ((bend + 1.0) * 0.5 + x * 0.5 * (1.0 - bend * bend) * slope)
+
+
+def _leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    return torch.where(x > 0, x, x * negative_slope)
+
+
+def _dims(x: Tensor, dim: Sequence[int] | int | None) -> list[int]:
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        return list(range(x.dim()))
+    return [d % max(x.dim(), 1) for d in ([dim] if isinstance(dim, int) else dim)]
+
+
+def _mean(x: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    over = _dims(x, dim)
+    terms = math.prod(x.shape[d] for d in over) if x.dim() else 1
+    return x.sum(over, keepdim=keepdim) / float(terms)
+
+
+def _var_mean(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    over = _dims(x, dim)
+    terms = math.prod(x.shape[d] for d in over) if x.dim() else 1
+    mean = x.sum(over, keepdim=True) / float(terms)
+    centred = x - mean
+    freedom = max(float(terms) - (1.0 if correction is None else float(correction)), 0.0)
+    var = (centred * centred).sum(over, keepdim=keepdim) / freedom
+    return var, mean if keepdim else mean.view(var.shape)
+
+
+def _var(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Tensor:
+    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def _layer_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    over = list(range(x.dim() - len(normalized_shape), x.dim()))
+    var, mean = _var_mean(x, over, correction=0, keepdim=True)
+    inverse = (var + eps).rsqrt()
+    out = (x - mean) * inverse
+    if weight is not None:
+        out = out * weight
+    if bias is not None:
+        out = out + bias
+    return out, mean, inverse
+
+
+def _group_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, area: int, groups: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows = x.reshape(batch, groups, -1)
+    var, mean = _var_mean(rows, [2], correction=0, keepdim=True)
+    inverse = (var + eps).rsqrt()
+    out = ((rows - mean) * inverse).reshape(x.shape)
+    per_channel = (1, channels, *[1] * (x.dim() - 2))
+    if weight is not None:
+        out = out * weight.reshape(per_channel)
+    if bias is not None:
+        out = out + bias.reshape(per_channel)
+    return out, mean.reshape(batch, groups), inverse.reshape(batch, groups)
+
+
+def _hypot(x: Tensor, y: Tensor) -> Tensor:
+    return (x * x + y * y).sqrt()
+
+
+def _vector_norm(
+    x: Tensor, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    over = _dims(x, dim)
+    if ord == math.inf:
+        return x.abs().amax(over, keepdim=keepdim)
+    if ord == -math.inf:
+        return x.abs().amin(over, keepdim=keepdim)
+    if ord == 0:
+        return (x != 0).to(x.dtype).sum(over, keepdim=keepdim)
+    if ord == 1:
+        return x.abs().sum(over, keepdim=keepdim)
+    if ord == 2:
+        return (x * x).sum(over, keepdim=keepdim).sqrt()
+    return x.abs().pow(ord).sum(over, keepdim=keepdim).pow(1.0 / ord)
+
+
+def _embedding(
+    weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Tensor:
+    return weight.index_select(0, indices.reshape(-1)).view(*indices.shape, weight.shape[1])
+
+
+def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    product = a @ b
+    product = product if alpha == 1 else product * alpha
+    return product + (c if beta == 1 else c * beta)
+
+
+def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
+    # [d0, d1] repeated (r0, r1): view [1, d0, 1, d1], expand [r0, d0, r1, d1], then flatten
+    shape = [1] * (len(repeats) - x.dim()) + list(x.shape)
+    split = [size for pair in zip([1] * len(shape), shape, strict=True) for size in pair]
+    spread = [size for pair in zip(repeats, shape, strict=True) for size in pair]
+    return x.reshape(split).expand(spread).reshape([r * size for r, size in zip(repeats, shape, strict=True)])
