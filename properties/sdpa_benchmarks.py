@@ -1,0 +1,144 @@
+"""SDPA's rows of ``gradoracle bench sdpa``: the kernels beside PyTorch's backends, a verdict beside gradcheck."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from gradoracle.kernels import sdpa as kernels
+from gradoracle.properties.sdpa import FAMILY, KERNELS
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from gradoracle.bench import Row, Work
+from gradoracle.case import Case, build
+from gradoracle.derivative import Derivative
+from gradoracle.evidence import Evidence
+from gradoracle.oracle import certified
+from gradoracle.oracle.truth import Oracle, arguments
+from gradoracle.subject import Subject
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "mem-efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+OURS = "gradoracle"
+
+
+def rows(device: str) -> Iterator[Row]:
+    """On CUDA the kernels' rows of DESIGN 10; on the CPU the oracle's."""
+    if device == "cuda":
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            yield from _first_order(dtype, 4, 16, 4096, 64)
+        for dtype in (torch.bfloat16, torch.float32):
+            yield from _second_order(dtype, 4, 16, 2048, 64)
+        yield from _first_order(torch.bfloat16, 4, 16, 4096, 128)
+    else:
+        yield _certified()
+        yield _verdict_beside_gradcheck()
+
+
+def _tensors(dtype: torch.dtype, *shape: int) -> list[Tensor]:
+    """q, k, v, a cotangent and three tangents of one shape."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    return [torch.randn(shape, device="cuda", dtype=torch.float32, generator=generator).to(dtype) for _ in range(7)]
+
+
+def _first_order(dtype: torch.dtype, B: int, H: int, T: int, D: int) -> Iterator[Row]:
+    q, k, v, g, *_ = _tensors(dtype, B, H, T, D)
+    label = f"{str(dtype)[6:]} B{B} H{H} T{T} M{T} D{D}"
+
+    def theirs_forward(backend: SDPBackend) -> Work:
+        def call() -> Tensor:
+            with sdpa_kernel(backend), torch.no_grad():
+                return scaled_dot_product_attention(q, k, v)
+
+        return call
+
+    def theirs_backward(backend: SDPBackend) -> Work:
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        with sdpa_kernel(backend):
+            o = scaled_dot_product_attention(*leaves)
+        return lambda: torch.autograd.grad(o, leaves, g, retain_graph=True)
+
+    def ours_backward() -> Work:
+        _, m, l = kernels.forward(q, k, v)
+        return lambda: kernels.backward(q, k, v, g, m, l)
+
+    forward: dict[str, Callable[[], Work]] = {OURS: lambda: partial(kernels.forward, q, k, v)}
+    forward |= {name: partial(theirs_forward, backend) for name, backend in BACKENDS.items()}
+    yield Row(f"sdpa forward {label}", forward, floating_point_operations=4.0 * B * H * T * T * D)
+    backward: dict[str, Callable[[], Work]] = {OURS: ours_backward}
+    backward |= {name: partial(theirs_backward, backend) for name, backend in BACKENDS.items()}
+    yield Row(f"sdpa backward {label}", backward, floating_point_operations=10.0 * B * H * T * T * D)
+
+
+def _second_order(dtype: torch.dtype, B: int, H: int, T: int, D: int) -> Iterator[Row]:
+    q, k, v, g, tq, tk, tv = _tensors(dtype, B, H, T, D)
+    label = f"{str(dtype)[6:]} B{B} H{H} T{T} M{T} D{D}"
+
+    def theirs_jvp(backend: SDPBackend) -> Work:
+        def call() -> object:
+            with sdpa_kernel(backend):
+                return torch.func.jvp(scaled_dot_product_attention, (q, k, v), (tq, tk, tv))
+
+        call()
+        return call
+
+    def theirs_hvp(backend: SDPBackend) -> Work:
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+
+        def call() -> object:
+            with sdpa_kernel(backend):
+                first = torch.autograd.grad(scaled_dot_product_attention(*leaves), leaves, g, create_graph=True)
+                return torch.autograd.grad(first, leaves, (tq, tk, tv))
+
+        call()
+        return call
+
+    jvp: dict[str, Callable[[], Work]] = {OURS: lambda: partial(kernels.jvp, q, k, v, tq, tk, tv)}
+    jvp |= {name: partial(theirs_jvp, backend) for name, backend in BACKENDS.items()}
+    yield Row(f"sdpa JVP {label}", jvp)
+    hvp: dict[str, Callable[[], Work]] = {OURS: lambda: partial(kernels.hvp, q, k, v, g, tq, tk, tv)}
+    hvp |= {name: partial(theirs_hvp, backend) for name, backend in BACKENDS.items()}
+    yield Row(f"sdpa exact HVP (forward and backward included) {label}", hvp)
+
+
+def _small(dtype: str) -> Case:
+    return Case("sdpa", {"B": 1, "H": 2, "T": 33, "M": 65, "D": 32, "Dv": 32}, dtype)
+
+
+def _certified() -> Row:
+    """Reading one VJP in balls, tracing apart."""
+    sample = build(_small("float32"), FAMILY.signature)
+    oracle = Oracle(FAMILY)
+    graph, args = oracle.graph(sample, Derivative.VJP), arguments(FAMILY, sample, Derivative.VJP)
+    return Row("certified reading of one SDPA VJP, 2x33x65x32", {OURS: lambda: lambda: certified.read(graph, args)})
+
+
+def _verdict_beside_gradcheck() -> Row:
+    """Forward and all VJPs of the shipped kernel, judged with tracing, against gradcheck on the same kernel."""
+    kernel = KERNELS[0]
+
+    def verdict() -> object:
+        sample = build(_small("float32"), FAMILY.signature)
+        evidence = Evidence(_small("float32"), sample, Subject(FAMILY, kernel), Oracle(FAMILY))
+        return [*evidence.compare(Derivative.FORWARD), *evidence.compare(Derivative.VJP)]
+
+    def gradcheck(fast: bool) -> Work:
+        sample = build(_small("float64"), FAMILY.signature)
+        leaves = [t.detach().requires_grad_() for t in sample.inputs.values()]
+        return lambda: torch.autograd.gradcheck(kernel.call, leaves, fast_mode=fast)
+
+    return Row(
+        "a verdict on the shipped kernel, B1 H2 T33 M65 D32: forward and all VJPs, tracing included",
+        {
+            OURS: lambda: verdict,
+            "gradcheck, fast mode": lambda: gradcheck(True),
+            "gradcheck, defaults": lambda: gradcheck(False),
+        },
+    )
