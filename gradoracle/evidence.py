@@ -18,11 +18,11 @@ from gradoracle.oracle import rounding
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.trace import trace
 from gradoracle.oracle.truth import Oracle, Truth, Unread, axes, names
-from gradoracle.rules import Allowance, exactly, judge, not_checked
+from gradoracle.relation import PROBES, Part, related
+from gradoracle.rules import Allowance, judge
 from gradoracle.subject import Subject, Tensors, Unavailable
 
 T = TypeVar("T")
-PROBES = 16
 
 
 class Evidence:
@@ -143,10 +143,7 @@ class Evidence:
         """What rounding explains of one tensor and how far its truth is known."""
         if algorithm is None and len(self.algorithms()) > 1:
             return self._widest([self.allowance(derivative, name, each) for each in self.algorithms()])
-        budget, truth = self.budgets(derivative, algorithm)[name], self.truths(derivative)[name]
-        return Allowance(
-            budget.sigma, budget.errors, budget.worst, budget.floor, budget.overflow, truth.radius, truth.undecided
-        )
+        return _allowance(self.budgets(derivative, algorithm)[name], self.truths(derivative)[name])
 
     def compare(self, derivative: Derivative, got: Tensors | None = None) -> Iterator[Finding]:
         """One Finding for each tensor of a derivative against its truth."""
@@ -191,19 +188,54 @@ class Evidence:
                 return preset.name
         return ""
 
+    def part(self, derivative: Derivative, name: str) -> Part:
+        """One of the kernel's tensors with its truth and what rounding explains, for ``relate``."""
+        got, true = self.tensors(derivative)[name], self.truths(derivative)[name].value
+        return Part(name, got, true, self.allowance(derivative, name))
+
+    def define(
+        self,
+        key: str,
+        program: Callable[..., Sequence[Tensor]],
+        args: Sequence[Tensor],
+        output_dtypes: Sequence[str] | None = None,
+    ) -> list[tuple[Truth, Allowance]]:
+        """Truth and allowance of what another program gives: tensors that are no derivative of the family's definition.
+
+        Args:
+            key: kept under it.
+            program: the mathematics, of float64 tensors; must be traceable.
+            args: exactly what the kernel is given.
+            output_dtypes: the format that the kernel stores each result in; default the contract's ``output``.
+
+        Raises:
+            Unavailable: the reading that was asked for cannot be had.
+        """
+
+        def read() -> list[tuple[Truth, Allowance]]:
+            exact = [a.detach().to("cpu", torch.float64).contiguous() for a in args]
+            graph = trace(program, *exact)
+            budgets = rounding.budgets(
+                graph, exact, self.contract, probes=PROBES, worst=not self.continuous, output_dtypes=output_dtypes
+            )
+            try:
+                truths = self.oracle.read(graph, exact, budgets, self.contract)
+            except Unread as error:
+                raise Unavailable(str(error)) from None
+            return [(t, _allowance(b, t)) for t, b in zip(truths, budgets, strict=True)]
+
+        return self._once(f"define {key}", read)
+
     def relate(
         self,
         name: str,
         expression: Callable[..., Tensor],
-        parts: Sequence[tuple[Evidence, Derivative, str]],
+        parts: Sequence[Part | tuple[Evidence, Derivative, str]],
         *,
         scale: Callable[..., Tensor],
         constants: Sequence[Tensor] = (),
     ) -> Finding:
         """Judge a law among the kernel's own tensors: ``expression(*tensors, *constants)`` is 0 in exact arithmetic.
-
-        Its budget is the rounding reading of the expression itself, read in float64 with each tensor carrying the error
-        that its own budget allows, probes included (so errors that are shared stay shared).
 
         Args:
             name: what the two sides are.
@@ -212,41 +244,8 @@ class Evidence:
             scale: the size of either side, for the sensitivity; same arguments.
             constants: exact float64 tensors that the expression takes after the parts.
         """
-        got, true, carried = [], [], []
-        for evidence, derivative, tensor in parts:
-            budget = evidence.allowance(derivative, tensor)
-            got.append(evidence.tensors(derivative)[tensor].detach().to("cpu", torch.float64))
-            true.append(evidence.truths(derivative)[tensor].value)
-            radius = 0.0 if budget.radius is None else budget.radius
-            worst = None if budget.worst is None else budget.worst + radius
-            carried.append((budget.sigma**2 + radius**2, worst, budget.errors))
-        exact = [c.to(torch.float64) for c in constants]
-        lost = [not t.isfinite().all() for t in got]
-        if any(lost):
-            bad = [f"{part[2]}" for part, is_lost in zip(parts, lost, strict=True) if is_lost]
-            if all(t.isfinite().all() for t in true):
-                return exactly(name, True, f"{', '.join(bad)} holds non-finite values where the truth is finite")
-            return not_checked(name, f"{', '.join(bad)} is not finite")
-        graph = trace(lambda *tensors: (expression(*tensors),), *true, *exact)
-        none = [(torch.zeros_like(c), torch.zeros_like(c), None) for c in exact]
-        (budget_of_law,) = rounding.budgets(
-            graph,
-            [*true, *exact],
-            PRESETS["float64"],
-            probes=PROBES,
-            worst=not self.continuous,
-            input_errors=[*carried, *none],
-        )
-        residual = expression(*got, *exact)
-        allowance = Allowance(budget_of_law.sigma, budget_of_law.errors, budget_of_law.worst, budget_of_law.floor)
-        return judge(
-            name,
-            residual,
-            torch.zeros_like(residual),
-            allowance,
-            continuous=self.continuous,
-            scale=scale(*got, *exact),
-        )
+        known = [part if isinstance(part, Part) else part[0].part(part[1], part[2]) for part in parts]
+        return related(name, expression, known, scale=scale, constants=constants, continuous=self.continuous)
 
     def _widest(self, allowances: Sequence[Allowance]) -> Allowance:
         """Element by element the widest of several; the null of a bias from the one that is widest in the middle."""
@@ -276,3 +275,10 @@ class _Raised:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+def _allowance(budget: Budget, truth: Truth) -> Allowance:
+    """What rounding explains of one tensor and how far its truth is known."""
+    return Allowance(
+        budget.sigma, budget.errors, budget.worst, budget.floor, budget.overflow, truth.radius, truth.undecided
+    )

@@ -22,7 +22,7 @@ FLOORS = (
     {"report", "environment", "script"},
     {"kernel", "property", "family"},
     {"oracle"},
-    {"subject", "evidence"},
+    {"relation", "subject", "evidence"},
     {"request", "situations", "strategies", "target"},
     {"examine", "tally"},
     {"check", "bench"},

@@ -6,7 +6,7 @@ Graphs are traced once per shape, options and derivative and kept.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,14 +122,23 @@ class Oracle:
         """
         args = arguments(self.family, sample, derivative)
         graph, keys = self.graph(sample, derivative), self._graph_names(sample, derivative)
+        return dict(zip(keys, self.read(graph, args, [budgets[key] for key in keys], contract), strict=True))
+
+    def read(self, graph: Graph, args: Sequence[Tensor], budgets: Sequence[Budget], contract: Contract) -> list[Truth]:
+        """The truth of each output of any graph, in the reading that was asked for.
+
+        Raises:
+            Unread: that reading cannot be had (python-flint missing, too many operations).
+        """
         reading = self.reading
         if reading == "auto":
             reading = "certified" if contract.dtype == "float64" else "float64"
         if reading == "float64":
-            return {
-                key: Truth(value, _float64_radius(budgets[key], contract), "float64")
-                for key, value in zip(keys, float64.read(graph, args), strict=True)
-            }
+            values = float64.read(graph, args)
+            return [
+                Truth(value, _float64_radius(budget, contract), "float64")
+                for value, budget in zip(values, budgets, strict=True)
+            ]
         operations = certified.cost(graph)
         if operations > self.certified_operations:
             raise Unread(f"the {reading} reading would take {operations:.1e} operations on this case")
@@ -137,17 +146,10 @@ class Oracle:
             missing = certified.unavailable()
             if missing:
                 raise Unread(missing)
-            wanted = [budgets[key].sigma * TRUTH_SHARE for key in keys]
-            balls = certified.certify(graph, args, wanted)
-            return {
-                key: Truth(ball.high, ball.radius, "certified", ball.low, ball.undecided)
-                for key, ball in zip(keys, balls, strict=True)
-            }
-        values = multiprecision.read(graph, args, digits=60)
-        return {
-            key: Truth(value.high, value.high.abs() * 1e-30, "mpmath", value.low)
-            for key, value in zip(keys, values, strict=True)
-        }
+            balls = certified.certify(graph, args, [budget.sigma * TRUTH_SHARE for budget in budgets])
+            return [Truth(ball.high, ball.radius, "certified", ball.low, ball.undecided) for ball in balls]
+        numbers = multiprecision.read(graph, args, digits=60)
+        return [Truth(number.high, number.high.abs() * 1e-30, "mpmath", number.low) for number in numbers]
 
     def _graph_names(self, sample: Sample, derivative: Derivative) -> tuple[str, ...]:
         own = names(self.family, derivative, sample)

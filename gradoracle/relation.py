@@ -1,0 +1,93 @@
+"""Relation: a law among tensors that a kernel gave, each with the error that its own budget allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradoracle.contract import EXACT, PRESETS
+from gradoracle.finding import Finding
+from gradoracle.oracle import rounding
+from gradoracle.oracle.trace import Graph, trace
+from gradoracle.rules import Allowance, exactly, judge, not_checked
+
+PROBES = 16
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of a kernel: what it gave, what is true (float64, same shape), and what rounding explains."""
+
+    name: str
+    got: Tensor
+    true: Tensor
+    allowance: Allowance
+
+    @property
+    def carried(self) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What it may err by, as the rounding reading takes the errors of an input."""
+        own = self.allowance
+        radius = torch.zeros_like(own.sigma) if own.radius is None else own.radius
+        return own.sigma.square() + radius.square(), None if own.worst is None else own.worst + radius, own.errors
+
+
+def related(
+    name: str,
+    expression: Callable[..., Tensor],
+    parts: Sequence[Part],
+    *,
+    scale: Callable[..., Tensor],
+    constants: Sequence[Tensor] = (),
+    continuous: bool,
+) -> Finding:
+    """Judge ``expression(*tensors, *constants)``, which is 0 in exact arithmetic.
+
+    Its budget: the errors of the parts carried through the expression (probes included, so that shared errors stay
+    shared), and the roundings of the expression itself, which is evaluated in float64.
+
+    Args:
+        name: what the two sides are.
+        expression: of float64 tensors; must be traceable.
+        parts: the kernel's tensors, in the order of the expression's arguments.
+        scale: the size of either side, for the sensitivity; same arguments.
+        constants: exact float64 tensors that the expression takes after the parts.
+        continuous: whether rule 1a or 1b of the verdict applies.
+    """
+    got = [part.got.detach().to("cpu", torch.float64) for part in parts]
+    true = [part.true for part in parts]
+    exact = [constant.detach().to("cpu", torch.float64) for constant in constants]
+    lost = [part for part, tensor in zip(parts, got, strict=True) if not tensor.isfinite().all()]
+    if lost:
+        names = ", ".join(part.name for part in lost)
+        excused = any(part.allowance.overflow is not None for part in lost)
+        if excused or not all(tensor.isfinite().all() for tensor in true):
+            return not_checked(name, f"{names} is not finite")
+        return exactly(name, True, f"{names} holds non-finite values where the truth is finite")
+    if not all(tensor.isfinite().all() for tensor in true):
+        return not_checked(name, "the truth is not finite")
+    graph = trace(lambda *tensors: (expression(*tensors),), *true, *exact)
+    allowance = _allowance(graph, true, exact, [part.carried for part in parts], worst=not continuous)
+    residual = expression(*got, *exact)
+    return judge(
+        name,
+        residual,
+        torch.zeros_like(residual),
+        allowance,
+        continuous=continuous,
+        scale=scale(*got, *exact),
+    )
+
+
+def _allowance(
+    graph: Graph, true: list[Tensor], exact: list[Tensor], carried: list[rounding.InputError], *, worst: bool
+) -> Allowance:
+    args = [*true, *exact]
+    errors = [*carried, *([None] * len(exact))]
+    (budget,) = rounding.budgets(graph, args, EXACT, probes=PROBES, worst=worst, input_errors=errors)
+    (own,) = rounding.budgets(graph, args, PRESETS["float64"], probes=0, worst=worst)
+    sigma = torch.hypot(budget.sigma, own.sigma)
+    bound = budget.worst + own.worst if budget.worst is not None and own.worst is not None else None
+    return Allowance(sigma, budget.errors, bound, budget.floor)
