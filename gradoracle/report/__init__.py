@@ -1,0 +1,36 @@
+"""Views of a report: text for a terminal, json, JUnit XML. None of them recomputes anything."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from gradoracle.verdict import Report
+
+FORMATS = ("terminal", "json", "junit")
+
+
+def render(reports: Report | Sequence[Report], format: str, *, width: int | None = None, color: bool = False) -> str:
+    """One or several reports in one of ``FORMATS``.
+
+    Args:
+        reports: of one run; several for ``gradoracle check all``.
+        format: terminal, json or junit.
+        width: columns of the terminal format; default 120.
+        color: whether the terminal format may use escape sequences.
+
+    Raises:
+        ValueError: an unknown format.
+    """
+    several = [reports] if isinstance(reports, Report) else list(reports)
+    if format not in FORMATS:
+        raise ValueError(f"format {format!r} is unknown; wanted one of {', '.join(FORMATS)}")
+    view = importlib.import_module(f"gradoracle.report.{format}")
+    text: str = view.render(several, width=width, color=color) if format == "terminal" else view.render(several)
+    return text
+
+
+def exit_code(reports: Sequence[Report]) -> int:
+    """Of several reports together: 1 where anything is violated, else 4 where anything is inconclusive, else 0."""
+    codes = {report.exit_code for report in reports}
+    return next((code for code in (1, 4) if code in codes), 0 if codes else 4)

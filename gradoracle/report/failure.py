@@ -1,0 +1,152 @@
+"""Failure: the verdicts that one fault has broken, told by the most specific of its laws."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gradoracle.finding import Finding, Outcome
+from gradoracle.verdict import Report, Status, Verdict
+
+_MOST_TENSORS = 4  # of one counterexample that are told in full
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Verdicts that share a wrong tensor with the same pattern (or a crash of the same kind); ``lead`` tells it."""
+
+    lead: Verdict
+    others: tuple[Verdict, ...]
+
+
+def failures(report: Report) -> list[Failure]:
+    """The violated and crashed verdicts of a report, one Failure a fault; most specific laws first."""
+    groups: list[tuple[set[tuple[str, ...]], list[Verdict]]] = []
+    for verdict in report.verdicts:
+        if verdict.status not in (Status.VIOLATED, Status.CRASHED):
+            continue
+        marks, members = _marks(verdict), [verdict]
+        for group in [group for group in groups if group[0] & marks]:
+            groups.remove(group)
+            marks, members = marks | group[0], group[1] + members
+        groups.append((marks, members))
+    order = {id(verdict): position for position, verdict in enumerate(report.verdicts)}
+    found = []
+    for _, members in groups:
+        lead, *others = sorted(members, key=lambda verdict: (-verdict.rank, order[id(verdict)]))
+        found.append(Failure(lead, tuple(others)))
+    return sorted(found, key=lambda failure: (-failure.lead.rank, order[id(failure.lead)]))
+
+
+def tell(verdict: Verdict) -> list[tuple[str, str]]:
+    """A violated or crashed verdict as (label, text) lines: law, tensors, worst elements, patterns, case, replay."""
+    lines = [("law", verdict.statement)] if verdict.statement else []
+    counterexample = verdict.counterexample
+    if counterexample is None:
+        return [*lines, ("case", "none was kept")]
+    wrong = [finding for finding in counterexample.findings if finding.outcome is Outcome.VIOLATED]
+    for finding in wrong[:_MOST_TENSORS]:
+        lines += _tell_finding(finding)
+    if len(wrong) > _MOST_TENSORS:
+        lines.append(("", f"and {len(wrong) - _MOST_TENSORS} more tensors: {_names(wrong[_MOST_TENSORS:])}"))
+    if counterexample.message:
+        lines.append(("crash" if verdict.status is Status.CRASHED else "note", counterexample.message))
+    lines += [("note", note) for note in verdict.notes]
+    lines.append(("case", counterexample.case))
+    shrunk = [part for part in (counterexample.shrink_note, _shrunk_from(counterexample.shrunk_from)) if part]
+    if shrunk:
+        lines.append(("shrunk", "; ".join(shrunk)))
+    lines.append(("replay", f"gradoracle replay {shlex.quote(counterexample.case)}"))
+    return lines
+
+
+def headline(verdict: Verdict) -> str:
+    """One line: status, law, kernel, dtype, and on how many cases."""
+    return f"{verdict.status.value} {verdict.law} of {verdict.kernel} in {verdict.dtype} on {extent(verdict)}"
+
+
+def extent(verdict: Verdict) -> str:
+    """On how many of its cases a verdict fails."""
+    failing = verdict.cases_crashed if verdict.status is Status.CRASHED else verdict.cases_violated
+    if failing == 0:
+        return f"all of its {cases(verdict)} cases together"
+    return f"{failing} of {cases(verdict)} cases"
+
+
+def cases(verdict: Verdict) -> int:
+    """The cases that a law applied to."""
+    return (
+        verdict.cases_held
+        + verdict.cases_violated
+        + verdict.cases_crashed
+        + verdict.cases_refused
+        + verdict.cases_not_checked
+    )
+
+
+def also(others: Sequence[Verdict]) -> str:
+    """The other laws that one fault has broken, each with its dtypes."""
+    dtypes: dict[str, list[str]] = {}
+    for verdict in others:
+        dtypes.setdefault(verdict.law, []).append(verdict.dtype)
+    return ", ".join(f"{law} ({', '.join(dict.fromkeys(names))})" for law, names in dtypes.items())
+
+
+def number(value: float) -> str:
+    """A float as a person reads it, with all the digits of a float32."""
+    return f"{value:.9g}"
+
+
+def printable(text: str) -> str:
+    """Text that changes nothing of a terminal: what a kernel raised may hold anything."""
+    return re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
+
+
+def _tell_finding(finding: Finding) -> Iterable[tuple[str, str]]:
+    rule = f"[{finding.rule}] " if finding.rule else ""
+    ratio = f"; {finding.error:.3g} times its budget" if math.isfinite(finding.error) else ""
+    yield finding.tensor, f"{rule}{finding.message or 'is wrong'}{ratio}"
+    worst = finding.worst
+    if worst is not None:
+        place = f"[{', '.join(map(str, worst.index))}]" if worst.index else ""
+        values = "" if math.isnan(worst.got) and math.isnan(worst.true) else _values(worst.got, worst.true)
+        sigma = f"error {worst.error_in_sigma:.3g} sigma" if math.isfinite(worst.error_in_sigma) else ""
+        yield (
+            "worst",
+            ", ".join(part for part in (f"at {place}" if place else "", values, sigma) if part) or "everywhere",
+        )
+    if finding.pattern:
+        yield "pattern", finding.pattern
+
+
+def _values(got: float, true: float) -> str:
+    return f"got {number(got)}, true {number(true)}"
+
+
+def _shrunk_from(case: str) -> str:
+    return f"first seen on: {case}" if case else ""
+
+
+def _names(findings: Iterable[Finding]) -> str:
+    return ", ".join(finding.tensor for finding in findings)
+
+
+def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
+    """What two verdicts must share to be one fault; numbers in a pattern depend on the case and are left out."""
+    counterexample = verdict.counterexample
+    if counterexample is None:
+        return {(verdict.kernel, verdict.law)}
+    if verdict.status is Status.CRASHED:
+        return {(verdict.kernel, "crashed", _without_numbers(counterexample.message))}
+    wrong = [finding for finding in counterexample.findings if finding.outcome is Outcome.VIOLATED]
+    marks: set[tuple[str, ...]] = {
+        (verdict.kernel, finding.tensor, _without_numbers(finding.pattern)) for finding in wrong
+    }
+    return marks or {(verdict.kernel, verdict.law)}
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"\d[\d.e+-]*", "#", text)

@@ -1,0 +1,78 @@
+"""Reports as JUnit XML: a test case for each law, kernel and dtype."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+
+from gradoracle.report.failure import headline, tell
+from gradoracle.verdict import Report, Status, Verdict
+
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+CONCLUSIVE = "the_run_is_conclusive"  # a test case of its own, so that a run which checked too little is not green
+
+
+def render(reports: Sequence[Report]) -> str:
+    """The reports of a run as one XML document with a suite each.
+
+    Violated is a failure, crashed an error, refused and not checked are skipped with their reasons.
+    """
+    root = ElementTree.Element("testsuites", name="gradoracle")
+    for report in reports:
+        root.append(_suite(report))
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(report: Report) -> ElementTree.Element:
+    suite = ElementTree.Element("testsuite", name=_clean(f"gradoracle {report.target}"), time=f"{report.seconds:.3f}")
+    properties = ElementTree.SubElement(suite, "properties")
+    facts = {"device": report.device, "seed": str(report.seed), "cases": f"{report.cases_run}/{report.cases_planned}"}
+    facts |= {f"contract {dtype}": preset for dtype, preset in report.contracts.items()}
+    for name, value in {**facts, **report.environment}.items():
+        ElementTree.SubElement(properties, "property", name=_clean(name), value=_clean(value))
+    for verdict in report.verdicts:
+        suite.append(_test(report, verdict))
+    suite.append(_conclusive(report))
+    for attribute, tags in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(attribute, str(len(suite.findall(f"testcase/{tags}"))))
+    suite.set("tests", str(len(suite.findall("testcase"))))
+    return suite
+
+
+def _test(report: Report, verdict: Verdict) -> ElementTree.Element:
+    test = ElementTree.Element(
+        "testcase",
+        classname=_clean(f"{report.family}.{verdict.kernel}"),
+        name=_clean(f"{verdict.law}[{verdict.dtype}]"),
+        time="0",
+    )
+    if verdict.status in (Status.VIOLATED, Status.CRASHED):
+        tag = "failure" if verdict.status is Status.VIOLATED else "error"
+        text = "\n".join(f"{label}: {line}" if label else line for label, line in tell(verdict))
+        outcome = ElementTree.SubElement(test, tag, type=verdict.status.value, message=_clean(headline(verdict)))
+        outcome.text = _clean(text)
+    elif verdict.status in (Status.REFUSED, Status.NOT_CHECKED):
+        reasons = "; ".join(f"{reason} ({count} cases)" for reason, count in verdict.reasons.items())
+        ElementTree.SubElement(
+            test,
+            "skipped",
+            type=verdict.status.value,
+            message=_clean(f"{verdict.status.value}: {reasons or 'no case'}"),
+        )
+    return test
+
+
+def _conclusive(report: Report) -> ElementTree.Element:
+    test = ElementTree.Element("testcase", classname=_clean(report.family), name=CONCLUSIVE, time="0")
+    reasons = report.inconclusive()
+    if reasons:
+        error = ElementTree.SubElement(test, "error", type="inconclusive", message=_clean(reasons[0]))
+        error.text = _clean("\n".join(reasons))
+    return test
+
+
+def _clean(text: str) -> str:
+    """Text without the characters that no XML document may hold."""
+    return _NOT_XML.sub("\ufffd", text)

@@ -1,0 +1,249 @@
+"""Reports as text to read at a glance: a table of laws and dtypes, failures in full, and what was not checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from io import StringIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gradoracle.report import exit_code
+from gradoracle.report.failure import also, cases, extent, failures, printable, tell
+from gradoracle.verdict import Report, Status, Verdict
+
+WIDTH = 120
+_LABEL = 9  # columns of a label
+_MOST_REASONS, _MOST_MARKS = 12, 8
+_STYLES = {
+    Status.HOLDS: "green",
+    Status.VIOLATED: "bold red",
+    Status.CRASHED: "bold red",
+    Status.REFUSED: "yellow",
+    Status.NOT_CHECKED: "yellow",
+}
+
+
+def render(reports: Sequence[Report], *, width: int | None = None, color: bool = False) -> str:
+    """The reports of a run, one below the other, and one line on all of them where there are several."""
+    file = StringIO()
+    console = Console(
+        file=file,
+        width=width or WIDTH,
+        force_terminal=color,
+        color_system="auto" if color else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    for report in reports:
+        _report(console, report)
+    if len(reports) > 1:
+        names = {0: "hold", 1: "violated", 4: "inconclusive"}
+        each = ", ".join(f"{report.target}: {names[report.exit_code]}" for report in reports)
+        code = exit_code(reports)
+        console.print(
+            Text(f"{len(reports)} targets: {each} (exit code {code})", "bold green" if code == 0 else "bold red")
+        )
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def _report(console: Console, report: Report) -> None:
+    _header(console, report)
+    if report.verdicts:
+        console.print(_table(report))
+    _failures(console, report)
+    _not_checked(console, report)
+    _refusals(console, report)
+    _situations(console, report)
+    _notes(console, report)
+    _end(console, report)
+
+
+def _header(console: Console, report: Report) -> None:
+    contracts = ", ".join(f"{dtype} as {preset}" for dtype, preset in report.contracts.items()) or "none"
+    console.print(
+        Text.assemble(("gradoracle ", "bold"), (printable(report.target), "bold cyan"), f"  family {report.family}")
+    )
+    kernels = "kernel" if len(report.kernels) == 1 else "kernels"
+    _line(console, kernels, ", ".join(report.kernels))
+    gpu = report.environment.get("gpu") or report.environment.get("cpu", "")
+    _line(console, "device", f"{report.device}{f' ({gpu})' if gpu else ''}, seed {report.seed}")
+    _line(console, "contract", contracts)
+    console.print()
+
+
+def _table(report: Report) -> Table:
+    """A row for each law and kernel, a column for each dtype."""
+    dtypes = list(dict.fromkeys(verdict.dtype for verdict in report.verdicts))
+    several = len({verdict.kernel for verdict in report.verdicts}) > 1
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    table.add_column("law", overflow="fold", ratio=1)
+    if several:
+        table.add_column("kernel", overflow="fold")
+    for dtype in dtypes:
+        table.add_column(f"{dtype}\ncases  worst  b/t", no_wrap=True)
+    rows: dict[tuple[str, str], dict[str, Verdict]] = {}
+    for verdict in report.verdicts:
+        rows.setdefault((verdict.law, verdict.kernel), {})[verdict.dtype] = verdict
+    for (law, kernel), row in rows.items():
+        cells = [_cell(row[dtype]) if dtype in row else Text("") for dtype in dtypes]
+        table.add_row(law, *([kernel] if several else []), *cells)
+    table.caption = "worst: largest error in sigma; b/t: median budget / |truth|, the sensitivity"
+    table.caption_justify = "left"
+    return table
+
+
+def _cell(verdict: Verdict) -> Text:
+    style = _STYLES[verdict.status]
+    if verdict.status is Status.HOLDS:
+        of = cases(verdict)
+        ran = str(of) if verdict.cases_held == of else f"{verdict.cases_held}/{of}"
+        sigma = f"{verdict.worst_in_sigma:.1f}σ" if verdict.worst_in_sigma else ""
+        return Text(f"✓ {ran:<4} {sigma:>5} {_short(verdict.sensitivity):>5}".rstrip(), style)
+    if verdict.status in (Status.VIOLATED, Status.CRASHED):
+        failing = verdict.cases_violated if verdict.status is Status.VIOLATED else verdict.cases_crashed
+        count = f" {failing}/{cases(verdict)}" if failing else ""
+        return Text(f"✗ {verdict.status.value}{count}", style)
+    return Text(f"- {verdict.status.value}", style)
+
+
+def _failures(console: Console, report: Report) -> None:
+    for failure in failures(report):
+        lead = failure.lead
+        title = f"✗ {lead.status.value.upper()}  {lead.law}"
+        console.print()
+        console.print(Text.assemble((title, "bold red"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}"))
+        for label, text in tell(lead):
+            _line(console, label, text, whole=label in ("case", "replay", "shrunk"))
+        if failure.others:
+            laws = len({verdict.law for verdict in failure.others} - {lead.law})
+            more = (
+                f"{laws} more {'law shows' if laws == 1 else 'laws show'} the same fault: " if laws else "the same in "
+            )
+            _line(console, "also", f"{more}{also(failure.others)}")
+
+
+def _not_checked(console: Console, report: Report) -> None:
+    """Reasons why cases were refused or not checked, each with its cases and laws."""
+    counts: dict[tuple[str, str], int] = {}
+    laws: dict[tuple[str, str], dict[str, None]] = {}
+    for verdict in report.verdicts:
+        for reason, count in verdict.reasons.items():
+            key = (Status.REFUSED.value if verdict.status is Status.REFUSED else Status.NOT_CHECKED.value, reason)
+            counts[key] = counts.get(key, 0) + count
+            laws.setdefault(key, {})[verdict.law] = None
+    if not counts:
+        return
+    console.print()
+    console.print(Text("not checked", "bold yellow"))
+    ranked = sorted(counts, key=lambda key: -counts[key])
+    for key in ranked[:_MOST_REASONS]:
+        names = list(laws[key])
+        who = names[0] if len(names) == 1 else f"{len(names)} laws, {names[0]} among them"
+        _line(console, str(counts[key]), f"{key[1]} ({who})")
+    if len(ranked) > _MOST_REASONS:
+        _line(console, "", f"and {len(ranked) - _MOST_REASONS} more reasons (all are in --format json)")
+
+
+def _refusals(console: Console, report: Report) -> None:
+    for message, marks in list(report.refusals.items())[:_MOST_REASONS]:
+        console.print()
+        console.print(Text(f"refused: {printable(message)}", "yellow"))
+        ranked = sorted(marks.items(), key=lambda mark: -mark[1])
+        text = ", ".join(f"{mark} x{count}" for mark, count in ranked[:_MOST_MARKS])
+        _line(console, "where", text + (", ..." if len(ranked) > _MOST_MARKS else ""))
+
+
+def _situations(console: Console, report: Report) -> None:
+    """Every situation with its cases; those below their minimum in red, with the minimum."""
+    names = list(dict.fromkeys([*report.situations_wanted, *report.situations]))
+    if not names:
+        return
+    entries, missed = [], 0
+    for name in names:
+        have, wanted = report.situations.get(name, 0), report.situations_wanted.get(name, 0)
+        if have < wanted:
+            missed += 1
+            entries.append(Text(f"{name}: {have} of {wanted} wanted", "bold red"))
+        else:
+            entries.append(Text(f"{name}: {have}"))
+    console.print()
+    below = f", {missed} below the minimum" if missed else ""
+    console.print(Text(f"situations: {len(names) - missed} of {len(names)} covered{below}", "bold"))
+    console.print(Text("  ").append_text(Text("; ").join(entries)))
+
+
+def _notes(console: Console, report: Report) -> None:
+    collected: dict[str, list[str]] = {}
+    for verdict in report.verdicts:
+        if verdict.status not in (Status.VIOLATED, Status.CRASHED):  # those tell their notes themselves
+            for note in verdict.notes:
+                collected.setdefault(note, []).append(f"{verdict.law} {verdict.dtype}")
+    notes = [note for note in report.notes if not note.startswith("inconclusive: ")]
+    notes += [f"{note} ({_few(who)})" for note, who in collected.items()]
+    if notes:
+        console.print()
+    for note in notes:
+        _line(console, "note", note)
+
+
+def _end(console: Console, report: Report) -> None:
+    counts = {status: sum(verdict.status is status for verdict in report.verdicts) for status in Status}
+    shown = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
+    stopped = "" if report.cases_run >= report.cases_planned else f" of {report.cases_planned} planned"
+    console.print()
+    console.print(
+        Text(
+            f"{report.laws_checked} laws checked on {report.cases_run}{stopped} cases in {report.seconds:.1f} s; "
+            f"{len(report.verdicts)} verdicts: {shown or 'none'}"
+        )
+    )
+    reasons = report.inconclusive()
+    code = report.exit_code
+    if code == 0:
+        console.print(Text(f"✓ {report.target}: every checked property holds (exit code 0)", "bold green"))
+    elif code == 1:
+        faults = failures(report)
+        count = f"{len(faults)} {'fault' if len(faults) == 1 else 'faults'}"
+        broken = len({failure.law for fault in faults for failure in (fault.lead, *fault.others)})
+        console.print(
+            Text(
+                f"✗ {report.target}: {count}, {broken} {'law' if broken == 1 else 'laws'} broken (exit code 1)",
+                "bold red",
+            )
+        )
+    else:
+        console.print(Text(f"? {report.target}: inconclusive (exit code 4)", "bold yellow"))
+    for reason in reasons:
+        _line(console, "because" if code == 4 else "besides", reason.removeprefix("inconclusive: "))
+
+
+def _line(console: Console, label: str, text: str, whole: bool = False) -> None:
+    """A label and its text; ``whole`` text is never broken, so that it can be copied."""
+    label, text = printable(label), printable(text)
+    head = Text(f"  {label:<{_LABEL - 1}} ", "dim" if label else "")
+    if whole or len(label) >= _LABEL:
+        console.print(head.append_text(Text(text, "not dim")), soft_wrap=whole)
+        return
+    table = Table.grid(padding=0)
+    table.add_column(width=_LABEL + 2, no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(head, Text(text))
+    console.print(table)
+
+
+def _few(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _short(value: float | None) -> str:
+    """A number in five columns, such as 2e-6."""
+    if value is None:
+        return ""
+    mantissa, _, exponent = f"{value:.0e}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa

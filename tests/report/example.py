@@ -1,0 +1,123 @@
+"""Reports by hand, for the tests of their views: one of each kind of verdict, and strings that are awkward."""
+
+from __future__ import annotations
+
+import math
+
+from gradoracle.finding import Finding, Outcome, Worst
+from gradoracle.verdict import Counterexample, Report, Status, Verdict
+
+CASE = "gradoracle-case/1 sdpa cpu float32 B=1 H=1 T=65 M=1 D=1 q=normal:1"
+
+
+def holding(law: str = "forward_matches_the_oracle", dtype: str = "float32") -> Verdict:
+    return Verdict(
+        law, "triton_sdpa", dtype, Status.HOLDS, cases_held=42, worst_error=0.4, worst_in_sigma=3.14, sensitivity=2.1e-6
+    )
+
+
+def wrong(tensor: str = "dq", pattern: str = "only rows >= 64 of dim T") -> Finding:
+    worst = Worst((0, 0, 64, 0), 0.5, 0.25, 34.125)
+    message = "1 of 65 elements are further out than rounding explains"
+    return Finding(
+        tensor, Outcome.VIOLATED, "local", 4.25, 34.125, 1e-6, message, worst, pattern, elements=65
+    )  # fmt: skip
+
+
+def violated(law: str = "vjp_matches_the_oracle", dtype: str = "float32", rank: int = 5, *findings: Finding) -> Verdict:
+    return Verdict(
+        law,
+        "triton_sdpa",
+        dtype,
+        Status.VIOLATED,
+        cases_held=39,
+        cases_violated=3,
+        worst_error=4.25,
+        worst_in_sigma=34.125,
+        sensitivity=1e-6,
+        counterexample=Counterexample(
+            CASE, findings or (wrong(),), CASE.replace("T=65", "T=777"), message="holds under tf32"
+        ),
+        statement="Each gradient agrees with the definition's VJP.",
+        rank=rank,
+    )
+
+
+def crashed() -> Verdict:
+    return Verdict(
+        "hvp_matches_the_oracle",
+        "triton_sdpa",
+        "bfloat16",
+        Status.CRASHED,
+        cases_crashed=2,
+        cases_held=40,
+        counterexample=Counterexample(CASE, (), message="hvp: killed by signal 11 (segmentation fault)"),
+    )
+
+
+def refused() -> Verdict:
+    return Verdict(
+        "forward_matches_the_oracle",
+        "triton_sdpa",
+        "float16",
+        Status.REFUSED,
+        cases_refused=42,
+        reasons={"D must be a multiple of 16, got 7 [see docs]": 42},
+    )
+
+
+def not_checked() -> Verdict:
+    reasons = {"needs a GPU": 30, "budget too wide": 12}
+    return Verdict("second_device", "triton_sdpa", "float32", Status.NOT_CHECKED, cases_not_checked=42, reasons=reasons)
+
+
+def report(*verdicts: Verdict, **fields: object) -> Report:
+    made = Report(
+        "sdpa",
+        "sdpa",
+        ["triton_sdpa"],
+        "cpu",
+        7,
+        {"float32": "ieee32", "bfloat16": "bf16"},
+        {"python": "3.11.7", "cpu": "a processor, 2 cores"},
+        list(verdicts),
+        {"T < M": 12, "a tail in T": 9},
+        {"T < M": 3},
+        126,
+        126,
+        93.25,
+    )
+    for name, value in fields.items():
+        assert hasattr(made, name)
+        setattr(made, name, value)
+    return made
+
+
+def everything() -> Report:
+    """One of each, with values that JSON and XML lack and text that is markup somewhere."""
+    exact = Finding(
+        "dk",
+        Outcome.VIOLATED,
+        "exact",
+        math.inf,
+        math.inf,
+        None,
+        "[bold]is not finite[/bold] & <NaN> \x00\x1b[31m \ud800",
+        Worst((0,), math.nan, -math.inf, math.inf),
+    )
+    made = report(
+        holding(),
+        violated(),
+        violated("adjoint_identity", "float32", 2, wrong("<g, J t> - <J^T g, t>", "")),
+        violated("vjp_is_linear", "bfloat16", 1, wrong(pattern="only rows >= 128 of dim T"), exact),
+        crashed(),
+        refused(),
+        not_checked(),
+    )
+    made.verdicts[0].notes.append("gives away accuracy against 'definition': o on 3 cases")
+    made.situations_wanted["T > 100 000"] = 1
+    made.refusals = {"D must be a multiple of 16, got 7 [see docs]": {"dtype=float16": 42, "D=7": 3}}
+    made.notes = ["the signature of f cannot be read", "inconclusive: dq was decided on no float16 case"]
+    made.interrupted = "interrupted after 100 of 126 cases"
+    made.cases_run = 100
+    return made

@@ -1,0 +1,61 @@
+"""The JUnit view: valid XML for any text, and never green where the run is not."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+from example import CASE, everything, holding, report, violated
+
+from gradoracle.report import render
+from gradoracle.report.junit import CONCLUSIVE
+
+
+def suites(*reports: object) -> list[ElementTree.Element]:
+    return ElementTree.fromstring(render(list(reports), "junit").encode()).findall("testsuite")  # type: ignore[arg-type]
+
+
+def test_each_verdict_is_a_test_case_of_its_kind() -> None:
+    (suite,) = suites(everything())
+    kinds = {
+        f"{test.get('classname')} {test.get('name')}": [child.tag for child in test] for test in suite.iter("testcase")
+    }
+    assert kinds == {
+        "sdpa.triton_sdpa forward_matches_the_oracle[float32]": [],
+        "sdpa.triton_sdpa vjp_matches_the_oracle[float32]": ["failure"],
+        "sdpa.triton_sdpa adjoint_identity[float32]": ["failure"],
+        "sdpa.triton_sdpa vjp_is_linear[bfloat16]": ["failure"],
+        "sdpa.triton_sdpa hvp_matches_the_oracle[bfloat16]": ["error"],
+        "sdpa.triton_sdpa forward_matches_the_oracle[float16]": ["skipped"],
+        "sdpa.triton_sdpa second_device[float32]": ["skipped"],
+        f"sdpa {CONCLUSIVE}": ["error"],
+    }
+    assert [suite.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["8", "3", "2", "2"]
+
+
+def test_a_failure_holds_its_case_and_a_skip_its_reason() -> None:
+    (suite,) = suites(everything())
+    failure = suite.find("testcase/failure")
+    assert failure is not None and f"case: {CASE}" in str(failure.text) and "got 0.5, true 0.25" in str(failure.text)
+    reasons = [str(skip.get("message")) for skip in suite.iter("skipped")]
+    assert reasons == [
+        "refused: D must be a multiple of 16, got 7 [see docs] (42 cases)",
+        "not checked: needs a GPU (30 cases); budget too wide (12 cases)",
+    ]
+
+
+def test_a_green_run_has_no_failure_and_an_empty_one_does() -> None:
+    green, empty = suites(report(holding()), report())
+    assert (green.get("failures"), green.get("errors"), green.get("tests")) == ("0", "0", "2")
+    assert (empty.get("errors"), empty.get("tests")) == ("1", "1")
+    error = empty.find("testcase/error")
+    assert error is not None and error.get("message") == "nothing was checked"
+
+
+def test_any_text_gives_valid_xml() -> None:
+    awkward = "".join(map(chr, [*range(0x100), 0xD800, 0xFFFE, 0x1F600])) + "]]></failure>"
+    made = report(violated(), target=awkward)
+    made.verdicts[0].notes.append(awkward)
+    made.verdicts[0].law = awkward
+    (suite,) = suites(made)
+    failure = suite.find("testcase/failure")
+    assert failure is not None and "]]></failure>" in str(failure.text) and "\U0001f600" in str(failure.text)
