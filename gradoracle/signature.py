@@ -53,12 +53,12 @@ class Signature:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Every named dim in order of appearance, sums and constants left out."""
+        """Every named dim in order of appearance, also where it occurs in a sum only; constants left out."""
         found: dict[str, None] = {}
         for spec in (*self.inputs, *self.outputs):
-            for dim in spec.dims:
-                if dim.isidentifier():
-                    found.setdefault(dim)
+            for term in "+".join(spec.dims).split("+"):
+                if term.isidentifier():
+                    found.setdefault(term)
         return tuple(found)
 
     def input(self, name: str) -> TensorSpec:
@@ -130,6 +130,13 @@ def read_signature(
     if len(names) != len(read):
         raise TypeError(f"{name} returns {len(read)} tensors, but {len(names)} output names were given: {names}")
     specs = tuple(TensorSpec(n, part[0], part[1]) for n, part in zip(names, read, strict=True) if part is not None)
+    taken = [*(spec.name for spec in inputs), *(tangent_name(spec.name) for spec in inputs if spec.kind == "float")]
+    clash = {cotangent_name(spec.name) for spec in specs} & set(taken) or {n for n in taken if taken.count(n) > 1}
+    if clash:
+        raise TypeError(
+            f"{name} has an input named {min(clash)!r}, the name of the cotangent or tangent of another of its tensors "
+            "(d<output>, t<input>); rename one of them"
+        )
     return Signature(tuple(inputs), specs, tuple(option_specs))
 
 

@@ -1,0 +1,374 @@
+"""Case: one problem as plain values; Sample: its tensors.
+
+A case prints as one line, and the line builds the same bits on every machine::
+
+    case:1 sdpa cpu bfloat16 B=1 H=2 T=33 M=65 D=32 Dv=16 --causal=true q~normal:3/transposed do~ties seed=17
+
+In order: format version, target, device, dtype; ``family=NAME`` where the target does not name it; the dims; options as
+``--NAME=VALUE``; tensors as ``NAME~RECIPE/LAYOUT``; a block configuration; the seed. What is not named has its default:
+an option the definition's, a tensor ``normal`` (integers: ``index``) and ``contiguous``, an optional input is absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, unquote
+
+import torch
+from torch import Tensor
+
+from gradoracle import layouts, recipes
+from gradoracle.fields import Fields
+from gradoracle.signature import Signature, TensorSpec, cotangent_name, tangent_name
+
+VERSION = "case:1"
+_RESERVED = ("family", "blocks", "seed")
+_V = TypeVar("_V")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How one tensor is drawn: a recipe's text and a layout's name.
+
+    Raises:
+        ValueError: the recipe or the layout is unknown.
+    """
+
+    recipe: str = "normal"
+    layout: str = "contiguous"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "recipe", recipes.canonical(self.recipe))
+        layouts.layout(self.layout)
+
+    @property
+    def continuous(self) -> bool:
+        """Whether values are drawn from a continuous distribution and none is repeated by a stride of 0."""
+        return recipes.is_continuous(self.recipe) and not layouts.LAYOUTS[self.layout].repeats
+
+    def __str__(self) -> str:
+        return self.recipe if self.layout == "contiguous" else f"{self.recipe}/{self.layout}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem as plain values, hashable and the same on every machine.
+
+    Attributes:
+        family: the name of the definition.
+        dims: the size of every named dim.
+        dtype: of the float inputs, tangents and cotangents.
+        options: those that differ from the definition's defaults: None, bool, int, float or str.
+        draws: how tensors are drawn, by name: primals and integer inputs as in the definition, tangents as
+            ``tangent_name`` says (``tq``), cotangents as ``cotangent_name`` says (``do``). A tensor that is not named
+            has ``Draw()``; an optional input that is not named is absent.
+        blocks: the name of one of the kernel's block configurations; "" leaves it to the kernel.
+        seed: 0 to 2^63 - 1.
+
+    Raises:
+        ValueError: a size, dtype, option value or seed does not fit; one sentence.
+    """
+
+    family: str
+    dims: Mapping[str, int]
+    dtype: str = "float32"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    draws: Mapping[str, Draw] = field(default_factory=dict)
+    blocks: str = ""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("dims", "options", "draws"):
+            object.__setattr__(self, name, Fields(getattr(self, name)))
+        for name, size in self.dims.items():
+            if not name.isidentifier() or name in _RESERVED:
+                raise ValueError(f"a dim is named {name!r}; wanted a name other than {', '.join(_RESERVED)}")
+            if type(size) is not int or size < 1:
+                raise ValueError(f"dim {name} has size {size!r}; wanted a whole number from 1 on")
+        for name, value in self.options.items():
+            if not (value is None or type(value) in (bool, int, float, str)) or value != value:
+                raise ValueError(f"option {name} has value {value!r}; wanted None, a bool, a number or a string")
+        if self.dtype not in recipes.DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is unknown; wanted one of {', '.join(recipes.DTYPES)}")
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed {self.seed!r} is not understood; wanted a whole number from 0 to 2^63 - 1")
+
+    @property
+    def continuous(self) -> bool:
+        """Whether every tensor is drawn from a continuous distribution (rule 1a of the verdict, else rule 1b)."""
+        return all(draw.continuous for draw in self.draws.values())
+
+    def draw(self, name: str) -> Draw:
+        """How a float tensor is drawn; the default where the case does not name it."""
+        return self.draws.get(name, Draw())
+
+    def with_dims(self, **sizes: int) -> Case:
+        """The case with other sizes of some dims."""
+        return replace(self, dims={**self.dims, **sizes})
+
+    def with_options(self, **options: Any) -> Case:
+        """The case with other values of some options."""
+        return replace(self, options={**self.options, **options})
+
+    def with_draws(self, **draws: Draw) -> Case:
+        """The case with some tensors drawn in another way."""
+        return replace(self, draws={**self.draws, **draws})
+
+    def line(self, target: str = "", device: str = "cpu") -> str:
+        """The case as one line, which ``parse`` reads; it survives single quotes in a shell.
+
+        Args:
+            target: as on the command line; the family's name by default.
+            device: "cpu" or "cuda".
+        """
+        words = [VERSION, _quoted(target or self.family), device, self.dtype]
+        if _family_of(target or self.family) != self.family:
+            words.append(f"family={_quoted(self.family)}")
+        words += [f"{name}={size}" for name, size in self.dims.items()]
+        words += [f"--{name}={_value_text(value)}" for name, value in self.options.items()]
+        words += [f"{name}~{draw}" for name, draw in self.draws.items()]
+        if self.blocks:
+            words.append(f"blocks={_quoted(self.blocks)}")
+        return " ".join([*words, f"seed={self.seed}"])
+
+    def __str__(self) -> str:
+        return self.line()
+
+
+class IndexRange(Protocol):
+    """What an integer input may hold (``gradoracle.family.IndexDomain``).
+
+    ``kind`` "index": minimum <= value < bound; "length": minimum <= value <= bound; "cu_seqlens": sorted offsets from 0
+    to bound. A bound is a number or a dim.
+    """
+
+    @property
+    def bound(self) -> int | str:
+        """A number, or the name of a dim."""
+
+    @property
+    def minimum(self) -> int:
+        """The least value."""
+
+    @property
+    def kind(self) -> str:
+        """One of "index", "length", "cu_seqlens"."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The tensors of a case, in the order of the definition's signature.
+
+    Attributes:
+        inputs: by name; float ones in the case's dtype, integer ones int64; absent optional inputs left out.
+        tangents: one for each float input, by the input's name.
+        cotangents: one for each float output, by the output's name.
+        options: every option of the definition, defaults included.
+    """
+
+    inputs: Mapping[str, Tensor]
+    tangents: Mapping[str, Tensor]
+    cotangents: Mapping[str, Tensor]
+    options: Mapping[str, Any]
+
+    def with_inputs(self, **tensors: Tensor) -> Sample:
+        """The sample with some inputs replaced; their order stays."""
+        return replace(self, inputs=_replaced(self.inputs, tensors, "input"))
+
+    def with_tangents(self, **tensors: Tensor) -> Sample:
+        """The sample with the tangents of some inputs replaced."""
+        return replace(self, tangents=_replaced(self.tangents, tensors, "tangent"))
+
+    def with_cotangents(self, **tensors: Tensor) -> Sample:
+        """The sample with the cotangents of some outputs replaced."""
+        return replace(self, cotangents=_replaced(self.cotangents, tensors, "cotangent"))
+
+    def with_options(self, **options: Any) -> Sample:
+        """The sample with some options replaced."""
+        return replace(self, options=_replaced(self.options, options, "option"))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Sample:
+        """The sample with every tensor changed by a function."""
+        inputs, tangents, cotangents = (
+            {name: change(tensor) for name, tensor in group.items()}
+            for group in (self.inputs, self.tangents, self.cotangents)
+        )
+        return replace(self, inputs=inputs, tangents=tangents, cotangents=cotangents)
+
+    def to(self, device: str | torch.device) -> Sample:
+        """The sample on another device; strides, offsets and poisoned storage are kept."""
+        return self.map(lambda tensor: layouts.moved(tensor, device))
+
+
+def build(
+    case: Case, signature: Signature, *, domains: Mapping[str, IndexRange] | None = None, device: str = "cpu"
+) -> Sample:
+    """Build the tensors of a case: the same bits on every machine.
+
+    Each tensor has a stream of its own, named by its role and name, so it does not change when another is added.
+
+    Args:
+        case: dims, dtype and draws.
+        signature: of the family's definition.
+        domains: of the integer inputs, by name (``family.domains``).
+        device: where the tensors are put; they are made on the CPU.
+
+    Raises:
+        ValueError: the case does not fit the signature; it says what was given and what is wanted.
+    """
+    _check(case, signature)
+    present = [s for s in signature.inputs if not s.optional or s.name in case.draws]
+    floats = [spec for spec in present if spec.kind == "float"]
+    inputs = {s.name: _integer(case, s, domains or {}) if s.kind == "int" else _float(case, s) for s in present}
+    tangents = {spec.name: _float(case, spec, tangent_name(spec.name), "tangent") for spec in floats}
+    outputs = [spec for spec in signature.outputs if spec.kind == "float"]
+    cotangents = {spec.name: _float(case, spec, cotangent_name(spec.name), "cotangent") for spec in outputs}
+    options = {spec.name: spec.default for spec in signature.options} | dict(case.options)
+    sample = Sample(inputs, tangents, cotangents, options)
+    return sample if device == "cpu" else sample.to(device)
+
+
+def parse(line: str) -> tuple[str, str, Case]:
+    """Read a case line: (target, device, case).
+
+    Raises:
+        ValueError: one sentence that says what is wrong and what is wanted.
+    """
+    words = line.split()
+    if not words or words[0] != VERSION:
+        given = repr(words[0]) if words else "an empty line"
+        raise ValueError(f"a case line starts with {VERSION}, got {given}")
+    if len(words) < 4:
+        raise ValueError(f"case line {line!r} ends too soon; wanted {VERSION} TARGET DEVICE DTYPE DIM=SIZE ... seed=N")
+    target, device, dtype = unquote(words[1]), words[2], words[3]
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"case line names device {device!r}; wanted cpu or cuda as its third word")
+    dims: dict[str, int] = {}
+    options: dict[str, Any] = {}
+    draws: dict[str, Draw] = {}
+    named: dict[str, str] = {}
+    for word in words[4:]:
+        _read(word, dims, options, draws, named)
+    if "seed" not in named:
+        raise ValueError(f"case line {line!r} lacks its seed; wanted seed=N as its last word")
+    seed = _whole(named["seed"], "seed")
+    try:
+        family = unquote(named.get("family", "")) or _family_of(target)
+        return target, device, Case(family, dims, dtype, options, draws, unquote(named.get("blocks", "")), seed)
+    except ValueError as error:
+        raise ValueError(f"case line: {error}") from None
+
+
+def _read(
+    word: str, dims: dict[str, int], options: dict[str, Any], draws: dict[str, Draw], named: dict[str, str]
+) -> None:
+    """Sort one word of a line into dims, options, draws or the named fields."""
+    into: dict[str, Any]
+    value: Any
+    if word.startswith("--"):
+        name, mark, text = word[2:].partition("=")
+        into, value = options, _value(name, text) if mark else None
+    elif "~" in word:
+        name, mark, text = word.partition("~")
+        into, value = draws, _draw(name, text)
+    else:
+        name, mark, text = word.partition("=")
+        into, value = (named, text) if name in _RESERVED else (dims, _whole(text, f"dim {name}") if mark else 0)
+    if not mark or not name.isidentifier():
+        raise ValueError(f"case line holds {word!r}; wanted DIM=SIZE, --OPTION=VALUE, TENSOR~RECIPE/LAYOUT or seed=N")
+    if name in into:
+        raise ValueError(f"case line gives {name} twice; wanted it once")
+    into[name] = value
+
+
+def _draw(name: str, text: str) -> Draw:
+    recipe, slash, layout = text.partition("/")
+    try:
+        return Draw(recipe, layout if slash else "contiguous")
+    except ValueError as error:
+        raise ValueError(f"case line, tensor {name}: {error}") from None
+
+
+def _whole(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"case line gives {what} as {text!r}; wanted a whole number")
+    return int(text)
+
+
+def _value(name: str, text: str) -> Any:
+    """An option's value, written as JSON."""
+    try:
+        value = json.loads(text)
+        if isinstance(value, (list, dict)):
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f'case line gives option {name} as {text!r}; wanted null, true, false, a number or a "string"'
+        ) from None
+    return value
+
+
+def _value_text(value: Any) -> str:
+    """JSON without the characters that a shell or a split would take apart."""
+    return json.dumps(value).replace("'", "\\u0027").replace(" ", "\\u0020")
+
+
+def _quoted(text: str) -> str:
+    """A word without blanks, quotes and control characters; what a path or a module usually holds stays readable."""
+    return quote(text, safe="/:.,+-_@=()[]{}#&!").replace("~", "%7E")
+
+
+def _family_of(target: str) -> str:
+    """The family that a target names by itself: ``sdpa`` and ``sdpa:kernel`` name sdpa."""
+    return target.partition(":")[0]
+
+
+def _replaced(group: Mapping[str, _V], changed: Mapping[str, _V], what: str) -> dict[str, _V]:
+    unknown = sorted(set(changed) - set(group))
+    if unknown:
+        raise ValueError(f"the sample has no {what} {', '.join(unknown)}; it has {', '.join(group)}")
+    return {**group, **changed}
+
+
+def _check(case: Case, signature: Signature) -> None:
+    """Refuse a case that names what the signature lacks, or lacks what the signature names."""
+    tensors = [spec.name for spec in signature.inputs]
+    tensors += [tangent_name(spec.name) for spec in signature.primals]
+    tensors += [cotangent_name(spec.name) for spec in signature.outputs if spec.kind == "float"]
+    groups = (
+        ("dim", case.dims, signature.dims),
+        ("option", case.options, [spec.name for spec in signature.options]),
+        ("tensor", case.draws, tensors),
+    )
+    for what, given, known in groups:
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            wanted = f"wanted some of {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"the case names {what} {', '.join(unknown)}, which {case.family} has not; {wanted}")
+    missing = [dim for dim in signature.dims if dim not in case.dims]
+    if missing:
+        wanted = ", ".join(signature.dims)
+        raise ValueError(f"the case gives no size of dim {', '.join(missing)}; {case.family} wants all of {wanted}")
+
+
+def _float(case: Case, spec: TensorSpec, name: str = "", role: str = "primal") -> Tensor:
+    draw = case.draw(name or spec.name)
+    shape, stream = spec.shape(case.dims), f"{role} {spec.name}"
+    return layouts.apply(recipes.values(draw.recipe, shape, case.dtype, seed=case.seed, name=stream), draw.layout)
+
+
+def _integer(case: Case, spec: TensorSpec, domains: Mapping[str, IndexRange]) -> Tensor:
+    if spec.name not in domains:
+        raise ValueError(f"integer input {spec.name} of {case.family} has no domain; wanted one in domains")
+    domain, draw = domains[spec.name], case.draws.get(spec.name, Draw("index"))
+    (bound,) = TensorSpec(spec.name, (str(domain.bound),)).shape(case.dims)
+    high = bound - 1 if domain.kind == "index" else bound
+    shape = spec.shape(case.dims)
+    drawn = recipes.indices(draw.recipe, shape, domain.minimum, high, seed=case.seed, name=f"primal {spec.name}")
+    if domain.kind == "cu_seqlens":
+        drawn, _ = drawn.sort(-1)
+        drawn[..., 0], drawn[..., -1] = 0, bound
+    return layouts.apply(drawn, draw.layout)
