@@ -29,8 +29,8 @@ class Row:
 
     Attributes:
         work: such as "sdpa forward bfloat16 B4 H16 T4096 M4096 D64".
-        entries: who -> how; the first is ours, the others are peers. A factory is called first and returns the call that
-            is timed, so that setting up (a forward before a backward) stays out.
+        entries: who -> how; the first is ours, the others are peers. A factory is called first and returns the call
+            that is timed, so that setting up (a forward before a backward) stays out.
         floating_point_operations: of the work, for the rate that is printed; 0 leaves it out.
     """
 

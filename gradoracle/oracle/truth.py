@@ -17,7 +17,7 @@ from gradoracle.case import Sample
 from gradoracle.contract import UNIT_ROUNDOFF, Contract
 from gradoracle.derivative import Derivative, as_tuple, program
 from gradoracle.family import Family
-from gradoracle.oracle import certified, float64, multiprecision, rounding
+from gradoracle.oracle import rounding
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.trace import Graph, trace
 from gradoracle.signature import cotangent_name
@@ -134,11 +134,13 @@ class Oracle:
         if reading == "auto":
             reading = "certified" if contract.dtype == "float64" else "float64"
         if reading == "float64":
-            values = float64.read(graph, args)
+            values = graph(*args)
             return [
                 Truth(value, _float64_radius(budget, contract), "float64")
                 for value, budget in zip(values, budgets, strict=True)
             ]
+        from gradoracle.oracle import certified, multiprecision  # python-flint and mpmath, only where they are read
+
         operations = certified.cost(graph)
         if operations > self.certified_operations:
             raise Unread(f"the {reading} reading would take {operations:.1e} operations on this case")
