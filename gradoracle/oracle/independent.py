@@ -1,4 +1,4 @@
-"""Independent variances: how the variance of an operator's result follows from those of its arguments, to first order."""
+"""Independent variances: how the variance of a result follows from those of the arguments, to first order."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ def moved(operator: Callable[..., Any], args: Any, kwargs: Any, attribute: str) 
     return operator(*errors(numbers, attribute), **errors(kwargs, attribute))
 
 
-def slopes(operator: Callable[..., Any], args: Any, kwargs: Any, shape: torch.Size) -> list[tuple[Quantity, Tensor]]:
-    """For an elementwise operator: each erring argument with the derivative by it, of the result's shape."""
+def slopes(
+    operator: Callable[..., Any], args: Any, kwargs: Any, shape: torch.Size, of_all: bool = False
+) -> list[tuple[Quantity, Tensor]]:
+    """Each erring argument of an elementwise operator (each, if ``of_all``) with the derivative by it."""
     leaves, tree = tree_flatten(args, is_leaf=is_quantity)
-    erring = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Quantity) and _errs(leaf)]
+    floats = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Quantity) and leaf.is_float]
+    erring = [i for i in floats if of_all or _errs(leaves[i])]
     filled = [leaf.value if isinstance(leaf, Quantity) else leaf for leaf in leaves]
     with torch.enable_grad():
         for i in erring:
@@ -124,7 +127,8 @@ def product_of_one(
         return None
     if name == "prod":
         ((_, others),) = slopes_of_all(operator, args, kwargs, x)
-        return torch.ops.aten.sum.dim_IntList(others.square() * own, *_dims(args)) if len(args) > 1 else (others.square() * own).sum()
+        each = others.square() * own
+        return each.sum() if len(args) < 2 else each.sum(args[1], *args[2:3])
     value = operator(x.value, *args[1:], **kwargs)
     return value.square() * torch.cumsum(torch.nan_to_num(own / x.value.square(), nan=0.0, posinf=0.0), args[1])
 
@@ -172,9 +176,10 @@ def selected(condition: Quantity, x: Any, y: Any, attribute: str) -> Tensor | No
     parts = [q if isinstance(q, Quantity) else None for q in (x, y)]
     own = [getattr(q, attribute) if q is not None else None for q in parts]
     zero = torch.zeros((), dtype=torch.float64)
-    total = None
+    total: Tensor | None = None
     if own[0] is not None or own[1] is not None:
-        total = torch.where(condition.value, *(zero if e is None else e for e in own))
+        first, second = (zero if e is None else e for e in own)
+        total = torch.where(condition.value, first, second)
     if condition.undecided is not None and attribute != "floor":
         jump = torch.nan_to_num((values(x) - values(y)).abs(), nan=0.0, posinf=1e150)
         jump = jump if attribute == "worst" else jump.square()
@@ -184,10 +189,6 @@ def selected(condition: Quantity, x: Any, y: Any, attribute: str) -> Tensor | No
     return total
 
 
-def _dims(args: Any) -> tuple[Any, ...]:
-    return ([args[1]], *args[2:])
-
-
 def _keep(x: Tensor, dims: Any, rank: int) -> Tensor:
     for dim in sorted(d % rank for d in (dims or range(rank))):
         x = x.unsqueeze(dim)
@@ -195,4 +196,4 @@ def _keep(x: Tensor, dims: Any, rank: int) -> Tensor:
 
 
 def _errs(quantity: Quantity) -> bool:
-    return quantity.is_float and (quantity.variance is not None or quantity.worst is not None)
+    return quantity.variance is not None or quantity.worst is not None

@@ -17,15 +17,17 @@ def names(text: str) -> frozenset[str]:
 # Nothing of the inputs' values goes in: constants and index bookkeeping.
 CREATE = names(
     "arange full full_like zeros zeros_like ones ones_like new_zeros new_ones new_full scalar_tensor eye empty "
-    "empty_like new_empty new_empty_strided empty_strided _efficientzerotensor iota linspace sym_size"
+    "empty_like new_empty new_empty_strided empty_strided empty_permuted _new_zeros_with_same_feature_meta "
+    "_efficientzerotensor iota linspace sym_size"
 )
 # Values are moved, copied or dropped; none is computed. Fill values are 0 in the error of the result.
 MOVE = names(
     "view _unsafe_view reshape _reshape_alias permute transpose t expand alias clone detach unsqueeze squeeze slice "
     "select split split_with_sizes unbind cat stack gather index index_select embedding constant_pad_nd tril triu flip "
-    "roll repeat slice_scatter select_scatter diagonal diagonal_copy diagonal_scatter as_strided unfold scatter copy "
-    "lift_fresh_copy contiguous movedim broadcast_in_dim view_of index_put _unsafe_index _unsafe_index_put "
-    "masked_scatter narrow chunk reflection_pad1d replication_pad1d pixel_shuffle channel_shuffle view_copy"
+    "roll repeat slice_scatter select_scatter diagonal diagonal_copy diagonal_scatter as_strided as_strided_scatter "
+    "unfold scatter copy lift_fresh_copy contiguous movedim broadcast_in_dim view_of index_put _unsafe_index "
+    "_unsafe_index_put masked_scatter narrow chunk reflection_pad1d replication_pad1d pixel_shuffle channel_shuffle "
+    "view_copy"
 )
 VIEW = names(
     "view _unsafe_view reshape _reshape_alias permute transpose t expand alias clone detach unsqueeze squeeze "
@@ -57,13 +59,16 @@ PRODUCT_OF_ONE = names("prod cumprod")
 
 def plain_name(node: Node) -> str:
     """The operator's name without namespace, overload and the underscore of an in-place variant: ``div``."""
-    name = str(node.target).split(".")[1] if "." in str(node.target) else str(getattr(node.target, "__name__", node.target))
+    full = str(node.target)
+    name = full.split(".")[1] if "." in full else str(getattr(node.target, "__name__", full))
     return name[:-1] if name.endswith("_") and not name.startswith("__") else name
 
 
 def functional(node: Node) -> Callable[..., Any]:
     """The operator of a node; for an in-place variant the one that returns its result instead."""
     target: Any = node.target
+    if plain_name(node) == "copy":  # into a tensor whose own values are lost
+        return lambda into, source, non_blocking=False: source.to(into.dtype).expand(into.shape).clone()
     if not isinstance(target, torch._ops.OpOverload):
         return target  # type: ignore[no-any-return]
     base = target.overloadpacket.__name__

@@ -56,7 +56,7 @@ class Dice:
 
 
 def rounding_errors(key: Tensor, bits: int, factors: Tensor) -> Tensor:
-    """[R, *shape] relative errors, in units of 2^-bits, of rounding ``key`` times each of the [R] factors to ``bits`` bits.
+    """[R, *shape] relative errors, in units of 2^-bits, of rounding ``key`` times a factor to ``bits`` bits.
 
     Where ``key`` is 0 or not finite the error is that of a value of its own, the same for all such elements.
     """
@@ -85,7 +85,13 @@ def run_lifted(operator: Callable[..., Any], args: Any, kwargs: Any, lifted: Any
         filled = [next(fed) if axis == 0 else leaf for leaf, axis in zip(flat, axes, strict=True)]
         return operator(*tree_unflatten(filled, tree), **kwargs)
 
-    return torch.vmap(once)(*moving)
+    try:
+        return torch.vmap(once)(*moving)
+    except RuntimeError:  # an operator without a batching rule
+        runs = [once(*(leaf[probe] for leaf in moving)) for probe in range(len(moving[0]))]
+        if isinstance(runs[0], Tensor):
+            return torch.stack(runs)
+        return [torch.stack(parts) for parts in zip(*runs, strict=True)]
 
 
 def probed(operator: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -94,6 +100,8 @@ def probed(operator: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return None
     lifted = tree_map(lambda x: isinstance(x, Quantity) and x.probes is not None, args, is_leaf=is_quantity)
     filled = tree_map(
-        lambda x: (x.value if x.probes is None else x.probes) if isinstance(x, Quantity) else x, args, is_leaf=is_quantity
+        lambda x: x if not isinstance(x, Quantity) else x.value if x.probes is None else x.probes,
+        args,
+        is_leaf=is_quantity,
     )
     return run_lifted(operator, filled, values(kwargs), lifted)

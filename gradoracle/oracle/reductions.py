@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradoracle.contract import UNIT_ROUNDOFF
 from gradoracle.oracle import independent, worst
-from gradoracle.oracle.probes import LOG2_E, mixed, probed
+from gradoracle.oracle.probes import LOG2_E, mixed, probed, run_lifted
 from gradoracle.oracle.quantity import Quantity, any_error, cleared, plus, quantities, values
 from gradoracle.oracle.roundoff import Roundoff
 
@@ -23,7 +23,7 @@ def sum_of(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: An
         return Quantity(value, probes=probed(operator, args, kwargs))
     rest = args[1:]
     scale = value.numel() / max(x.value.numel(), 1) if name == "mean" else 1.0
-    summed = (lambda e: operator(e, *rest, **kwargs)) if name != "mean" else (lambda e: operator(e, *rest, **kwargs) * scale)
+    summed = lambda e: operator(e, *rest, **kwargs) * scale  # noqa: E731
     finite = None if bool(value.isfinite().all()) else value.isfinite()
     variance, floor = (None if e is None else cleared(summed(e), finite) for e in (x.variance, x.floor))
     bound = None if x.worst is None else cleared(operator(x.worst, *rest, **kwargs), finite)
@@ -34,7 +34,8 @@ def sum_of(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: An
         dim = rest[0]
         count = x.value.shape[dim] if x.value.dim() else 1
         terms: Any = torch.arange(1, count + 1, dtype=torch.float64)
-        terms = terms.view([-1 if d == dim % x.value.dim() else 1 for d in range(x.value.dim())]) if x.value.dim() else 1.0
+        rank = x.value.dim()
+        terms = terms.view([-1 if d == dim % rank else 1 for d in range(rank)]) if rank else 1.0
     else:
         terms = x.value.numel() / max(value.numel(), 1)
         if terms <= 1:
@@ -54,7 +55,8 @@ def matrix_product(
     value = torch.matmul(x.value, y.value)
     finite = None if bool(value.isfinite().all()) else value.isfinite()
     variance, floor = (cleared(independent.product(x, y, a), finite) for a in ("variance", "floor"))
-    bound, largest = worst.product(x, y) if roundoff.worst or x.worst is not None or y.worst is not None else (None, None)
+    bounded = roundoff.worst or x.worst is not None or y.worst is not None
+    bound, largest = worst.product(x, y) if bounded else (None, None)
     probes = _matmul_probes(x, y)
     q = Quantity(value, variance, floor, cleared(bound, finite), probes, place=place)
     if roundoff.contract.rounds:
@@ -64,15 +66,14 @@ def matrix_product(
     if name in ("addmm", "baddbmm"):
         beta, alpha = float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))
         for factor, extra in ((alpha, None), (beta, args[0])):
-            if extra is None:
-                q = _scaled(q, factor)
-            else:
-                q = _added(q, _scaled(extra, factor), place)
+            q = _scaled(q, factor) if extra is None else _added(q, _scaled(extra, factor), place)
         q = roundoff.elementwise(q, mixed(place, 8)) if roundoff.contract.rounds else q
     return q
 
 
-def softmax(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+def softmax(
+    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
+) -> Quantity:
     """exp(x - max) / sum: the exponent's roundings, exp, the sum's and the quotient's."""
     x, dim = args[0], args[1]
     value = operator(x.value, *args[1:])
@@ -102,8 +103,8 @@ def softmax(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: A
         powers = torch.exp(torch.nan_to_num(moved - moved.amax(axis, keepdim=True), nan=-torch.inf))
         if roundoff.dice is not None and contract.rounds:
             drawn = roundoff.dice.constant(LOG2_E).view(-1, *[1] * x.value.dim())
-            exponent = roundoff.noise(x.value, own.sqrt(), mixed(place, 1)).sub_(drawn * (constant * roundoff.magnify * depth))
-            powers = powers * torch.exp(exponent)
+            scaled = drawn * (constant * roundoff.magnify * depth)
+            powers = powers * torch.exp(roundoff.noise(x.value, own.sqrt(), mixed(place, 1)).sub_(scaled))
         total = powers.sum(axis, keepdim=True)
         if roundoff.dice is not None and contract.rounds:
             mass = torch.nan_to_num(torch.exp(x.value - top), nan=0.0).sum(dim, keepdim=True)
@@ -128,26 +129,29 @@ def extreme(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: A
     """amax, amin, max, min; sort and topk move values."""
     x = args[0]
     value = operator(*values(args), **values(kwargs))
-    if name in ("sort", "topk") or (isinstance(value, tuple) and len(args) > 1):
-        return sort(value, x, args[1] if name == "topk" or len(args) < 2 else args[1], place, name, args)
     if isinstance(value, tuple):
-        value = value[0]
+        return _picked(value, x, _axis(name, args, kwargs), place)
     probes = probed(operator, args, kwargs)
     if not x.is_float:
         return Quantity(value, probes=probes)
     dims = list(args[1]) if len(args) > 1 and args[1] else list(range(x.value.dim()))
     keep = bool(args[2]) if len(args) > 2 else bool(kwargs.get("keepdim", False))
-    variance, floor = (None if e is None else independent.extreme(value, e, x.value, dims, keep) for e in (x.variance, x.floor))
+    variance, floor = (
+        None if e is None else independent.extreme(value, e, x.value, dims, keep) for e in (x.variance, x.floor)
+    )
     bound = None if x.worst is None else worst.extreme(x.worst, dims, keep)
     return Quantity(value, variance, floor, bound, probes, x.held, place=place)
 
 
-def sort(value: Any, x: Quantity, dim: Any, place: int, name: str, args: Any) -> list[Quantity]:
+def _axis(name: str, args: Any, kwargs: Any) -> int:
+    """The dim of max, min, sort or topk."""
+    position = 2 if name == "topk" else 1
+    numbers = [a for a in args[position:] if isinstance(a, int) and not isinstance(a, bool)]
+    return int(kwargs.get("dim", numbers[0] if numbers else -1))
+
+
+def _picked(value: Any, x: Quantity, dim: int, place: int) -> list[Quantity]:
     """Values and indices of sort, topk, max and min along a dim; the order is taken as in truth."""
-    if name == "topk":
-        dim = args[2] if len(args) > 2 else -1
-    elif name == "sort":
-        dim = args[1] if len(args) > 1 else -1
     found, index = value
     keep = found.dim() == x.value.dim()
     at = index if keep else index.unsqueeze(dim)
@@ -166,7 +170,9 @@ def sort(value: Any, x: Quantity, dim: Any, place: int, name: str, args: Any) ->
     return [moved, Quantity(index)]
 
 
-def accumulate(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+def accumulate(
+    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
+) -> Quantity:
     """Scattered sums: as many terms as fall on an element, in any order."""
     value = operator(*values(args), **values(kwargs))
     if not value.is_floating_point():

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node, map_arg
+from torch.fx import GraphModule, Node, map_arg
 
 from gradoracle.contract import EXACT, UNIT_ROUNDOFF, Contract
 from gradoracle.oracle import operators
+from gradoracle.oracle.lowering import lowered
 from gradoracle.oracle.probes import Dice, mixed
 from gradoracle.oracle.quantity import Quantity
 from gradoracle.oracle.roundoff import Roundoff, overflow
@@ -77,14 +79,15 @@ def budgets(
         probes: how many runs at most; graphs with large tensors take 8 or 4 (a tensor of 2^19, 2^21 elements).
         worst: whether to bound the error with every rounding at its worst, too.
         seed: of the probes.
-        input_errors: for each argument None, or (variance, worst, probes' errors [R, *shape]) of what it already errs by.
+        input_errors: for each argument None, or (variance, worst, probes' errors [R, *shape]) of its own error.
         output_dtypes: the format each output is stored in; default ``contract.output`` for all.
 
     Raises:
         UnsupportedOperator: the graph has an operator without a rounding rule.
     """
     given = list(input_errors) if input_errors is not None else [None] * len(args)
-    count, at_once = _schedule(graph, args, probes)
+    module = lowered(graph, args)
+    count, at_once = _schedule(module, args, probes)
     carried = [error[2] for error in given if error is not None and error[2] is not None]
     if carried:
         count = min(count, *(len(c) for c in carried))
@@ -96,9 +99,11 @@ def budgets(
         run = range(start, min(start + at_once, count))
         dice = Dice(seed, run) if run and contract.rounds else None
         roundoff = Roundoff(contract, dice, worst and start == 0, magnify, variances=start == 0)
-        inputs = [_input(a, e, contract, run, worst and start == 0, start == 0) for a, e in zip(args, given, strict=True)]
+        inputs = [
+            _input(a, e, contract, run, worst and start == 0, start == 0) for a, e in zip(args, given, strict=True)
+        ]
         with torch.no_grad():
-            outputs = Walk(contract, roundoff).run(graph.module, inputs)
+            outputs = Walk(contract, roundoff).run(module, inputs)
             outputs = [
                 roundoff.stored(q, dtype, mixed(position, _OUTPUT), spacing=True) if q.is_float else q
                 for position, (q, dtype) in enumerate(
@@ -108,15 +113,15 @@ def budgets(
         overflows |= roundoff.overflows
         found = found or outputs
         signed.append([_errors(q, len(run)) / magnify for q in outputs])
-    masks = _overflowing(graph, args, contract) if overflows and contract.rounds else [None] * len(found)
+    masks = _overflowing(module, args, contract) if overflows and contract.rounds else [None] * len(found)
     errors = [torch.cat(parts) for parts in zip(*signed, strict=True)]
     return [_budget(q, e, mask, worst) for q, e, mask in zip(found, errors, masks, strict=True)]
 
 
-def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, int]:
+def _schedule(module: GraphModule, args: Sequence[Tensor], probes: int) -> tuple[int, int]:
     """How many probes, and how many of them at once: the largest tensor of the graph decides."""
     largest = max((t.numel() for t in args), default=1)
-    for node in graph.module.graph.nodes:
+    for node in module.graph.nodes:
         meta = node.meta.get("val", node.meta.get("tensor_meta"))
         shape = getattr(meta, "shape", None)
         if shape is not None:
@@ -172,15 +177,15 @@ def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool) -> Bu
     return Budget(value, sigma, independent, errors, bound, floor, mask)
 
 
-def _overflowing(graph: Graph, args: Sequence[Tensor], contract: Contract) -> list[Tensor | None]:
+def _overflowing(module: GraphModule, args: Sequence[Tensor], contract: Contract) -> list[Tensor | None]:
     """Where an output depends on an intermediate that overflows: NaN is planted there and followed."""
-    known: dict[Node, object] = {}
+    known: dict[Node, Any] = {}
     fed = iter(args)
-    for node in graph.module.graph.nodes:
+    for node in module.graph.nodes:
         if node.op == "placeholder":
             known[node] = next(fed)
         elif node.op == "get_attr":
-            known[node] = getattr(graph.module, node.target)
+            known[node] = getattr(module, node.target)
         elif node.op == "output":
             found = [known[n] for n in node.args[0]]
         else:
@@ -196,12 +201,12 @@ def _overflowing(graph: Graph, args: Sequence[Tensor], contract: Contract) -> li
             known[node] = result
     masks = [t.isnan() if isinstance(t, Tensor) and t.is_floating_point() else None for t in found]
     with torch.no_grad():
-        plain = graph(*args)
+        plain = module(*args)
     masks = [None if m is None else m & ~p.isnan() for m, p in zip(masks, plain, strict=True)]
     return [m if m is not None and bool(m.any()) else None for m in masks]
 
 
-def _poisoned(value: object, dtype: str) -> object:
+def _poisoned(value: Any, dtype: str) -> Any:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
     return torch.where(overflow(value.abs(), dtype), torch.nan, value)

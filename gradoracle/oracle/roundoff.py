@@ -1,4 +1,4 @@
-"""Roundoff: what one rounding adds to a quantity, under a precision contract; the same for variances, probes and bounds."""
+"""Roundoff: what one rounding adds to a quantity under a precision contract: variance, probes and bound alike."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Roundoff:
         return q.with_(variance=variance, floor=below, worst=worst, probes=probes, held=None)
 
     def noise(self, key: Tensor, width: Tensor, place: int) -> Tensor:
-        """[R, *shape] errors of variance ``width`` squared / 3, functions of ``key`` at the precision of elementwise."""
+        """[R, *shape] errors of variance ``width`` squared / 3, functions of ``key`` as elementwise holds it."""
         assert self.dice is not None
         bits = min(PRECISION_BITS[self.contract.elementwise], _KEY_BITS)
         signed = torch.copysign(width * (EVEN_SPREAD * self.magnify), key)
@@ -130,14 +130,17 @@ class Roundoff:
         exact = isinstance(units, float) and units == 1.0
         bound = None
         if self.worst:
-            bound = (size if q.worst is None else size + q.worst) * (unit * (units if bound_units is None else bound_units))
+            largest = size if q.worst is None else size + q.worst
+            bound = largest * (unit * (units if bound_units is None else bound_units))
         return self.committed(
             q, size * (units * unit), key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
             floor=self.underflow(size, dtype), single=exact,
         )  # fmt: skip
 
-    def running_sum(self, q: Quantity, squares: Tensor, terms: Tensor | float, largest: Tensor | None, place: int) -> Quantity:
-        """``q`` as a running sum of ``terms`` terms, ``squares`` the sum of their squares, ``largest`` that of their sizes.
+    def running_sum(
+        self, q: Quantity, squares: Tensor, terms: Tensor | float, largest: Tensor | None, place: int
+    ) -> Quantity:
+        """``q`` as a running sum of ``terms`` terms; ``squares`` sums their squares, ``largest`` their sizes.
 
         The partial sums are a random walk and a drift: u^2/3 (t/2 sum x^2 + t/3 (sum x)^2).
         """
@@ -173,7 +176,7 @@ class Roundoff:
         unit = UNIT_ROUNDOFF[dtype]
         width = size * unit
         if spacing:
-            significand, exponent = torch.frexp(size)
+            _, exponent = torch.frexp(size)
             width = torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)
         bound = None
         if self.worst:

@@ -1,4 +1,4 @@
-"""Walk: one pass over a graph that carries quantities; each operator's value, the errors it passes on, those it commits."""
+"""Walk: one pass over a graph with quantities: each operator's value, the errors it passes on and those it commits."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gradoracle.oracle.probes import LOG2_E, mixed, probed
 from gradoracle.oracle.quantity import Quantity, any_error, cleared, is_quantity, plus, quantities, values
 from gradoracle.oracle.reductions import accumulate, extreme, matrix_product, softmax, sum_of
 from gradoracle.oracle.roundoff import Roundoff
+from gradoracle.oracle.solve import triangular_solve
 from gradoracle.oracle.trace import UnsupportedOperator
 
 
@@ -62,6 +63,10 @@ class Walk:
             return self.roundoff.constant(q, float(value), value)
         return q
 
+    def made(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
+        """full, arange and the like."""
+        return self.created(operator(*values(args), **values(kwargs)))
+
     def applied(self, node: Node, place: int, args: Any, kwargs: Any) -> Any:
         """The result of one call node; a list of quantities where the operator returns several."""
         name, operator = operators.plain_name(node), operators.functional(node)
@@ -73,6 +78,8 @@ class Walk:
         found = rule(name, operator, args, kwargs, place)
         if isinstance(found, Quantity) and found.is_float and self.contract.store_all and name not in operators.VIEW:
             found = self.roundoff.stored(found, self.contract.output, mixed(place, 2))
+            if name in operators.SPECIAL:  # eager kernels of these go through a second operation of the dtype
+                found = self.roundoff.stored(found.with_(held=None), self.contract.output, mixed(place, 10))
         return found
 
     def rule(self, name: str, args: Any, kwargs: Any) -> Callable[..., Any] | None:
@@ -80,7 +87,7 @@ class Walk:
         if name in operators.ACCUMULATE and (name not in operators.MOVE or _accumulates(name, args, kwargs)):
             return lambda *call: accumulate(self.roundoff, *call)
         table: tuple[tuple[frozenset[str], Callable[..., Any]], ...] = (
-            (operators.CREATE, lambda name, operator, args, kwargs, place: self.created(operator(*values(args), **values(kwargs)))),
+            (operators.CREATE, self.made),
             (operators.MOVE, self.moved),
             (operators.ARITHMETIC | operators.EXPONENTIAL | operators.LOGARITHM | operators.SPECIAL, self.elementwise),
             (operators.KEEP, self.kept),
@@ -94,6 +101,7 @@ class Walk:
             (operators.names("_softmax"), lambda *call: softmax(self.roundoff, *call)),
             (operators.names("where masked_fill"), self.selected),
             (operators.names("_to_copy convert_element_type"), self.converted),
+            (operators.names("linalg_solve_triangular"), lambda *call: triangular_solve(self.roundoff, *call)),
             (operators.names("stored"), self.marked),
             (operators.names("stored_sum"), self.marked_sum),
             (operators.names("argmax argmin argsort searchsorted bucketize nonzero"), self.indices),
@@ -138,7 +146,7 @@ class Walk:
         """neg, abs, relu, clamp, floor: no rounding of their own."""
         value = operator(*values(args), **values(kwargs))
         source = quantities(args)[0]
-        if not value.is_floating_point():
+        if not source.is_float:
             return Quantity(value, probes=probed(operator, args, kwargs))
         if name in ("neg", "positive"):
             return source.with_(value=value, probes=probed(operator, args, kwargs), place=place)
@@ -191,7 +199,8 @@ class Walk:
         open_ = [q.undecided for q in quantities(args) if q.undecided is not None]
         undecided = None
         if open_ and name in ("any", "all"):
-            undecided = torch.ops.aten.any.dim(open_[0], *args[1:]) if len(args) > 1 else open_[0].any()
+            found = operator(open_[0] if name == "any" else ~open_[0], *args[1:], **kwargs)
+            undecided = found if name == "any" else ~found
         elif open_:
             undecided = torch.stack([torch.broadcast_to(u, value.shape) for u in open_]).any(0)
         return Quantity(value, probes=probed(operator, args, kwargs), undecided=undecided)
@@ -204,11 +213,11 @@ class Walk:
         """Conversions: between floats exact (formats are the contract's), from bool with what is undecided."""
         (source,) = quantities(args)[:1]
         value = operator(*values(args), **values(kwargs))
-        if source.is_float == value.is_floating_point():
-            return source.with_(value=value)
-        open_ = None if source.undecided is None else source.undecided.to(torch.float64)
-        probes = probed(operator, args, kwargs)
-        return Quantity(value, open_, None, open_, probes, held=self.contract.dtype, place=place)
+        if source.is_float and value.is_floating_point():
+            return source.with_(value=value.to(torch.float64))
+        if value.is_floating_point():
+            return _as_float(source).with_(held=self.contract.dtype, place=place)
+        return Quantity(value, probes=probed(operator, args, kwargs), undecided=source.undecided)
 
     # ---- values that are computed ----
 
@@ -217,6 +226,7 @@ class Walk:
         value = operator(*values(args), **values(kwargs))
         if not value.is_floating_point():
             return Quantity(value, probes=probed(operator, args, kwargs))
+        args = tuple(_as_float(a) if isinstance(a, Quantity) else a for a in args)
         finite = None if bool(value.isfinite().all()) else value.isfinite()
         error = [independent.elementwise(name, operator, args, kwargs, value, a) for a in ("variance", "floor")]
         bound = worst.elementwise(name, operator, args, kwargs, value)
@@ -230,7 +240,8 @@ class Walk:
         if _exact(name, args, numbers, kwargs):
             return q.with_(held=quantities(args)[0].held, place=quantities(args)[0].place)
         for number in numbers if name in ("add", "sub", "rsub", "mul", "div") else ():
-            q = self.roundoff.constant(q, float(number), value if name in ("mul", "div") else torch.full_like(value, number))
+            sensitivity = value if name in ("mul", "div") else torch.full_like(value, number)
+            q = self.roundoff.constant(q, float(number), sensitivity)
         return self._own_rounding(q, name, operator, args, kwargs, place)
 
     def _own_rounding(
@@ -245,18 +256,17 @@ class Walk:
             steep = x.value.abs() if name != "expm1" else (x.value * (q.value + 1)).abs() / size
             steep = torch.where(steep.isfinite(), steep, 0.0)
             q = self.roundoff.shared(q, steep * q.value, LOG2_E)
-            ulps = contract.exp_ulps
+            ulps: float | Tensor = contract.exp_ulps
         elif name in operators.LOGARITHM:
             steep = torch.zeros_like(q.value)
-            ulps = contract.log_ulps / torch.where(name == "log1p", 1.0, size.clamp_max(1.0))
+            ulps = contract.log_ulps if name == "log1p" else contract.log_ulps / size.clamp_max(1.0)
         elif name == "rsqrt":
             steep, ulps = torch.zeros_like(q.value), 2.0
         elif name == "pow" and len(args) == 2 and args[1] in (2, 2.0):
             return self.roundoff.elementwise(q, place)
         else:  # as if the argument were rounded once more
             steep = torch.zeros_like(q.value)
-            bare = tuple(a.with_(worst=torch.zeros_like(a.value)) if isinstance(a, Quantity) and a.is_float else a for a in args)
-            for argument, slope in independent.slopes(operator, bare, kwargs, q.value.shape):
+            for argument, slope in independent.slopes(operator, args, kwargs, q.value.shape, of_all=True):
                 steep = steep + torch.nan_to_num((slope * argument.value / size).square(), nan=0.0, posinf=0.0)
             if name == "gelu":  # 1 + erf cancels for negative arguments
                 steep = steep + (x.value / size).square()
@@ -268,7 +278,9 @@ class Walk:
         """prod and cumprod: relative errors add."""
         value = operator(*values(args), **values(kwargs))
         x = quantities(args)[0]
-        variance, floor = (independent.product_of_one(name, operator, args, kwargs, x, a) for a in ("variance", "floor"))
+        variance, floor = (
+            independent.product_of_one(name, operator, args, kwargs, x, a) for a in ("variance", "floor")
+        )
         bound = worst.product_of_one(operator, args, kwargs, value)
         q = Quantity(value, variance, floor, bound, probed(operator, args, kwargs), place=place)
         if not self.contract.rounds:
@@ -300,6 +312,15 @@ class Walk:
             plus(x.variance, y.variance), plus(x.floor, y.floor), plus(x.worst, y.worst),
             probed(add, args, {}), place=place,
         )  # fmt: skip
+
+
+def _as_float(q: Quantity) -> Quantity:
+    """A bool or integer that enters arithmetic: exact, but for what is undecided."""
+    if q.is_float:
+        return q
+    open_ = None if q.undecided is None else q.undecided.to(torch.float64)
+    probes = None if q.probes is None else q.probes.to(torch.float64)
+    return Quantity(q.value.to(torch.float64), open_, None, open_, probes, place=q.place)
 
 
 def _exact(name: str, args: Any, numbers: list[Any], kwargs: Any) -> bool:

@@ -69,7 +69,7 @@ def product(x: Quantity, y: Quantity) -> tuple[Tensor | None, Tensor]:
 
 
 def softmax(value: Tensor, relative: Tensor, dim: int) -> Tensor:
-    """The bound of a softmax whose logits are off by at most ``relative``: one row up, all others down, and reversed."""
+    """The bound of a softmax whose logits are off by at most ``relative``: one up, all others down, and reversed."""
     up = torch.exp(relative) / (value * torch.exp(-relative)).sum(dim, keepdim=True) - 1
     down = 1 - torch.exp(-relative) / (value * torch.exp(relative)).sum(dim, keepdim=True)
     moved = torch.nan_to_num(value * torch.maximum(up, down), nan=1.0, posinf=1.0)
