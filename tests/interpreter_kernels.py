@@ -48,7 +48,7 @@ def arithmetic(X, Y, Z, N: tl.constexpr, OP: tl.constexpr):
     elif OP == "maximum_nan":
         z = tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
     elif OP == "clamp":
-        z = tl.clamp(x, -1.0, 1.0)
+        z = tl.clamp(x, -1.0, 2.0)
     elif OP == "where_less":
         z = tl.where(x < y, x, y)
     elif OP == "less_as_number":

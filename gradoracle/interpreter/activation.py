@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from .availability import explain_unavailable
+from .availability import explain_unavailable, installed, remember
 
 _VARIABLE = "TRITON_INTERPRET"
 _active = False
@@ -31,11 +31,38 @@ def activate() -> None:
     if reason is not None:
         raise RuntimeError(reason)
     imported_before = "triton" in sys.modules and os.environ.get(_VARIABLE) != "1"
+    before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = "1"
-    _install()
-    if imported_before:
-        _interpret_device_functions()
+    try:
+        _install()
+        if imported_before:
+            _interpret_device_functions()
+        _probe()
+    except RuntimeError as error:
+        remember(str(error))
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
+        raise
     _active = True
+
+
+def _probe() -> None:
+    import triton.language as tl
+    from triton.runtime.errors import InterpreterError
+
+    from . import launch
+    from .blocks import constant
+    from .probe import exercise
+
+    try:  # not through the launcher, which would import torch
+        launch.run_grid(exercise.rewrite(), (1,), {"count": constant(2, tl.int32), "SIZE": 16})
+    except InterpreterError as error:
+        raise RuntimeError(
+            f"Triton {installed('triton')} cannot interpret kernels with numpy {installed('numpy')} ({error}): "
+            'install triton==3.7.1 and "numpy>=2.0,<2.4".'
+        ) from error
 
 
 def is_active() -> bool:

@@ -4,34 +4,38 @@ from __future__ import annotations
 
 from importlib import metadata
 
-_OLDEST_TRITON = (3, 6)
-_SQUEEZES_INDICES = (3, 7)
-_REFUSES_ARRAYS_AS_INDICES = (2, 4)
+OLDEST_TRITON = (3, 6)
+_failure: str | None = None
 
 
 def explain_unavailable() -> str | None:
     """One sentence saying why Triton kernels cannot be interpreted here and what to install; None where they can be.
 
-    Reads versions only and imports neither Triton nor numpy.
+    Imports neither Triton nor numpy: it looks at their versions, and remembers why `activate` failed in this process.
     """
-    versions = {}
+    if _failure is not None:
+        return _failure
     for name in ("triton", "numpy"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
+        version = installed(name)
+        if version is None:
             return f"{name} is not installed and interpreting Triton kernels needs it: install {name}."
-    triton, numpy = _number(versions["triton"]), _number(versions["numpy"])
-    if triton < _OLDEST_TRITON:
-        return (
-            f"Triton {versions['triton']} is installed and interpreting kernels needs Triton 3.6 or later: "
-            "install triton>=3.7.1."
-        )
-    if triton < _SQUEEZES_INDICES and numpy >= _REFUSES_ARRAYS_AS_INDICES:
-        return (
-            f"Triton {versions['triton']} cannot interpret kernels with numpy {versions['numpy']}: "
-            'install "numpy<2.4" or "triton>=3.7.1".'
-        )
+        if name == "triton" and _number(version) < OLDEST_TRITON:
+            return f"Triton {version} was found and interpreting kernels needs 3.6 or later: install triton>=3.7.1."
     return None
+
+
+def installed(name: str) -> str | None:
+    """The version of an installed distribution, or None."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def remember(failure: str) -> None:
+    """Keeps why activation failed, for `explain_unavailable`."""
+    global _failure
+    _failure = failure
 
 
 def _number(version: str) -> tuple[int, int]:

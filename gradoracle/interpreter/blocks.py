@@ -109,9 +109,9 @@ def typed_alike(stock: Callable[..., Any]) -> Callable[..., Any]:
                 ) or (allow_lhs_ptr and other in _OFFSETS and lhs.dtype.is_ptr()):
                     return _broadcast_types(lhs, rhs)
             elif _is_constant_of(rhs, name):
-                return _broadcast_types(lhs, _constant(rhs, lhs.dtype))
+                return _broadcast_types(lhs, constant(rhs, lhs.dtype))
         elif isinstance(rhs, tl.tensor) and _is_constant_of(lhs, rhs.dtype.name):
-            return _broadcast_types(_constant(lhs, rhs.dtype), rhs)
+            return _broadcast_types(constant(lhs, rhs.dtype), rhs)
         return stock(lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
 
     return binary_op_type_checking_impl
@@ -125,7 +125,8 @@ def _is_constant_of(value: Any, name: str) -> bool:
     return kind is float and (name == "fp32" or name == "fp64")
 
 
-def _constant(value: float, dtype: Any) -> Any:
+def constant(value: float, dtype: Any) -> Any:
+    """A scalar of a dtype that numpy has too."""
     return tl.tensor(TensorHandle(np.array([value], dtype=held_as(dtype)), dtype), dtype)
 
 

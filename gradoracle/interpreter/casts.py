@@ -32,7 +32,7 @@ def cast_impl(self: Any, src: Handle, dst_type: Any) -> Handle:
 
 
 def _cast_to_integer(self: Any, src: Handle, dst_type: Any) -> Handle:
-    """Toward zero; 32 and 64 bits saturate and NaN gives 0, as PTX `cvt.rzi` does."""
+    """Toward zero; 32 and 64 bits saturate, as PTX `cvt.rzi` does."""
     target = dst_type.scalar
     return TensorHandle(_saturated(src.data, held_as(target)), target)
 
@@ -42,16 +42,14 @@ def _saturated(values: Array, target: np.dtype[Any]) -> Array:
         return values.astype(target)
     bounds = np.iinfo(target)
     wide = values.astype(np.float64)
-    inside = (
-        (wide > float(bounds.min) - 1) & (wide < float(bounds.max) + 1)
-        if target.itemsize == 4
-        else ((wide >= float(bounds.min)) & (wide < float(bounds.max)))
-    )  # float(2**63 - 1) is 2**63
-    if inside.all():
-        return values.astype(target)
-    kept = np.where(inside, wide, 0.0).astype(target)
-    beyond = np.where(wide > 0, target.type(bounds.max), target.type(bounds.min))
-    return np.where(inside | np.isnan(wide), kept, beyond)
+    below, above = wide <= float(bounds.min) - 1, wide >= float(bounds.max) + 1  # 2**63 - 1 rounds to 2**63
+    result = values.astype(target)
+    result[below] = bounds.min
+    result[above] = bounds.max
+    # measured on an H200: 0 where both have 32 bits or fewer, else the top bit alone
+    narrow = target.itemsize == 4 and values.itemsize <= 4
+    result[np.isnan(wide)] = 0 if narrow else (-bounds.max - 1 if bounds.min else bounds.max // 2 + 1)
+    return result
 
 
 def create_fp_to_fp(self: Any, src: Handle, dst_type: Any, rounding_mode: Any) -> Handle:

@@ -106,19 +106,24 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
     host_args, host_kwargs = self._init_args_hst(args, known) if copied else (args, known)
     for hook in self.pre_run_hooks:
         hook(*host_args, **host_kwargs)
-    with language_patch(), np.errstate(all="ignore"):  # a GPU raises no floating-point warnings
-        bound = signature.bind(*host_args, **host_kwargs)
-        bound.apply_defaults()
+    bound = signature.bind(*host_args, **host_kwargs)
+    bound.apply_defaults()
+    with language_patch():
         values = {
             name: value if name in self.constexprs else interpreter._implicit_cvt(value)
             for name, value in bound.arguments.items()
         }
-        _run_grid(self.fn, self.grid(values) if callable(self.grid) else self.grid, values)
+        grid = self.grid(values) if callable(self.grid) else self.grid
+    run_grid(self.fn, grid, values)
     if copied:
         self._restore_args_dev(args, host_args, known, host_kwargs)
 
 
-def _run_grid(fn: Callable[..., Any], grid: Any, values: dict[str, Any]) -> None:
+def run_grid(fn: Callable[..., Any], grid: Any, values: dict[str, Any]) -> None:
+    """Every program of a grid, one after the other; `values` are the kernel's arguments, as Triton's own or constants.
+
+    Raises InterpreterError where the kernel raises.
+    """
     grid = tuple(grid)
     if len(grid) > 3:
         raise ValueError(f"a grid of {len(grid)} dimensions was given; at most 3 are possible")
@@ -126,11 +131,12 @@ def _run_grid(fn: Callable[..., Any], grid: Any, values: dict[str, Any]) -> None
     builder = interpreter.interpreter_builder
     builder.set_grid_dim(nx, ny, nz)
     try:
-        for x in range(nx):
-            for y in range(ny):
-                for z in range(nz):
-                    builder.set_grid_idx(x, y, z)
-                    fn(**values)
+        with language_patch(), np.errstate(all="ignore"):  # a GPU raises no floating-point warnings
+            for x in range(nx):
+                for y in range(ny):
+                    for z in range(nz):
+                        builder.set_grid_idx(x, y, z)
+                        fn(**values)
     except Exception as error:
         if triton.knobs.compilation.front_end_debugging:
             raise

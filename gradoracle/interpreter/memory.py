@@ -78,7 +78,7 @@ def _read(addresses: Array, dtype: Any) -> Array:
     window = _window(addresses, stored)
     if window is None:
         on = np.ones(addresses.shape, dtype=np.bool_)
-        data = access.load(addresses, on, np.zeros(addresses.shape, dtype=stored), stored)
+        data = access.load(np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype=stored), stored)
     else:
         data = window[0][window[1]]
     return unpack_bf16(data) if dtype.name == BF16 else data
@@ -88,7 +88,9 @@ def _write(addresses: Array, value: Handle) -> None:
     data = pack_bf16(value.data) if value.dtype.name == BF16 else value.data
     window = _window(addresses, data.dtype)
     if window is None:
-        access.store(addresses, data, np.ones(addresses.shape, dtype=np.bool_))
+        access.store(
+            np.ascontiguousarray(addresses), np.ascontiguousarray(data), np.ones(addresses.shape, dtype=np.bool_)
+        )
     else:
         window[0][window[1]] = data
 
@@ -96,20 +98,27 @@ def _write(addresses: Array, value: Handle) -> None:
 def create_atomic_cas(self: Any, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
     """Compare and swap, on bits."""
     if val.dtype.name != BF16:
-        return _STOCK_CAS(self, ptr, cmp, val, sem, scope)
-    cmp_bits, val_bits = (TensorHandle(pack_bf16(h.data), ptr.dtype) for h in (cmp, val))
-    return TensorHandle(unpack_bf16(_STOCK_CAS(self, ptr, cmp_bits, val_bits, sem, scope).data), val.dtype)
+        return _STOCK_CAS(self, *map(_dense, (ptr, cmp, val)), sem, scope)
+    cmp, val = (TensorHandle(pack_bf16(h.data), h.dtype) for h in (cmp, val))
+    before = _STOCK_CAS(self, *map(_dense, (ptr, cmp, val)), sem, scope)
+    return TensorHandle(unpack_bf16(before.data), val.dtype)
 
 
 def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
     """Read, modify and write; two adds to one address in one program both count."""
     if val.dtype.name == BF16:  # a GPU adds bfloat16 atomically and nothing else, which Triton checks before
         return TensorHandle(_add_bf16(ptr.data, val.data, mask.data), val.dtype)
+    ptr, val, mask = map(_dense, (ptr, val, mask))
     if rmwOp == ir.ATOMIC_OP.XCHG and val.data.dtype in _BITS:  # Triton's interpreter exchanges integers only
         bits = TensorHandle(val.data.view(_BITS[val.data.dtype]), val.dtype)
         before = _STOCK_RMW(self, rmwOp, ptr, bits, mask, sem, scope)
         return TensorHandle(before.data.view(val.data.dtype), val.dtype)
     return _STOCK_RMW(self, rmwOp, ptr, val, mask, sem, scope)
+
+
+def _dense(handle: Handle) -> Handle:
+    """The same values side by side: Triton's C++ walks a repeated value as if it were an array."""
+    return TensorHandle(np.ascontiguousarray(handle.data), handle.dtype)
 
 
 def _add_bf16(ptrs: Any, values: Any, mask: Any) -> Any:
