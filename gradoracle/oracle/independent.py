@@ -151,6 +151,11 @@ def softmax(value: Tensor, relative: Tensor, dim: int) -> Tensor:
     return (squares * ((1 - 2 * value) * relative + shared)).clamp_min(0.0)
 
 
+def log_softmax(share: Tensor, own: Tensor, dim: int) -> Tensor:
+    """The variance of a log-softmax: d log P_j = e_j - sum_k P_k e_k, with P the ``share`` of each element."""
+    return ((1 - 2 * share) * own + (share.square() * own).sum(dim, keepdim=True)).clamp_min(0.0)
+
+
 def extreme(value: Tensor, own: Tensor, x: Tensor, dims: Any, keep: bool) -> Tensor:
     """The variance of a maximum or minimum: the largest among the elements that may be the extreme."""
     wide = value if keep else _keep(value, dims, x.dim())

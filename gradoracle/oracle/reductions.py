@@ -1,4 +1,4 @@
-"""Reductions: sums, matrix products, softmax, maxima and scattered sums, with the errors they pass on and commit."""
+"""Reductions: sums, matrix products, maxima and scattered sums, with the errors they pass on and commit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.contract import UNIT_ROUNDOFF
 from gradoracle.oracle import independent, worst
-from gradoracle.oracle.probes import LOG2_E, mixed, probed, run_lifted
+from gradoracle.oracle.probes import mixed, probed, run_lifted
 from gradoracle.oracle.quantity import Quantity, any_error, cleared, plus, quantities, values
 from gradoracle.oracle.roundoff import Roundoff
 
@@ -69,60 +68,6 @@ def matrix_product(
             q = _scaled(q, factor) if extra is None else _added(q, _scaled(extra, factor), place)
         q = roundoff.elementwise(q, mixed(place, 8)) if roundoff.contract.rounds else q
     return q
-
-
-def softmax(
-    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
-) -> Quantity:
-    """exp(x - max) / sum: the exponent's roundings, exp, the sum's and the quotient's."""
-    x, dim = args[0], args[1]
-    value = operator(x.value, *args[1:])
-    contract = roundoff.contract
-    top = x.value.amax(dim, keepdim=True)
-    depth = torch.nan_to_num((x.value - top).abs(), nan=0.0, posinf=0.0)
-    size = torch.nan_to_num(x.value.abs(), nan=0.0, posinf=0.0)
-    proper = torch.nan_to_num(value, nan=0.0)
-    unit = UNIT_ROUNDOFF[contract.elementwise] if contract.rounds else 0.0
-    constant = UNIT_ROUNDOFF[contract.constants] if contract.rounds else 0.0
-    # the exponent is a rounded difference of rounded products by log2 e: u |x - m|, u |x|, and exp's own error
-    own = (depth.square() + size.square() + contract.exp_ulps**2) * unit**2
-    steps = float(x.value.shape[dim])
-    variance = floor = bound = probes = None
-    if roundoff.variances or x.variance is not None:
-        relative = plus(x.variance, (own + (depth * constant).square()) / 3)
-        assert relative is not None
-        variance = independent.softmax(proper, relative, dim)
-        floor = None if x.floor is None else independent.softmax(proper, x.floor, dim)
-    if roundoff.worst or x.worst is not None:
-        relative = plus(x.worst, (depth + size + 2 * contract.exp_ulps) * unit + depth * constant)
-        assert relative is not None
-        bound = worst.softmax(proper, relative, dim)
-    if roundoff.dice is not None or x.probes is not None:
-        moved = x.value if x.probes is None else x.probes
-        axis = dim if dim < 0 else dim - x.value.dim()
-        powers = torch.exp(torch.nan_to_num(moved - moved.amax(axis, keepdim=True), nan=-torch.inf))
-        if roundoff.dice is not None and contract.rounds:
-            drawn = roundoff.dice.constant(LOG2_E).view(-1, *[1] * x.value.dim())
-            scaled = drawn * (constant * roundoff.magnify * depth)
-            powers = powers * torch.exp(roundoff.noise(x.value, own.sqrt(), mixed(place, 1)).sub_(scaled))
-        total = powers.sum(axis, keepdim=True)
-        if roundoff.dice is not None and contract.rounds:
-            mass = torch.nan_to_num(torch.exp(x.value - top), nan=0.0).sum(dim, keepdim=True)
-            width = torch.full_like(mass, unit * (steps / 3 + 2) ** 0.5)
-            total = total * (1 + roundoff.noise(mass, width, mixed(place, 2)))
-        probes = powers / total
-    q = Quantity(value, variance, floor, bound, probes, place=place)
-    if not contract.rounds:
-        return q
-    # the sum is one for a row, the quotient one for an element; a row of one term is divided by itself
-    return roundoff.elementwise(_row_error(roundoff, q, proper, unit, steps), mixed(place, 3))
-
-
-def _row_error(roundoff: Roundoff, q: Quantity, value: Tensor, unit: float, steps: float) -> Quantity:
-    """The rounding of the row's sum in variances and bounds; the probes have theirs already."""
-    variance = plus(q.variance, value.square() * (unit**2 / 3 * (steps / 3 + 2))) if roundoff.variances else q.variance
-    bound = plus(q.worst, value * (unit * (steps + 2))) if roundoff.worst else q.worst
-    return q.with_(variance=variance, worst=bound)
 
 
 def extreme(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Any:

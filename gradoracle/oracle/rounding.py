@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node, map_arg
 
 from gradoracle.contract import EXACT, UNIT_ROUNDOFF, Contract
-from gradoracle.oracle import operators
-from gradoracle.oracle.lowering import lowered
+from gradoracle.oracle import effects
 from gradoracle.oracle.probes import Dice, mixed
 from gradoracle.oracle.quantity import Quantity
 from gradoracle.oracle.roundoff import Roundoff, overflow
@@ -86,8 +85,7 @@ def budgets(
         UnsupportedOperator: the graph has an operator without a rounding rule.
     """
     given = list(input_errors) if input_errors is not None else [None] * len(args)
-    module = lowered(graph, args)
-    count, at_once = _schedule(module, args, probes)
+    count, at_once = _schedule(graph, args, probes)
     carried = [error[2] for error in given if error is not None and error[2] is not None]
     if carried:
         count = min(count, *(len(c) for c in carried))
@@ -103,7 +101,7 @@ def budgets(
             _input(a, e, contract, run, worst and start == 0, start == 0) for a, e in zip(args, given, strict=True)
         ]
         with torch.no_grad():
-            outputs = Walk(contract, roundoff).run(module, inputs)
+            outputs = Walk(contract, roundoff).run(graph.module, inputs)
             outputs = [
                 roundoff.stored(q, dtype, mixed(position, _OUTPUT), spacing=True) if q.is_float else q
                 for position, (q, dtype) in enumerate(
@@ -113,15 +111,15 @@ def budgets(
         overflows |= roundoff.overflows
         found = found or outputs
         signed.append([_errors(q, len(run)) / magnify for q in outputs])
-    masks = _overflowing(module, args, contract) if overflows and contract.rounds else [None] * len(found)
+    masks = _overflowing(graph.module, args, contract) if overflows and contract.rounds else [None] * len(found)
     errors = [torch.cat(parts) for parts in zip(*signed, strict=True)]
     return [_budget(q, e, mask, worst) for q, e, mask in zip(found, errors, masks, strict=True)]
 
 
-def _schedule(module: GraphModule, args: Sequence[Tensor], probes: int) -> tuple[int, int]:
+def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, int]:
     """How many probes, and how many of them at once: the largest tensor of the graph decides."""
     largest = max((t.numel() for t in args), default=1)
-    for node in module.graph.nodes:
+    for node in graph.module.graph.nodes:
         meta = node.meta.get("val", node.meta.get("tensor_meta"))
         shape = getattr(meta, "shape", None)
         if shape is not None:
@@ -190,13 +188,13 @@ def _overflowing(module: GraphModule, args: Sequence[Tensor], contract: Contract
             found = [known[n] for n in node.args[0]]
         else:
             arguments = map_arg(node.args, lambda n: known[n])
-            name = operators.plain_name(node)
-            if name in operators.PRODUCT:
+            name = effects.plain_name(node)
+            if name in effects.PRODUCT:
                 arguments = tuple(_poisoned(a, contract.operand) for a in arguments)
-            result = operators.functional(node)(*arguments, **map_arg(node.kwargs, lambda n: known[n]))
+            result = effects.functional(node)(*arguments, **map_arg(node.kwargs, lambda n: known[n]))
             if name == "stored":
                 result = _poisoned(result, getattr(contract, str(node.args[1])))
-            elif name not in operators.MOVE | operators.CREATE:
+            elif name not in effects.MOVE | effects.CREATE:
                 result = _poisoned(result, contract.output if contract.store_all else contract.elementwise)
             known[node] = result
     masks = [t.isnan() if isinstance(t, Tensor) and t.is_floating_point() else None for t in found]

@@ -12,10 +12,11 @@ from torch.fx import GraphModule, Node, map_arg
 from torch.utils._pytree import tree_map
 
 from gradoracle.contract import Contract
-from gradoracle.oracle import independent, operators, worst
+from gradoracle.oracle import effects, independent, worst
+from gradoracle.oracle.normalised import log_softmax, softmax
 from gradoracle.oracle.probes import LOG2_E, mixed, probed
 from gradoracle.oracle.quantity import Quantity, any_error, cleared, is_quantity, plus, quantities, values
-from gradoracle.oracle.reductions import accumulate, extreme, matrix_product, softmax, sum_of
+from gradoracle.oracle.reductions import accumulate, extreme, matrix_product, sum_of
 from gradoracle.oracle.roundoff import Roundoff
 from gradoracle.oracle.solve import triangular_solve
 from gradoracle.oracle.trace import UnsupportedOperator
@@ -69,42 +70,43 @@ class Walk:
 
     def applied(self, node: Node, place: int, args: Any, kwargs: Any) -> Any:
         """The result of one call node; a list of quantities where the operator returns several."""
-        name, operator = operators.plain_name(node), operators.functional(node)
+        name, operator = effects.plain_name(node), effects.functional(node)
         if name == "getitem":
             return args[0][args[1]]
         rule = self.rule(name, args, kwargs)
         if rule is None:
             raise UnsupportedOperator(str(node.target), "rounding")
         found = rule(name, operator, args, kwargs, place)
-        if isinstance(found, Quantity) and found.is_float and self.contract.store_all and name not in operators.VIEW:
+        if isinstance(found, Quantity) and found.is_float and self.contract.store_all and name not in effects.VIEW:
             found = self.roundoff.stored(found, self.contract.output, mixed(place, 2))
-            if name in operators.SPECIAL:  # eager kernels of these go through a second operation of the dtype
+            if name in effects.SPECIAL:  # eager kernels of these go through a second operation of the dtype
                 found = self.roundoff.stored(found.with_(held=None), self.contract.output, mixed(place, 10))
         return found
 
     def rule(self, name: str, args: Any, kwargs: Any) -> Callable[..., Any] | None:
         """Which rule an operator falls under; None where there is none."""
-        if name in operators.ACCUMULATE and (name not in operators.MOVE or _accumulates(name, args, kwargs)):
+        if name in effects.ACCUMULATE and (name not in effects.MOVE or _accumulates(name, args, kwargs)):
             return lambda *call: accumulate(self.roundoff, *call)
         table: tuple[tuple[frozenset[str], Callable[..., Any]], ...] = (
-            (operators.CREATE, self.made),
-            (operators.MOVE, self.moved),
-            (operators.ARITHMETIC | operators.EXPONENTIAL | operators.LOGARITHM | operators.SPECIAL, self.elementwise),
-            (operators.KEEP, self.kept),
-            (operators.CHOOSE, self.chosen),
-            (operators.COMPARE, self.compared),
-            (operators.LOGIC, self.logical),
-            (operators.SUM, lambda *call: sum_of(self.roundoff, *call)),
-            (operators.PRODUCT, lambda *call: matrix_product(self.roundoff, *call)),
-            (operators.EXTREME, lambda *call: extreme(self.roundoff, *call)),
-            (operators.PRODUCT_OF_ONE, self.product_of_one),
-            (operators.names("_softmax"), lambda *call: softmax(self.roundoff, *call)),
-            (operators.names("where masked_fill"), self.selected),
-            (operators.names("_to_copy convert_element_type"), self.converted),
-            (operators.names("linalg_solve_triangular"), lambda *call: triangular_solve(self.roundoff, *call)),
-            (operators.names("stored"), self.marked),
-            (operators.names("stored_sum"), self.marked_sum),
-            (operators.names("argmax argmin argsort searchsorted bucketize nonzero"), self.indices),
+            (effects.CREATE, self.made),
+            (effects.MOVE, self.moved),
+            (effects.ARITHMETIC | effects.EXPONENTIAL | effects.LOGARITHM | effects.SPECIAL, self.elementwise),
+            (effects.KEEP, self.kept),
+            (effects.CHOOSE, self.chosen),
+            (effects.COMPARE, self.compared),
+            (effects.LOGIC, self.logical),
+            (effects.SUM, lambda *call: sum_of(self.roundoff, *call)),
+            (effects.PRODUCT, lambda *call: matrix_product(self.roundoff, *call)),
+            (effects.EXTREME, lambda *call: extreme(self.roundoff, *call)),
+            (effects.PRODUCT_OF_ONE, self.product_of_one),
+            (effects.names("_softmax"), lambda *call: softmax(self.roundoff, *call)),
+            (effects.names("_log_softmax"), lambda *call: log_softmax(self.roundoff, *call)),
+            (effects.names("where masked_fill"), self.selected),
+            (effects.names("_to_copy convert_element_type"), self.converted),
+            (effects.names("linalg_solve_triangular"), lambda *call: triangular_solve(self.roundoff, *call)),
+            (effects.names("stored"), self.marked),
+            (effects.names("stored_sum"), self.marked_sum),
+            (effects.names("argmax argmin argsort searchsorted bucketize nonzero"), self.indices),
         )
         return next((rule for members, rule in table if name in members), None)
 
@@ -115,7 +117,7 @@ class Walk:
         value = operator(*values(args), **values(kwargs))
         if isinstance(value, (list, tuple)):
             return [self._picked(operator, args, kwargs, each, i, mixed(place, i)) for i, each in enumerate(value)]
-        return self._picked(operator, args, kwargs, value, None, place, keep_place=name in operators.VIEW)
+        return self._picked(operator, args, kwargs, value, None, place, keep_place=name in effects.VIEW)
 
     def _picked(
         self, operator: Callable[..., Any], args: Any, kwargs: Any, value: Any, index: int | None, place: int,
@@ -248,16 +250,16 @@ class Walk:
         self, q: Quantity, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
     ) -> Quantity:
         contract = self.contract
-        if name in operators.ARITHMETIC:
+        if name in effects.ARITHMETIC:
             return self.roundoff.elementwise(q, place)
         x = quantities(args)[0]
         size = torch.where(q.value == 0, 1.0, q.value.abs())
-        if name in operators.EXPONENTIAL:  # its argument is scaled by log2 e, a constant, and rounded once more
+        if name in effects.EXPONENTIAL:  # its argument is scaled by log2 e, a constant, and rounded once more
             steep = x.value.abs() if name != "expm1" else (x.value * (q.value + 1)).abs() / size
             steep = torch.where(steep.isfinite(), steep, 0.0)
             q = self.roundoff.shared(q, steep * q.value, LOG2_E)
             ulps: float | Tensor = contract.exp_ulps
-        elif name in operators.LOGARITHM:
+        elif name in effects.LOGARITHM:
             steep = torch.zeros_like(q.value)
             ulps = contract.log_ulps if name == "log1p" else contract.log_ulps / size.clamp_max(1.0)
         elif name == "rsqrt":
