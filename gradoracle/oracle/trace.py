@@ -39,6 +39,14 @@ class Graph:
         """Run the graph as PyTorch would, in the dtype of the arguments (shapes as traced)."""
         return tuple(self.module(*args))
 
+    def constant(self, node: Node) -> Tensor:
+        """The tensor of a ``get_attr`` node: a closure's constant, such as an integer input."""
+        found: Any = self.module
+        for name in str(node.target).split("."):
+            found = getattr(found, name)
+        tensor: Tensor = found.detach()
+        return tensor
+
 
 def trace(program: Callable[..., Sequence[Tensor]], *examples: Tensor) -> Graph:
     """Trace ``program`` to few ATen operators at the shapes of ``examples`` (float64 tensors; values are not kept)."""

@@ -1,6 +1,6 @@
 """The operators that every exact reading must read, each as a small function of float64 tensors.
 
-``CATALOGUE[name]`` holds the function and, for each float input, its shape and the interval its elements are drawn from.
+``CATALOGUE[name]`` holds the function and, for each float input, its shape and the interval that it is drawn from.
 Integer tensors are constants inside the functions, as a family's definition would have them.
 """
 
@@ -206,7 +206,10 @@ CATALOGUE: dict[str, Entry] = {
     "masked_attention": _entry(_masked_attention, (4, 2), (3, 2), (3, 2)),
     "sdpa": _entry(functional.scaled_dot_product_attention, (1, 4, 3), (1, 5, 3), (1, 5, 2)),
     "sdpa_causal": _entry(
-        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True), (1, 4, 3), (1, 4, 3), (1, 4, 2)
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        (1, 4, 3),
+        (1, 4, 3),
+        (1, 4, 2),
     ),
     "capped_logsumexp": _entry(_capped_logsumexp, (4, 2), (3, 2)),
     "linear_attention": _entry(lambda q, k, v: torch.tril(q @ k.mT) @ v, (2, 4, 3), (2, 4, 3), (2, 4, 2)),
