@@ -175,3 +175,70 @@ def loop_of_loads(X, Z, n, N: tl.constexpr):
 def program_numbers(Z, SCALE):
     row = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     tl.store(Z + row, row * SCALE)
+
+
+@triton.jit
+def mismatched(Z):
+    tl.store(Z + tl.arange(0, 16), tl.arange(0, 16)[:, None] + tl.zeros((8, 8), tl.int32))
+
+
+@triton.jit
+def copy_block(X, Z, m, n, sx0, sx1, sz0, sz1, M: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, M)[:, None]
+    j = tl.arange(0, N)[None, :]
+    on = (i < m) & (j < n)
+    tl.store(Z + i * sz0 + j * sz1, tl.load(X + i * sx0 + j * sx1, mask=on), mask=on)
+
+
+@triton.jit
+def store_where(Z, low, high, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(Z + i, 1.0, mask=(i >= low) & (i < high))
+
+
+@triton.jit
+def load_nothing(X, Z, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(Z + i, tl.load(X + i, mask=i < 0, other=-2.0))
+
+
+@triton.jit
+def unaligned(Z, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store((Z + 5 * i).to(tl.pointer_type(tl.float32)), i.to(tl.float32))
+
+
+@triton.jit
+def store_all_to_one(Z, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(Z + i * 0, i.to(tl.float32))
+
+
+@triton.jit
+def outer(X, Y, Z, M: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, M)
+    j = tl.arange(0, N)
+    x = tl.load(X + i)[:, None]
+    y = tl.load(Y + j)[None, :]
+    z = Z + i[:, None] * N + j[None, :]
+    tl.store(z, x + y)
+    tl.store(z + M * N, x - y)
+    tl.store(z + 2 * M * N, x * y)
+    tl.store(z + 3 * M * N, tl.maximum(x, y))
+    tl.store(z + 4 * M * N, tl.where(x < y, x, y))
+    tl.store(z + 5 * M * N, -x + 0 * y)
+    tl.store(z + 6 * M * N, (x < y).to(tl.float32) * 2)
+    tl.store(z + 7 * M * N, y + x * 0)
+    tl.store(z + 8 * M * N, tl.where(x > 0, y, 0.5))
+
+
+@triton.jit
+def integers(X, Z, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(X + i)
+    tl.store(Z + i, (x + x).to(tl.int64))
+    tl.store(Z + N + i, x.to(tl.int64) + x)
+    tl.store(Z + 2 * N + i, (x // 3).to(tl.int64))
+    tl.store(Z + 3 * N + i, (x % 3).to(tl.int64))
+    tl.store(Z + 4 * N + i, (x >> 2).to(tl.int64))
+    tl.store(Z + 5 * N + i, (x & 12).to(tl.int64))

@@ -225,13 +225,17 @@ def test_reduction_by_a_function_of_the_user_rounds_bfloat16():
 ORDERED_OTHERWISE = ("sum", "sum_columns", "cumsum", "dense")
 
 
-@pytest.mark.parametrize("name", [n for n in scenarios.SCENARIOS if n.split()[0] not in ORDERED_OTHERWISE])
-def test_a_gpu_computes_the_same_bits(name, gpu):
-    result = gpu[name]
-    if isinstance(result, str):
-        pytest.skip(f"not checked: this GPU's Triton does not compile it ({result[:80]})")
-    got = scenarios.SCENARIOS[name]("cpu")
-    if name == "dot fp32 tf32x3":  # three terms an element, which a tensor core adds with truncation
-        assert torch.allclose(got, result, rtol=2**-22, atol=0)
-    else:
-        assert reference.same(got, result)
+def test_a_gpu_computes_the_same_bits(gpu):
+    wrong, compared = [], 0
+    for name, scenario in scenarios.SCENARIOS.items():
+        if name.split()[0] in ORDERED_OTHERWISE or isinstance(gpu[name], str):  # a GPU's Triton may lack a kernel
+            continue
+        compared += 1
+        got = scenario("cpu")
+        if name == "dot fp32 tf32x3":  # three terms an element, which a tensor core adds with truncation
+            agrees = torch.allclose(got, gpu[name], rtol=2**-22, atol=0)
+        else:
+            agrees = reference.same(got, gpu[name])
+        if not agrees:
+            wrong.append(name)
+    assert compared > 100 and not wrong, f"{wrong} of {compared} differ from {torch.cuda.get_device_name()}"

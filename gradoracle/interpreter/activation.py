@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 from .availability import explain_unavailable, installed, remember
 
 _VARIABLE = "TRITON_INTERPRET"
+_USE = "use a Triton from 3.6.0 to 3.9.0"
 _active = False
 
 
@@ -71,12 +73,14 @@ def is_active() -> bool:
 
 
 def _install() -> None:
-    import dataclasses
+    try:
+        from triton.runtime import interpreter
 
-    import triton
-    from triton.runtime import interpreter
-
-    from . import blocks, casts, dot, elementwise, launch, memory, reduction, values
+        from . import blocks, casts, dot, elementwise, launch, memory, reduction, values
+    except (AttributeError, ImportError) as error:  # what the corrections build on, they name when imported
+        raise RuntimeError(
+            f"Triton {installed('triton')} lacks a part that the interpreter corrects ({error}): {_USE}."
+        ) from error
 
     replaced: list[tuple[Any, dict[str, Callable[..., Any]]]] = [
         (interpreter.InterpreterBuilder, elementwise.METHODS),
@@ -94,7 +98,7 @@ def _install() -> None:
     ]
     for holder, methods in replaced:
         for name, replacement in methods.items():
-            _require(holder, name, replacement, triton.__version__)
+            _require(holder, name, replacement)
     launch.language_patch()
     for holder, methods in [*replaced, (interpreter.InterpreterBuilder, elementwise.NEW_METHODS)]:
         for name, replacement in methods.items():
@@ -109,19 +113,17 @@ def _install() -> None:
     builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
 
 
-def _require(holder: Any, name: str, replacement: Callable[..., Any], version: str) -> None:
+def _require(holder: Any, name: str, replacement: Callable[..., Any]) -> None:
     """Refuses a Triton whose method is absent or takes other arguments than the replacement."""
     where = f"{getattr(holder, '__qualname__', holder.__name__)}.{name}"
     stock = getattr(holder, name, None)
     if stock is None:
-        raise RuntimeError(
-            f"Triton {version} has no {where}, which the interpreter corrects: use a Triton from 3.6.0 to 3.9.0."
-        )
+        raise RuntimeError(f"Triton {installed('triton')} has no {where}, which the interpreter corrects: {_USE}.")
     wanted, given = _positional(replacement), _positional(stock)
     if len(wanted) > len(given) or (holder.__name__ == "InterpreterBuilder" and wanted != given[: len(wanted)]):
         raise RuntimeError(
-            f"Triton {version} calls {where} with ({', '.join(given)}) and the interpreter corrects one with "
-            f"({', '.join(wanted)}): use a Triton from 3.6.0 to 3.9.0."
+            f"Triton {installed('triton')} calls {where} with ({', '.join(given)}) and the interpreter corrects one "
+            f"with ({', '.join(wanted)}): {_USE}."
         )
 
 
