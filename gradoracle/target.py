@@ -110,6 +110,33 @@ def resolve(text: str, family: str | None = None) -> Target:
     return Target(*_all(module, judge, text), source, text)
 
 
+def family_for(text: str, named: str) -> str | None:
+    """The --family with which a case line's target resolves: none where it knows its own, else the one named there."""
+    try:
+        resolve(text)
+    except TargetError:
+        return named if named in shipped_names() else None
+    return None
+
+
+def place_of(target: Target, kernel: Kernel) -> tuple[str, str]:
+    """Where a kernel's callable can be imported from: (module or file, attribute).
+
+    Raises:
+        TargetError: it has no name of its own (a lambda, a function inside another).
+    """
+    place, _, attribute = target.label.rpartition(":")
+    if place and place not in shipped_names():
+        module = _module(place)[0]
+        if hasattr(module, attribute.split(".")[0]):
+            return place, attribute
+    module_name = getattr(kernel.call, "__module__", None) or ""
+    for name, value in vars(sys.modules.get(module_name, object)).items():
+        if value is kernel.call or (isinstance(value, Kernel) and value.call is kernel.call):
+            return (str(target.source) if target.source is not None else module_name), name
+    raise TargetError(f"{kernel.name} of {target.label} cannot be imported by a name of its own")
+
+
 def _one(subject: Any, name: str, module: ModuleType, judge: Family | None, text: str) -> tuple[Family, list[Kernel]]:
     """The family and the kernel of ``place:name``."""
     if isinstance(subject, Kernel):

@@ -1,0 +1,353 @@
+"""The command line: arguments in, exit code out.
+
+Exit codes: 0 every checked property holds; 1 a property is violated, or the kernel crashed or hung on a valid case;
+2 usage or configuration; 3 gradoracle's own fault; 4 inconclusive. Nothing heavy is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gradoracle import options
+from gradoracle.errors import UsageError
+
+if TYPE_CHECKING:
+    from gradoracle.property import Property
+    from gradoracle.target import Target
+    from gradoracle.verdict import Report
+
+USAGE, FAULT, INCONCLUSIVE = 2, 3, 4
+_INTERRUPTED = 130  # what typer makes of a keyboard interrupt; older versions raise Abort
+
+app = typer.Typer(
+    name="gradoracle",
+    help="Is the gradient of a GPU kernel right? Truth derived from one definition, budgets instead of tolerances.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a command line (without the program's name) and return its exit code; nothing escapes but the code."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        code = app(args=list(words) or ["--help"], obj=list(words), prog_name="gradoracle", standalone_mode=False)
+    except UsageError as error:
+        return _fail(str(error), USAGE)
+    except KeyboardInterrupt:
+        return _fail("interrupted before anything was checked", INCONCLUSIVE)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # of typer's own parser, whose classes differ between its versions
+            return _fail(_sentence(error.format_message()), USAGE)
+        if type(error).__name__ == "Abort":
+            return _fail("interrupted before anything was checked", INCONCLUSIVE)
+        return _fault(error)
+    if not words:
+        return USAGE
+    if code == _INTERRUPTED:
+        return _fail("interrupted before anything was checked", INCONCLUSIVE)
+    return code if isinstance(code, int) else 0
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from gradoracle import __version__
+
+        print(f"gradoracle {__version__}")
+        raise typer.Exit(0)
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Is the gradient of a GPU kernel right? Truth derived from one definition, budgets instead of tolerances.
+
+    Exit codes: 0 every checked property holds; 1 a property is violated, or the kernel crashed or hung; 2 usage;
+    3 gradoracle's own fault; 4 inconclusive: what should have been checked was not.
+    """
+
+
+@app.command()
+def check(
+    context: typer.Context,
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET...",
+            help="A shipped family or all, path/to/file.py, path/to/file.py:callable or package.module:callable.",
+        ),
+    ],
+    family: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which definition an outside callable claims to implement.")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda")] = "auto",
+    dtype: Annotated[str | None, typer.Option(metavar="float32,...", help="Default: all that are supported.")] = None,
+    contract: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DTYPE=PRESET", help="What a right kernel may round, such as float32=tf32. Repeatable."),
+    ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Hold an option fixed, such as causal=True. Repeatable."),
+    ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(metavar="T=1:4096", help="Sizes of a dim: T=16:4096:16, D=64,128. Repeatable."),
+    ] = None,
+    inputs: Annotated[
+        str | None, typer.Option(metavar="saved.pt", help="Check on these tensors instead of drawn cases.")
+    ] = None,
+    oracle: Annotated[str, typer.Option(metavar="auto|float64|certified|mpmath")] = "auto",
+    examples: Annotated[int | None, typer.Option(metavar="N", help="How many cases.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="Stop after a whole case once this much time has passed.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the stream of cases.")] = 0,
+    property: Annotated[str, typer.Option(metavar="GLOB", help="Only laws that match.")] = "*",
+    require: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Laws that must have been checked. Repeatable.")
+    ] = None,
+    workers: Annotated[str, typer.Option(metavar="N|auto", help="Processes; 0: in this one, unprotected.")] = "auto",
+    shard: Annotated[str, typer.Option(metavar="I/N", help="The I-th of N parts of the stream.")] = "1/1",
+    format: Annotated[
+        list[str] | None, typer.Option(metavar="terminal|json|junit", help="How to report. Repeatable.")
+    ] = None,
+    output: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="Where the --format before it goes. Repeatable.")
+    ] = None,
+) -> None:
+    """Check kernels: cases x laws -> verdicts."""
+    from gradoracle.report import FORMATS
+
+    views = options.outputs(context.obj, FORMATS)
+    fields: dict[str, Any] = {
+        "family": family,
+        "device": options.one_of("--device", device, options.DEVICES),
+        "dtypes": options.dtypes(dtype),
+        "contracts": options.contracts(contract or ()),
+        "arguments": options.arguments(arg or ()),
+        "dims": options.dims(dim or ()),
+        "inputs": options.saved(inputs),
+        "oracle": options.one_of("--oracle", oracle, options.ORACLES),
+        "examples": None if examples is None else options.at_least("--examples", examples, 1),
+        "seconds": options.seconds(seconds),
+        "seed": options.at_least("--seed", seed, 0),
+        "property": property,
+        "require": tuple(require or ()),
+        "workers": options.workers(workers),
+        "shard": options.shard(shard),
+    }
+    from gradoracle.check import check as check_target
+    from gradoracle.report.progress import progress
+    from gradoracle.request import Request
+    from gradoracle.target import expand
+
+    names = list(dict.fromkeys(name for text in targets for name in expand(text)))
+    requests = [Request(target=name, **fields) for name in names]
+    raise typer.Exit(_report(views, [partial(check_target, request, progress()) for request in requests]))
+
+
+@app.command()
+def replay(
+    case: Annotated[str, typer.Argument(metavar="CASE", help="A case line, in quotes, as a failure prints it.")],
+    script: Annotated[bool, typer.Option("--script", help="Print a reproduction that needs torch only.")] = False,
+    property: Annotated[str, typer.Option(metavar="GLOB", help="Only laws that match.")] = "*",
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Default: that of the case.")] = None,
+    oracle: Annotated[str, typer.Option(metavar="auto|float64|certified|mpmath")] = "auto",
+) -> None:
+    """Judge one case again, by every law that applies to it."""
+    fields: dict[str, Any] = {"oracle": options.one_of("--oracle", oracle, options.ORACLES)}
+    if device is not None:
+        fields["device"] = options.one_of("--device", device, options.DEVICES)
+    if property != "*":
+        fields["property"] = property
+    if script:
+        from gradoracle.reproduction import reproduce
+
+        _print(reproduce(case, **fields))
+        return
+    from gradoracle.check import replay as replay_case
+    from gradoracle.report.progress import progress
+
+    raise typer.Exit(_report([options.Output("terminal")], [lambda: replay_case(case, progress(), **fields)]))
+
+
+@app.command("list")
+def list_() -> None:
+    """Families, their kernels, laws and precision contracts."""
+    from gradoracle.contract import PRESETS
+    from gradoracle.report.catalogue import listing
+
+    targets, universal = _catalogue()
+    _print(listing(targets, universal, PRESETS))
+
+
+@app.command()
+def explain(
+    name: Annotated[str, typer.Argument(metavar="PROPERTY", help="The name of a law, or a glob.")],
+) -> None:
+    """What a law says, why it holds, what it catches and what it cannot."""
+    import difflib
+    import fnmatch
+
+    from gradoracle.report.catalogue import explanation
+
+    targets, universal = _catalogue()
+    owners: dict[str, list[str]] = {law.name: ["every family"] for law in universal}
+    laws = {law.name: law for law in universal}
+    for target in targets:
+        for law in target.family.properties:
+            laws[law.name] = law
+            owners.setdefault(law.name, []).append(target.family.name)
+    found = [known for known in laws if fnmatch.fnmatchcase(known, name)]
+    if not found:
+        close = difflib.get_close_matches(name, laws, n=3, cutoff=0.5) or [known for known in laws if name in known][:3]
+        hint = f"did you mean {', '.join(close)}?" if close else "gradoracle list prints them all"
+        raise UsageError(f"no law is named {name!r}: {hint}")
+    _print("\n".join(explanation(laws[known], owners[known]) for known in found))
+
+
+@app.command()
+def doctor() -> None:
+    """What is installed, what works here, and what each thing is for."""
+    from gradoracle.environment import facilities
+
+    found = facilities()
+    for facility in found:
+        mark = "ok     " if facility.found else "MISSING" if facility.required else "absent "
+        _print(f"{mark}  {facility.name:<18} {facility.found or '-':<44} {facility.purpose}\n")
+        if not facility.found and facility.remedy:
+            _print(f"{'':<9}{'':<18} {facility.remedy}\n")
+    lacking = [facility.name for facility in found if facility.required and not facility.found]
+    if lacking:
+        _print(f"gradoracle cannot work here: {', '.join(lacking)} missing (exit code 1)\n")
+    raise typer.Exit(1 if lacking else 0)
+
+
+@app.command()
+def bench(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A shipped family.")],
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda")] = "auto",
+    only: Annotated[str, typer.Option(metavar="TEXT", help="Only rows whose description contains this.")] = "",
+    output: Annotated[str | None, typer.Option(metavar="PATH", help="Also write the table there, as json.")] = None,
+) -> None:
+    """Time shipped kernels beside their peers, and a verdict beside gradcheck."""
+    options.one_of("--device", device, options.DEVICES)
+    from gradoracle.bench import run as run_bench
+
+    run_bench(target, device, output, only)
+
+
+def _catalogue() -> tuple[list[Target], Sequence[Property]]:
+    """Every shipped family, and the laws of all of them."""
+    from gradoracle import device as devices
+    from gradoracle.examine import laws_of
+    from gradoracle.target import shipped
+
+    devices.prepare(devices.choose("auto"))
+    targets = list(shipped().values())
+    universal = [law for law in laws_of(targets[0].family) if law not in targets[0].family.properties]
+    return targets, universal
+
+
+def _report(views: Sequence[options.Output], runs: Sequence[Callable[[], Report]]) -> int:
+    """Run each, show what is known in every view also where one of them fails, and give the exit code."""
+    reports: list[Report] = []
+    failure: BaseException | None = None
+    for one in runs:
+        try:
+            reports.append(one())
+        except (Exception, KeyboardInterrupt) as error:
+            known = getattr(error, "report", None)  # a fault of our own may still know a part
+            reports += [known] if known is not None else []
+            failure = error
+        if failure is not None or reports[-1].interrupted:
+            break
+    if reports:
+        _show(views, reports)
+    if failure is None:
+        from gradoracle.report import exit_code
+
+        return exit_code(reports)
+    if isinstance(failure, KeyboardInterrupt) and reports:
+        return max(INCONCLUSIVE if report.exit_code != 1 else 1 for report in reports)
+    raise failure
+
+
+def _show(views: Sequence[options.Output], reports: Sequence[Report]) -> None:
+    """Write the views that go to files and print the one that does not; what cannot be written is printed."""
+    from gradoracle.report import render
+
+    lost: list[str] = []
+    for view in sorted(views, key=lambda view: view.path is None):
+        width, color = _terminal() if view.path is None else (None, False)
+        text = render(reports, view.format, width=width, color=color)
+        if view.path is None:
+            _print(text)
+            continue
+        try:
+            view.path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            _print(text)
+            lost.append(f"--output {view.path} cannot be written: {(error.strerror or str(error)).lower()}")
+    if lost:
+        raise UsageError(f"{'; '.join(lost)}; its content was printed instead")
+
+
+def _terminal() -> tuple[int | None, bool]:
+    """Columns (None: the default) and whether colours may be used, of standard output."""
+    if not sys.stdout.isatty():
+        return None, False
+    color = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return max(80, min(140, shutil.get_terminal_size().columns)), color
+
+
+def _print(text: str) -> None:
+    """Print to standard output; where nobody reads it any more, the exit code still says it all."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"gradoracle: {text}", file=sys.stderr)
+    return code
+
+
+def _fault(error: Exception) -> int:
+    """Exit code 3: one sentence, and the traceback in a file (or here, with GRADORACLE_TRACEBACK=1)."""
+    lines = str(error).splitlines()
+    what = f"{type(error).__name__}{f': {lines[0]}' if lines else ''}"
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    if os.environ.get("GRADORACLE_TRACEBACK") == "1":
+        print(text, file=sys.stderr)
+        return _fail(f"a fault of its own: {what}", FAULT)
+    where = "set GRADORACLE_TRACEBACK=1 to see the traceback"
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(prefix="gradoracle-", suffix=".txt")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            where = f"the traceback is in {name}"
+    return _fail(f"a fault of its own: {what}; {where}", FAULT)

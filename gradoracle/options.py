@@ -1,0 +1,202 @@
+"""Options of the command line as values, each mistake one sentence; nothing heavy is imported for it."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradoracle.errors import UsageError
+
+if TYPE_CHECKING:
+    from gradoracle.dims import Sizes
+
+DEVICES = ("auto", "cpu", "cuda")
+ORACLES = ("auto", "float64", "certified", "mpmath")
+
+
+@dataclass(frozen=True)
+class Output:
+    """One view of the report: its format, and the file it goes to (None: standard output)."""
+
+    format: str
+    path: Path | None = None
+
+
+def one_of(option: str, given: str, allowed: Sequence[str]) -> str:
+    """A value that must be among those allowed."""
+    if given not in allowed:
+        close = difflib.get_close_matches(given, allowed, n=1, cutoff=0.75)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise UsageError(f"{option} {given!r} is unknown: {hint}wanted one of {', '.join(allowed)}")
+    return given
+
+
+def dtypes(text: str | None) -> tuple[str, ...] | None:
+    """``float32,bfloat16`` as dtypes, each once."""
+    if text is None:
+        return None
+    from gradoracle.contract import PRESETS
+
+    known = tuple(dict.fromkeys(preset.dtype for preset in PRESETS.values()))
+    return tuple(dict.fromkeys(one_of("--dtype", part.strip(), known) for part in text.split(",")))
+
+
+def contracts(texts: Iterable[str]) -> dict[str, str]:
+    """``float32=tf32`` as {dtype: preset}; both must exist and fit."""
+    from gradoracle.contract import contract
+
+    found: dict[str, str] = {}
+    for text in texts:
+        dtype, preset = _pair("--contract", text, "DTYPE=PRESET, such as float32=tf32")
+        try:
+            contract(preset, dtype)
+        except ValueError as error:
+            raise UsageError(f"--contract {text}: {error}") from None
+        _once("--contract", dtype, found)
+        found[dtype] = preset
+    return found
+
+
+def arguments(texts: Iterable[str]) -> dict[str, Any]:
+    """``causal=True`` as {name: value}; the value is a Python literal."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, literal = _pair("--arg", text, "NAME=VALUE, such as causal=True")
+        if not name.isidentifier():
+            raise UsageError(f"--arg {text!r}: {name!r} is no name of an argument; wanted NAME=VALUE")
+        _once("--arg", name, found)
+        try:
+            found[name] = ast.literal_eval(literal)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            raise UsageError(f"--arg {text!r}: wanted a Python literal after =, such as True, 0.5 or 'text'") from None
+    return found
+
+
+def dims(texts: Iterable[str]) -> dict[str, Sizes]:
+    """``T=1:4096`` as {dim: sizes}."""
+    from gradoracle.dims import parse_sizes
+
+    found: dict[str, Sizes] = {}
+    for text in texts:
+        try:
+            name, sizes = parse_sizes(text)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        _once("--dim", name, found)
+        found[name] = sizes
+    return found
+
+
+def workers(text: str) -> int | None:
+    """``auto`` as None, else a number of processes."""
+    if text == "auto":
+        return None
+    return at_least("--workers", _whole("--workers", text, "a number of processes, or auto"), 0)
+
+
+def shard(text: str) -> tuple[int, int]:
+    """``I/N`` as (I, N) with 1 <= I <= N."""
+    wanted = "I/N with 1 <= I <= N, such as 2/4"
+    part, slash, parts = text.partition("/")
+    if not slash:
+        raise UsageError(f"--shard {text!r} is not understood; wanted {wanted}")
+    found = _whole("--shard", part, wanted), _whole("--shard", parts, wanted)
+    if not 1 <= found[0] <= found[1]:
+        raise UsageError(f"--shard {text!r} is out of range; wanted {wanted}")
+    return found
+
+
+def at_least(option: str, given: int, smallest: int) -> int:
+    """A count that must not be smaller than so much."""
+    if given < smallest:
+        raise UsageError(f"{option} must be at least {smallest}, got {given}")
+    return given
+
+
+def seconds(given: float | None) -> float | None:
+    """A time that must be positive and finite."""
+    if given is not None and not 0 < given < float("inf"):
+        raise UsageError(f"--seconds must be a positive number, got {given:g}")
+    return given
+
+
+def saved(path: str | None) -> str | None:
+    """A file of saved tensors, which must exist."""
+    if path is not None and not Path(path).is_file():
+        raise UsageError(f"--inputs {path}: no such file; wanted tensors saved with torch.save")
+    return path
+
+
+def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
+    """The views that a command line asks for: an --output belongs to the --format before it.
+
+    Where every view goes to a file, the terminal view goes to standard output beside them. Each file is opened here,
+    so that an unwritable one is known before anything runs.
+    """
+    found: list[Output] = []
+    for option, value in _options(words):
+        if option == "--format":
+            found.append(Output(one_of("--format", value, formats)))
+        elif option == "--output":
+            if not found or found[-1].path is not None:
+                raise UsageError(
+                    f"--output {value} has no --format of its own; wanted --format FORMAT --output {value}"
+                )
+            found[-1] = Output(found[-1].format, writable("--output", value))
+    printed = [output.format for output in found if output.path is None]
+    if len(printed) > 1:
+        raise UsageError(f"the formats {' and '.join(printed)} cannot share standard output; give one an --output PATH")
+    files = [output.path for output in found if output.path is not None]
+    if len({file.resolve() for file in files}) < len(files):
+        raise UsageError(f"two formats would be written to one file: {', '.join(map(str, files))}")
+    return found if printed else [*found, Output("terminal")]
+
+
+def writable(option: str, given: str) -> Path:
+    """A path that can be written, tried out; what is there is left as it is."""
+    path = Path(given)
+    new = not path.exists()
+    try:
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise UsageError(f"{option} {given} cannot be written: {(error.strerror or str(error)).lower()}") from None
+    if new:
+        path.unlink(missing_ok=True)
+    return path
+
+
+def _options(words: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """(option, value) in the order of the command line; every option of ``check`` but --help takes a value."""
+    position = 0
+    while position < len(words) and words[position] != "--":
+        option, equals, value = words[position].partition("=")
+        position += 1
+        if option.startswith("--") and option != "--help":
+            if not equals:
+                value = words[position] if position < len(words) else ""
+                position += 1
+            yield option, value
+
+
+def _pair(option: str, text: str, wanted: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals and value.strip()):
+        raise UsageError(f"{option} {text!r} is not understood; wanted {wanted}")
+    return name.strip(), value.strip()
+
+
+def _once(option: str, name: str, found: dict[str, Any]) -> None:
+    if name in found:
+        raise UsageError(f"{option} is given twice for {name}")
+
+
+def _whole(option: str, text: str, wanted: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{option} {text!r} is not understood; wanted {wanted}") from None

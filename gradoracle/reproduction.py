@@ -1,0 +1,90 @@
+"""Reproduction: a case line turned into the script that shows it, with the truth computed here."""
+
+from __future__ import annotations
+
+import fnmatch
+
+from gradoracle import device as devices
+from gradoracle.case import build, parse
+from gradoracle.derivative import Derivative
+from gradoracle.errors import UsageError
+from gradoracle.evidence import Evidence
+from gradoracle.examine import Setup, subjects
+from gradoracle.oracle.truth import Oracle
+from gradoracle.script import reproduction
+from gradoracle.subject import Subject, Unavailable
+from gradoracle.target import family_for, place_of, resolve
+
+_ORDER = (Derivative.HVP, Derivative.JVP, Derivative.VJP, Derivative.FORWARD)
+
+
+def reproduce(line: str, *, property: str = "*", device: str | None = None, oracle: str = "auto") -> str:
+    """The text of a script that runs the kernel on one case and prints it beside the truth.
+
+    Args:
+        line: a case line.
+        property: a glob; the law that it names says which derivative is shown (default: forward and VJP).
+        device: cpu or cuda; default that of the case.
+        oracle: which reading gives the truth.
+
+    Raises:
+        UsageError: the line, its target or the law cannot be read; the tensors are too large; the kernel has no name.
+    """
+    try:
+        text, where, case = parse(line)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    chosen = devices.choose(device or where.partition(":")[0])
+    devices.prepare(chosen)
+    family_name = family_for(text, case.family)
+    family, kernels, laws = subjects(Setup(text, family_name, chosen, oracle, {}, {}))
+    if len(kernels) > 1:
+        raise UsageError(f"{text} has the kernels {', '.join(kernels)}; name one in the case line, as {text}:KERNEL")
+    (kernel,) = kernels.values()
+    title, derivative = f"{kernel.name} against the definition of {family.name}.", Derivative.VJP
+    if property != "*":
+        found = [law for name, law in laws.items() if fnmatch.fnmatchcase(name, property)]
+        if not found:
+            raise UsageError(f"no law of {family.name} matches {property!r}; see gradoracle list")
+        title = found[0].statement
+        derivative = next((need for need in _ORDER if need in found[0].needs), Derivative.FORWARD)
+    target = resolve(text, family_name)
+    place = place_of(target, kernel)
+    evidence = Evidence(
+        case,
+        build(case, family.signature, domains=family.domains, device=chosen),
+        Subject(family, kernel),
+        Oracle(family, oracle),
+    )
+    names = evidence.names(derivative)
+    outputs = evidence.names(Derivative.FORWARD)
+    shown = [(derivative, name) for name in names]
+    if derivative is Derivative.VJP:
+        shown = [(Derivative.FORWARD, name) for name in outputs] + shown
+    try:
+        truths = {name: evidence.truths(each)[name].value for each, name in shown}
+        sigmas = {name: evidence.allowance(each, name).sigma for each, name in shown}
+    except Unavailable as reason:
+        raise UsageError(f"the truth of this case cannot be had: {reason}") from None
+    sample = evidence.sample
+    dropped = {name for name, values in kernel.options.items() if values == ()}
+    try:
+        return reproduction(
+            title=title,
+            case=line,
+            place=place,
+            inputs=sample.inputs,
+            cotangents=sample.cotangents,
+            tangents=sample.tangents,
+            options={name: value for name, value in sample.options.items() if name not in dropped},
+            outputs=outputs,
+            derivative=derivative.value,
+            names=() if derivative is Derivative.FORWARD else names,
+            truths=truths,
+            sigmas=sigmas,
+            keyword={spec.name for spec in family.signature.inputs if spec.keyword},
+            device=chosen,
+            interpret=chosen == "cpu",
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
