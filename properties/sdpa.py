@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from gradoracle.kernels import sdpa as kernels
+from gradoracle.kernels.sdpa.blocks import interpreted
+from gradoracle.properties.sdpa_algorithms import ALGORITHMS
+from gradoracle.properties.sdpa_differences import DIFFERENCES
+from gradoracle.properties.sdpa_laws import IDENTITIES
+from gradoracle.properties.sdpa_masks import MASKS
+from gradoracle.properties.sdpa_scaling import SCALINGS
+from gradoracle.properties.sdpa_statistics import STATISTICS
+from gradoracle.properties.sdpa_symmetries import SYMMETRIES
 from jaxtyping import Float
 from torch import Tensor
 
 from gradoracle.dims import sizes
 from gradoracle.family import family
 from gradoracle.kernel import Kernel
-from gradoracle.kernels import sdpa as kernels
+
+Tensors = Sequence[Tensor]
+Options = Mapping[str, Any]
 
 
 @family(
@@ -30,6 +42,8 @@ from gradoracle.kernels import sdpa as kernels
         "peaked": {"q": "normal:8", "k": "normal:1"},
         "positive": {"q": "positive", "k": "positive", "v": "positive", "do": "positive"},
     },
+    algorithms=ALGORITHMS,
+    properties=(*IDENTITIES, *SYMMETRIES, *MASKS, *SCALINGS, *STATISTICS, *DIFFERENCES),
 )
 def sdpa(
     q: Float[Tensor, "B H T D"],
@@ -48,3 +62,59 @@ def sdpa(
     sees = visible.any(-1, keepdim=True)
     s = torch.where(sees, torch.where(visible, s, -torch.inf), 0.0)  # no row of -inf alone reaches the softmax
     return torch.where(sees, torch.softmax(s, -1), 0.0) @ v
+
+
+def _stats(inputs: Tensors, options: Options, blocks: Any) -> tuple[Tensor, ...]:
+    """(o, m, l)."""
+    return kernels.forward(*inputs, **options, blocks=blocks)
+
+
+def _backward(inputs: Tensors, cotangents: Tensors, statistics: Tensors, options: Options, blocks: Any) -> Any:
+    """(dq, dk, dv) from given (m, l)."""
+    return kernels.backward(*inputs, *cotangents, *statistics, **options, blocks=blocks)
+
+
+def _jvp(inputs: Tensors, tangents: Tensors, options: Options, blocks: Any) -> tuple[Tensor, Tensor]:
+    """(o, tangent of o)."""
+    return kernels.jvp(*inputs, *tangents, **options, blocks=blocks)
+
+
+def _jvp_frozen(
+    inputs: Tensors, tangents: Tensors, statistics: Tensors | None, options: Options, blocks: Any
+) -> Tensor:
+    """The tangent of o with m and l frozen, those given or the forward's."""
+    m, l = statistics if statistics is not None else (None, None)
+    return kernels.jvp_frozen(*inputs, *tangents, m=m, l=l, **options, blocks=blocks)[1]
+
+
+def _hvp(inputs: Tensors, tangents: Tensors, cotangents: Tensors, options: Options, blocks: Any) -> Any:
+    """(hq, hk, hv)."""
+    return kernels.hvp(*inputs, *cotangents, *tangents, **options, blocks=blocks)
+
+
+def _hvp_central_difference(
+    inputs: Tensors, tangents: Tensors, cotangents: Tensors, step: float, options: Options, blocks: Any
+) -> Any:
+    """(hq, hk, hv) by a central difference of VJPs."""
+    return kernels.hvp_central_difference(*inputs, *cotangents, *tangents, step=step, **options, blocks=blocks)
+
+
+FAMILY = sdpa
+KERNELS = (
+    Kernel(
+        "sdpa",
+        "sdpa",
+        kernels.sdpa,
+        dtypes=("float32", "bfloat16", "float16", *(("float64",) if interpreted() else ())),
+        deterministic=True,
+        blocks=dict(kernels.BLOCKS),
+        extras={
+            "stats": _stats,
+            "backward": _backward,
+            "jvp": _jvp,
+            "jvp_frozen": _jvp_frozen,
+            "hvp": _hvp,
+            "hvp_central_difference": _hvp_central_difference,
+        },
+    ),
+)

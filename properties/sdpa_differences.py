@@ -1,0 +1,138 @@
+"""Laws of SDPA's explicit entry points: the HVP by central differences, and what autograd reaches otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from gradoracle.properties.applicability import all_of, small_enough
+from gradoracle.properties.sdpa_scores import has
+from gradoracle.properties.sdpa_statistics import extra
+from torch import Tensor
+
+from gradoracle.case import Case
+from gradoracle.derivative import Derivative, program
+from gradoracle.evidence import Evidence
+from gradoracle.finding import Finding
+from gradoracle.kernel import Kernel
+from gradoracle.property import law
+from gradoracle.rules import LOCAL_SIGMA, exactly, judge, not_checked
+
+JVP, VJP, HVP = Derivative.JVP, Derivative.VJP, Derivative.HVP
+STEPS = (2.0**-5, 2.0**-6)
+MOST_SCORES = 60_000  # the law runs eight backward passes and traces two of them
+NAMES = ("hvp.q", "hvp.k", "hvp.v")
+ORDER = (1.9, 2.1)  # of convergence, where only the leading term of the truncation is left
+ASYMPTOTIC = (1.99, 2.01)  # the order that the definition itself must show there
+ABOVE_ROUNDING = 10.0
+
+
+def _wide(case: Case, kernel: Kernel) -> str | None:
+    if case.dtype not in ("float32", "float64"):
+        return "in 16 bits the perturbed inputs are rounded to the dtype: no step is good (docs/seeds.md)"
+    dims = case.dims
+    scores = dims["B"] * dims["H"] * dims["T"] * dims["M"]
+    return None if scores <= MOST_SCORES else f"it has more than {MOST_SCORES} scores"
+
+
+@law(needs=(HVP,), applies=all_of(_wide, has("hvp_central_difference")), one_in=4, rank=2)
+def the_central_difference_converges_to_the_hvp(evidence: Evidence) -> Iterator[Finding]:
+    """The kernel's central difference of VJPs at step h is the HVP to within its truncation C h^2 and rounding / h.
+
+    Holds because: the odd terms of the Taylor series are left; the truncation at h is that of the definition, read in
+    float64 with steps of its own, and rounding is the budget of the whole difference, perturbed inputs included. In
+    float64, where the truncation is 10 times the rounding, the order of convergence itself is measured.
+    Catches: a one-sided difference, m and l kept from the middle, a tangent that is dropped or halved, a wrong 2 h.
+    Cannot catch: errors that VJP and HVP share; hvp_matches_the_oracle does.
+    """
+    sample, truths = evidence.sample, evidence.truths(HVP)
+    args = [*sample.inputs.values(), *sample.tangents.values(), *sample.cotangents.values()]
+    errors: dict[str, list[tuple[float, float, float]]] = {name: [] for name in NAMES}
+    for step in STEPS:
+        defined = evidence.define(f"central difference {step}", _difference(evidence, step), args)
+        tangents, cotangents = tuple(sample.tangents.values()), tuple(sample.cotangents.values())
+        got = extra(evidence, "hvp_central_difference", tangents, cotangents, step, key=f" {step}")
+        for name, tensor, (truth, allowance) in zip(NAMES, got, defined, strict=True):
+            true = truths[name]
+            truncation = (truth.value - true.value).abs()  # C h^2 and beyond
+            radius = truncation + true.radius + truth.radius
+            yield judge(
+                f"{name} by a step of {step:g}",
+                tensor,
+                true.value,
+                replace(allowance, radius=radius, worst=LOCAL_SIGMA * allowance.sigma),
+                continuous=False,  # the truncation is no rounding: it has a slope
+                error=true.error(tensor),
+                axes=evidence.axes(name),
+            )
+            yield judge(
+                f"{name} by a step of {step:g}, truncation taken off",
+                tensor,
+                truth.value,
+                allowance,
+                continuous=evidence.continuous,
+                error=truth.error(tensor),
+                scale=torch.maximum(truth.value.abs(), true.value.abs()),
+                axes=evidence.axes(name),
+            )
+            rounding = float(allowance.sigma.norm())
+            errors[name].append((float(true.error(tensor).norm()), float(truncation.norm()), rounding))
+    if evidence.case.dtype == "float64":
+        yield from _orders(errors)
+
+
+def _difference(evidence: Evidence, step: float):  # type: ignore[no-untyped-def]
+    """The central difference of the definition's VJP as a program of (primals, tangents, cotangents)."""
+    definition, options = evidence.oracle.family.definition, evidence.sample.options
+    vjp = program(definition, VJP, 3, options=options)
+
+    def difference(*args: Tensor) -> tuple[Tensor, ...]:
+        primals, tangents, cotangent = args[:3], args[3:6], args[6]
+        ahead = vjp(*(x + step * t for x, t in zip(primals, tangents, strict=True)), cotangent)[1:]
+        behind = vjp(*(x - step * t for x, t in zip(primals, tangents, strict=True)), cotangent)[1:]
+        return tuple((a - b) / (2 * step) for a, b in zip(ahead, behind, strict=True))
+
+    return difference
+
+
+def _orders(errors: dict[str, list[tuple[float, float, float]]]) -> Iterator[Finding]:
+    """The order of convergence between the two steps, where the definition's own truncation shows it."""
+    for name, ((error, truncation, _), (halved, truncation_halved, rounding)) in errors.items():
+        label = f"order of {name}"
+        if truncation_halved <= ABOVE_ROUNDING * rounding:
+            yield not_checked(label, "the truncation is not 10 times the rounding")
+            continue
+        wanted = math.log2(truncation / truncation_halved)
+        if not ASYMPTOTIC[0] <= wanted <= ASYMPTOTIC[1]:
+            yield not_checked(label, "the steps are too long for the leading term of the truncation to stand alone")
+            continue
+        order = math.log2(error / halved) if error > 0 and halved > 0 else 0.0
+        wrong = not ORDER[0] <= order <= ORDER[1]
+        yield exactly(label, wrong, f"the error falls with order {order:.3f}, wanted {ORDER[0]} to {ORDER[1]}")
+
+
+def _deterministic(case: Case, kernel: Kernel) -> str | None:
+    return None if kernel.deterministic else "the kernel does not claim equal bits of two runs"
+
+
+@law(needs=(JVP, HVP), applies=all_of(small_enough, _deterministic, has("jvp"), has("hvp")), one_in=8, rank=1)
+def explicit_entry_points_agree_with_autograd(evidence: Evidence) -> Iterator[Finding]:
+    """The explicit JVP and HVP give the bits that forward mode and double backward give.
+
+    Holds because: they run the same passes on the same numbers.
+    Catches: an entry point that passes arguments in another order or drops an option.
+    Cannot catch: errors that both share; jvp_matches_the_oracle and hvp_matches_the_oracle do.
+    """
+    sample = evidence.sample
+    tangents, cotangents = tuple(sample.tangents.values()), tuple(sample.cotangents.values())
+    explicit = {"jvp.o": extra(evidence, "jvp", tangents)[1]}
+    explicit |= dict(zip(NAMES, extra(evidence, "hvp", tangents, cotangents), strict=True))
+    for name, tensor in explicit.items():
+        wanted = evidence.tensors(JVP if name == "jvp.o" else HVP)[name]
+        wrong = (tensor != wanted) & ~(tensor.isnan() & wanted.isnan())
+        yield exactly(f"{name}, explicit and autograd", wrong.cpu(), "the bits differ", elements=wrong.numel())
+
+
+DIFFERENCES = (the_central_difference_converges_to_the_hvp, explicit_entry_points_agree_with_autograd)
