@@ -7,7 +7,7 @@ package under TRITON_INTERPRET=1 to run it without a GPU.
 from __future__ import annotations
 
 from .attention import sdpa
-from .blocks import BLOCKS, Blocks
+from .blocks import BLOCKS, Blocks, fitting
 from .differences import hvp_central_difference
 from .explicit import backward, forward, hvp, jvp, jvp_frozen, vjp
 
@@ -15,6 +15,7 @@ __all__ = [
     "BLOCKS",
     "Blocks",
     "backward",
+    "fitting",
     "forward",
     "hvp",
     "hvp_central_difference",

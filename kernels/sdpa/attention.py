@@ -6,8 +6,6 @@
 Order 3, and forward over forward, raise NotImplementedError.
 """
 
-# ruff: noqa: E741 (l is the row sum's own name)
-
 from __future__ import annotations
 
 from typing import Any, NoReturn
@@ -37,7 +35,7 @@ def sdpa(
         q: [B, H, T, D]. k: [B, H, M, D]. v: [B, H, M, Dv]. T, M >= 1, D and Dv from 1 to 128, any strides, one dtype of
             float32, bfloat16, float16 (float64 in Triton's interpreter). No input, cotangent or tangent is copied.
         scale: a finite number above 0; 1 / sqrt(D) by default.
-        causal: query i sees key j iff j <= i + M - T; one that sees no key has o = 0 and zero derivatives of all orders.
+        causal: query i sees key j iff j <= i + M - T; one that sees no key has o = 0 and all derivatives 0.
         precision: of the dots of float32: "ieee", or "tf32".
         blocks: forces one block configuration on every pass; automatic by default.
 

@@ -23,14 +23,15 @@ class Blocks(NamedTuple):
 
 
 BLOCKS: dict[str, Blocks] = {
-    "small": Blocks(16, 16, num_warps=1, num_stages=1),
-    "tall": Blocks(64, 16, num_warps=4, num_stages=1),
+    "small": Blocks(16, 16, num_warps=4, num_stages=1),
     "wide": Blocks(16, 64, num_warps=4, num_stages=1),
-    "medium": Blocks(32, 32, num_warps=4, num_stages=1),
+    "tall": Blocks(64, 16, num_warps=4, num_stages=1),
+    "medium": Blocks(32, 32, num_warps=8, num_stages=1),
+    "oblong": Blocks(64, 32, num_warps=4, num_stages=2),
     "large": Blocks(64, 64, num_warps=4, num_stages=2),
     "huge": Blocks(128, 64, num_warps=8, num_stages=2),
 }
-"""Every shipped configuration by name; each may be forced with `blocks=`, in any pass."""
+"""Every shipped configuration by name; `blocks=` forces one on every pass. `fitting` says which fit a problem."""
 
 INTERPRETED_TILE = 1 << 17
 """Elements of a score tile in the interpreter, where an operation costs about 0.05 ms however small its tile is."""
@@ -54,6 +55,23 @@ def padded_features(features: int, value_features: int) -> int:
     return max(16, triton.next_power_of_2(max(features, value_features)))
 
 
+def fitting(dtype: torch.dtype, features: int, value_features: int) -> dict[str, Blocks]:
+    """Return the shipped configurations that every pass, the HVP included, can run for this dtype, D and Dv.
+
+    In the interpreter all of them; on a GPU those that compile in seconds and take at most 227 KiB of shared memory,
+    what a program can have on sm_90. In float32, whose IEEE dots take no tensor cores, large tiles spill thousands of
+    registers.
+    """
+    if interpreted():
+        return dict(BLOCKS)
+    names = ["small", "wide", "tall", "medium"]
+    if dtype != torch.float32:
+        names += (
+            ["oblong", "large"] if padded_features(features, value_features) == 128 else ["oblong", "large", "huge"]
+        )
+    return {name: BLOCKS[name] for name in names}
+
+
 def choose(derivative: int, dtype: torch.dtype, features: int, queries: int, keys: int) -> Blocks:
     """Choose blocks for a pass that no `blocks=` forces.
 
@@ -65,16 +83,20 @@ def choose(derivative: int, dtype: torch.dtype, features: int, queries: int, key
         queries: T.
         keys: M.
 
-    In the interpreter tiles are as large as the problem, up to `INTERPRETED_TILE` scores. On a GPU the choice keeps
-    every pass within 99 KiB of shared memory (tests compile each for sm_80 and sm_90 and read the figure).
+    In the interpreter tiles are as large as the problem, up to `INTERPRETED_TILE` scores. On a GPU the choice is the
+    largest that keeps the pass within 99 KiB of shared memory on sm_80 and sm_90, spilling little; both were read off
+    offline compilations with Triton 3.7.1, and a test compiles them again.
     """
     if interpreted():
-        key = min(256, max(16, triton.next_power_of_2(keys)))
-        query = min(INTERPRETED_TILE // key, max(16, triton.next_power_of_2(queries)))
-        return Blocks(query, key)
+        rows, columns = (max(16, triton.next_power_of_2(size)) for size in (queries, keys))
+        shorter = min(256, rows, columns)
+        longer = min(INTERPRETED_TILE // shorter, max(rows, columns))
+        return Blocks(longer, shorter) if rows > columns else Blocks(shorter, longer)
     wide = features == 128
     if dtype == torch.float32:
-        return BLOCKS["medium"] if derivative == 0 and not wide else BLOCKS["small"]
+        return BLOCKS["small"] if wide and derivative == 2 else BLOCKS["medium"]
     if derivative == 0:
-        return BLOCKS["large"] if wide else BLOCKS["huge"]
-    return BLOCKS["medium"] if wide and derivative == 2 else BLOCKS["large"]
+        return BLOCKS["huge"]
+    if wide:
+        return BLOCKS["oblong"] if derivative == 1 else BLOCKS["medium"]
+    return BLOCKS["large"]

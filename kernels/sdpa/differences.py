@@ -34,7 +34,7 @@ def hvp_central_difference(
             they are rounded to the dtype of q, so in 16 bits no step is good.
         q, k, v, g, tq, tk, tv, scale, causal, precision, blocks, needs: as of `hvp`.
 
-    Copies q, k and v, each moved by its tangent. The difference is taken in float32 (float64 for float64), then rounded.
+    Copies q, k and v, each moved by its tangent. The difference is taken in float32 (float64 for float64).
 
     Raises:
         ValueError: naming the argument, the value given and what is wanted.

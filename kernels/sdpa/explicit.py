@@ -1,7 +1,5 @@
 """Explicit entry points: each derivative by its kernel, without torch.autograd and without a graph."""
 
-# ruff: noqa: E741 (l is the row sum's own name)
-
 from __future__ import annotations
 
 import torch

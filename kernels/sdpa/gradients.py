@@ -1,7 +1,5 @@
 """VJP: dQ over tiles of queries, dK and dV over tiles of keys; no atomics, so every run gives the same bits."""
 
-# ruff: noqa: E741 (l is the row sum's own name)
-
 from __future__ import annotations
 
 import torch

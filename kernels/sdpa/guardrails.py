@@ -1,7 +1,5 @@
 """What the SDPA kernels accept, checked before any launch: a ValueError names the argument, its value and the want."""
 
-# ruff: noqa: E741 (l is the row sum's own name)
-
 from __future__ import annotations
 
 import math

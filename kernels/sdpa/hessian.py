@@ -6,8 +6,6 @@
 with S', dP', r, z and z' as in moments.py.
 """
 
-# ruff: noqa: E741 (l is the row sum's own name)
-
 from __future__ import annotations
 
 import torch

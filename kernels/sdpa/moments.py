@@ -9,8 +9,6 @@ that is large against its spread does not cancel. z comes from dP and the unroun
 taken as rowsum(dO * O) from an O that was rounded to 16 bits it costs hundreds of sigma of dQ once logits are large.
 """
 
-# ruff: noqa: E741 (l is the row sum's own name)
-
 from __future__ import annotations
 
 import torch

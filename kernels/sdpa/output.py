@@ -1,7 +1,5 @@
 """Forward: O, m and l in one sweep over the keys, with a running maximum."""
 
-# ruff: noqa: E741 (l is the row sum's own name)
-
 from __future__ import annotations
 
 import torch

@@ -1,7 +1,5 @@
 """JVP: the tangent of O along (q', k', v'), true (centred) or with m and l strictly frozen."""
 
-# ruff: noqa: E741 (l is the row sum's own name)
-
 from __future__ import annotations
 
 import torch

@@ -1,0 +1,139 @@
+"""What the SDPA kernels refuse: a ValueError that names the argument, the value given and what is wanted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from gradoracle.kernels.sdpa import Blocks, backward, forward, hvp, hvp_central_difference, jvp, sdpa, vjp
+from sdpa_reference import DEVICE, problem
+
+(Q, K, V), TANGENTS, G = problem((2, 2, 5, 7, 4, 3), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("primals", "words"),
+    [
+        ((Q[0], K, V), ["q", "rank 3", "rank 4"]),
+        ((Q, K, V[None]), ["v", "rank 5", "rank 4"]),
+        ((None, K, V), ["q", "NoneType", "torch.Tensor"]),
+        ((Q, K.to_sparse(), V), ["k", "sparse", "dense"]),
+        ((Q, K.half(), V), ["k", "float16", "float32"]),
+        ((Q, K, V.double()), ["v", "float64", "float32"]),
+        ((Q.int(), K.int(), V.int()), ["q", "int32", "float32, bfloat16, float16"]),
+        ((Q.to(torch.complex64),) * 3, ["q", "complex64", "float32, bfloat16, float16"]),
+        ((Q, K[:1], V), ["k", "(1, 2, 7, 4)", "(2, 2, 5, 4)"]),
+        ((Q, K[:, :1], V), ["k", "(2, 1, 7, 4)", "(2, 2, 5, 4)"]),
+        ((Q, K[..., :3], V), ["k", "(2, 2, 7, 3)", "(2, 2, 5, 4)"]),
+        ((Q, K, V[:, :, :6]), ["v", "(2, 2, 6, 3)", "(2, 2, 7, 4)"]),
+        ((Q[:, :, :0], K, V), ["q", "T = 0", "from 1"]),
+        ((Q, K[:, :, :0], V[:, :, :0]), ["k", "M = 0", "from 1"]),
+        ((Q[..., :0], K[..., :0], V), ["q", "D = 0", "from 1 to 128"]),
+        ((Q, K, V[..., :0]), ["v", "Dv = 0", "from 1 to 128"]),
+        ((Q[:0], K[:0], V[:0]), ["q", "B = 0", "from 1"]),
+        ((Q.repeat(1, 1, 1, 33), K.repeat(1, 1, 1, 33), V), ["q", "D = 132", "from 1 to 128"]),
+        ((Q, K, V.repeat(1, 1, 1, 43)), ["v", "Dv = 129", "from 1 to 128"]),
+        ((Q.to("meta"), K, V), ["q", "meta"]),
+        ((Q, K.to("meta"), V), ["k", "meta", "device of q"]),
+    ],
+)
+def test_primals_are_refused_by_name(primals, words):
+    for function in (sdpa, forward):
+        with pytest.raises(ValueError) as caught:
+            function(*primals)
+        message = str(caught.value)
+        assert message.startswith(words[0] + " ") and all(word in message for word in words), message
+        assert "wanted" in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scale": 0}, ["scale", "0", "above 0"]),
+        ({"scale": -1.0}, ["scale", "-1.0", "above 0"]),
+        ({"scale": float("nan")}, ["scale", "nan", "finite"]),
+        ({"scale": float("inf")}, ["scale", "inf", "finite"]),
+        ({"scale": "1"}, ["scale", "'1'", "str", "a number"]),
+        ({"scale": True}, ["scale", "True", "bool", "a number"]),
+        ({"scale": torch.tensor(1.0)}, ["scale", "Tensor", "a number"]),
+        ({"causal": 1}, ["causal", "1", "True or False"]),
+        ({"causal": None}, ["causal", "None", "True or False"]),
+        ({"precision": "fp8"}, ["precision", "'fp8'", "'ieee' or 'tf32'"]),
+        ({"precision": None}, ["precision", "None", "'ieee' or 'tf32'"]),
+        ({"blocks": (16, 16)}, ["blocks", "(16, 16)", "Blocks"]),
+        ({"blocks": Blocks(8, 16)}, ["blocks.query", "8", "power of two from 16"]),
+        ({"blocks": Blocks(16, 48)}, ["blocks.key", "48", "power of two from 16"]),
+        ({"blocks": Blocks(16, 16, num_warps=3)}, ["blocks.num_warps", "3", "1, 2, 4, 8 or 16"]),
+        ({"blocks": Blocks(16, 16, num_stages=0)}, ["blocks.num_stages", "0", "from 1"]),
+    ],
+)
+def test_options_are_refused_by_name(options, words):
+    for function, arguments in ((sdpa, (Q, K, V)), (vjp, (Q, K, V, G)), (hvp, (Q, K, V, G, *TANGENTS))):
+        with pytest.raises(ValueError) as caught:
+            function(*arguments, **options)
+        message = str(caught.value)
+        assert message.startswith(words[0] + " ") and all(word in message for word in words), message
+
+
+def test_cotangents_tangents_statistics_and_needs_are_refused_by_name():
+    _, m, l = forward(Q, K, V)
+    wrong = [
+        (lambda: backward(Q, K, V, G[..., :2], m, l), ["g", "(2, 2, 5, 2)", "(2, 2, 5, 3)"]),
+        (lambda: backward(Q, K, V, G.half(), m, l), ["g", "float16", "float32"]),
+        (lambda: backward(Q, K, V, None, m, l), ["g", "NoneType"]),
+        (lambda: backward(Q, K, V, G, m[..., :4], l), ["m", "(2, 2, 4)", "(2, 2, 5)"]),
+        (lambda: backward(Q, K, V, G, m, l.double()), ["l", "float64", "float32"]),
+        (lambda: backward(Q, K, V, G, m, None), ["l", "NoneType"]),
+        (lambda: backward(Q, K, V, G, m, l, needs=(True, True)), ["needs", "three booleans"]),
+        (lambda: vjp(Q, K, V, G, needs=(False,) * 3), ["needs", "at least one"]),
+        (lambda: jvp(Q, K, V, TANGENTS[1], None, None), ["tq", "(2, 2, 7, 4)", "(2, 2, 5, 4)"]),
+        (lambda: jvp(Q, K, V, None, None, TANGENTS[2].double()), ["tv", "float64", "float32"]),
+        (lambda: jvp(Q, K, V, *TANGENTS, m=m), ["l", "NoneType"]),
+        (lambda: hvp(Q, K, V, G, 1.0, None, None), ["tq", "float", "torch.Tensor"]),
+        (lambda: hvp_central_difference(Q, K, V, G, *TANGENTS, step=0.0), ["step", "0.0", "above 0"]),
+        (lambda: hvp_central_difference(Q, K, V, G, TANGENTS[1], None, None, step=1e-3), ["tq", "(2, 2, 5, 4)"]),
+    ]
+    for call, words in wrong:
+        with pytest.raises(ValueError) as caught:
+            call()
+        message = str(caught.value)
+        assert message.startswith(words[0] + " ") and all(word in message for word in words), message
+
+
+def run_alone(program: str, **environment: str) -> str:
+    """Run a program in a fresh interpreter and return what it printed."""
+    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | environment
+    return subprocess.run(
+        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+
+
+PROGRAM = """
+import torch
+from gradoracle.kernels.sdpa import sdpa
+x = torch.ones(1, 1, 4, 4, dtype={dtype}, device={device!r})
+try:
+    print(sdpa(x, x, x).flatten()[0].item())
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_cpu_tensor_without_the_interpreter_is_refused():
+    said = run_alone(PROGRAM.format(dtype="torch.float32", device="cpu"))
+    assert said == "q is on cpu: wanted cuda, or TRITON_INTERPRET=1 set before this package is imported\n"
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+def test_float64_on_a_gpu_is_refused():
+    said = run_alone(PROGRAM.format(dtype="torch.float64", device="cuda"))
+    assert said == "q has dtype torch.float64: wanted float32, bfloat16 or float16 on a GPU\n"
+
+
+def test_bfloat16_is_refused_where_the_interpreter_would_multiply_raw_bits():
+    program = PROGRAM.format(dtype="torch.bfloat16", device="cpu")
+    assert "multiplies as raw bits" in run_alone(program, TRITON_INTERPRET="1")
+    assert run_alone("from gradoracle import interpreter; interpreter.activate()" + program) == "1.0\n"
