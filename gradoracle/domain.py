@@ -1,0 +1,176 @@
+"""Domain: what the cases of one run may be, once family, kernel and the user's restrictions are put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from gradoracle.dims import Sizes
+from gradoracle.family import Family
+from gradoracle.kernel import Kernel
+from gradoracle.signature import Signature, TensorSpec, cotangent_name
+
+LARGE = 100_000  # a dim beyond this is a situation of its own
+TILE, TAIL = 64, 16  # a tile has 64 rows; a size that is no multiple of 16 leaves a tail
+
+# Sizes and how often each is drawn: powers of two and one either side, primes, block edges; small in the mean.
+_SIZES = {
+    4: (1, 2, 3, 4, 5, 7, 8, 9, 13),
+    2: (15, 16, 17, 23, 31, 32, 33, 47, 48, 61, 63, 64, 65),
+    1: (79, 97, 100, 127, 128, 129, 160, 193, 257, 300),
+}
+_LARGE_SIZES = (100_001, 100_003, 100_352, 131_071, 131_072)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The cases of one run.
+
+    Attributes:
+        family: whose definition gives dims, tensors and options.
+        kernel: what it supports narrows the family's.
+        dtypes: which dtypes are drawn, the plainest first.
+        sizes: the sizes of each dim.
+    """
+
+    family: Family
+    kernel: Kernel
+    dtypes: tuple[str, ...]
+    sizes: Mapping[str, Sizes]
+    _favoured: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def signature(self) -> Signature:
+        """Of the family's definition."""
+        return self.family.signature
+
+    @cached_property
+    def options(self) -> dict[str, tuple[Any, ...]]:
+        """The values of each option that is drawn, the definition's default first where it is among them."""
+        found = {}
+        for spec in self.signature.options:
+            values = self.kernel.options.get(spec.name, spec.values)
+            if values:
+                found[spec.name] = tuple(sorted(values, key=lambda value: value != spec.default))
+        return found
+
+    @cached_property
+    def floats(self) -> dict[str, TensorSpec]:
+        """The tensors that recipes of floats are drawn for, by the name of the draw: primals, then cotangents."""
+        cotangents = {cotangent_name(spec.name): spec for spec in self.signature.outputs if spec.kind == "float"}
+        return {spec.name: spec for spec in self.signature.primals} | cotangents
+
+    @cached_property
+    def integers(self) -> dict[str, TensorSpec]:
+        """The integer inputs by name."""
+        return {spec.name: spec for spec in self.signature.inputs if spec.kind == "int"}
+
+    @cached_property
+    def optional(self) -> tuple[str, ...]:
+        """The names of the inputs that may be absent."""
+        return tuple(spec.name for spec in self.signature.inputs if spec.optional)
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Dims that stand at one place of two inputs with as many dims, such as T and M, or D and Dv."""
+        return pairs(self.signature)
+
+    @cached_property
+    def batch(self) -> frozenset[str]:
+        """Dims of every tensor with two dims or more, and never the last: what programs of a kernel are spread over."""
+        tensors = [spec.dims for spec in (*self.signature.inputs, *self.signature.outputs) if len(spec.dims) > 1]
+        common = set.intersection(*(set(dims[:-1]) for dims in tensors)) if tensors else set()
+        return frozenset(dim for dim in common if not any(dims[-1] == dim for dims in tensors))
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        """Dims that stand before the last of some tensor: their product is what a case costs."""
+        found = [d for spec in (*self.signature.inputs, *self.signature.outputs) for d in spec.dims[:-1]]
+        return tuple(dim for dim in self.signature.dims if dim in found) or self.signature.dims
+
+    def favoured(self, dim: str) -> tuple[int, ...]:
+        """The sizes of a dim that are drawn, ascending, the likelier ones several times."""
+        if dim not in self._favoured:
+            self._favoured[dim] = _favoured(self.sizes[dim])
+        return self._favoured[dim]
+
+    def large(self, dim: str) -> tuple[int, ...]:
+        """The sizes above ``LARGE`` that a dim takes in a few cases."""
+        sizes = self.sizes[dim]
+        if sizes.choices:
+            return tuple(size for size in sizes.choices if size > LARGE)
+        found = {-(-size // sizes.multiple) * sizes.multiple for size in _LARGE_SIZES} if sizes.large else set()
+        return tuple(sorted(size for size in found if size in sizes))
+
+
+def domain(
+    family: Family, kernel: Kernel, *, dtypes: Sequence[str] | None = None, dims: Mapping[str, Sizes] | None = None
+) -> Domain:
+    """Put together what family, kernel and user allow.
+
+    A user's range may reach beyond the sizes that the family draws by default, up to its ``large``.
+
+    Raises:
+        ValueError: a dim that the family has not, or sizes of which nothing is left; it says which.
+    """
+    unknown = sorted(set(dims or {}) - set(family.dims))
+    if unknown:
+        raise ValueError(f"family {family.name} has no dim {', '.join(unknown)}; it has {', '.join(family.dims)}")
+    chosen = {}
+    for name, sizes in family.dims.items():
+        try:
+            if name in kernel.dims:
+                sizes = sizes.intersect(kernel.dims[name])
+            if dims and name in dims:
+                sizes = _reaching(sizes, dims[name]).intersect(dims[name])
+        except ValueError as error:
+            raise ValueError(f"dim {name} of {kernel.name}: {error}") from None
+        chosen[name] = sizes
+    supported = tuple(dtype for dtype in dtypes or family.dtypes if kernel.dtypes is None or dtype in kernel.dtypes)
+    if not supported:
+        raise ValueError(
+            f"{kernel.name} supports {', '.join(kernel.dtypes or ())}; wanted one of {', '.join(dtypes or ())}"
+        )
+    return Domain(family, kernel, supported, chosen)
+
+
+def pairs(signature: Signature) -> tuple[tuple[str, str], ...]:
+    """Two different dims at one place of two inputs that have as many dims, in order of appearance."""
+    found: dict[tuple[str, str], None] = {}
+    for index, first in enumerate(signature.inputs):
+        for second in signature.inputs[index + 1 :]:
+            if len(first.dims) == len(second.dims):
+                for a, b in zip(first.dims, second.dims, strict=True):
+                    if a != b and a.isidentifier() and b.isidentifier() and (b, a) not in found:
+                        found.setdefault((a, b))
+    return tuple(found)
+
+
+def _reaching(sizes: Sizes, asked: Sizes) -> Sizes:
+    """The family's sizes with its ``large`` as an ordinary maximum where the user asks for a range beyond it."""
+    if sizes.choices or asked.choices or not sizes.maximum < asked.maximum <= sizes.large:
+        return sizes
+    return Sizes(sizes.minimum, sizes.large, sizes.multiple, (), sizes.large)
+
+
+def _favoured(sizes: Sizes) -> tuple[int, ...]:
+    if sizes.choices:
+        return tuple(sorted(size for size in sizes.choices if size <= LARGE) or sorted(sizes.choices))
+    step, found = sizes.multiple, []
+    for often, numbers in _SIZES.items():
+        for number in numbers:
+            size = number if step == 1 else number * step if often == 4 else math.ceil(number / step) * step
+            if sizes.minimum <= size <= sizes.maximum and (size <= 320 or often == 4):
+                found += [size] * often
+    ends = [sizes.smallest, sizes.biggest, sizes.biggest - step]
+    if sizes.biggest - sizes.smallest <= 8 * step:
+        found = [*range(sizes.smallest, sizes.biggest + 1, step)]
+    elif sizes.smallest > 64:
+        span = (sizes.biggest - sizes.smallest) // step
+        found += [sizes.smallest + step * (span * part // 16) for part in range(17)]
+    return tuple(
+        sorted(found + [size for size in ends if sizes.minimum <= size <= sizes.maximum and size not in found])
+    )
