@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -53,6 +55,17 @@ def test_language_is_what_it_was_after_a_kernel_raised():
     with pytest.raises(InterpreterError, match="incompatible"):
         kernels.mismatched[(1,)](torch.empty(16))
     assert language() == before
+
+
+def test_numpy_multiplies_in_one_thread():
+    libraries = set(re.findall(r"/\S*openblas\S*", Path("/proc/self/maps").read_text()))
+    if not libraries:
+        pytest.skip("not checked: numpy's BLAS is not OpenBLAS here")
+    getters = ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads64_", "openblas_get_num_threads")
+    counts = [
+        getattr(ctypes.CDLL(lib), name)() for lib in libraries for name in getters if hasattr(ctypes.CDLL(lib), name)
+    ]
+    assert counts and set(counts) == {1}
 
 
 def test_every_program_of_a_grid_runs_with_its_number():

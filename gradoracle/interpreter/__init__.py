@@ -4,16 +4,26 @@
     interpreter.activate()          # before the modules that hold kernels are imported
     import my_kernels               # triton.jit functions in it run in numpy, on CPU tensors
 
-Triton has an interpreter (TRITON_INTERPRET=1) which is wrong in bfloat16, ignores TF32 and is slow; `activate`
-corrects it in place.  What is computed, on Triton 3.6 to 3.9:
+`is_active()` says whether that has happened; `explain_unavailable()` says in one sentence why it cannot, or None.
 
-- casts among float64, float32, float16, bfloat16, integers and bool: one rounding, to nearest even;
-- float32, float64 and 16-bit arithmetic: each operation rounded once.  A GPU's compiler may fuse a multiply and an
-  add into one rounding; that is not modelled, nor are approximate instructions (exp2, division: correctly rounded
-  or nearly so here) or flushing of subnormals;
+Triton has an interpreter (TRITON_INTERPRET=1) which is wrong in bfloat16, ignores TF32 and is slow; `activate`
+corrects it in place.  What is computed, on Triton 3.6 to 3.9, with the conversions and instructions of sm_90:
+
+- casts among float64, float32, float16, bfloat16, integers and bool: one rounding, to nearest even (toward zero
+  where asked for); to integers toward zero, saturating;
+- float32, float64 and 16-bit arithmetic: each operation rounded once, `tl.fma` too.  A GPU's compiler may fuse a
+  multiply and an add by itself; that is not modelled, nor are approximate instructions (exp2, division: correctly
+  rounded or nearly so here), flushing of subnormals, or the sign of the bound that a NaN becomes in a clamp;
 - `tl.dot`: exact products of operands truncated (tf32), split (tf32x3) or as they are (ieee, bfloat16, float16,
   float64), added up in the accumulator's dtype; see dot.py for what a GPU does and how that was found;
-- `tl.sum` in 16 bits: every addition rounded.
+- `tl.sum` and scans in 16 bits: every addition rounded.  The order of any sum is not a GPU's.
+
+tests/test_interpreter_faithful.py compares over 100 operations with torch, fractions and, where there is one, a
+GPU: on an H200 (Triton 3.6.0) every result that depends on no order of summation had the same bits, over all 65536
+patterns of the 16-bit dtypes, NaN in clamp aside.
+
+Speed, one attention forward of 6 programs with 3 steps of 64x64 in float32, 2-core CPU, Triton 3.7.1: 63 ms in
+Triton's own interpreter, 9 ms here.
 
 fp8 and scaled dots are Triton's own.  Programs run one after the other, so that no race can show.
 """

@@ -11,6 +11,7 @@ from types import MethodType
 from typing import Any
 
 from .availability import explain_unavailable, installed, remember
+from .blas import use_one_thread
 
 _VARIABLE = "TRITON_INTERPRET"
 _USE = "use a Triton from 3.6.0 to 3.9.0"
@@ -22,6 +23,7 @@ def activate() -> None:
 
     To be called before the modules that hold kernels are imported: `triton.jit` decides when it decorates.  Triton's
     own device functions (`tl.sum`, ...) are interpreted even if Triton was imported before.
+    numpy's matrix products are restricted to one thread.
     Raises RuntimeError, in one sentence, where Triton and numpy cannot interpret or where this Triton lacks a method
     that is to be corrected.
     """
@@ -39,6 +41,7 @@ def activate() -> None:
         _install()
         if imported_before:
             _interpret_device_functions()
+        use_one_thread()
         _probe()
     except RuntimeError as error:
         remember(str(error))
@@ -106,6 +109,7 @@ def _install() -> None:
     semantic = interpreter.interpreter_semantic
     alike = blocks.typed_alike(semantic.binary_op_type_checking_impl)
     semantic.binary_op_type_checking_impl = MethodType(alike, semantic)
+    semantic.cast = MethodType(blocks.cast_directly(semantic.cast), semantic)
     semantic.broadcast_impl_value = MethodType(blocks.broadcast_impl_value, semantic)
     # Triton computes every integer operation a second time in int64 to check for overflow, and without debug=True
     # drops the result

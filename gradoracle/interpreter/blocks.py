@@ -22,9 +22,12 @@ constexpr = tl.constexpr
 _STOCK_UNWRAP = tl.core._unwrap_if_constexpr
 _STOCK_BLOCK_TYPE = tl.block_type.__init__
 _STOCK_GETITEM = tl.tensor.__getitem__
-_NEVER_PROMOTED = frozenset(("fp32", "fp64", "int32", "int64"))
+_NEVER_PROMOTED = frozenset(("fp32", "fp64", "int32", "int64", "int1"))
+_CONSTANT_ALIKE = frozenset(("fp32", "fp64", "int32", "int64"))
 _PROMOTED_BY_DIVISION = frozenset(("fp16", "bf16"))
 _OFFSETS = frozenset(("int32", "int64"))
+_FLOATS = frozenset(("fp16", "bf16", "fp32", "fp64"))
+_NUMBERS = _FLOATS | _OFFSETS | {"int1", "int8", "uint8", "int16", "uint16", "uint32", "uint64"}
 _EVERYTHING = slice(None)
 
 # shape: Triton's tuple of it, its number of elements, its text, and what a tensor of it calls shape and numel
@@ -108,6 +111,8 @@ def typed_alike(stock: Callable[..., Any]) -> Callable[..., Any]:
                     name == other and (name in _NEVER_PROMOTED or (name in _PROMOTED_BY_DIVISION and not div_or_mod))
                 ) or (allow_lhs_ptr and other in _OFFSETS and lhs.dtype.is_ptr()):
                     return _broadcast_types(lhs, rhs)
+                if name in _OFFSETS and other in _OFFSETS:
+                    return _broadcast_types(_to(self, lhs, tl.int64), _to(self, rhs, tl.int64))
             elif _is_constant_of(rhs, name):
                 return _broadcast_types(lhs, constant(rhs, lhs.dtype))
         elif isinstance(rhs, tl.tensor) and _is_constant_of(lhs, rhs.dtype.name):
@@ -117,11 +122,42 @@ def typed_alike(stock: Callable[..., Any]) -> Callable[..., Any]:
     return binary_op_type_checking_impl
 
 
+def cast_directly(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Triton's choice among casts, left out where the numbers' own dtypes decide."""
+
+    def cast(self: Any, input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
+        source, target = input.dtype.name, dst_ty.scalar.name
+        if fp_downcast_rounding is None and source in _NUMBERS:
+            if source == target:
+                return input
+            if target in _FLOATS or (target in _OFFSETS and source not in _FLOATS):
+                return _to(self, input, dst_ty.scalar)
+        return stock(input, dst_ty, fp_downcast_rounding)
+
+    return cast
+
+
+def _to(self: Any, value: Any, scalar: Any) -> Any:
+    if value.dtype.name == scalar.name:
+        return value
+    type = tl.block_type(scalar, value.type.shape) if isinstance(value.type, tl.block_type) else scalar
+    return tl.tensor(self.builder.cast_impl(value.handle, scalar), type)
+
+
+def to_ir(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """The builder's type for a dtype, which for a number is the dtype itself."""
+
+    def dtype_to_ir(self: Any, builder: Any) -> Any:
+        return self if self.name in _NUMBERS else stock(self, builder)
+
+    return dtype_to_ir
+
+
 def _is_constant_of(value: Any, name: str) -> bool:
     """Whether a Python number beside a tensor of dtype `name` becomes that dtype, whatever the operation."""
     kind = type(value)
     if kind is int:
-        return name in _NEVER_PROMOTED and -(2**31) <= value < 2**31
+        return name in _CONSTANT_ALIKE and -(2**31) <= value < 2**31
     return kind is float and (name == "fp32" or name == "fp64")
 
 

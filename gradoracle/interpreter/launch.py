@@ -40,6 +40,8 @@ class LanguagePatch:
                 replacement = _with_semantic(blocks.getitem)
             elif tl.core.is_builtin(original) and not later:  # replaced once: by a lambda that binds the semantic
                 replacement = _with_semantic(original)
+            elif holder is tl.dtype and name == "to_ir":
+                replacement = blocks.to_ir(replacement)
             elif name == "__index__":
                 replacement = _index
             original = _MISSING if original is interpreter._MISSING else original
