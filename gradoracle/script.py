@@ -62,7 +62,14 @@ def load(place, name):
 '''
 
 _INTERPRET = """\
-os.environ["TRITON_INTERPRET"] = "1"  # Triton's own interpreter: its bfloat16 dots are wrong, gradoracle corrects them
+os.environ["TRITON_INTERPRET"] = "1"
+try:  # Triton's own interpreter gets bfloat16 and tf32 wrong; gradoracle's is used where it is installed
+    from gradoracle import interpreter
+
+    interpreter.activate()
+except ImportError:
+    pass
+
 """
 
 _CALLS = {

@@ -111,13 +111,12 @@ def _tell_finding(finding: Finding) -> Iterable[tuple[str, str]]:
     yield finding.tensor, f"{rule}{finding.message or 'is wrong'}{ratio}"
     worst = finding.worst
     if worst is not None:
-        place = f"[{', '.join(map(str, worst.index))}]" if worst.index else ""
+        place = f"at [{', '.join(map(str, worst.index))}]" if worst.index else ""
         values = "" if math.isnan(worst.got) and math.isnan(worst.true) else _values(worst.got, worst.true)
         sigma = f"error {worst.error_in_sigma:.3g} sigma" if math.isfinite(worst.error_in_sigma) else ""
-        yield (
-            "worst",
-            ", ".join(part for part in (f"at {place}" if place else "", values, sigma) if part) or "everywhere",
-        )
+        told = ", ".join(part for part in (place, values, sigma) if part)
+        if told:
+            yield "worst", told
     if finding.pattern:
         yield "pattern", finding.pattern
 

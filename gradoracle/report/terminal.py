@@ -55,6 +55,7 @@ def _report(console: Console, report: Report) -> None:
     _header(console, report)
     if report.verdicts:
         console.print(_table(report))
+        console.print(Text("worst: largest error in sigma; b/t: median budget / |truth|, the sensitivity", "dim"))
     _failures(console, report)
     _not_checked(console, report)
     _refusals(console, report)
@@ -92,8 +93,6 @@ def _table(report: Report) -> Table:
     for (law, kernel), row in rows.items():
         cells = [_cell(row[dtype]) if dtype in row else Text("") for dtype in dtypes]
         table.add_row(law, *([kernel] if several else []), *cells)
-    table.caption = "worst: largest error in sigma; b/t: median budget / |truth|, the sensitivity"
-    table.caption_justify = "left"
     return table
 
 
@@ -102,7 +101,8 @@ def _cell(verdict: Verdict) -> Text:
     if verdict.status is Status.HOLDS:
         of = cases(verdict)
         ran = str(of) if verdict.cases_held == of else f"{verdict.cases_held}/{of}"
-        sigma = f"{verdict.worst_in_sigma:.1f}σ" if verdict.worst_in_sigma else ""
+        worst = verdict.worst_in_sigma
+        sigma = f"{f'{worst:.1f}' if worst < 100 else _short(worst)}σ" if worst else ""
         return Text(f"✓ {ran:<4} {sigma:>5} {_short(verdict.sensitivity):>5}".rstrip(), style)
     if verdict.status in (Status.VIOLATED, Status.CRASHED):
         failing = verdict.cases_violated if verdict.status is Status.VIOLATED else verdict.cases_crashed
