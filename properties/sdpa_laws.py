@@ -157,7 +157,7 @@ def a_query_that_sees_one_key_gives_its_value(evidence: Evidence) -> Iterator[Fi
     yield exactly("o", differ(got, value) & ~flushed, "differs from the value of the only key that the query sees")
 
 
-@law(needs=(HVP,), applies=small_enough, one_in=2, rank=2)
+@law(needs=(HVP,), applies=small_enough, one_in=4, rank=2)
 def ones_transposed_hvp_v_is_zero(evidence: Evidence) -> Iterator[Finding]:
     """The Hessian product of v sums to 0 over the keys.
 

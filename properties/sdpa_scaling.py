@@ -99,7 +99,7 @@ def _multiples(
             continue
         got, other = changed.vjp()[name].double(), plain.vjp()[name].double()
         wanted = factor * other
-        exact = (torch.minimum(wanted.abs(), other.abs()) >= smallest_exact(evidence.case.dtype)) | (other == 0)
+        exact = torch.minimum(wanted.abs(), other.abs()) >= smallest_exact(evidence.case.dtype)
         fits = wanted.abs() <= LARGEST[evidence.case.dtype] / 2
         if not bool((exact & fits).any()):
             yield not_checked(label, "every element may have underflowed or overflowed")

@@ -196,7 +196,7 @@ def _judged(part: Part, evidence: Evidence) -> Finding:
     )
 
 
-@law(needs=(JVP,), applies=all_of(small_enough, has("jvp_frozen")), one_in=2, rank=6)
+@law(needs=(JVP,), applies=all_of(small_enough, has("jvp_frozen")), one_in=3, rank=6)
 def frozen_stats_jvp_vs_autograd_gap(evidence: Evidence) -> Iterator[Finding]:
     """The frozen-stats JVP differs from the true one by a known gap: JVP - JVP_frozen = -rowsum(P * S') * O.
 
