@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gradoracle.oracle.quantity import Quantity, any_error, errors, is_quantity, plus, quantities, values
 
-DECIDED = 8.0  # a comparison is decided where its sides are this many standard deviations apart
+FAR = 8.0  # standard deviations that a right kernel may be off: what they can turn is not decided
 
 
 def moved(operator: Callable[..., Any], args: Any, kwargs: Any, attribute: str) -> Any:
@@ -61,6 +62,8 @@ def elementwise(
         (_, y), (ex, ey) = (q.value for q in leaves), (of(q) for q in leaves)
         inverse = y.square().reciprocal()
         return plus(None if ex is None else ex * inverse, None if ey is None else value.square() * ey * inverse)
+    if name in ("exp", "exp2") and attribute == "variance":
+        return exponential(value, leaves[0].value, of(leaves[0]), 1.0 if name == "exp" else math.log(2))
     total: Tensor | None = None
     for quantity, slope in slopes(operator, args, kwargs, value.shape):
         own = of(quantity)
@@ -71,6 +74,14 @@ def elementwise(
         secant = secant_change(operator, args, kwargs, quantity, of(quantity).sqrt(), value)
         total = torch.where(total.isfinite(), total, secant.square())
     return total
+
+
+def exponential(value: Tensor, x: Tensor, own: Tensor, rate: float) -> Tensor:
+    """The variance of an exponential: first order, but never less than the secant over ``FAR`` deviations explains."""
+    step = FAR * rate * own.sqrt()
+    first = value * step
+    far = torch.where(step > 0.1, torch.exp(rate * x + step) - value, first)
+    return (torch.maximum(first, far) / FAR).square()
 
 
 def secant_change(
@@ -141,14 +152,33 @@ def slopes_of_all(operator: Callable[..., Any], args: Any, kwargs: Any, x: Quant
     return [(x, slope)]
 
 
-def softmax(value: Tensor, relative: Tensor, dim: int) -> Tensor:
+def softmax(value: Tensor, x: Tensor, relative: Tensor, dim: int) -> Tensor:
     """The variance of a softmax whose logits have variance ``relative``: rows are normalised, so errors cancel in part.
 
-    dP_j = P_j (e_j - sum_k P_k e_k), hence var P_j = P_j^2 ((1 - 2 P_j) r_j + sum_k P_k^2 r_k).
+    dP_j = P_j (e_j - sum_k P_k e_k), hence var P_j = P_j^2 ((1 - 2 P_j) r_j + sum_k P_k^2 r_k). Where logits may
+    move far (one that is behind in truth leads in a kernel) the secant over ``FAR`` deviations counts if it is larger.
     """
     squares = value.square()
     shared = (squares * relative).sum(dim, keepdim=True)
-    return (squares * ((1 - 2 * value) * relative + shared)).clamp_min(0.0)
+    first = (squares * ((1 - 2 * value) * relative + shared)).clamp_min(0.0)
+    if not bool((relative > _NEARLY_LINEAR).any()):
+        return first
+    odds, others = _odds(x, dim)
+    move = FAR * (relative + torch.maximum(shared, torch.where(others, relative.amax(dim, keepdim=True), 0.0))).sqrt()
+    far = torch.maximum(torch.sigmoid(odds + move) - value, value - torch.sigmoid(odds - move)) / FAR
+    return torch.maximum(first, torch.where(x.isfinite(), far, 0.0).square())
+
+
+_NEARLY_LINEAR = 1e-4  # variance of a logit below which a softmax is linear over FAR deviations
+
+
+def _odds(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """log P / (1 - P) of each element of a softmax, and which elements are the largest of their row."""
+    top = torch.zeros_like(x, dtype=torch.bool).scatter(dim, x.argmax(dim, keepdim=True), True)
+    rest = torch.logsumexp(torch.where(top, -torch.inf, x), dim, keepdim=True)
+    log_share = torch.log_softmax(x, dim)
+    odds = torch.where(top, x - rest, log_share - torch.log1p(-torch.exp(log_share)))
+    return torch.nan_to_num(odds, nan=0.0, posinf=1e300, neginf=-1e300), top
 
 
 def log_softmax(share: Tensor, own: Tensor, dim: int) -> Tensor:
@@ -159,7 +189,7 @@ def log_softmax(share: Tensor, own: Tensor, dim: int) -> Tensor:
 def extreme(value: Tensor, own: Tensor, x: Tensor, dims: Any, keep: bool) -> Tensor:
     """The variance of a maximum or minimum: the largest among the elements that may be the extreme."""
     wide = value if keep else _keep(value, dims, x.dim())
-    near = (x - wide).abs() <= DECIDED * own.sqrt()
+    near = (x - wide).abs() <= FAR * own.sqrt()
     return torch.amax(torch.where(near, own, 0.0), dims, keep)
 
 
@@ -173,7 +203,7 @@ def undecided(name: str, args: Any, attribute: str = "variance") -> Tensor | Non
     gap = (sides[0][0] - sides[1][0]).abs()
     spread = plus(sides[0][1], sides[1][1])
     assert spread is not None
-    return (gap <= DECIDED * spread.sqrt()) & (gap > 0) & gap.isfinite()
+    return (gap <= FAR * spread.sqrt()) & (gap > 0) & gap.isfinite()
 
 
 def selected(condition: Quantity, x: Any, y: Any, attribute: str) -> Tensor | None:

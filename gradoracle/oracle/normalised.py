@@ -35,8 +35,8 @@ def softmax(
     if roundoff.variances or x.variance is not None:
         relative = plus(x.variance, (own + (depth * constant).square()) / 3)
         assert relative is not None
-        variance = independent.softmax(proper, relative, dim)
-        floor = None if x.floor is None else independent.softmax(proper, x.floor, dim)
+        variance = independent.softmax(proper, x.value, relative, dim)
+        floor = None if x.floor is None else independent.softmax(proper, x.value, x.floor, dim)
     if roundoff.worst or x.worst is not None:
         relative = plus(x.worst, (depth + size + 2 * contract.exp_ulps) * unit + depth * constant)
         assert relative is not None
@@ -89,12 +89,14 @@ def log_softmax(
     variance = floor = bound = probes = None
     if roundoff.variances or x.variance is not None:
         passed = None if x.variance is None else independent.log_softmax(share, x.variance, dim)
-        variance = torch.where(finite, plus(passed, (row.square() + own.square()) / 3), 0.0)
+        committed = (row.square() + own.square()) / 3
+        variance = torch.where(finite, committed if passed is None else committed + passed, 0.0)
         floor = None if x.floor is None else torch.where(finite, independent.log_softmax(share, x.floor, dim), 0.0)
     if roundoff.worst or x.worst is not None:
         shifts = None if x.worst is None else x.worst + x.worst.amax(dim, keepdim=True)
         local = unit * (steps + 2 + 2 * contract.exp_ulps + 2 * contract.log_ulps * log_sum.clamp_min(1.0))
-        bound = torch.where(finite, plus(shifts, local + 2 * own), 0.0)
+        local = local + 2 * own
+        bound = torch.where(finite, local if shifts is None else local + shifts, 0.0)
     if roundoff.dice is not None or x.probes is not None:
         moved = x.value if x.probes is None else x.probes
         axis = dim if dim < 0 else dim - x.value.dim()

@@ -50,7 +50,8 @@ def matrix_product(
     roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
 ) -> Quantity:
     """mm, bmm, mv, dot, and addmm, baddbmm as a product and a sum; operands are rounded to the operand's format."""
-    x, y = (roundoff.operand(q) if q.is_float else q for q in quantities(args)[-2:])
+    first = len(args) - 2
+    x, y = (roundoff.operand(q, first + i) if q.is_float else q for i, q in enumerate(args[first:]))
     value = torch.matmul(x.value, y.value)
     finite = None if bool(value.isfinite().all()) else value.isfinite()
     variance, floor = (cleared(independent.product(x, y, a), finite) for a in ("variance", "floor"))

@@ -7,19 +7,20 @@ rounding at its worst. docs/budgets.md derives every rule.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node, map_arg
+from torch.fx import Node, map_arg
 
-from gradoracle.contract import EXACT, UNIT_ROUNDOFF, Contract
+from gradoracle.contract import EXACT, LARGEST, UNIT_ROUNDOFF, Contract
 from gradoracle.oracle import effects
 from gradoracle.oracle.probes import Dice, mixed
 from gradoracle.oracle.quantity import Quantity
-from gradoracle.oracle.roundoff import Roundoff, overflow
+from gradoracle.oracle.roundoff import FAR, Roundoff
 from gradoracle.oracle.stored import stored, stored_sum
 from gradoracle.oracle.trace import Graph
 from gradoracle.oracle.walk import Walk
@@ -46,7 +47,8 @@ class Budget:
         errors: [R, *shape], the signed error of each probe.
         worst: a bound with every rounding at its worst; None where it was not asked for.
         floor: the standard deviation of the part that is underflow.
-        overflow: True where a declared intermediate is larger than its format holds; None where none is.
+        overflow: True where a declared intermediate, or the output itself, may be larger in a right kernel than its
+            format holds (the value and eight standard deviations); None where none is.
     """
 
     value: Tensor
@@ -92,7 +94,7 @@ def budgets(
     magnify = max(_PROBED_AT / UNIT_ROUNDOFF[contract.dtype], 1.0) if contract.rounds else 1.0
     found: list[Quantity] = []
     signed: list[list[Tensor]] = []
-    overflows = False
+    overflowing: dict[Node, list[tuple[int | None, Tensor]]] = {}
     for start in range(0, max(count, 1), at_once):
         run = range(start, min(start + at_once, count))
         dice = Dice(seed, run) if run and contract.rounds else None
@@ -108,12 +110,15 @@ def budgets(
                     zip(outputs, output_dtypes or [contract.output] * len(outputs), strict=True)
                 )
             ]
-        overflows |= roundoff.overflows
+        if start == 0:
+            overflowing = roundoff.overflowing
         found = found or outputs
         signed.append([_errors(q, len(run)) / magnify for q in outputs])
-    masks = _overflowing(graph.module, args, contract) if overflows and contract.rounds else [None] * len(found)
+    masks = _tainted(graph, args, overflowing) if overflowing else [None] * len(found)
+    dtypes = output_dtypes or [contract.output] * len(found)
     errors = [torch.cat(parts) for parts in zip(*signed, strict=True)]
-    return [_budget(q, e, mask, worst) for q, e, mask in zip(found, errors, masks, strict=True)]
+    largest = [LARGEST[dtype] if contract.rounds else math.inf for dtype in dtypes]
+    return [_budget(q, e, m, worst, most) for q, e, m, most in zip(found, errors, masks, largest, strict=True)]
 
 
 def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, int]:
@@ -158,7 +163,7 @@ def _errors(q: Quantity, count: int) -> Tensor:
     return torch.where(q.value.isfinite(), torch.nan_to_num(q.probes - q.value, nan=0.0), 0.0)
 
 
-def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool) -> Budget:
+def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool, largest: float) -> Budget:
     value = q.value.to(torch.float64)
     zero = torch.zeros_like(value)
     finite = value.isfinite()
@@ -172,41 +177,43 @@ def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool) -> Bu
     seen = errors.square().mean(0).sqrt() if len(errors) else zero
     sigma = torch.maximum(torch.maximum(independent, proper(seen)), floor)
     bound = torch.maximum(proper(q.worst), errors.abs().amax(0) if len(errors) else zero) if worst else None
+    beyond = finite & (value.abs() <= largest) & (value.abs() + FAR * sigma > largest)
+    if bool(beyond.any()):
+        mask = beyond if mask is None else mask | beyond
     return Budget(value, sigma, independent, errors, bound, floor, mask)
 
 
-def _overflowing(module: GraphModule, args: Sequence[Tensor], contract: Contract) -> list[Tensor | None]:
+def _tainted(
+    graph: Graph, args: Sequence[Tensor], overflowing: dict[Node, list[tuple[int | None, Tensor]]]
+) -> list[Tensor | None]:
     """Where an output depends on an intermediate that overflows: NaN is planted there and followed."""
-    known: dict[Node, Any] = {}
-    fed = iter(args)
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            known[node] = next(fed)
-        elif node.op == "get_attr":
-            known[node] = getattr(module, node.target)
-        elif node.op == "output":
-            found = [known[n] for n in node.args[0]]
-        else:
-            arguments = map_arg(node.args, lambda n: known[n])
-            name = effects.plain_name(node)
-            if name in effects.PRODUCT:
-                arguments = tuple(_poisoned(a, contract.operand) for a in arguments)
-            result = effects.functional(node)(*arguments, **map_arg(node.kwargs, lambda n: known[n]))
-            if name == "stored":
-                result = _poisoned(result, getattr(contract, str(node.args[1])))
-            elif name not in effects.MOVE | effects.CREATE:
-                result = _poisoned(result, contract.output if contract.store_all else contract.elementwise)
-            known[node] = result
-    masks = [t.isnan() if isinstance(t, Tensor) and t.is_floating_point() else None for t in found]
+
+    def run(plant: bool) -> list[Any]:
+        known: dict[Node, Any] = {}
+        fed = iter(args)
+        for node in graph.module.graph.nodes:
+            if node.op == "placeholder":
+                known[node] = next(fed)
+            elif node.op == "get_attr":
+                known[node] = getattr(graph.module, node.target)
+            elif node.op == "output":
+                return [known[n] if isinstance(n, Node) else torch.as_tensor(n) for n in node.args[0]]
+            else:
+                given = list(map_arg(node.args, lambda n: known[n]))
+                planted = overflowing.get(node, []) if plant else []
+                for operand, mask in planted:
+                    if operand is not None:
+                        given[operand] = torch.where(mask, torch.nan, given[operand])
+                result = effects.functional(node)(*given, **map_arg(node.kwargs, lambda n: known[n]))
+                for operand, mask in planted:
+                    if operand is None:
+                        result = torch.where(mask if mask.dim() == result.dim() else mask.any(0), torch.nan, result)
+                known[node] = result
+        return []
+
     with torch.no_grad():
-        plain = module(*args)
-    masks = [None if m is None else m & ~p.isnan() for m, p in zip(masks, plain, strict=True)]
-    return [m if m is not None and bool(m.any()) else None for m in masks]
-
-
-def _poisoned(value: Any, dtype: str) -> Any:
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        return value
-    return torch.where(overflow(value.abs(), dtype), torch.nan, value)
-
-
+        masks = [
+            tainted.isnan() & ~plain.isnan() if plain.is_floating_point() else None
+            for tainted, plain in zip(run(True), run(False), strict=True)
+        ]
+    return [mask if mask is not None and bool(mask.any()) else None for mask in masks]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+from torch.fx import Node
 
 from gradoracle.contract import (
     LARGEST,
@@ -20,6 +23,37 @@ from gradoracle.oracle.quantity import Quantity, plus
 _KEYED_APART = 0.618  # how the size of a sum's terms enters its key; any number that is not round will do
 _KEY_BITS = 30  # more are not told apart: the float64 contract is probed with magnified units
 _OPERAND = 1
+_FLUSH = 2
+_LEAST_SQUARE = 1e-300  # squares of smaller errors would underflow in float64
+FAR = 8.0  # standard deviations that a right kernel is allowed to be off
+
+
+@dataclass(frozen=True)
+class Low:
+    """Values below the smallest normal number of their format.
+
+    Attributes:
+        where: True for them.
+        spacing: of the subnormal numbers.
+        flush: whether they may become 0 instead.
+        mean_square: of the absolute error; 0 elsewhere.
+        bound: of the absolute error; 0 elsewhere.
+    """
+
+    where: Tensor
+    spacing: float
+    flush: bool
+    mean_square: Tensor
+    bound: Tensor
+
+    def errors(self, carried: Tensor, factors: Tensor, drawn: Tensor) -> Tensor:
+        """[R, *shape] errors of rounding ``carried`` times a factor to a multiple of the spacing, or of losing it."""
+        if self.spacing == SMALLEST_SUBNORMAL["float64"]:  # float64 arithmetic has rounded them already
+            return torch.zeros_like(carried)
+        wide = (-1, *[1] * (carried.dim() - 1))
+        step = self.spacing / factors.view(wide)
+        kept = torch.round(carried / step) * step
+        return (torch.where(drawn.view(wide) > 0, 0.0, kept) if self.flush else kept) - carried
 
 
 class Roundoff:
@@ -37,7 +71,8 @@ class Roundoff:
         self, contract: Contract, dice: Dice | None, worst: bool, magnify: float = 1.0, variances: bool = True
     ) -> None:
         self.contract, self.dice, self.worst, self.magnify, self.variances = contract, dice, worst, magnify, variances
-        self.overflows = False
+        self.node: Node | None = None
+        self.overflowing: dict[Node, list[tuple[int | None, Tensor]]] = {}
 
     def committed(
         self,
@@ -48,7 +83,7 @@ class Roundoff:
         bits: int,
         place: int,
         bound: Tensor | None = None,
-        floor: Tensor | None = None,
+        low: Low | None = None,
         shift: Tensor | None = None,
         single: bool = False,
     ) -> Quantity:
@@ -61,7 +96,7 @@ class Roundoff:
             bits: keys that are equal to so many bits err alike.
             place: distinct places err independently.
             bound: of the error at worst; ``half_width`` where it is None.
-            floor: half-width of the part that is underflow, absolute; in addition.
+            low: where the value is below the smallest normal number of its format; the error there is absolute.
             shift: what the error is on average (truncation); in addition.
             single: the error is that of one rounding, not of many.
         """
@@ -69,27 +104,27 @@ class Roundoff:
             finite = q.value.isfinite()
             half_width = torch.where(finite, half_width, 0.0)
             bound = None if bound is None else torch.where(finite, bound, 0.0)
-            floor = None if floor is None else torch.where(finite, floor, 0.0)
             shift = None if shift is None else torch.where(finite, shift, 0.0)
-        variance, below, worst, probes = q.variance, q.floor, q.worst, q.probes
+        variance, floor, worst, probes = q.variance, q.floor, q.worst, q.probes
         if self.variances:
-            own_floor = None if floor is None else floor.square() / 3
+            own_floor = None if low is None else low.mean_square
             moved = None if shift is None else shift.square()
             variance = plus(variance, half_width.square() / 3, own_floor, moved)
-            below = plus(below, own_floor)
+            floor = plus(floor, own_floor)
         if self.worst:
             moved = None if shift is None else 2 * shift.abs()
-            worst = plus(worst, half_width if bound is None else bound, floor, moved)
+            worst = plus(worst, half_width if bound is None else bound, None if low is None else low.bound, moved)
         if self.dice is not None:
             width = torch.copysign(half_width if single else half_width * EVEN_SPREAD, key)
-            if floor is not None:
-                width = width + torch.copysign(floor * EVEN_SPREAD, key)
-            bits = min(bits, _KEY_BITS)
-            noise = rounding_errors(key, bits, self.dice.factors(place)).mul_(width * self.magnify)
+            noise = rounding_errors(key, min(bits, _KEY_BITS), self.dice.factors(place)).mul_(width * self.magnify)
             if shift is not None:
                 noise = noise.add_(shift * self.magnify)
+            if low is not None:
+                carried = (q.value if probes is None else probes).expand_as(noise)
+                lost = low.errors(carried, self.dice.factors(place), self.dice.constant(mixed(place, _FLUSH)))
+                noise = torch.where(low.where, lost, noise)
             probes = noise.add_(q.value if probes is None else probes)
-        return q.with_(variance=variance, floor=below, worst=worst, probes=probes, held=None)
+        return q.with_(variance=variance, floor=floor, worst=worst, probes=probes, held=None)
 
     def noise(self, key: Tensor, width: Tensor, place: int) -> Tensor:
         """[R, *shape] errors of variance ``width`` squared / 3, functions of ``key`` as elementwise holds it."""
@@ -125,7 +160,7 @@ class Roundoff:
         """``q`` as the result of an operation that is correct to ``units`` unit roundoffs (relative)."""
         dtype = self.contract.elementwise
         size = q.value.abs()
-        self.check_overflow(size, dtype)
+        self.check_overflow(q, size, dtype)
         unit = UNIT_ROUNDOFF[dtype]
         exact = isinstance(units, float) and units == 1.0
         bound = None
@@ -134,7 +169,7 @@ class Roundoff:
             bound = largest * (unit * (units if bound_units is None else bound_units))
         return self.committed(
             q, size * (units * unit), key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
-            floor=self.underflow(size, dtype), single=exact,
+            low=self.underflow(q, size, dtype), single=exact,
         )  # fmt: skip
 
     def running_sum(
@@ -147,7 +182,7 @@ class Roundoff:
         dtype = self.contract.accumulate
         unit = UNIT_ROUNDOFF[dtype]
         size = q.value.abs()
-        self.check_overflow(size, dtype)
+        self.check_overflow(q, size, dtype)
         scale = (terms / 2 * squares + terms / 3 * q.value.square()).sqrt()
         shift = None
         if self.contract.accumulate_block:  # each step cuts the partial sum, which is half the sum on average
@@ -155,10 +190,19 @@ class Roundoff:
         return self.committed(
             q, scale * unit, key=torch.copysign(size + _KEYED_APART * scale, q.value), bits=PRECISION_BITS[dtype],
             place=place, bound=None if largest is None else largest * (unit * terms),
-            floor=self.underflow(size, dtype, squares > 0), shift=shift,
+            low=self.underflow(q, size, dtype, squares > 0), shift=shift,
         )  # fmt: skip
 
-    def stored(self, q: Quantity, dtype: str, place: int, truncate: bool = False, spacing: bool = False) -> Quantity:
+    def stored(
+        self,
+        q: Quantity,
+        dtype: str,
+        place: int,
+        truncate: bool = False,
+        spacing: bool = False,
+        may_be_zero: bool | None = None,
+        operand: int | None = None,
+    ) -> Quantity:
         """``q`` as stored in ``dtype``; nothing where its format holds it exactly.
 
         Args:
@@ -168,11 +212,13 @@ class Roundoff:
             truncate: cut, not rounded to nearest.
             spacing: the half-width is half the spacing at the value and not u |value|: for what is returned as it is,
                 where no factor is unknown.
+            may_be_zero: whether a value of 0 is 0 in every kernel; None: where ``q`` has no error.
+            operand: which argument of the operator it is; None: its result.
         """
         if not self.contract.rounds or (q.held is not None and UNIT_ROUNDOFF[q.held] >= UNIT_ROUNDOFF[dtype]):
             return q
         size = q.value.abs()
-        self.check_overflow(size, dtype)
+        self.check_overflow(q, size, dtype, operand)
         unit = UNIT_ROUNDOFF[dtype]
         width = size * unit
         if spacing:
@@ -183,19 +229,22 @@ class Roundoff:
             bound = (width if q.worst is None else width + unit * q.worst) * (2.0 if truncate else 1.0)
         erring = plus(q.variance, q.worst)
         may_be = None if erring is None else (size > 0) | (erring > 0)
+        if may_be_zero is not None:
+            may_be = None if may_be_zero else torch.ones_like(size, dtype=torch.bool)
         q = self.committed(
             q, width, key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
-            floor=self.underflow(size, dtype, may_be), shift=-unit * q.value if truncate else None,
+            low=self.underflow(q, size, dtype, may_be), shift=-unit * q.value if truncate else None,
             single=True,
         )  # fmt: skip
         return q.with_(held=dtype)
 
-    def operand(self, q: Quantity) -> Quantity:
-        """``q`` as an operand of a matrix product; all uses of one value share its rounding."""
-        return self.stored(q, self.contract.operand, mixed(q.place, _OPERAND), self.contract.truncate)
+    def operand(self, q: Quantity, position: int) -> Quantity:
+        """``q`` as argument ``position`` of a matrix product; all uses of one value share its rounding."""
+        place = mixed(q.place, _OPERAND)
+        return self.stored(q, self.contract.operand, place, self.contract.truncate, operand=position)
 
-    def underflow(self, size: Tensor, dtype: str, may_be: Tensor | None = None) -> Tensor | None:
-        """Half-width of the absolute error of a value below the smallest normal number; None where all are above.
+    def underflow(self, q: Quantity, size: Tensor, dtype: str, may_be: Tensor | None = None) -> Low | None:
+        """Where ``q`` is below the smallest normal number of ``dtype``; None where it is nowhere.
 
         ``may_be``: where a value of 0 may be something else in a kernel; None: only where it is not 0.
         """
@@ -203,21 +252,23 @@ class Roundoff:
         low &= (size > 0) if may_be is None else may_be
         if not low.any():
             return None
-        half_spacing = SMALLEST_SUBNORMAL[dtype] / 2
-        lost = torch.full_like(size, half_spacing)
-        if self.contract.flush_to_zero and dtype in ("float32", "tf32", "tf32x3"):
-            lost = torch.maximum(lost, size)
-        return torch.where(low, lost, 0.0)
+        flush = self.contract.flush_to_zero and dtype in ("float32", "tf32", "tf32x3")
+        spacing = SMALLEST_SUBNORMAL[dtype]
+        # what is rounded is no larger than it is: a value far below the spacing loses itself, and not half the spacing
+        there = size.square() if q.variance is None else size.square() + q.variance
+        mean_square = (there if flush else there.clamp_max(spacing**2 / 12)).clamp_min(_LEAST_SQUARE)
+        largest = size if q.worst is None else size + q.worst
+        bound = largest.clamp_min(spacing / 2) if flush else torch.full_like(size, spacing / 2)
+        return Low(low, spacing, flush, torch.where(low, mean_square, 0.0), torch.where(low, bound, 0.0))
 
-    def check_overflow(self, size: Tensor, dtype: str) -> None:
-        """Note whether a declared intermediate is larger than its format holds."""
-        self.overflows = bool(overflow(size, dtype).any()) if not self.overflows else True
-
-
-def overflow(size: Tensor, dtype: str) -> Tensor:
-    """Where a size that is finite in float64 rounds to infinity in ``dtype``, or may after errors of a few units."""
-    limit = LARGEST[dtype] * (1 - 4 * UNIT_ROUNDOFF[dtype])
-    return (size > limit) & size.isfinite()
+    def check_overflow(self, q: Quantity, size: Tensor, dtype: str, operand: int | None = None) -> None:
+        """Note where a declared intermediate, its budget included, is larger than its format holds."""
+        if self.node is None or not self.variances:
+            return
+        reach = size if q.variance is None else size + FAR * q.variance.sqrt()
+        beyond = (reach > LARGEST[dtype] * (1 - 4 * UNIT_ROUNDOFF[dtype])) & size.isfinite()
+        if bool(beyond.any()):
+            self.overflowing.setdefault(self.node, []).append((operand, beyond))
 
 
 def hash_of(number: float) -> int:

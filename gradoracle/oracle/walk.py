@@ -15,7 +15,7 @@ from gradoracle.contract import Contract
 from gradoracle.oracle import effects, independent, worst
 from gradoracle.oracle.normalised import log_softmax, softmax
 from gradoracle.oracle.probes import LOG2_E, mixed, probed
-from gradoracle.oracle.quantity import Quantity, any_error, cleared, is_quantity, plus, quantities, values
+from gradoracle.oracle.quantity import Quantity, any_error, cleared, is_quantity, quantities, values
 from gradoracle.oracle.reductions import accumulate, extreme, matrix_product, sum_of
 from gradoracle.oracle.roundoff import Roundoff
 from gradoracle.oracle.solve import triangular_solve
@@ -44,6 +44,7 @@ class Walk:
             release.setdefault(node, []).append(used)
         for position, node in enumerate(module.graph.nodes):
             if node.op == "output":
+                self.roundoff.node = None
                 return [known[n] if isinstance(n, Node) else self.created(torch.as_tensor(n)) for n in node.args[0]]
             if node.op == "placeholder":
                 known[node] = next(fed).with_(place=mixed(position))
@@ -71,6 +72,7 @@ class Walk:
     def applied(self, node: Node, place: int, args: Any, kwargs: Any) -> Any:
         """The result of one call node; a list of quantities where the operator returns several."""
         name, operator = effects.plain_name(node), effects.functional(node)
+        self.roundoff.node = node
         if name == "getitem":
             return args[0][args[1]]
         rule = self.rule(name, args, kwargs)
@@ -104,8 +106,7 @@ class Walk:
             (effects.names("where masked_fill"), self.selected),
             (effects.names("_to_copy convert_element_type"), self.converted),
             (effects.names("linalg_solve_triangular"), lambda *call: triangular_solve(self.roundoff, *call)),
-            (effects.names("stored"), self.marked),
-            (effects.names("stored_sum"), self.marked_sum),
+            (effects.names("storing_error storing_errors"), self.marked),
             (effects.names("argmax argmin argsort searchsorted bucketize nonzero"), self.indices),
         )
         return next((rule for members, rule in table if name in members), None)
@@ -238,6 +239,10 @@ class Walk:
         q = Quantity(value, variance, floor, bound, probed(operator, args, kwargs), place=place)
         if not self.contract.rounds:
             return q
+        if name == "add" and len(quantities(args)) == 2 and not kwargs and not args[1].value.any():
+            x, zero = args  # x + 0 is x; and the error of storing x comes as a value of 0
+            errs = any_error(zero, "variance") or any_error(zero, "probes")
+            return q.with_(held=zero.held if errs else x.held, place=x.place)
         numbers = [a for a in args if isinstance(a, (int, float)) and not isinstance(a, bool)]
         if _exact(name, args, numbers, kwargs):
             return q.with_(held=quantities(args)[0].held, place=quantities(args)[0].place)
@@ -291,29 +296,20 @@ class Walk:
         return self.roundoff.elementwise(q, place, math.sqrt(terms), terms)
 
     def marked(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
-        """``stored``: a rounding that an algorithm declares."""
+        """The error of storing a value (``stored``) or each partial sum (``stored_sum``); its value is 0."""
         source, where = args
-        return self.roundoff.stored(source, getattr(self.contract, where), mixed(place, 3)).with_(place=place)
-
-    def marked_sum(self, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
-        """``stored_sum``: a sum of which every partial sum is stored."""
-        source, where = args
-        total = Quantity(torch.zeros_like(source.value[0]), place=place)
-        for step in range(source.value.shape[0]):
-            term = self.moved("select", torch.ops.aten.select.int, (source, 0, step), {}, mixed(place, step, 4))
-            total = self.elementwise_sum(total, term, mixed(place, step, 5))
-            total = self.roundoff.stored(total, getattr(self.contract, where), mixed(place, step, 6))
-        return total.with_(place=place)
-
-    def elementwise_sum(self, x: Quantity, y: Quantity, place: int) -> Quantity:
-        """x + y without a rounding of its own."""
-        args = (x, y)
-        add = torch.ops.aten.add.Tensor
-        return Quantity(
-            x.value + y.value,
-            plus(x.variance, y.variance), plus(x.floor, y.floor), plus(x.worst, y.worst),
-            probed(add, args, {}), place=place,
-        )  # fmt: skip
+        values_stored = source.value if name == "storing_error" else source.value.cumsum(0)
+        dtype = getattr(self.contract, where)
+        erring = source.variance is not None or source.worst is not None
+        bare = Quantity(values_stored, held=source.held if name == "storing_error" else None)
+        q = self.roundoff.stored(bare, dtype, mixed(place, 3), may_be_zero=not erring)
+        probes = None if q.probes is None else q.probes - values_stored
+        q = q.with_(value=torch.zeros_like(values_stored), probes=probes)
+        if name == "storing_errors":
+            variance, floor, bound = (None if e is None else e.sum(0) for e in (q.variance, q.floor, q.worst))
+            probes = None if q.probes is None else q.probes.sum(1)
+            q = Quantity(q.value[0], variance, floor, bound, probes)
+        return q.with_(held=dtype if self.contract.rounds else None, place=place)
 
 
 def _as_float(q: Quantity) -> Quantity:
