@@ -79,6 +79,10 @@ class Evidence:
         memory: Memory = self._kept[derivative.value][1]
         return memory
 
+    def has_run(self, derivative: Derivative) -> bool:
+        """Whether the kernel has given that derivative of this sample by now."""
+        return derivative.value in self._kept and not isinstance(self._kept[derivative.value], _Raised)
+
     def names(self, derivative: Derivative) -> tuple[str, ...]:
         """The names of the tensors of a derivative."""
         return names(self.oracle.family, derivative, self.sample)

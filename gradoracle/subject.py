@@ -72,10 +72,23 @@ class Subject:
             outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
         return self._named(Derivative.FORWARD, sample, outputs), memory
 
-    def vjp(self, sample: Sample, blocks: str = "", wanted: Sequence[str] | None = None) -> tuple[Tensors, Memory]:
-        """Outputs and gradients by name, from one forward and one backward; ``wanted``: which inputs require grad."""
+    def vjp(
+        self,
+        sample: Sample,
+        blocks: str = "",
+        wanted: Sequence[str] | None = None,
+        upstream: Sequence[str] | None = None,
+    ) -> tuple[Tensors, Memory]:
+        """Outputs and gradients by name, from one forward and one backward.
+
+        Args:
+            sample: what the kernel is given.
+            blocks: a block configuration that is forced.
+            wanted: which inputs require grad; None: all.
+            upstream: which outputs autograd has a cotangent for; None: all.
+        """
         with self.running("vjp") as memory:
-            if self.kernel.vjp is not None and wanted is None:
+            if self.kernel.vjp is not None and wanted is None and upstream is None:
                 cotangents = tuple(sample.cotangents.values())
                 with torch.no_grad():
                     outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
@@ -86,7 +99,12 @@ class Subject:
             else:
                 leaves = self._leaves(sample, wanted)
                 outputs = self._outputs(sample, list(leaves.values()), blocks)
-                gradients = self._backward(sample, outputs, leaves, wanted)
+                gradients = self._backward(sample, outputs, leaves, upstream)
+                if upstream is not None:  # an input that these outputs do not depend on has none, which means 0
+                    targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
+                    gradients = [
+                        torch.zeros_like(t) if g is None else g for g, t in zip(gradients, targets, strict=True)
+                    ]
         found = self._named(Derivative.FORWARD, sample, [o.detach() for o in outputs])
         keys = [cotangent_name(n) for n in self._primals(sample) if wanted is None or n in wanted]
         found.update(self._gradients(sample, keys, gradients))
@@ -154,6 +172,7 @@ class Subject:
         if blocks:
             options["blocks"] = self._blocks(blocks)
         named = dict(zip(sample.inputs, inputs, strict=True))
+        named |= {name: named[name].clone() for name in self.kernel.mutates if name in named}  # the sample stays
         keyword = {spec.name for spec in self.family.signature.inputs if spec.keyword}
         positional = [t for n, t in named.items() if n not in keyword]
         returned = self.kernel.call(*positional, **{n: t for n, t in named.items() if n in keyword}, **options)
@@ -179,10 +198,14 @@ class Subject:
         }
 
     def _backward(
-        self, sample: Sample, outputs: Sequence[Tensor], leaves: Mapping[str, Tensor], wanted: Sequence[str] | None
+        self, sample: Sample, outputs: Sequence[Tensor], leaves: Mapping[str, Tensor], upstream: Sequence[str] | None
     ) -> Sequence[Tensor | None]:
         targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        live = [(o, g) for o, g in zip(outputs, sample.cotangents.values(), strict=False) if o.requires_grad]
+        live = [
+            (o, g)
+            for o, (name, g) in zip(outputs, sample.cotangents.items(), strict=False)
+            if o.requires_grad and (upstream is None or name in upstream)
+        ]
         if not live:
             dead = ", ".join(s.name for s in self.family.signature.outputs)
             raise Wrong(self._malformed("gradient", f"the output {dead} has no gradient: it does not require grad"))

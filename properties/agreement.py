@@ -1,0 +1,89 @@
+"""Agreement: two runs of one kernel that must give the same, bit for bit or within the rounding of both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gradoracle.contract import LARGEST
+from gradoracle.derivative import Derivative
+from gradoracle.evidence import Evidence
+from gradoracle.finding import Finding
+from gradoracle.rules import Allowance, exactly, judge
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def differing(one: Tensor, other: Tensor) -> Tensor:
+    """True where the bits of two tensors of one shape and dtype differ; all NaN count as the same."""
+    integer = _INTEGERS[one.element_size()]
+    wrong = one.contiguous().view(integer) != other.contiguous().view(integer)
+    return wrong & ~(one.isnan() & other.isnan())
+
+
+def agree(
+    evidence: Evidence,
+    got: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    *,
+    exact: bool = False,
+    label: str = "",
+) -> Iterator[Finding]:
+    """One Finding for each tensor of ``wanted``: equal bits hold at once, others are judged.
+
+    Args:
+        evidence: whose budgets say what rounding explains of each tensor.
+        got: tensors by the names that evidence knows (``o``, ``dq``, ``jvp.o``, ``hvp.q``).
+        wanted: what they must be equal to, from the same kernel, on ``evidence``'s sample or one with equal budgets.
+        exact: whether different bits are wrong; else the errors of both runs are allowed for.
+        label: of the run, put behind each tensor's name.
+    """
+    for name, other in wanted.items():
+        mine = got[name].detach().to(other.device)
+        wrong = differing(mine, other)
+        shown = f"{name}{label}"
+        if not wrong.any():
+            yield exactly(shown, False, "", elements=other.numel())
+        elif exact:
+            yield exactly(shown, wrong.cpu(), f"{int(wrong.sum())} of {wrong.numel()} elements have other bits")
+        else:
+            allowance = of_two(evidence.allowance(derivative_of(evidence, name), name))
+            yield judge(
+                shown,
+                mine,
+                other.detach().to("cpu", torch.float64),
+                allowance,
+                continuous=evidence.continuous,
+                largest=LARGEST[evidence.case.dtype],
+                axes=evidence.axes(name),
+            )
+
+
+def derivative_of(evidence: Evidence, name: str) -> Derivative:
+    """The derivative that a tensor belongs to.
+
+    Raises:
+        KeyError: no derivative of the family has a tensor of that name.
+    """
+    for derivative in Derivative:
+        if name in evidence.names(derivative):
+            return derivative
+    raise KeyError(f"{name} is no tensor of family {evidence.oracle.family.name}")
+
+
+def of_two(one: Allowance) -> Allowance:
+    """What rounding explains of the difference of two runs that err independently; the truth plays no part in it."""
+    root = math.sqrt(2.0)
+    return replace(
+        one,
+        sigma=root * one.sigma,
+        errors=one.errors - one.errors.roll(1, 0),
+        worst=None if one.worst is None else 2 * one.worst,
+        floor=None if one.floor is None else root * one.floor,
+        radius=None,
+        undecided=None,
+    )

@@ -1,0 +1,57 @@
+"""Applicability: when a law does not apply to a case and kernel, as a reason; None where it applies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from gradoracle.case import Case
+from gradoracle.kernel import Kernel
+
+Applies = Callable[[Case, Kernel], "str | None"]
+
+LONGEST_DIM = 10_000
+LARGEST_PROBLEM = 2_000_000 * 128 * 128  # two million scores of two widths of 128, as the product of all dims
+
+
+def small_enough(case: Case, kernel: Kernel) -> str | None:
+    """Whether a case is small enough for laws that run the kernel or the oracle again."""
+    longest = max(case.dims.values(), default=1)
+    if longest > LONGEST_DIM:
+        return f"a dim of {longest} is too large for this law: at most {LONGEST_DIM}"
+    size = prod(case.dims.values())
+    if size > LARGEST_PROBLEM:
+        return f"the product {size:.1e} of all dims is too large for this law: at most {LARGEST_PROBLEM:.1e}"
+    return None
+
+
+def through_autograd(case: Case, kernel: Kernel) -> str | None:
+    """Whether the kernel's VJP is that of ``torch.autograd``."""
+    return None if kernel.vjp is None else "its VJP is a function of its own and not torch.autograd's"
+
+
+def every_input_has_a_gradient(case: Case, kernel: Kernel) -> str | None:
+    """Whether no float input is declared to have no gradient."""
+    missing = ", ".join(kernel.no_gradient)
+    return f"{missing} is declared to have no gradient" if missing else None
+
+
+def has_block_configurations(case: Case, kernel: Kernel) -> str | None:
+    """Whether the kernel has named block configurations."""
+    return None if kernel.blocks else "the kernel has no named block configurations"
+
+
+def may_take_float64(case: Case, kernel: Kernel) -> str | None:
+    """Whether float64 is among the dtypes that the kernel declares; a kernel that declares none is asked later."""
+    if kernel.dtypes is None or "float64" in kernel.dtypes:
+        return None
+    return "the kernel does not declare float64"
+
+
+def all_of(*conditions: Applies) -> Applies:
+    """The first reason of several, None where all apply."""
+
+    def applies(case: Case, kernel: Kernel) -> str | None:
+        return next((reason for reason in (one(case, kernel) for one in conditions) if reason is not None), None)
+
+    return applies

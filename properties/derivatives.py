@@ -1,0 +1,139 @@
+"""Laws of derivatives against the truth: the function, J^T g, J t and H t, whole and one argument at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from gradoracle.properties.agreement import agree
+from gradoracle.properties.applicability import all_of, small_enough, through_autograd
+
+from gradoracle.contract import LARGEST
+from gradoracle.derivative import Derivative
+from gradoracle.evidence import Evidence
+from gradoracle.finding import Finding
+from gradoracle.property import law
+from gradoracle.rules import exactly, not_checked
+from gradoracle.subject import Unavailable
+
+
+@law(needs=(Derivative.FORWARD,))
+def forward_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """The outputs equal those of the definition, within what rounding explains.
+
+    Holds because: the definition is the mathematics that the kernel claims, and the budget is the rounding reading of
+    it under the kernel's precision contract.
+    Catches: any wrong output: a mask, a tail, a scale, a dropped tile, a cast that the contract does not have. A fault
+    in one member or tile shows in the equivariance and block laws too.
+    Cannot catch: a backward that is wrong while the forward is right; vjp_matches_the_oracle does.
+    """
+    yield from evidence.compare(Derivative.FORWARD)
+
+
+@law(needs=(Derivative.VJP,))
+def vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """Each gradient J^T g equals that of the definition, within what rounding explains.
+
+    Holds because: the VJP of the definition is derived from it by torch.func and not written by hand; the budget is
+    the rounding reading of that derivative.
+    Catches: any wrong gradient: a term or cotangent dropped, a wrong scale, sign, mask, tail or index, z taken from a
+    rounded O. vjp_and_jvp_are_adjoint sees it too wherever the JVP is right.
+    Cannot catch: a fault on inputs, layouts or configurations that this case does not have; the layout, block and
+    permutation laws vary these.
+    """
+    yield from evidence.compare(Derivative.VJP)
+
+
+@law(needs=(Derivative.JVP,), applies=small_enough, one_in=2)
+def jvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """Each output tangent J t equals that of the definition, within what rounding explains.
+
+    Holds because: the JVP of the definition is derived from it by torch.func; the budget is the rounding reading of
+    that derivative.
+    Catches: any wrong tangent: statistics held frozen where they move, a tangent of one input dropped, a wrong scale.
+    jvp_of_a_tangent_on_each_input_alone and vjp_and_jvp_are_adjoint see most of these too.
+    Cannot catch: errors of the VJP; vjp_matches_the_oracle does.
+    """
+    yield from evidence.compare(Derivative.JVP)
+
+
+@law(needs=(Derivative.HVP,), applies=small_enough, one_in=3)
+def hvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """Each Hessian-vector product of <g, f> equals that of the definition, within what rounding explains.
+
+    Holds because: the HVP of the definition is forward over reverse by torch.func; the budget is the rounding reading
+    of that derivative.
+    Catches: any wrong second derivative: a dropped term of the product rule, a statistic whose tangent is missing, a
+    backward that is differentiable in name only. hvp_is_symmetric sees the unsymmetric ones too.
+    Cannot catch: errors of first derivatives; vjp_matches_the_oracle and jvp_matches_the_oracle do.
+    """
+    yield from evidence.compare(Derivative.HVP)
+
+
+@law(needs=(Derivative.JVP,), applies=small_enough, one_in=4)
+def jvp_of_a_tangent_on_each_input_alone(evidence: Evidence) -> Iterator[Finding]:
+    """With a tangent on one input and zero on all others, the output tangents equal the definition's.
+
+    Holds because: J t is a sum of one term for each input, and each term has a truth and a budget of its own. The input
+    changes from case to case, so a run meets all of them.
+    Catches: a term that is missing, doubled or wrong but small beside the others, a tangent routed to the wrong input.
+    jvp_matches_the_oracle sees those that are not small.
+    Cannot catch: terms that mix two tangents: there are none in a first derivative; hvp_matches_the_oracle looks there.
+    """
+    primals = list(evidence.sample.tangents)
+    chosen = primals[evidence.case.seed % len(primals)]
+    tangents = {
+        name: tangent if name == chosen else torch.zeros_like(tangent, memory_format=torch.contiguous_format)
+        for name, tangent in evidence.sample.tangents.items()
+    }
+    alone = evidence.variant(f"tangent of {chosen} alone", lambda sample: sample.with_tangents(**tangents))
+    yield from alone.compare(Derivative.JVP)
+
+
+@law(needs=(Derivative.VJP,), applies=all_of(small_enough, through_autograd), one_in=2)
+def vjp_of_a_cotangent_on_each_output_alone(evidence: Evidence) -> Iterator[Finding]:
+    """With a cotangent on one output and none, or zero, on the others, the gradients equal the definition's.
+
+    Holds because: J^T g is a sum of one term for each output. A cotangent that autograd does not give and a zero
+    cotangent mean the same. The output changes from case to case, so a run meets all of them.
+    Catches: the cotangent of a second output dropped in silence (log-sum-exp, final state), a backward that fails on
+    a missing cotangent, a cotangent counted twice. vjp_matches_the_oracle sees the first and the last.
+    Cannot catch: anything for a family with one output, to which it does not apply.
+    """
+    outputs = list(evidence.sample.cotangents)
+    if len(outputs) < 2:
+        raise Unavailable("the family has one output")
+    chosen = outputs[evidence.case.seed % len(outputs)]
+    cotangents = {
+        name: cotangent if name == chosen else torch.zeros_like(cotangent, memory_format=torch.contiguous_format)
+        for name, cotangent in evidence.sample.cotangents.items()
+    }
+    alone = evidence.variant(f"cotangent of {chosen} alone", lambda sample: sample.with_cotangents(**cotangents))
+    yield from alone.compare(Derivative.VJP)
+    partial, _ = evidence.subject.vjp(alone.sample, evidence.blocks, upstream=(chosen,))
+    gradients = alone.tensors(Derivative.VJP)
+    yield from agree(alone, partial, gradients, label=f", no cotangent but that of {chosen}")
+
+
+@law(needs=(Derivative.VJP,))
+def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
+    """No output or gradient is infinite or NaN where the truth, rounded to the stored dtype, is finite.
+
+    Holds because: a right kernel loses a finite truth only where an intermediate that its contract declares overflows;
+    such elements are excused, and only these.
+    Catches: exp without its maximum subtracted, inf - inf on masked rows, 0 * inf, log of 0, an fp16 accumulator.
+    forward_matches_the_oracle and vjp_matches_the_oracle see it too; this law is the one that names it.
+    Cannot catch: wrong finite values; those two do.
+    """
+    largest = LARGEST[evidence.case.dtype]
+    for derivative in (Derivative.FORWARD, Derivative.VJP):
+        for name, got in evidence.tensors(derivative).items():
+            truth, allowance = evidence.truths(derivative)[name].value, evidence.allowance(derivative, name)
+            compared = truth.isfinite() & (truth.abs() <= largest)
+            for excused in (allowance.overflow, allowance.undecided):
+                compared &= ~excused if excused is not None else True
+            if not compared.any():
+                yield not_checked(name, "no element has a finite truth that is decided")
+                continue
+            wrong = compared & ~got.detach().cpu().isfinite()
+            yield exactly(name, wrong, f"{int(wrong.sum())} elements are not finite where the truth is")

@@ -1,0 +1,178 @@
+"""Members: the slices of a problem along a named dim, and along which dims a definition treats them apart.
+
+Which dims those are is asked of the definition itself, in float64 on random inputs: signatures do not tell the batch
+of a softmax from the dim that it sums over, nor the queries of attention from those of causal attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradoracle import hashing
+from gradoracle.case import Sample
+from gradoracle.derivative import as_tuple
+from gradoracle.evidence import Evidence
+from gradoracle.family import Family
+from gradoracle.signature import TensorSpec
+
+Change = Callable[[Tensor, Sequence[str], str], Tensor]  # tensor, its named dims, its name
+
+
+@dataclass(frozen=True)
+class Appended:
+    """One more member at one end of each of some dims.
+
+    Attributes:
+        dims: along which.
+        silent: those along which the new members' cotangents are 0, so that gradients that former members or shared
+            inputs have through them stay.
+        seed: of the new values.
+        first: whether the new members come first, and not last.
+    """
+
+    dims: frozenset[str]
+    silent: frozenset[str] = frozenset()
+    seed: int = 0
+    first: bool = False
+
+    def larger(self, tensor: Tensor, dims: Sequence[str], name: str, cotangent: bool = False) -> Tensor:
+        """The tensor with new members: normal numbers, 0 in cotangents along silent dims, index 0 of integers."""
+        out = tensor.contiguous()
+        for axis, dim in enumerate(dims):
+            if dim not in self.dims:
+                continue
+            slab = out.narrow(axis, 0, 1)
+            if tensor.is_floating_point():
+                drawn = hashing.normal(self.seed, f"appended {dim} {name}", slab.numel())
+                slab = torch.from_numpy(drawn).reshape(slab.shape).to(out.device, out.dtype)
+                slab = slab * 0 if cotangent and dim in self.silent else slab
+            out = torch.cat([slab, out] if self.first else [out, slab], axis)
+        return out
+
+    def former(self, tensor: Tensor, dims: Sequence[str]) -> Tensor:
+        """The part of a larger tensor that was there before."""
+        for axis, dim in enumerate(dims):
+            if dim in self.dims:
+                tensor = tensor.narrow(axis, int(self.first), tensor.shape[axis] - 1)
+        return tensor
+
+
+def rolled(tensor: Tensor, dims: Sequence[str], along: frozenset[str], shift: int = 1) -> Tensor:
+    """The tensor with its members moved on by ``shift`` along each of the dims ``along``; the last ones come first."""
+    axes = [axis for axis, dim in enumerate(dims) if dim in along]
+    return torch.roll(tensor, [shift] * len(axes), axes) if axes else tensor
+
+
+def changed(
+    family: Family, sample: Sample, primal: Change, cotangent: Change | None = None, tangents: bool = False
+) -> Sample:
+    """The sample with inputs (and tangents) changed by one function and cotangents by another, dims at hand."""
+    inputs = {n: primal(t, family.signature.input(n).dims, n) for n, t in sample.inputs.items()}
+    outputs = {spec.name: spec.dims for spec in family.signature.outputs}
+    cotangents = {n: (cotangent or primal)(t, outputs[n], n) for n, t in sample.cotangents.items()}
+    moved = sample.tangents
+    if tangents:
+        moved = {n: primal(t, family.signature.input(n).dims, n) for n, t in sample.tangents.items()}
+    return replace(sample, inputs=inputs, cotangents=cotangents, tangents=moved)
+
+
+def permutable(evidence: Evidence) -> frozenset[str]:
+    """Dims of more than one member along which rolling the inputs rolls the outputs, by the definition."""
+    family, inputs = evidence.oracle.family, _random(evidence)
+    if inputs is None:
+        return frozenset()
+    before = _outputs(evidence, inputs)
+    found = set()
+    for dim in candidates(evidence):
+        along = frozenset((dim,))
+        if evidence.case.dims[dim] < 2:
+            continue
+        moved = {n: rolled(t, family.signature.input(n).dims, along) for n, t in inputs.items()}
+        wanted = [rolled(t, s.dims, along) for t, s in zip(before, family.signature.outputs, strict=True)]
+        if _same(_outputs(evidence, moved), wanted):
+            found.add(dim)
+    return frozenset(found)
+
+
+def apart(evidence: Evidence) -> frozenset[str]:
+    """Dims whose members have nothing to do with one another, by the definition: neither former nor later ones."""
+    return extensible(evidence) & extensible(evidence, first=True)
+
+
+def extensible(evidence: Evidence, first: bool = False) -> frozenset[str]:
+    """Dims along which a further member at the end (or at the start) leaves the outputs of the others as they are."""
+    family, inputs = evidence.oracle.family, _random(evidence)
+    if inputs is None:
+        return frozenset()
+    before = _outputs(evidence, inputs)
+    found = set()
+    for dim in candidates(evidence):
+        more = Appended(frozenset((dim,)), seed=1, first=first)
+        larger = {n: more.larger(t, family.signature.input(n).dims, n) for n, t in inputs.items()}
+        try:
+            after = _outputs(evidence, larger)
+        except (RuntimeError, IndexError):
+            continue  # the definition knows this size from somewhere else
+        kept = [more.former(t, s.dims) for t, s in zip(after, family.signature.outputs, strict=True)]
+        if _same(kept, before):
+            found.add(dim)
+    return frozenset(found)
+
+
+def everywhere(evidence: Evidence, dims: frozenset[str]) -> frozenset[str]:
+    """Those of the dims that every float input has: nothing is shared between members along them."""
+    floats = [s.dims for s in _present(evidence) if s.kind == "float"]
+    return frozenset(dim for dim in dims if all(dim in own for own in floats))
+
+
+def candidates(evidence: Evidence) -> list[str]:
+    """Dims that each output has once, some float input has, no tensor has twice, and no sum such as ``T+1`` names."""
+    signature = evidence.oracle.family.signature
+    tensors = [*_present(evidence), *signature.outputs]
+    in_sums = {term for spec in tensors for dim in spec.dims if "+" in dim for term in dim.split("+")}
+    return [
+        dim
+        for dim in signature.dims
+        if dim not in in_sums
+        and all(spec.dims.count(dim) == 1 for spec in signature.outputs)
+        and all(spec.dims.count(dim) <= 1 for spec in tensors)
+        and any(dim in spec.dims for spec in tensors if spec.kind == "float" and spec not in signature.outputs)
+    ]
+
+
+def _present(evidence: Evidence) -> list[TensorSpec]:
+    return [spec for spec in evidence.oracle.family.signature.inputs if spec.name in evidence.sample.inputs]
+
+
+def _random(evidence: Evidence) -> dict[str, Tensor] | None:
+    """Normal float64 inputs of the sample's shapes (their absolute values where the definition needs these)."""
+    inputs = {}
+    for name, tensor in evidence.sample.inputs.items():
+        inputs[name] = tensor.detach().cpu()
+        if tensor.is_floating_point():
+            drawn = hashing.normal(5, f"member {name}", tensor.numel())
+            inputs[name] = torch.from_numpy(drawn).reshape(tensor.shape)
+    for candidate in (inputs, {n: t.abs() if t.is_floating_point() else t for n, t in inputs.items()}):
+        if all(t.isfinite().all() for t in _outputs(evidence, candidate)):
+            return candidate
+    return None
+
+
+def _outputs(evidence: Evidence, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """The definition in plain float64."""
+    family = evidence.oracle.family
+    positional = [inputs[s.name] for s in _present(evidence) if not s.keyword]
+    keyword = {s.name: inputs[s.name] for s in _present(evidence) if s.keyword}
+    with torch.no_grad():
+        return as_tuple(family.definition(*positional, **keyword, **evidence.sample.options))
+
+
+def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(
+        a.shape == b.shape and torch.allclose(a, b, rtol=1e-9, atol=1e-12 * float(b.abs().max()) if b.numel() else 0.0)
+        for a, b in zip(one, other, strict=True)
+    )

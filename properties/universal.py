@@ -1,0 +1,85 @@
+"""Universal laws: what every kernel of every family obeys (DESIGN 6), in the order in which they are judged.
+
+Laws that read what other laws made the kernel do come last: memory and unchanged arguments look at every run.
+"""
+
+from __future__ import annotations
+
+from gradoracle.properties.arguments import bad_arguments_raise_value_error, declared_support_is_accepted
+from gradoracle.properties.batches import (
+    batch_and_head_permutation_equivariance,
+    batch_members_are_independent,
+    tail_and_padding_invariance,
+)
+from gradoracle.properties.derivatives import (
+    finite_where_the_truth_is_finite,
+    forward_matches_the_oracle,
+    hvp_matches_the_oracle,
+    jvp_matches_the_oracle,
+    jvp_of_a_tangent_on_each_input_alone,
+    vjp_matches_the_oracle,
+    vjp_of_a_cotangent_on_each_output_alone,
+)
+from gradoracle.properties.devices import (
+    non_default_stream_gives_the_same,
+    offsets_past_2_31_give_the_same,
+    second_device_gives_the_same,
+)
+from gradoracle.properties.differences import (
+    hvp_finite_difference_convergence,
+    hvp_finite_difference_convergence_is_of_second_order,
+)
+from gradoracle.properties.linearity import hvp_is_symmetric, vjp_and_jvp_are_adjoint, vjp_is_linear_in_the_cotangent
+from gradoracle.properties.repetition import (
+    backward_twice_with_retain_graph_gives_the_same,
+    every_block_configuration_agrees,
+    every_subset_of_requires_grad_gives_the_same_gradients,
+    first_call_equals_second,
+    runs_are_bit_identical,
+)
+from gradoracle.properties.storage import (
+    inputs_and_cotangents_are_unmodified,
+    no_memory_is_left_unwritten,
+    saved_tensors_are_unmodified,
+    writes_stay_inside_their_tensors,
+)
+from gradoracle.properties.strides import (
+    any_layout_of_cotangents_is_right_or_refused,
+    any_layout_of_inputs_is_right_or_refused,
+)
+
+from gradoracle.property import Property
+
+UNIVERSAL: tuple[Property, ...] = (
+    forward_matches_the_oracle,
+    vjp_matches_the_oracle,
+    jvp_matches_the_oracle,
+    hvp_matches_the_oracle,
+    finite_where_the_truth_is_finite,
+    vjp_and_jvp_are_adjoint,
+    vjp_is_linear_in_the_cotangent,
+    jvp_of_a_tangent_on_each_input_alone,
+    vjp_of_a_cotangent_on_each_output_alone,
+    every_subset_of_requires_grad_gives_the_same_gradients,
+    backward_twice_with_retain_graph_gives_the_same,
+    hvp_is_symmetric,
+    hvp_finite_difference_convergence,
+    hvp_finite_difference_convergence_is_of_second_order,
+    batch_and_head_permutation_equivariance,
+    batch_members_are_independent,
+    tail_and_padding_invariance,
+    any_layout_of_inputs_is_right_or_refused,
+    any_layout_of_cotangents_is_right_or_refused,
+    runs_are_bit_identical,
+    first_call_equals_second,
+    every_block_configuration_agrees,
+    bad_arguments_raise_value_error,
+    declared_support_is_accepted,
+    non_default_stream_gives_the_same,
+    second_device_gives_the_same,
+    offsets_past_2_31_give_the_same,
+    saved_tensors_are_unmodified,
+    no_memory_is_left_unwritten,
+    writes_stay_inside_their_tensors,
+    inputs_and_cotangents_are_unmodified,
+)

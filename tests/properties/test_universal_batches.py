@@ -1,0 +1,137 @@
+"""Laws of batches and layouts: each has a kernel that it catches; the right one holds beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gradoracle.properties.members import Appended, apart, everywhere, extensible, permutable, rolled
+from gradoracle.properties.strides import OTHERS
+from gradoracle.properties.universal import UNIVERSAL
+
+from gradoracle.case import Case
+from gradoracle.finding import Outcome
+from gradoracle.verdict import Status
+from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, edited, evidence, judged, kernel, right, total, weigh
+
+LAWS = {law.name: law for law in UNIVERSAL}
+INPUTS, COTANGENTS = (LAWS[f"any_layout_of_{what}_is_right_or_refused"] for what in ("inputs", "cotangents"))
+
+
+def first_member_apart(x, y):
+    p, s = right(x, y)
+    return torch.cat([p[:1] * 1.001, p[1:]]), s
+
+
+def leaking(x, y):
+    p, s = right(x, y)
+    return p + 0 * x.sum(), s
+
+
+def odd_tail(x, y):
+    p, s = right(x, y)
+    rows = len(p) // 2 * 2
+    return torch.cat([p[:rows], p[rows:] * 1.001]), s
+
+
+WRONG = {
+    "batch_and_head_permutation_equivariance": first_member_apart,
+    "batch_members_are_independent": leaking,
+    "tail_and_padding_invariance": odd_tail,
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_law_catches_its_wrong_kernel_where_the_right_one_holds(name):
+    assert judged(LAWS[name], RIGHT).status is Status.HOLDS
+    assert judged(LAWS[name], kernel(WRONG[name])).status is Status.VIOLATED
+
+
+def test_dims_are_those_that_the_definition_treats_apart():
+    picked, weighed, summed = (
+        evidence(subject, Case(family.name, CASE.dims), family)
+        for subject, family in ((RIGHT, evidence(RIGHT).oracle.family), (WEIGH, weigh), (TOTAL, total))
+    )
+    assert (permutable(picked), extensible(picked), apart(picked)) == ({"B"}, {"B"}, {"B"})
+    assert everywhere(picked, apart(picked)) == {"B"}
+    assert (permutable(weighed), apart(weighed)) == ({"B", "N"}, {"B", "N"})
+    assert everywhere(weighed, apart(weighed)) == {"N"}  # the weight is shared by the members of B
+    assert (permutable(summed), extensible(summed), apart(summed)) == ({"B"}, {"B", "N"}, {"B"})
+
+
+def test_members_are_appended_and_taken_away():
+    x = torch.arange(6.0).reshape(2, 3)
+    more = Appended(frozenset({"B", "N"}), frozenset({"N"}), seed=3)
+    larger = more.larger(x, ("B", "N"), "x", cotangent=True)
+    assert larger.shape == (3, 4)
+    assert (larger[:, 3] == 0).all() and (larger[2, :3] != 0).all()
+    assert torch.equal(more.former(larger, ("B", "N")), x)
+    assert torch.equal(rolled(rolled(x, ("B", "N"), more.dims), ("B", "N"), more.dims, -1), x)
+
+
+def contiguous_assumed(tensor):
+    strides = torch.empty(tensor.shape, device="meta").stride()
+    return tensor.as_strided(tensor.shape, strides)
+
+
+class Reads(torch.autograd.Function):
+    """softmax(x) y^2 and logsumexp(x) that read some of their tensors as if these were contiguous."""
+
+    @staticmethod
+    def forward(ctx, x, y, blind):
+        ctx.blind = blind
+        ctx.save_for_backward(x, y)
+        x = contiguous_assumed(x) if blind == "inputs" else x
+        return torch.softmax(x, -1) * y * y, torch.logsumexp(x, -1)
+
+    @staticmethod
+    def backward(ctx, dp, ds):
+        x, y = ctx.saved_tensors
+        p = torch.softmax(x, -1)
+        dp = contiguous_assumed(dp) if ctx.blind == "cotangents" else dp
+        inner = dp * y * y
+        return p * (inner - (inner * p).sum(-1, keepdim=True)) + ds[:, None] * p, 2 * dp * p * y, None
+
+
+@pytest.mark.parametrize("law,blind", [(INPUTS, "inputs"), (COTANGENTS, "cotangents")])
+def test_a_kernel_blind_to_strides_is_caught_in_every_layout_that_it_can_read(law, blind):
+    wrong = kernel(lambda x, y: Reads.apply(x, y, blind))
+    seeing = kernel(lambda x, y: Reads.apply(x, y, "nothing"))
+    found = {}
+    for seed in range(0, 3 * len(OTHERS), 3):
+        case = replace(CASE, seed=seed)
+        assert judged(law, seeing, case).status is Status.HOLDS
+        found[OTHERS[seed // 3 % len(OTHERS)]] = judged(law, wrong, case).status
+    assert set(found) == set(OTHERS)
+    assert found.pop("offset") is Status.HOLDS  # as_strided keeps the offset
+    assert found.pop("permuted") is Status.HOLDS  # two dims have no third to exchange
+    assert found.pop("broadcast") is Status.REFUSED  # PyTorch itself sees that the storage is too small
+    assert set(found.values()) == {Status.VIOLATED}
+
+
+def test_a_refused_layout_is_refused_and_not_violated():
+    def strict(x, y):
+        if not x.is_contiguous():
+            raise ValueError("x has strides that are not contiguous: wanted contiguous")
+        return right(x, y)
+
+    assert judged(INPUTS, kernel(strict), replace(CASE, seed=0)).status is Status.REFUSED
+    assert judged(COTANGENTS, kernel(strict), replace(CASE, seed=0)).status is Status.HOLDS
+
+
+def test_a_layout_may_change_the_order_of_sums():
+    def order(x, y):
+        p, s = right(x, y)
+        return (p if x.is_contiguous() else p * (1 + 1e-7)), s
+
+    found = judged(INPUTS, kernel(order), replace(CASE, seed=0))
+    assert found.status is Status.HOLDS
+    assert any(f.rule != "exact" and f.outcome is Outcome.HOLDS for f in found.findings)
+
+
+def test_a_gradient_through_a_view_of_another_layout_is_right():
+    def transposed(g):
+        return g.t().contiguous().t()
+
+    assert judged(COTANGENTS, kernel(lambda x, y: right(edited(x, transposed), y))).status is Status.HOLDS

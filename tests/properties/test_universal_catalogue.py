@@ -1,0 +1,81 @@
+"""The catalogue is complete: every law of the universal modules is in UNIVERSAL, once, with its whole contract."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+from gradoracle.properties.universal import UNIVERSAL
+
+from gradoracle.case import Case
+from gradoracle.property import Property
+from gradoracle.verdict import Status
+from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, judged, pick, total, weigh
+
+FOLDER = Path(importlib.import_module("gradoracle.properties").__file__).parent
+MODULES = sorted({law.law.__module__ for law in UNIVERSAL})
+NEEDS_A_GPU = {"non_default_stream_gives_the_same", "second_device_gives_the_same", "offsets_past_2_31_give_the_same"}
+
+
+def named(law):
+    return law.name
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_law_of_a_universal_module_is_in_the_catalogue(module):
+    found = {value.name for value in vars(importlib.import_module(module)).values() if isinstance(value, Property)}
+    assert found
+    assert found <= {law.name for law in UNIVERSAL}
+
+
+def test_universal_imports_every_module_that_only_universal_laws_can_come_from():
+    tree = ast.parse((FOLDER / "universal.py").read_text())
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert set(MODULES) <= imported
+
+
+def test_names_are_unique():
+    assert len({law.name for law in UNIVERSAL}) == len(UNIVERSAL) >= 31
+
+
+@pytest.mark.parametrize("law", UNIVERSAL, ids=named)
+def test_each_law_has_its_whole_contract(law):
+    for part in (law.statement, law.because, law.catches, law.cannot_catch):
+        assert len(part) > 30
+        assert part.endswith((".", "not checked."))
+    assert law.scope in ("case", "kernel")
+
+
+@pytest.mark.parametrize("law", UNIVERSAL, ids=named)
+def test_what_a_law_cannot_catch_names_laws_that_exist(law):
+    words = {word.strip(".,;:()") for word in f"{law.catches} {law.cannot_catch}".split()}
+    snake = {word for word in words if word.count("_") >= 2 and word.islower()}
+    assert snake <= {known.name for known in UNIVERSAL} | {"save_for_backward", "needs_input_grad"}
+
+
+def test_the_missions_words_are_in_the_catalogue():
+    assert any("HVP finite-difference convergence" in law.statement for law in UNIVERSAL)
+    assert any(law.name == "hvp_finite_difference_convergence" for law in UNIVERSAL)
+
+
+@pytest.mark.parametrize("law", UNIVERSAL, ids=named)
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_right_kernel_holds_or_says_why_it_is_not_checked(law, seed):
+    for subject, family in ((RIGHT, pick), (WEIGH, weigh), (TOTAL, total)):
+        case = Case(subject.family, CASE.dims, seed=seed)
+        if law.applies(case, subject) is not None:
+            continue
+        if law.name == "bad_arguments_raise_value_error" and subject is not RIGHT:
+            continue  # the others check nothing; test_universal_arguments looks at such kernels
+        result = judged(law, subject, case, family)
+        if law.name in NEEDS_A_GPU:
+            assert (result.status, result.reason) == (Status.NOT_CHECKED, "needs a GPU")
+        elif result.status is not Status.HOLDS:
+            assert result.status is Status.NOT_CHECKED, result
+            assert result.reason in (
+                "the family has one output",
+                "the kernel does not declare float64",
+                "no dim of several members which the definition computes apart",
+            )

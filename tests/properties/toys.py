@@ -1,0 +1,107 @@
+"""Small families and kernels of them, right ones and ones wrong on purpose, for the tests of universal laws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import gradoracle
+from gradoracle.case import Case, Draw, build
+from gradoracle.evidence import Evidence
+from gradoracle.examine import LawResult, judge_law
+from gradoracle.kernel import Kernel
+from gradoracle.oracle.truth import Oracle
+from gradoracle.property import Property
+from gradoracle.subject import Subject
+
+
+@gradoracle.family(outputs=("p", "s"), dtypes=("float32", "float64"))
+def pick(x: Float[Tensor, "B N"], y: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B N"], Float[Tensor, "B"]]:
+    """softmax(x) y^2 and logsumexp(x): two inputs that meet, two outputs, a batch, a dim that is summed over."""
+    return torch.softmax(x, -1) * y * y, torch.logsumexp(x, -1)
+
+
+@gradoracle.family(outputs=("o",))
+def weigh(x: Float[Tensor, "B N"], w: Float[Tensor, "N"]) -> Float[Tensor, "B N"]:
+    """sin(x) w: a weight that all members of the batch share."""
+    return torch.sin(x) * w
+
+
+@gradoracle.family(outputs=("o",))
+def total(x: Float[Tensor, "B N"], w: Float[Tensor, "N"]) -> Float[Tensor, "B N"]:
+    """Running sums of sin(x) w: the order along N matters, and what comes later leaves what was before."""
+    return torch.cumsum(torch.sin(x) * w, -1)
+
+
+class Edit(torch.autograd.Function):
+    """The identity, whose backward passes its cotangent through a function."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.change = change
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return ctx.change(g), None
+
+
+def edited(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """``x`` with a gradient that goes through ``change``."""
+    return Edit.apply(x, change)
+
+
+def right(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The definition of ``pick`` in eager PyTorch, with the argument checks of a shipped kernel."""
+    checked(x=x, y=y)
+    return torch.softmax(x, -1) * y * y, torch.logsumexp(x, -1)
+
+
+def checked(**tensors: Tensor) -> None:
+    """What guardrails of a kernel do."""
+    first, pattern = next(iter(tensors.items()))
+    for name, tensor in tensors.items():
+        if tensor.dim() != 2:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: wanted [B, N]")
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"{name} has dtype {tensor.dtype}: wanted float32 or float64")
+        if tensor.device.type == "meta":
+            raise ValueError(f"{name} is on meta: wanted cpu or cuda")
+        if tensor.dtype != pattern.dtype:
+            raise ValueError(f"{name} has dtype {tensor.dtype}: wanted that of {first}, {pattern.dtype}")
+        if tensor.shape != pattern.shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: wanted that of {first}, {tuple(pattern.shape)}")
+
+
+RIGHT = Kernel("right", "pick", right, deterministic=True, dtypes=("float32", "float64"))
+WEIGH = Kernel("weigh", "weigh", lambda x, w: torch.sin(x) * w)
+TOTAL = Kernel("total", "total", lambda x, w: torch.cumsum(torch.sin(x) * w, -1))
+ORACLES: dict[str, Oracle] = {}
+CASE = Case("pick", {"B": 3, "N": 7}, seed=1)
+
+
+def kernel(call: Callable[..., Any], **fields: Any) -> Kernel:
+    """A kernel of ``pick`` like the right one but for what is given."""
+    return replace(RIGHT, name=getattr(call, "__name__", "wrong"), call=call, **fields)
+
+
+def evidence(subject: Kernel, case: Case = CASE, family: Any = pick) -> Evidence:
+    """Evidence of a kernel on a case."""
+    oracle = ORACLES.setdefault(family.name, Oracle(family, "float64"))
+    return Evidence(case, build(case, family.signature), Subject(family, subject), oracle)
+
+
+def judged(law: Property, subject: Kernel, case: Case = CASE, family: Any = pick) -> LawResult:
+    """What a law says of a kernel on a case, as the engine would."""
+    assert law.applies(case, subject) is None, f"{law.name} does not apply"
+    return judge_law(law, evidence(subject, case, family))
+
+
+def drawn(**recipes: str) -> Case:
+    """The usual case with some tensors drawn in another way."""
+    return CASE.with_draws(**{name: Draw(recipe) for name, recipe in recipes.items()})
