@@ -91,28 +91,33 @@ def plainest(within: Domain) -> Case:
 
 def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
     """One case by choices from sequences, of which the first is the plainest."""
-    dims = _large_dims(choose, within, focus.large) if focus.large else _dims(choose, within, focus)
+    if focus.large:  # the choices of an ordinary case come first, so that Hypothesis can shrink to it
+        return _enlarged(draw_case(choose, within, _NO_FOCUS), within, focus.large, choose(within.large(focus.large)))
+    dims = _dims(choose, within, focus)
     dtype = focus.dtype or choose(within.dtypes)
-    options = {}
-    for name, values in within.options.items():
-        value = focus.options[name] if name in focus.options else values[0] if focus.large else choose(values)
-        if value != {spec.name: spec.default for spec in within.signature.options}[name]:
-            options[name] = value
+    defaults = {spec.name: spec.default for spec in within.signature.options}
+    options = {n: focus.options[n] if n in focus.options else choose(values) for n, values in within.options.items()}
     names = _present(choose, within, focus)
-    texts = dict.fromkeys(names, "") if focus.large else _recipes(choose, within, focus, names)
-    places = dict.fromkeys(names, "contiguous") if focus.large else _layouts(choose, within, focus, names, dims)
+    texts = _recipes(choose, within, focus, names)
+    places = _layouts(choose, within, focus, names, dims)
     draws = {}
     for name in names:
-        plain = "index" if name in within.integers else "normal"
-        found = Draw(texts[name] or plain, places[name])
-        if found != Draw(plain) or name in within.optional:
+        plain = Draw("index" if name in within.integers else "normal")
+        found = Draw(texts[name] or plain.recipe, places[name])
+        if found != plain or name in within.optional:
             draws[name] = found
-    if not focus.large and choose((False,) * 9 + (True,)):
+    if choose((False,) * 9 + (True,)):
         draws |= _tangents(choose, within, names)
-    known = ("auto", *within.kernel.blocks)
-    blocks = focus.blocks or (choose(known) if len(known) > 1 and not focus.large else "auto")
-    seed = 100 * choose(_HUNDRED) + choose(_HUNDRED)
-    return Case(within.family.name, dims, dtype, options, draws, "" if blocks == "auto" else blocks, seed)
+    blocks = focus.blocks or choose(("auto", *within.kernel.blocks))
+    return Case(
+        within.family.name,
+        dims,
+        dtype,
+        {name: value for name, value in options.items() if value != defaults[name]},
+        draws,
+        "" if blocks == "auto" else blocks,
+        100 * choose(_HUNDRED) + choose(_HUNDRED),
+    )
 
 
 _HUNDRED = tuple(range(100))
@@ -171,14 +176,17 @@ def _clamped(within: Domain, dims: dict[str, int], fixed: set[str]) -> dict[str,
         dims[dim] = smaller[-1] if smaller else within.favoured(dim)[0]
 
 
-def _large_dims(choose: Choose[Any], within: Domain, large: str) -> dict[str, int]:
-    """One large dim; batch dims 1, lengths at most 64, features at most 8, or the least that is allowed."""
+def _enlarged(case: Case, within: Domain, large: str, size: int) -> Case:
+    """A plain case with one large dim; batch dims 1, other lengths at most 64, features at most 8, if allowed."""
     dims = {}
-    for dim in within.signature.dims:
+    for dim, drawn in case.dims.items():
         most = 1 if dim in within.batch else _SHORT if dim in within.rows else _NARROW
-        fitting = [size for size in within.favoured(dim) if size <= most] or [within.favoured(dim)[0]]
-        dims[dim] = choose(within.large(dim)) if dim == large else choose(fitting)
-    return dims
+        fitting = [other for other in within.favoured(dim) if other <= min(most, drawn)]
+        dims[dim] = fitting[-1] if fitting else within.favoured(dim)[0]
+    options = {name: values[0] for name, values in within.options.items()}
+    defaults = {spec.name: spec.default for spec in within.signature.options}
+    kept = {name: value for name, value in options.items() if value != defaults[name]}
+    return Case(case.family, {**dims, large: size}, case.dtype, kept, seed=case.seed)
 
 
 def _present(choose: Choose[Any], within: Domain, focus: Focus) -> list[str]:

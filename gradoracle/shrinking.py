@@ -144,6 +144,7 @@ class _Search:
                 backend=backend,
                 phases=[Phase.generate, Phase.shrink],
                 database=None,
+                derandomize=True,
                 deadline=None,
                 report_multiple_bugs=False,
                 print_blob=False,
@@ -222,10 +223,11 @@ _ROUND = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, *(2**power 
 
 
 def _draws(within: Domain, name: str, own: Draw) -> Steps:
-    """Not named; then without its recipe, without its layout, without the recipe's number."""
+    """Not named; then without its recipe, without layout and number, without one of them."""
     plain = Draw("index" if name in within.integers else "normal")
     bare = replace(own, recipe=own.recipe.partition(":")[0])
-    steps = (replace(own, recipe=plain.recipe), replace(own, layout="contiguous"), bare, own)
+    flat = replace(own, layout="contiguous")
+    steps = (replace(own, recipe=plain.recipe), replace(bare, layout="contiguous"), flat, bare, own)
     named = [plain] if name in within.optional else []  # an optional input that is not named is absent
     return (_ABSENT, *dict.fromkeys((*named, *(step for step in steps if step != plain))))
 

@@ -108,6 +108,7 @@ def generated(strategy: st.SearchStrategy[Case], count: int, source: Hashed) -> 
             backend=backend,
             phases=[Phase.generate],
             database=None,
+            derandomize=True,
             deadline=None,
             verbosity=Verbosity.quiet,
             suppress_health_check=list(HealthCheck),
