@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -122,12 +122,16 @@ class Run:
         report.notes += [f"inconclusive: {sentence}" for sentence in self._unmet(report)]
         return report
 
-    def laws_on(self, kernel: Kernel, case: Case, first: bool) -> tuple[str, ...]:
-        """The laws that are judged on a case; those of scope "kernel" only on the first of its dtype."""
+    def laws_on(self, kernel: Kernel, case: Case, judged: Collection[str] = ()) -> tuple[str, ...]:
+        """The laws that are judged on a case: each on the first that it applies to, and then on its share of cases.
+
+        ``judged``: those that had a case of this kernel and dtype before.
+        """
         return tuple(
             law.name
             for law in self.laws.values()
-            if law.applies(case, kernel) is None and (first if law.scope == "kernel" else law.falls_on(case))
+            if law.applies(case, kernel) is None
+            and (law.name not in judged or (law.scope != "kernel" and law.falls_on(case)))
         )
 
     def close(self) -> None:
@@ -287,9 +291,7 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
     try:
         run.wanted = {}
         for name, kernel in run.kernels.items():
-            laws = run.laws_on(kernel, case, True)
-            extra = tuple(n for n, law in run.laws.items() if law.applies(case, kernel) is None and n not in laws)
-            run.over([Job(name, case, laws + extra, presets=True)])
+            run.over([Job(name, case, run.laws_on(kernel, case), presets=True)])
         report = run.report()
         _raise_faults(run)
         return report
@@ -321,10 +323,10 @@ def _jobs(run: Run) -> Iterator[Job]:
         if request.examples is None and request.seconds is None and request.property == "*":
             for situation, count in wanted_situations(run.family, kernel, dtypes, examples).items():
                 run.wanted[situation] = max(run.wanted.get(situation, 0), count)
-        seen: set[str] = set()
+        judged: dict[str, set[str]] = {dtype: set() for dtype in dtypes}
         for case in cases:
-            laws = run.laws_on(kernel, case, case.dtype not in seen)
-            seen.add(case.dtype)
+            laws = run.laws_on(kernel, case, judged[case.dtype])
+            judged[case.dtype].update(laws)
             for law in laws:
                 run.tally.expect(law, name, case.dtype)
             if laws:
