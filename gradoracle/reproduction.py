@@ -11,7 +11,7 @@ from gradoracle.errors import UsageError
 from gradoracle.evidence import Evidence
 from gradoracle.examine import Setup, subjects
 from gradoracle.oracle.truth import Oracle
-from gradoracle.script import reproduction
+from gradoracle.script import reproduction, require_room
 from gradoracle.subject import Subject, Unavailable
 from gradoracle.target import family_for, place_of, resolve
 
@@ -61,12 +61,15 @@ def reproduce(line: str, *, property: str = "*", device: str | None = None, orac
     shown = [(derivative, name) for name in names]
     if derivative is Derivative.VJP:
         shown = [(Derivative.FORWARD, name) for name in outputs] + shown
+    sample = evidence.sample
     try:
+        require_room(sample.inputs.values(), sample.cotangents.values(), sample.tangents.values())
         truths = {name: evidence.truths(each)[name].value for each, name in shown}
         sigmas = {name: evidence.allowance(each, name).sigma for each, name in shown}
     except Unavailable as reason:
         raise UsageError(f"the truth of this case cannot be had: {reason}") from None
-    sample = evidence.sample
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     dropped = {name for name, values in kernel.options.items() if values == ()}
     try:
         return reproduction(

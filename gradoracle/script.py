@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -161,10 +161,7 @@ def reproduction(
     Raises:
         ValueError: the tensors are too large for a script, or an option is no plain value.
     """
-    tensors = [*inputs.values(), *cotangents.values(), *tangents.values(), *truths.values(), *sigmas.values()]
-    size = sum(_span(tensor) * tensor.element_size() for tensor in tensors)
-    if size > MOST_BYTES:
-        raise ValueError(f"the tensors of this case take {size} bytes, at most {MOST_BYTES} fit into a script")
+    require_room(*(each.values() for each in (inputs, cotangents, tangents, truths, sigmas)))
     for name, value in options.items():
         if not isinstance(value, (bool, int, float, str, type(None))):
             raise ValueError(f"option {name} is {value!r}, which a script cannot hold; wanted a plain value")
@@ -192,6 +189,17 @@ def reproduction(
     parts.append(_CALLS[derivative].format(outputs=list(outputs), names=list(names)))
     parts.append(_COMPARE)
     return "".join(parts)
+
+
+def require_room(*groups: Iterable[Tensor]) -> None:
+    """Refuse tensors that are too large for a script.
+
+    Raises:
+        ValueError: it says how many bytes they take and how many fit.
+    """
+    size = sum(_span(tensor) * tensor.element_size() for group in groups for tensor in group)
+    if size > MOST_BYTES:
+        raise ValueError(f"the tensors of this case take {size} bytes, at most {MOST_BYTES} fit into a script")
 
 
 def _dictionary(name: str, tensors: Mapping[str, Tensor], device: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import textwrap
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from gradoracle import target
 from gradoracle.errors import TargetError, UsageError
-from gradoracle.target import expand, resolve, shipped
+from gradoracle.target import expand, family_for, place_of, resolve, shipped
 
 FAMILY = """
     import torch
@@ -93,6 +94,28 @@ def test_names_are_known_without_importing_a_kernel() -> None:
     with pytest.raises(TargetError):
         resolve("nothing")
     assert f"{target.SHIPPED}.double" not in sys.modules
+
+
+def test_a_kernel_can_be_imported_from_the_place_it_is_said_to_be(write: Callable[..., str]) -> None:
+    file = write("mine.py", FAMILY, "\n    @kernel(double, name='fast')\n    def added(x): return x + x\n")
+    hidden = write(
+        "hidden.py", FAMILY, "\n    many = [kernel(double, name='hid')(lambda x: x + x)]\n    added = many[0]\n"
+    )
+    whole = resolve(file)
+    assert place_of(whole, whole.kernels[0]) == (file, "added")
+    assert place_of(resolve(f"{file}:fast"), whole.kernels[0]) == (file, "added")
+    assert place_of(resolve(f"{hidden}:added"), resolve(hidden).kernels[0]) == (hidden, "added")
+    module, name = place_of(resolve("double:shifted"), resolve("double:shifted").kernels[0])
+    assert getattr(importlib.import_module(module), name).name == "shifted"
+    negative = resolve("operator:neg", "double")
+    assert place_of(negative, negative.kernels[0]) == ("operator", "neg")
+
+
+def test_a_case_line_names_a_family_only_where_its_target_does_not_know_it(write: Callable[..., str]) -> None:
+    file = write("mine.py", FAMILY, KERNELS)
+    assert family_for(f"{file}:added", "double") is None and family_for("double", "double") is None
+    assert family_for("operator:neg", "double") == "double"
+    assert family_for("operator:neg", "nothing") is None
 
 
 def test_a_plain_callable_is_judged_by_the_family_given_or_the_only_one_in_its_file(write: Callable[..., str]) -> None:
