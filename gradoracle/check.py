@@ -16,6 +16,7 @@ from gradoracle.errors import UsageError
 from gradoracle.examine import CaseResult, Job, LawResult, Setup, subjects
 from gradoracle.family import DTYPES, Family
 from gradoracle.kernel import Kernel
+from gradoracle.request import Progress, Request, Silent
 from gradoracle.strategies import shrink, situations, stream, wanted_situations
 from gradoracle.tally import Key, Tally
 from gradoracle.verdict import Counterexample, Report, Status
@@ -49,7 +50,7 @@ class Run:
             if not fnmatch.filter(laws, glob):
                 raise UsageError(f"--require {glob!r} matches no law of {self.family.name}; see gradoracle list")
         self.dtypes = {name: _dtypes(request, self.family, kernel) for name, kernel in self.kernels.items()}
-        self.tally = Tally()
+        self.tally = Tally(law.name for law in self.laws.values() if law.decisive)
         self.started = time.monotonic()
         self.situations: dict[str, int] = {}
         self.wanted: dict[str, int] = {}
