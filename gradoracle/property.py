@@ -45,6 +45,7 @@ class Property:
         one_in: it is judged on one case in so many (its variants cost kernel calls); which ones, the case decides.
         rank: the more specific of two violated laws leads a report; higher leads.
         scope: "case" (once a case) or "kernel" (once a kernel and dtype, on the first case).
+        decisive: each of its tensors must be decided on some case of each dtype, or the run is inconclusive.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Property:
     one_in: int = 1
     rank: int = 0
     scope: str = "case"
+    decisive: bool = False
 
     def falls_on(self, case: Case) -> bool:
         """Whether this case is among those that the law is judged on; the same on every machine."""
@@ -77,6 +79,7 @@ def law(
     one_in: int = 1,
     rank: int = 0,
     scope: str = "case",
+    decisive: bool = False,
 ) -> Callable[[Law], Property]:
     """Make a Property of a law function; its docstring must hold the four parts of the contract.
 
@@ -96,6 +99,6 @@ def law(
             parts[section] = " ".join(found.group(1).split())
         always = applies or (lambda case, kernel: None)
         because, catches, cannot_catch = (parts[section] for section in _SECTIONS)
-        return Property(name, statement, because, catches, cannot_catch, function, needs, always, one_in, rank, scope)
+        return Property(name, statement, because, catches, cannot_catch, function, needs, always, one_in, rank, scope, decisive)
 
     return build

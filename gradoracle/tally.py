@@ -34,9 +34,14 @@ class _Count:
 
 
 class Tally:
-    """Adds up case results; ``verdicts`` may be asked for at any time."""
+    """Adds up case results; ``verdicts`` may be asked for at any time.
 
-    def __init__(self) -> None:
+    Args:
+        decisive: names of the laws whose every tensor must be decided on some case of each dtype.
+    """
+
+    def __init__(self, decisive: Iterable[str] = ()) -> None:
+        self._decisive = set(decisive)
         self._counts: dict[Key, _Count] = defaultdict(_Count)
 
     def expect(self, law: str, kernel: str, dtype: str) -> None:
@@ -61,9 +66,11 @@ class Tally:
         return [self._verdict(key, count, counterexamples.get(key)) for key, count in self._counts.items()]
 
     def undecided(self) -> list[str]:
-        """Tensors that some law looked at and no case decided, as sentences: such a run is not green."""
+        """Tensors of decisive laws that no case decided, as sentences: such a run is not green."""
         found = []
         for (law, kernel, dtype), count in self._counts.items():
+            if law not in self._decisive:
+                continue
             for tensor, reason in count.left.items():
                 if not count.decided[tensor] and not count.statuses[Status.VIOLATED]:
                     found.append(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {reason}")

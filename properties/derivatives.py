@@ -17,7 +17,7 @@ from gradoracle.rules import exactly, not_checked
 from gradoracle.subject import Unavailable
 
 
-@law(needs=(Derivative.FORWARD,))
+@law(needs=(Derivative.FORWARD,), decisive=True)
 def forward_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """The outputs equal those of the definition, within what rounding explains.
 
@@ -30,7 +30,7 @@ def forward_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     yield from evidence.compare(Derivative.FORWARD)
 
 
-@law(needs=(Derivative.VJP,))
+@law(needs=(Derivative.VJP,), decisive=True)
 def vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Each gradient J^T g equals that of the definition, within what rounding explains.
 
@@ -44,7 +44,7 @@ def vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     yield from evidence.compare(Derivative.VJP)
 
 
-@law(needs=(Derivative.JVP,), applies=small_enough, one_in=2)
+@law(needs=(Derivative.JVP,), applies=small_enough, one_in=2, decisive=True)
 def jvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Each output tangent J t equals that of the definition, within what rounding explains.
 
@@ -57,7 +57,7 @@ def jvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     yield from evidence.compare(Derivative.JVP)
 
 
-@law(needs=(Derivative.HVP,), applies=small_enough, one_in=3)
+@law(needs=(Derivative.HVP,), applies=small_enough, one_in=3, decisive=True)
 def hvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Each Hessian-vector product of <g, f> equals that of the definition, within what rounding explains.
 
