@@ -71,14 +71,14 @@ class Balls(Field):
             "sqrt": arb.sqrt,
             "rsqrt": arb.rsqrt,
             "reciprocal": lambda x: 1 / x,
-            "tanh": arb.tanh,
-            "sigmoid": _sigmoid,
-            "erf": arb.erf,
-            "erfc": arb.erfc,
-            "sin": arb.sin,
-            "cos": arb.cos,
-            "tan": arb.tan,
-            "atan": arb.atan,
+            "tanh": _bounded(arb.tanh),
+            "sigmoid": _bounded(_sigmoid),
+            "erf": _bounded(arb.erf),
+            "erfc": _bounded(arb.erfc),
+            "sin": _bounded(arb.sin),
+            "cos": _bounded(arb.cos),
+            "tan": _bounded(arb.tan),
+            "atan": _bounded(arb.atan),
             "sinh": arb.sinh,
             "cosh": arb.cosh,
         }
@@ -162,8 +162,13 @@ class Balls(Field):
         return out.reshape(a.shape[0], b.shape[1])
 
 
+def _bounded(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function with bounded values, of finite balls only: what is not known may be NaN, and sin(inf) is."""
+    return lambda x: function(x) if x.is_finite() else x
+
+
 def _pow(x: Any, y: Any) -> Any:
-    return x**y
+    return x**y if x.is_finite() and y.is_finite() else arb.nan()
 
 
 def _sigmoid(x: Any) -> Any:
@@ -225,13 +230,18 @@ def certify(
     while True:
         balls = read(graph, args, bits=bits, operations=operations)
         limits = wanted(balls) if callable(wanted) else wanted
-        wide = [~(ball.radius <= limit.to("cpu", torch.float64)) for ball, limit in zip(balls, limits, strict=True)]
+        wide = [_wider(ball, limit.to("cpu", torch.float64)) for ball, limit in zip(balls, limits, strict=True)]
         if bits >= max_bits or not any(bool(w.any()) for w in wide):
             return [
                 Enclosure(ball.high, ball.low, ball.radius, undecided, bits)
                 for ball, undecided in zip(balls, wide, strict=True)
             ]
         bits = min(2 * bits, max_bits)
+
+
+def _wider(ball: Enclosure, limit: Tensor) -> Tensor:
+    """Where the radius exceeds the limit, a NaN limit always; an exact truth (infinities, NaN too) never does."""
+    return ~((ball.radius <= limit) | (ball.radius == 0))
 
 
 def _outputs(graph: Graph) -> Sequence[Any]:

@@ -6,8 +6,9 @@ float64 (the root of 1/2 in gelu) are written as operations on exact ones, so th
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,25 +18,32 @@ from torch._decomp import core_aten_decompositions
 aten = torch.ops.aten
 
 
-def table() -> dict[Any, Callable[..., Any]]:
-    """The decompositions that ``trace`` applies; softmax and log_softmax stay whole."""
-    return {
-        **core_aten_decompositions(),
-        aten.gelu.default: _gelu,
-        aten.gelu_backward.default: _gelu_backward,
-        aten.leaky_relu.default: _leaky_relu,
-        aten.native_layer_norm.default: _layer_norm,
-        aten.native_group_norm.default: _group_norm,
-        aten.var.correction: _var,
-        aten.var_mean.correction: _var_mean,
-        aten.mean.default: _mean,
-        aten.mean.dim: _mean,
-        aten.hypot.default: _hypot,
-        aten.linalg_vector_norm.default: _vector_norm,
-        aten.embedding.default: _embedding,
-        aten.addmm.default: _addmm,
-        aten.repeat.default: _repeat,
-    }
+@functools.cache
+def table() -> Any:
+    """The decompositions that ``trace`` applies, by operator; softmax and log_softmax stay whole."""
+    decompositions = core_aten_decompositions()
+    decompositions.update(
+        {
+            aten.gelu.default: _gelu,
+            aten.gelu_backward.default: _gelu_backward,
+            aten.leaky_relu.default: _leaky_relu,
+            aten.native_layer_norm.default: _layer_norm,
+            aten.native_group_norm.default: _group_norm,
+            aten.var.correction: _var,
+            aten.var_mean.correction: _var_mean,
+            aten.mean.default: _mean,
+            aten.mean.dim: _mean,
+            aten.hypot.default: _hypot,
+            aten.linalg_vector_norm.default: _vector_norm,
+            aten.embedding.default: _embedding,
+            aten.addmm.default: _addmm,
+            aten.addmv.default: _addmv,
+            aten.repeat.default: _repeat,
+            aten.elu.default: _elu,
+            aten.hardtanh.default: _hardtanh,
+        }
+    )
+    return decompositions
 
 
 def _constant(x: Tensor, value: float) -> Tensor:
@@ -163,6 +171,20 @@ def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
     product = a @ b
     product = product if alpha == 1 else product * alpha
     return product + (c if beta == 1 else c * beta)
+
+
+def _addmv(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    return _addmm(c[:, None], a, b[:, None], beta=beta, alpha=alpha)[:, 0]
+
+
+def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    below = torch.expm1(x if input_scale == 1 else x * input_scale)
+    out = torch.where(x > 0, x, below if alpha == 1 else below * alpha)
+    return out if scale == 1 else out * scale
+
+
+def _hardtanh(x: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
+    return torch.clamp(x, min_val, max_val)
 
 
 def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:

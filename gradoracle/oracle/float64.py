@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.fx import Node, map_arg
 
-from gradoracle.oracle.trace import Graph
+from gradoracle.oracle.trace import Graph, widened
 
 
 def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "cpu") -> list[Tensor]:
-    """Every output of the graph in float64.
+    """Every output of the graph in float64; casts to narrower floats in it are left out.
 
     Args:
         graph: what ``trace`` made, on whatever device.
@@ -34,7 +34,8 @@ def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "
                 return [values[out] for out in node.args[0]]
             else:
                 positional, named = map_arg((node.args, node.kwargs), lambda n: values[n])
+                named = widened(named)
                 if "device" in named:
-                    named = {**named, "device": where}
+                    named["device"] = where
                 values[node] = node.target(*positional, **named)
     raise AssertionError("a graph ends in its output node")

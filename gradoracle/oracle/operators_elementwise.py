@@ -142,9 +142,11 @@ def _sign(reader: Reader, x: Value) -> Array:
     sides = field.orders(x, reader.real(0.0))
     signs = {side: field.exact(float(side)) for side in (LESS, EQUAL, GREATER)}
     signs[UNORDERED] = signs[EQUAL]  # as PyTorch: the sign of NaN is 0
-    if (sides == UNKNOWN).any():
-        signs[UNKNOWN] = field.hull(signs[LESS], signs[GREATER])
-    return boxed(np.frompyfunc(lambda side: signs[side], 1, 1)(sides.astype(object)))
+
+    def sign(side: int) -> Any:  # a hull of its own for each element: one ball is one quantity
+        return field.hull(signs[LESS], signs[GREATER]) if side == UNKNOWN else signs[side]
+
+    return boxed(np.frompyfunc(sign, 1, 1)(sides.astype(object)))
 
 
 # Steps.

@@ -5,14 +5,16 @@ What goes where is PyTorch's own answer: the operator itself is run on the posit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from gradoracle.oracle.scalars import CONSTANT, Array, Reader, Truths, Undecided, Value, boxed, names, rule
+from gradoracle.oracle.trace import UnsupportedOperator
 
 # operator -> positions of the arguments whose numbers are placed (the others are dims, indices, masks)
 PLACED: dict[str, tuple[int, ...]] = {
@@ -48,7 +50,7 @@ FRESH = names(
     "_new_zeros_with_same_feature_meta.default scalar_tensor.default arange.start_step arange.default arange.start "
     "eye.default eye.m linspace.default _to_copy.default"
 )
-CONSTANT.update(f"aten.{name}" for name in FRESH)
+CONSTANT.update(f"aten.{name}" for name in FRESH if "empty" not in name)  # never read memory that nothing wrote
 
 
 @rule(*(f"aten.{name}" for name in PLACED))
@@ -56,8 +58,8 @@ def _place(reader: Reader, *args: Value, **kwargs: Any) -> Value:
     name = str(reader.node.target).removeprefix("aten.")
     if name == "index_put.default" and (args[3:4] == (True,) or kwargs.get("accumulate")):
         return _index_put_add(reader, *args[:3])
-    if any(isinstance(x, Truths) for x in torch.utils._pytree.tree_leaves(args)):
-        return _place_truths(reader, *args, **kwargs)
+    if any(isinstance(x, Truths) for x in tree_leaves(args)):
+        return _place_truths(reader, PLACED[name], list(args), kwargs)
     pool = [boxed(reader.field.exact(0.0)).reshape(1)]  # position 0: what PyTorch fills with zeros
     positions = list(args)
     for place in PLACED[name]:
@@ -90,11 +92,20 @@ def _positions(reader: Reader, x: Value, pool: list[Array], strides: Sequence[in
     )
 
 
-def _place_truths(reader: Reader, x: Value, *args: Value, **kwargs: Any) -> Truths:
-    if not isinstance(x, Truths) or any(isinstance(a, (Truths, np.ndarray)) for a in args):
+def _place_truths(reader: Reader, places: Sequence[int], args: list[Any], kwargs: dict[str, Any]) -> Truths:
+    """Booleans of which some are unknown: what is known of them, and which are not, are placed alike."""
+    values, unknown = list(args), list(args)
+    for place in places:
+        values[place] = _each(args[place], lambda x: x.values if isinstance(x, Truths) else x)
+        unknown[place] = _each(args[place], lambda x: x.unknown if isinstance(x, Truths) else x & False)
+    if any(isinstance(x, (Truths, np.ndarray)) for x in tree_leaves((values, unknown))):
         raise Undecided(str(reader.node))
     target: Any = reader.node.target
-    return Truths(target(x.values, *args, **kwargs), target(x.unknown, *args, **kwargs))
+    return Truths(target(*values, **kwargs), target(*unknown, **kwargs))
+
+
+def _each(x: Any, function: Callable[[Any], Any]) -> Any:
+    return [function(part) for part in x] if isinstance(x, (list, tuple)) else function(x)
 
 
 @rule("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
@@ -152,6 +163,15 @@ def _scatter_add(reader: Reader, x: Value, dim: int, index: Tensor, source: Valu
     near = positions[tuple(slice(None) if d == dim % x.ndim else slice(0, n) for d, n in enumerate(index.shape))]
     targets = torch.gather(near, dim, index)
     return _added(reader, x, targets.numpy(), source[tuple(slice(0, n) for n in index.shape)])
+
+
+@rule("aten.scatter_reduce.two")
+def _scatter_reduce(
+    reader: Reader, x: Value, dim: int, index: Tensor, source: Value, reduce: str, *, include_self: bool = True
+) -> Array:
+    if reduce != "sum" or not include_self:
+        raise UnsupportedOperator(f"aten.scatter_reduce.two with {reduce!r}", reader.field.reading)
+    return _scatter_add(reader, x, dim, index, source)
 
 
 def _index_put_add(reader: Reader, x: Value, indices: Sequence[Tensor | None], values: Value) -> Array:

@@ -49,16 +49,18 @@ def extreme(reader: Reader, x: Array, axes: tuple[int, ...], keepdim: bool, sign
 
 @rule("aten.cumsum.default", "aten.cumprod.default")
 def _cumulative(reader: Reader, x: Value, dim: int, *, dtype: Any = None) -> Array:
-    x, field = reader.real(x), reader.field
+    return cumulative(reader, reader.real(x), dim, "add" if "cumsum" in str(reader.node.target) else "mul")
+
+
+def cumulative(reader: Reader, x: Array, dim: int, name: str) -> Array:
+    """Running sums (``add``) or products (``mul``) along ``dim``."""
     if x.ndim == 0 or x.size == 0:
         return x
-    name, ufunc = ("add", np.add) if "cumsum" in str(reader.node.target) else ("mul", np.multiply)
-    out = ufunc.accumulate(x, axis=dim)
-    if field.finite(out).all():
-        return boxed(out)
-    lines, steps = np.moveaxis(out, dim, 0), np.moveaxis(x, dim, 0)  # views: writing to lines writes to out
-    for i in range(1, len(lines)):
-        lines[i] = field.apply(name, boxed(lines[i - 1]), boxed(steps[i]))
+    out = {"add": np.add, "mul": np.multiply}[name].accumulate(x, axis=dim)
+    if not reader.field.finite(out).all():
+        lines, steps = np.moveaxis(out, dim, 0), np.moveaxis(x, dim, 0)  # views: writing to lines writes to out
+        for i in range(1, len(lines)):
+            lines[i : i + 1] = reader.field.apply(name, lines[i - 1 : i], steps[i : i + 1])
     return boxed(out)
 
 
@@ -79,12 +81,18 @@ def _softmax(reader: Reader, x: Value, dim: int, half_to_float: bool) -> Array:
     return field.apply("div", exponentials, total)
 
 
+def _finite_midpoints(reader: Reader, x: Array) -> Array:
+    """Exact numbers in x to shift by; 0 where x is not finite."""
+    field = reader.field
+    return boxed(np.frompyfunc(lambda a: field.midpoint(a) if field.is_finite(a) else field.exact(0.0), 1, 1)(x))
+
+
 @rule("aten.logsumexp.default")
 def _logsumexp(reader: Reader, x: Value, dim: Any, keepdim: bool = False) -> Array:
     x, field = reader.real(x), reader.field
     axes = _axes(x, dim)
     largest = extreme(reader, x, axes, keepdim=True)
-    near = boxed(np.frompyfunc(lambda a: field.midpoint(a) if field.is_finite(a) else field.exact(0.0), 1, 1)(largest))
+    near = _finite_midpoints(reader, largest)
     total = field.sum(field.apply("exp", field.apply("sub", x, near)), axes, keepdims=True)
     out = field.apply("add", field.apply("log", total), near)
     return out if keepdim else out.reshape(reader.shape)

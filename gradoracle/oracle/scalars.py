@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.fx import Node, map_arg
 from torch.utils._pytree import tree_leaves
 
-from gradoracle.oracle.trace import Graph, UnsupportedOperator, operator_name
+from gradoracle.oracle.trace import Graph, UnsupportedOperator, operator_name, widened
 
 Array = NDArray[Any]  # of the field's numbers, dtype object
 LESS, EQUAL, GREATER, UNKNOWN, UNORDERED = -1, 0, 1, 2, 3  # UNKNOWN: not at this precision; UNORDERED: one is NaN
@@ -130,6 +130,8 @@ class Field(ABC):
         likes = self._alike(name, operands, [float(k) for k in kinds if k is not None])
         if likes is None:
             return self.unknown
+        if name == "atan" and math.isinf(likes[0]):
+            return self.constant("pi") * self.exact(math.copysign(0.5, likes[0]))
         value = _ieee(name, *likes)
         if math.isfinite(value) and not any(kinds):
             return self.unknown  # precision or range ran out
@@ -322,7 +324,7 @@ def interpret(graph: Graph, args: Sequence[Tensor], field: Field) -> list[Array]
     """
     values: dict[Node, Value] = {}
     inputs, last = iter(args), _last_uses(graph)
-    with field.context():
+    with field.context(), np.errstate(all="ignore"):
         for node in graph.module.graph.nodes:
             if node.op == "placeholder":
                 given = next(inputs)
@@ -349,7 +351,7 @@ def _call(reader: Reader, args: Sequence[Value], kwargs: Mapping[str, Value]) ->
     computed = any(isinstance(x, (np.ndarray, Truths)) for x in flat)
     if not computed and (name in CONSTANT or not _makes_floats(node)):
         operator: Any = node.target
-        return operator(*args, **kwargs)
+        return operator(*args, **widened(kwargs))
     if name not in RULES:
         raise UnsupportedOperator(name, reader.field.reading)
     return RULES[name](reader, *args, **kwargs)

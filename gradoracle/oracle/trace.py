@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradoracle.oracle.decompositions import table
+
+NARROW = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class UnsupportedOperator(Exception):
@@ -60,12 +63,18 @@ def trace(program: Callable[..., Sequence[Tensor]], *examples: Tensor) -> Graph:
 
 def _traced(program: Callable[..., Any], examples: Sequence[Tensor]) -> GraphModule:
     pure: Callable[..., Any] = torch.func.functionalize(program, remove="mutations")
-    return make_fx(pure, decomposition_table=table())(*examples)
+    with sdpa_kernel(SDPBackend.MATH):  # else PyTorch's attention is one opaque operator, without a JVP
+        return make_fx(pure, decomposition_table=table())(*examples)
 
 
 def _writes(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
+
+
+def widened(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of a node with float64 for every narrower float: a cast in a definition rounds no truth."""
+    return {name: torch.float64 if value in NARROW else value for name, value in options.items()}
 
 
 def operator_name(node: Node) -> str:

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gradoracle.derivative import Derivative, as_tuple, program
+from gradoracle.oracle.trace import Graph, trace
+
 Shape = tuple[int, ...]
 Interval = tuple[float, float]
 WIDE: Interval = (-2.0, 2.0)
@@ -35,6 +38,19 @@ class Entry:
             low + (high - low) * torch.rand(shape, dtype=torch.float64, generator=generator)
             for shape, (low, high) in zip(self.shapes, self.intervals, strict=True)
         ]
+
+    def arguments(self, derivative: Derivative, seed: int = 0) -> list[Tensor]:
+        """The inputs, then normal tangents and cotangents where the derivative takes them."""
+        inputs = self.inputs(seed)
+        generator = torch.Generator().manual_seed(seed + 1)
+        directions = [*inputs] if derivative.takes_tangents else []
+        if derivative.takes_cotangents:
+            directions += as_tuple(self.function(*inputs))
+        return inputs + [torch.randn(x.shape, dtype=torch.float64, generator=generator) for x in directions]
+
+    def graph(self, derivative: Derivative) -> Graph:
+        """The traced program of a derivative."""
+        return trace(program(self.function, derivative, len(self.shapes)), *self.arguments(derivative))
 
 
 def _entry(function: Callable[..., Any], *shapes: Shape, interval: Interval = WIDE) -> Entry:
@@ -111,6 +127,10 @@ CATALOGUE: dict[str, Entry] = {
     "gelu_tanh": _entry(lambda x: functional.gelu(x, approximate="tanh"), X),
     "relu": _entry(torch.relu, X),
     "leaky_relu": _entry(functional.leaky_relu, X),
+    "elu": _entry(functional.elu, X),
+    "mish": _entry(functional.mish, X),
+    "hardswish": _entry(functional.hardswish, X),
+    "hardtanh": _entry(functional.hardtanh, X),
     "abs": _entry(torch.abs, X),
     "sign": _entry(lambda x: torch.sign(x) * x, X),
     "maximum": _entry(torch.maximum, X, Y),
@@ -139,6 +159,7 @@ CATALOGUE: dict[str, Entry] = {
     "prod": _entry(lambda x: x.prod(-1), X),
     "logsumexp": _entry(lambda x: torch.logsumexp(x, -1), X),
     "cumsum": _entry(lambda x: x.cumsum(-1), X),
+    "cumprod": _entry(lambda x: x.cumprod(-1), X),
     "norm": _entry(lambda x: torch.linalg.vector_norm(x, dim=-1), X),
     # products
     "mm": _entry(torch.mm, (3, 4), (4, 2)),
@@ -150,6 +171,8 @@ CATALOGUE: dict[str, Entry] = {
     "baddbmm": _entry(lambda c, a, b: torch.baddbmm(c, a, b, beta=0.5, alpha=2.0), (2, 3, 2), (2, 3, 4), (2, 4, 2)),
     "linear": _entry(functional.linear, (2, 3, 4), (5, 4), (5,)),
     "einsum": _entry(lambda a, b: torch.einsum("bij,bkj->bik", a, b), (2, 3, 4), (2, 5, 4)),
+    "addmv": _entry(torch.addmv, (3,), (3, 4), (4,)),
+    "einsum_chain": _entry(lambda a, b, c: torch.einsum("ij,jk,kl->il", a, b, c), (2, 3), (3, 4), (4, 2)),
     "outer": _entry(torch.outer, (3,), Y),
     "solve_triangular": _entry(_resolvent, (2, 4, 4), (2, 4, 3)),
     "solve_triangular_lower": _entry(
@@ -165,6 +188,13 @@ CATALOGUE: dict[str, Entry] = {
     "rms_norm": _entry(lambda x, w: functional.rms_norm(x, (5,), w), X, Y),
     "group_norm": _entry(lambda x: functional.group_norm(x, 2), (2, 4, 3)),
     "cross_entropy": _entry(lambda x: functional.cross_entropy(x, torch.tensor([1, 0, 4])), X),
+    "normalize": _entry(lambda x: functional.normalize(x, dim=-1), X),
+    "mse_loss": _entry(functional.mse_loss, X, X),
+    "smooth_l1_loss": _entry(functional.smooth_l1_loss, X, X),
+    "bce_with_logits": _entry(lambda x: functional.binary_cross_entropy_with_logits(x, MASK.double()), X),
+    "kl_div": _entry(
+        lambda x, y: functional.kl_div(x.log_softmax(-1), y.log_softmax(-1), reduction="sum", log_target=True), X, X
+    ),
     "dropout_off": _entry(lambda x: functional.dropout(x, 0.5, training=False) * x, X),
     # shapes
     "views": _entry(lambda x: (x.reshape(5, 3).T.unsqueeze(1).expand(3, 2, 5) * 2).flatten(0, 1), X),
@@ -195,6 +225,8 @@ CATALOGUE: dict[str, Entry] = {
     "scatter": _entry(lambda x, y: torch.scatter(x, 1, COLUMNS[:, :1], (y * y)[:, :1]), X, (3, 3)),
     "scatter_add": _entry(lambda x, y: torch.scatter_add(x, 1, COLUMNS, y * y), X, (3, 3)),
     "index_copy": _entry(lambda x, y: torch.index_copy(x, 0, torch.tensor([2, 0]), y * y), X, (2, 5)),
+    "scatter_reduce": _entry(lambda x, y: torch.scatter_reduce(x, 1, COLUMNS, y, "sum"), X, (3, 3)),
+    "take_along_dim": _entry(lambda x: torch.take_along_dim(x, COLUMNS, 1).square(), X),
     "embedding": _entry(lambda w: functional.embedding(ROWS, w).square(), X),
     "topk": _entry(lambda x: x.topk(2, -1).values.square(), X),
     "sort": _entry(lambda x: x.sort(-1).values.square(), X),
@@ -205,6 +237,8 @@ CATALOGUE: dict[str, Entry] = {
     "attention": _entry(lambda q, k, v: torch.softmax(q @ k.mT * 0.5, -1) @ v, (2, 4, 3), (2, 5, 3), (2, 5, 2)),
     "masked_attention": _entry(_masked_attention, (4, 2), (3, 2), (3, 2)),
     "sdpa": _entry(functional.scaled_dot_product_attention, (1, 4, 3), (1, 5, 3), (1, 5, 2)),
+    "sdpa_heads": _entry(functional.scaled_dot_product_attention, (1, 2, 4, 3), (1, 2, 5, 3), (1, 2, 5, 2)),
+    "float32_inside": _entry(lambda x: torch.softmax(x.float(), -1).to(x.dtype) * x, X),
     "sdpa_causal": _entry(
         lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
         (1, 4, 3),

@@ -1,0 +1,378 @@
+"""Certified: proven radii, precision raised until they are small, undecided branches never guessed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradoracle.derivative import Derivative, program
+from gradoracle.oracle import certified, float64, multiprecision
+from gradoracle.oracle.cost import TooLarge, cost
+from gradoracle.oracle.enclosure import Enclosure
+from gradoracle.oracle.trace import Graph, UnsupportedOperator, trace
+
+flint = pytest.importorskip("flint")
+
+
+def double(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def graph_of(function: Callable[..., Tensor], derivative: Derivative, *args: Tensor, primals: int = 1) -> Graph:
+    return trace(program(function, derivative, primals), *args)
+
+
+def one(function: Callable[..., Tensor], *args: Tensor, bits: int = 128) -> Enclosure:
+    """A forward reading."""
+    return certified.read(graph_of(function, Derivative.FORWARD, *args, primals=len(args)), args, bits=bits)[0]
+
+
+# Precision.
+
+
+def test_precision_is_raised_until_the_radius_is_wanted() -> None:
+    # (exp(x) + 2^200) - 2^200 loses 200 bits: at 128 nothing of exp(x) is left
+    def cancelling(x: Tensor) -> Tensor:
+        return torch.exp(x) + 2.0**200 - 2.0**200
+
+    x = double(0.5, 1.0)
+    graph = graph_of(cancelling, Derivative.FORWARD, x)
+    (coarse,) = certified.read(graph, [x], bits=128)
+    assert (coarse.radius > 1e20).all()
+    (ball,) = certified.certify(graph, [x], [torch.full((2,), 1e-30, dtype=torch.float64)])
+    assert ball.bits > 256 and not ball.undecided.any() and (ball.radius <= 1e-30).all()
+    assert (ball.error(x.exp()).abs() < 1e-15).all()
+    (value,) = multiprecision.read(graph, [x], digits=120)
+    assert torch.equal(value.high, ball.high)
+
+
+def test_elements_still_wider_at_the_last_precision_are_flagged_and_the_others_are_not() -> None:
+    def mixed(x: Tensor) -> Tensor:
+        return torch.cat([torch.exp(x) + 2.0**400 - 2.0**400, torch.exp(x)])
+
+    x = double(0.5)
+    graph = graph_of(mixed, Derivative.FORWARD, x)
+    wanted = [torch.full((2,), 1e-20, dtype=torch.float64)]
+    (ball,) = certified.certify(graph, [x], wanted, max_bits=256)
+    assert ball.undecided.tolist() == [True, False] and ball.bits == 256
+    (ball,) = certified.certify(graph, [x], lambda balls: [1e-20 * torch.ones_like(b.high) for b in balls])
+    assert ball.undecided.tolist() == [False, False] and ball.bits == 512
+
+
+def test_a_nan_budget_is_not_met_but_an_exact_truth_needs_none() -> None:
+    x = double(-math.inf, 1.0)
+    graph = graph_of(lambda x: torch.exp(x), Derivative.FORWARD, x)
+    (ball,) = certified.certify(graph, [x], [double(math.nan, math.nan)], max_bits=256)
+    assert ball.undecided.tolist() == [False, True]
+
+
+def test_the_precision_of_flint_and_mpmath_is_put_back_also_after_an_error() -> None:
+    import mpmath
+
+    flint.ctx.prec, mpmath.mp.prec = 77, 99
+    try:
+        x = double(1.0)
+        graph = graph_of(torch.exp, Derivative.FORWARD, x)
+        certified.read(graph, [x], bits=300)
+        multiprecision.read(graph, [x], digits=80)
+        unknown = graph_of(torch.lgamma, Derivative.FORWARD, x)
+        for reading in (certified.read, multiprecision.read):
+            with pytest.raises(UnsupportedOperator):
+                reading(unknown, [x])
+        assert (flint.ctx.prec, mpmath.mp.prec) == (77, 99)
+    finally:
+        flint.ctx.prec, mpmath.mp.prec = 53, 53
+
+
+# Branches.
+
+
+def product_apart(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(1 + 2^-100)^2 and 1 + 2^-99, which differ by 2^-200, from x = 2^-100."""
+    one_more = 1.0 + x
+    return one_more * one_more, 1.0 + 2.0 * x
+
+
+BRANCHES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], float, float]] = {
+    # function of (a, b) with a - b = 2^-200 > 0; d/da there; the other branch's
+    "relu": (lambda a, b: torch.relu(a - b), 1.0, 0.0),
+    "where": (lambda a, b: torch.where(a > b, 3.0 * a, 5.0 * a), 3.0, 5.0),
+    "abs": (lambda a, b: torch.abs(b - a), 1.0, -1.0),
+    "maximum": (lambda a, b: torch.maximum(3.0 * (a - b), 5.0 * (b - a)), 3.0, -5.0),
+    "clamp": (lambda a, b: torch.clamp(a - b, min=0.0), 1.0, 0.0),
+    "amax": (lambda a, b: torch.stack([a, b]).amax(0), 1.0, 0.0),
+    "comparison": (lambda a, b: (a > b).to(a.dtype) * a, 1.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_an_undecided_branch_is_wide_and_is_decided_at_a_higher_precision(name: str) -> None:
+    function, right, wrong = BRANCHES[name]
+
+    def gradient(x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        a, b = product_apart(x)
+        _, pull = torch.func.vjp(lambda a: function(a, b), a)
+        return pull(g)
+
+    x, g = double(2.0**-100), double(1.0)
+    graph = trace(gradient, x, g)
+    (coarse,) = certified.read(graph, [x, g], bits=128)
+    assert (coarse.radius >= abs(right - wrong) / 2).all(), "a branch was taken that was not decided"
+    (ball,) = certified.certify(graph, [x, g], [double(1e-10)])
+    assert not ball.undecided.any() and ball.bits == 256 and ball.high.item() == right
+    (never,) = certified.certify(graph, [x, g], [double(1e-10)], max_bits=128)
+    assert never.undecided.all()
+
+
+def test_order_that_is_undecided_gives_nothing_rather_than_a_guess() -> None:
+    def sorted_pair(x: Tensor) -> Tensor:
+        return torch.stack(product_apart(x)).sort(0, descending=True).values
+
+    x = double(2.0**-100)
+    graph = trace(lambda x: (sorted_pair(x),), x)
+    (coarse,) = certified.read(graph, [x], bits=128)
+    assert coarse.radius.isinf().all() and coarse.undecided.all() and coarse.high.isnan().all()
+    (ball,) = certified.certify(graph, [x], [torch.full((2, 1), 1e-20, dtype=torch.float64)])
+    assert not ball.undecided.any()
+
+
+def test_the_largest_of_computed_numbers_is_itself_and_nothing_else() -> None:
+    # the gradient of amax compares each number with the largest, a ball with itself
+    x, g = double(0.1, 0.7, 0.3), torch.tensor(1.0, dtype=torch.float64)
+    graph = graph_of(lambda x: torch.exp(x).amax(), Derivative.VJP, x, g)
+    _, ball = certified.read(graph, [x, g])
+    assert not ball.undecided.any()
+    assert ball.high.tolist() == [0.0, float(x[1].exp()), 0.0]
+
+
+def test_signs_that_are_unknown_are_not_taken_for_equal() -> None:
+    def agreement(x: Tensor) -> Tensor:
+        a, b = product_apart(x)
+        signs = torch.sign(torch.cat([a - b, b - a]))
+        return (signs[:1] == signs[1:]).to(x.dtype)
+
+    x = double(2.0**-100)
+    graph = trace(lambda x: (agreement(x),), x)
+    (coarse,) = certified.read(graph, [x], bits=128)
+    assert coarse.radius.item() >= 0.5
+    (ball,) = certified.read(graph, [x], bits=256)
+    assert ball.high.item() == 0.0 and ball.radius.item() == 0.0
+
+
+def test_a_logical_operator_is_decided_where_one_side_is_enough() -> None:
+    def choice(x: Tensor) -> Tensor:
+        a, b = product_apart(x)
+        unknown, false, true = a > b, x > 1, x < 1
+        return torch.stack([(unknown & false), (unknown | true), ~(unknown & false), (unknown & true)]).to(x.dtype)
+
+    x = double(2.0**-100)
+    (coarse,) = certified.read(trace(lambda x: (choice(x),), x), [x], bits=128)
+    assert coarse.high[:3, 0].tolist() == [0.0, 1.0, 1.0] and coarse.radius[:3, 0].tolist() == [0.0, 0.0, 0.0]
+    assert coarse.radius[3, 0] >= 0.5
+
+
+# Kinks, infinities.
+
+TIED = double(1.0, 3.0, 3.0, -2.0, 0.0)
+KINKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "amax": lambda x: x.amax(-1) ** 2,
+    "amin": lambda x: (-x).amin(-1) ** 2,
+    "max": lambda x: x.max(-1).values ** 2,
+    "max_of_all": lambda x: x.max() ** 2,
+    "maximum": lambda x: torch.maximum(x, 6.0 - x) * x,
+    "minimum": lambda x: torch.minimum(x, 6.0 - x) * x,
+    "relu": lambda x: torch.relu(x) * (x + 1),
+    "abs": lambda x: torch.abs(x) * (x + 1),
+    "sign": lambda x: torch.sign(x) * x,
+    "clamp": lambda x: x.clamp(-2.0, 3.0) * (x + 1),
+    "clamp_min": lambda x: x.clamp(min=3.0) * (x + 1),
+    "hardtanh": lambda x: torch.nn.functional.hardtanh(x, -2.0, 3.0) * (x + 1),
+    "leaky_relu": lambda x: torch.nn.functional.leaky_relu(x) * (x + 1),
+    "elu": lambda x: torch.nn.functional.elu(x) * (x + 1),
+    "where": lambda x: torch.where(x >= 3.0, x * x, x),
+    "sort": lambda x: x.sort(dim=-1, stable=True).values * torch.arange(5.0, dtype=x.dtype),
+    "round": lambda x: torch.round(x / 2) * x,
+    "pow_zero": lambda x: x**2 + x**1 + x**0,
+    "prod": lambda x: x.prod(-1),
+    "norm_of_zeros": lambda x: torch.linalg.vector_norm(x * 0, dim=-1),
+    "logaddexp": lambda x: torch.logaddexp(x, x.flip(0)),
+}
+
+
+@pytest.mark.parametrize("derivative", [Derivative.FORWARD, Derivative.VJP, Derivative.JVP, Derivative.HVP])
+@pytest.mark.parametrize("name", KINKS)
+def test_at_kinks_the_truth_is_pytorchs(name: str, derivative: Derivative) -> None:
+    function, x = KINKS[name], TIED
+    args = [x]
+    if derivative.takes_tangents:
+        args.append(double(0.5, -1.0, 0.25, 2.0, 3.0))
+    if derivative.takes_cotangents:
+        args.append(torch.arange(1.0, 6.0, dtype=torch.float64)[: function(x).numel()].reshape(function(x).shape))
+    graph = graph_of(function, derivative, *args)
+    pytorch = program(function, derivative, 1)(*args)
+    for ball, value, torchs in zip(certified.read(graph, args), multiprecision.read(graph, args), pytorch, strict=True):
+        assert not ball.undecided.any()
+        assert (ball.error(torchs).abs() <= 1e-14 * (1 + torchs.abs().nan_to_num())).all(), (ball.high, torchs)
+        assert (value.error(torchs).abs() <= 1e-14 * (1 + torchs.abs().nan_to_num())).all()
+
+
+SPECIAL = double(-math.inf, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, math.inf, math.nan)
+UNARY = [
+    *("neg", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid"),
+    *("erf", "erfc", "sin", "cos", "tan", "atan", "sinh", "cosh", "abs", "relu", "sign", "square", "isnan", "isinf"),
+]
+BINARY = ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"]
+
+
+@pytest.mark.parametrize("read", [certified.read, multiprecision.read], ids=["certified", "mpmath"])
+@pytest.mark.parametrize("name", UNARY + BINARY)
+def test_infinities_nan_and_poles_are_pytorchs(name: str, read: Callable[..., list[Enclosure]]) -> None:
+    count = 1 if name in UNARY else 2
+    args = (
+        [SPECIAL] if count == 1 else [SPECIAL[:, None].expand(10, 10).contiguous(), SPECIAL.expand(10, 10).contiguous()]
+    )
+    operator = getattr(torch, name)
+    graph = trace(lambda *xs: (operator(*xs).to(torch.float64),), *args)
+    (found,), (expected,) = read(graph, args), graph(*args)
+    wrong = ~(found.error(expected).abs() <= 1e-14 * (1 + expected.abs().nan_to_num()))
+    assert not wrong.any(), [(a[wrong], found.high[wrong], expected[wrong]) for a in args]
+
+
+@pytest.mark.parametrize("read", [certified.read, multiprecision.read], ids=["certified", "mpmath"])
+@pytest.mark.parametrize(
+    "name", ["sum", "prod", "amax", "cumsum", "cumprod", "softmax", "log_softmax", "logsumexp", "mm"]
+)
+def test_reductions_meet_infinities_as_pytorch_does(name: str, read: Callable[..., list[Enclosure]]) -> None:
+    inf, nan = math.inf, math.nan
+    x = torch.tensor(
+        [[1, 2, 3], [-inf, 2, 3], [-inf, -inf, -inf], [inf, 2, 3], [inf, -inf, 3], [nan, 2, 3], [0, inf, 3], [0, 2, 3]],
+        dtype=torch.float64,
+    )
+    y = torch.tensor([[1.0, 0.0], [0.0, -1.0], [2.0, 3.0]], dtype=torch.float64)
+    function = torch.mm if name == "mm" else lambda x, y: getattr(torch, name)(x, -1)
+    graph = trace(lambda x, y: (function(x, y),), x, y)
+    (found,), (expected,) = read(graph, [x, y]), graph(x, y)
+    assert (found.error(expected).abs() <= 1e-14 * (1 + expected.abs().nan_to_num())).all(), (found.high, expected)
+
+
+def test_masked_entries_are_exactly_zero_and_empty_rows_are_minus_infinity() -> None:
+    def masked(s: Tensor) -> tuple[Tensor, Tensor]:
+        scores = s.masked_fill(torch.tensor([[False, True, False], [True, True, True]]), -math.inf)
+        return torch.softmax(scores[:1], -1), torch.logsumexp(scores, -1)
+
+    s = torch.tensor([[0.1, 0.2, 0.3], [1.0, 2.0, 3.0]], dtype=torch.float64)
+    p, lse = certified.read(trace(masked, s), [s])
+    assert p.high[0, 1] == 0 and p.radius[0, 1] == 0 and lse.high[1] == -math.inf and lse.radius[1] == 0
+
+
+def test_ranges_far_beyond_float64_are_finite_inside() -> None:
+    def log_of_exp(x: Tensor) -> Tensor:
+        return torch.log(torch.exp(x) + torch.exp(x - 1.0))
+
+    x = double(1e5, -1e5)
+    ball = one(log_of_exp, x)
+    expected = x + math.log1p(math.exp(-1))
+    assert not ball.undecided.any() and (ball.error(expected).abs() < 1e-10).all()
+    huge = one(torch.exp, double(1e5))
+    assert huge.high.item() == math.inf and huge.radius.item() == 0, "finite, but beyond float64"
+    tiny = one(torch.exp, double(-1e5))
+    assert tiny.high.item() == 0 and 0 < tiny.radius.item() < 1e-300
+
+
+# Errors of a kernel's tensor.
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_wrong_answers_are_caught_and_right_ones_are_not(dtype: torch.dtype) -> None:
+    x = torch.linspace(0.1, 3.0, 50, dtype=torch.float64)
+    ball = one(lambda x: torch.exp(x) / 3.0, x)
+    right = ball.high.to(dtype)
+    lower, upper = ball.error_bounds(right)
+    ulp = torch.finfo(dtype).eps
+    assert (upper <= 0.5 * ulp * ball.high.abs() * (1 + 1e-6) + 2 * ball.radius).all()
+    wrong = (ball.high * (1 + 4 * ulp)).to(dtype)
+    lower, _ = ball.error_bounds(wrong)
+    assert (lower >= 3 * ulp * ball.high.abs()).all()
+
+
+def test_twice_the_radius_shows() -> None:
+    x = double(0.3, 0.7)
+    ball = one(torch.exp, x, bits=24)  # so wide that float64 can stand beside it
+    assert (ball.radius > 1e-9).all()
+    lower, upper = ball.error_bounds(ball.high)
+    assert (lower == 0).all() and (upper >= ball.radius).all()
+    lower, _ = ball.error_bounds(ball.high + 2 * ball.radius)
+    assert (lower > 0.9 * ball.radius).all()
+    lower, _ = ball.error_bounds(x.exp())
+    assert (lower == 0).all()
+
+
+def test_errors_against_infinities_and_nan() -> None:
+    ball = one(torch.log, double(0.0, 0.0, -1.0, -1.0, 1.0, 2.0))
+    got = double(-math.inf, 5.0, math.nan, 5.0, math.nan, math.inf)
+    assert ball.error(got).abs().tolist() == [0.0, math.inf, 0.0, math.inf, math.inf, math.inf]
+
+
+# What cannot be read.
+
+
+@pytest.mark.parametrize("read", [certified.read, multiprecision.read], ids=["certified", "mpmath"])
+@pytest.mark.parametrize(
+    ("function", "operator"),
+    [
+        (torch.lgamma, "aten.lgamma.default"),
+        (lambda x: torch.linalg.svd(x)[1], "aten._linalg_svd.default"),
+        (lambda x: torch.fft.rfft(x).real, "aten._fft_r2c.default"),
+    ],
+)
+def test_a_missing_operator_is_named_with_the_reading(
+    read: Callable[..., object], function: Callable[[Tensor], Tensor], operator: str
+) -> None:
+    x = torch.rand(3, 3, dtype=torch.float64)
+    graph = trace(lambda x: (function(x),), x)
+    reading = "certified" if read is certified.read else "mpmath"
+    with pytest.raises(UnsupportedOperator, match=f"the {reading} reading has no rule for the operator {operator}"):
+        read(graph, [x])
+
+
+@pytest.mark.parametrize("read", [certified.read, multiprecision.read], ids=["certified", "mpmath"])
+def test_a_graph_that_is_too_large_fails_before_it_begins(read: Callable[..., object]) -> None:
+    a = torch.zeros(300, 300, dtype=torch.float64)
+    graph = trace(lambda a: (a @ a,), a)
+    assert cost(graph) == 2 * 300**3 + 300 * 300
+    with pytest.raises(TooLarge, match=r"5\.4e\+07 operations on single numbers and is limited to 1\.0e\+07"):
+        read(graph, [a], operations=10_000_000)
+
+
+def test_without_flint_the_reason_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert certified.unavailable() is None
+    monkeypatch.setattr(certified, "flint", None)
+    reason = certified.unavailable()
+    assert reason is not None and "python-flint" in reason
+    x = double(1.0)
+    with pytest.raises(certified.Unavailable, match="python-flint"):
+        certified.read(graph_of(torch.exp, Derivative.FORWARD, x), [x])
+
+
+# Constants.
+
+
+def test_constants_of_pytorchs_derivative_formulas_are_exact() -> None:
+    # d/dx 2^x = ln 2 2^x: with ln 2 in float64 the truth would be off by 3e-17 of itself
+    x, t = double(0.0), double(1.0)
+    (ball,) = certified.read(graph_of(torch.exp2, Derivative.JVP, x, t), [x, t])
+    ln2_low = 2.319046813846299e-17  # ln 2 - float64(ln 2)
+    assert ball.high.item() == math.log(2) and abs(ball.low.item() - ln2_low) < 1e-32
+    (ball,) = certified.read(graph_of(torch.erf, Derivative.JVP, x, t), [x, t])
+    assert ball.low.item() != 0
+
+
+def test_casts_inside_a_definition_round_no_truth() -> None:
+    x = double(0.1, 0.2)
+    graph = trace(lambda x: (x.float().exp().to(torch.bfloat16).double(),), x)
+    (ball,), (value,) = certified.read(graph, [x]), float64.read(graph, [x])
+    assert (ball.error(value).abs() <= 2.0**-52 * value).all()
