@@ -357,3 +357,13 @@ def test_the_parser_of_this_typer_raises_what_run_knows() -> None:
     with pytest.raises(Exception, match="nonsense") as caught:
         cli.app(args=["check", "--nonsense"], obj=[], standalone_mode=False)
     assert hasattr(caught.value, "format_message") and not isinstance(caught.value, typer.Exit)
+
+
+def test_every_shipped_law_is_listed_and_explained(run: Run) -> None:
+    code, out, _ = run("list")
+    assert code == 0 and out.startswith("families\n  sdpa(q[B H T D], k[B H M D], v[B H M Dv], *, ")
+    code, explained, _ = run("explain", "*")
+    assert code == 0
+    for name in (line.split()[0] for line in explained.splitlines() if line and not line.startswith(" ")):
+        assert f"\n  {name}\n" in out
+    assert explained.count("  Cannot catch:") == explained.count("  Holds because:") > 25

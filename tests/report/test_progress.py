@@ -1,0 +1,59 @@
+"""Progress: lines where there is no terminal, a bar where there is; neither touches standard output."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from gradoracle.report import progress as module
+from gradoracle.report.progress import Lines, Live, progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_come_now_and_then_and_say_what_is_violated(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines.plan(30)
+    for done in range(1, 31):
+        clock[0] += 1.0
+        lines.case(done, done // 10, "time is up" if done == 25 else "")
+    lines.shrinking("vjp_matches_the_oracle", "case:1")
+    lines.close()
+    assert stream.getvalue().splitlines() == [
+        "gradoracle: 10 of 30 cases, 1 violated law",
+        "gradoracle: 20 of 30 cases, 2 violated laws",
+        "gradoracle: 25 of 30 cases, 2 violated laws, time is up",
+        "gradoracle: looking for a smaller case that violates vjp_matches_the_oracle",
+    ]
+
+
+def test_a_terminal_gets_a_bar_on_standard_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    bar = progress()
+    assert isinstance(bar, Live)
+    bar.case(0, 0, "")  # before a plan there is nothing to show
+    bar.plan(9)
+    bar.plan(4)
+    bar.case(2, 1, "")
+    bar.shrinking("vjp_[matches]", "case:1")
+    bar.close()
+    bar.close()
+    assert "2/4" in stream.getvalue() and "shrinking a case of vjp_[matches]" in stream.getvalue()
+    assert capsys.readouterr().out == ""
+
+
+def test_elsewhere_there_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert isinstance(progress(), Lines)
