@@ -1,0 +1,29 @@
+"""Options and profiles of this repository's own pytest runs; ``gradoracle.testcase`` needs none of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from gradoracle import device
+from gradoracle.testing import PROFILES
+
+for _name, _examples in PROFILES.items():
+    settings.register_profile(
+        _name, max_examples=_examples, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+settings.load_profile("dev")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Which laws are checked on what, and how long."""
+    group = parser.getgroup("gradoracle")
+    group.addoption("--device", default="auto", choices=device.ASKED, help="where kernels run (default: auto)")
+    group.addoption("--family", default="*", metavar="GLOB", help="only families whose name matches")
+    group.addoption(
+        "--examples",
+        type=int,
+        default=0,
+        metavar="N",
+        help=f"cases a dtype; default from --hypothesis-profile: {', '.join(f'{n} {k}' for k, n in PROFILES.items())}",
+    )
