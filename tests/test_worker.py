@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gradoracle import process
 from gradoracle.worker import Result, StartupError, Workers
 
 HERE = str(Path(__file__).parent)
@@ -210,6 +211,33 @@ def test_what_a_dead_kernel_had_started_dies_with_it(pool: Callable[..., Workers
     marker = tmp_path / "pid"
     assert one(pool(), "grandchild", str(marker)).crash is not None
     assert gone(int(marker.read_text()))
+
+
+def test_a_death_is_seen_though_a_fork_holds_the_socket_open(pool: Callable[..., Workers]) -> None:
+    died, after = pool().run([("fork", None), ("echo", "after")])
+    assert died.crash is not None and died.crash.how == "exited with code 7" and after.value == "after"
+
+
+def test_a_kernel_that_prints_without_end_fills_no_disk(
+    pool: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[tuple[int, int]] = []
+    cut = process.Process.cut_output
+
+    def size(child: process.Process) -> int:
+        return os.fstat(child._output.fileno()).st_size
+
+    def measured(child: process.Process) -> None:
+        before = size(child)
+        cut(child)
+        sizes.append((before, size(child)))
+
+    monkeypatch.setattr(process, "_OUTPUT_LIMIT", 1 << 20)
+    monkeypatch.setattr(process.Process, "cut_output", measured)
+    crash = one(pool(), "print without end").crash
+    assert crash is not None and crash.output.endswith("the end") and len(crash.output) <= 4000
+    full = [(before, after) for before, after in sizes if before > 1 << 20]
+    assert full and all(after < before for before, after in full)
 
 
 @pytest.mark.parametrize("kind", ["echo", "fault", "raise in kernel", "sys.exit", "poisoned"])

@@ -78,6 +78,16 @@ def start(setup: object) -> Work:
             os.write(2, b"written to descriptor 2\n")
             print("printed", flush=True)
             os._exit(5)
+        elif kind == "fork":
+            if os.fork() == 0:
+                time.sleep(1000)  # keeps the inherited end of the socket open
+            os._exit(7)
+        elif kind == "print without end":
+            until = time.monotonic() + 2.0
+            while time.monotonic() < until:
+                os.write(1, b"x" * 65536)
+            os.write(1, b"the end")
+            os._exit(8)
         elif kind == "grandchild":
             marker = subprocess.Popen(["sleep", "1000"])
             with open(str(argument), "w") as file:
