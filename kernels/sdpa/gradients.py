@@ -12,7 +12,7 @@ from .launch import launch, unspecialised
 from .tiles import columns_within, first_query, offsets, output_plane, plane, probabilities, statistics, visible_keys
 
 
-@triton.jit(do_not_specialize=unspecialised("q", "k", "v", "g", rows=("m", "l")))
+@triton.jit(**unspecialised("q", "k", "v", "g", rows=("m", "l"), contiguous=("z", "dq")))
 def query_kernel(
     q, k, v, g, m, l,
     z, dq,
@@ -75,7 +75,7 @@ def query_kernel(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=unspecialised("q", "k", "v", "g", rows=("m", "l")))
+@triton.jit(**unspecialised("q", "k", "v", "g", rows=("m", "l"), contiguous=("z", "dk", "dv")))
 def key_kernel(
     q, k, v, g, m, l,
     z, dk, dv,

@@ -18,7 +18,9 @@ from .launch import launch, unspecialised
 from .tiles import columns_within, first_query, offsets, output_plane, plane, probabilities, statistics, visible_keys
 
 
-@triton.jit(do_not_specialize=unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l")))
+@triton.jit(
+    **unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=("z", "r", "z_tangent", "hq"))
+)
 def query_hvp_kernel(
     q, k, v, g, tq, tk, tv, m, l,
     z, r, z_tangent, hq,
@@ -100,7 +102,11 @@ def query_hvp_kernel(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l")))
+@triton.jit(
+    **unspecialised(
+        "q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=("z", "r", "z_tangent", "hk", "hv")
+    )
+)
 def key_hvp_kernel(
     q, k, v, g, tq, tk, tv, m, l,
     z, r, z_tangent, hk, hv,

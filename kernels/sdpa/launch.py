@@ -17,22 +17,40 @@ from .guardrails import Problem
 SCALARS = ("H", "T", "M", "D", "DV", "causal_offset")
 
 
-def unspecialised(*planes: str, rows: Sequence[str] = ()) -> list[str]:
-    """Name the integer parameters of a kernel that must not each start a compilation of its own.
+def unspecialised(*planes: str, rows: Sequence[str] = (), contiguous: Sequence[str]) -> dict[str, list[str]]:
+    """Return options of triton.jit by which one compiled kernel serves every dim, stride and pointer.
 
-    `planes` are tensors of rank 4, whose strides are called NAME_b, NAME_h, NAME_r, NAME_c (batch, head, row, column);
-    `rows` are tensors of rank 3.
+    Triton would compile anew for each pattern of integers equal to 1 or divisible by 16 and of aligned pointers. Here
+    the constant ALIGNED alone says so, of all tensors at once.
+
+    Args:
+        planes: tensors of rank 4, whose strides are called NAME_b, NAME_h, NAME_r, NAME_c (batch, head, row, column).
+        rows: tensors [B, H, T], whose strides are called NAME_b, NAME_h, NAME_r.
+        contiguous: the other tensors.
     """
     strides = [f"{name}_{axis}" for name in planes for axis in "bhrc"]
-    return [*strides, *(f"{name}_{axis}" for name in rows for axis in "bhr"), *SCALARS]
+    strides += [f"{name}_{axis}" for name in rows for axis in "bhr"]
+    return {
+        "do_not_specialize": [*strides, *SCALARS],
+        "do_not_specialize_on_alignment": [*planes, *rows, *contiguous],
+    }
 
 
 def aligned(problem: Problem, planes: Sequence[torch.Tensor]) -> bool:
-    """Say whether rows of every plane are contiguous and start at multiples of 16 elements: then loads are vectors."""
+    """Say whether the rows of every plane are contiguous, multiples of 16 elements long, and start at multiples of 16.
+
+    Pointers are multiples of 16 bytes, strides of 16 elements: then loads and stores are vectors. Outputs are new, so
+    that PyTorch's allocator aligns them.
+    """
     return (
         problem.features % 16 == 0
         and problem.value_features % 16 == 0
-        and all(tensor.stride(3) == 1 and all(stride % 16 == 0 for stride in tensor.stride()[:3]) for tensor in planes)
+        and all(
+            tensor.data_ptr() % 16 == 0
+            and tensor.stride(3) == 1
+            and all(stride % 16 == 0 for stride in tensor.stride()[:3])
+            for tensor in planes
+        )
     )
 
 
@@ -85,7 +103,7 @@ def launch(
                 WIDTH=width,
                 ALIGNED=aligned(problem, planes),
                 ACCUMULATE=tl.float64 if problem.dtype == torch.float64 else tl.float32,
-                PRECISION=problem.precision,
+                PRECISION=problem.precision if problem.dtype == torch.float32 else "ieee",
                 num_warps=blocks.num_warps,
                 num_stages=blocks.num_stages,
                 **flags,

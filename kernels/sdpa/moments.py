@@ -20,7 +20,7 @@ from .launch import launch, unspecialised
 from .tiles import columns_within, offsets, plane, probabilities, statistics, visible_keys
 
 
-@triton.jit(do_not_specialize=unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l")))
+@triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=("z", "r", "z_tangent")))
 def moments_kernel(
     q, k, v, g, tq, tk, tv, m, l,
     z, r, z_tangent,

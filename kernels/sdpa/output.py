@@ -11,7 +11,7 @@ from .launch import launch, unspecialised
 from .tiles import columns_within, offsets, output_plane, plane, reciprocal, visible_keys
 
 
-@triton.jit(do_not_specialize=unspecialised("q", "k", "v"))
+@triton.jit(**unspecialised("q", "k", "v", contiguous=("o", "m", "l")))
 def forward_kernel(
     q, k, v,
     o, m, l,

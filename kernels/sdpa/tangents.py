@@ -12,7 +12,7 @@ from .launch import launch, unspecialised
 from .tiles import columns_within, offsets, output_plane, plane, probabilities, statistics, visible_keys
 
 
-@triton.jit(do_not_specialize=unspecialised("q", "k", "v", "tq", "tk", "tv", rows=("m", "l")))
+@triton.jit(**unspecialised("q", "k", "v", "tq", "tk", "tv", rows=("m", "l"), contiguous=("r", "o", "to")))
 def tangent_kernel(
     q, k, v, tq, tk, tv, m, l,
     r, o, to,

@@ -10,21 +10,22 @@ import triton.language as tl
 def plane(tensor, batch, head, batch_stride, head_stride, ALIGNED: tl.constexpr):
     """Return the pointer to element [batch, head, 0, 0]; 64-bit, since a tensor may span more than 2^31 elements.
 
-    ALIGNED promises that every stride but the last, which is 1, is a multiple of 16, so that loads are vectors.
+    ALIGNED promises that every stride but the last, which is 1, is a multiple of 16 elements, and the pointer one of 16
+    bytes, so that loads are vectors.
     """
-    offset = batch.to(tl.int64) * batch_stride + head.to(tl.int64) * head_stride
+    start = tensor + (batch.to(tl.int64) * batch_stride + head.to(tl.int64) * head_stride)
     if ALIGNED:
-        offset = tl.multiple_of(offset, 16)
-    return tensor + offset
+        start = tl.multiple_of(start, 16)
+    return start
 
 
 @triton.jit
 def output_plane(tensor, index, rows, width, ALIGNED: tl.constexpr):
     """Return the pointer to plane `index` (batch * H + head) of a contiguous output [B, H, rows, width]."""
-    offset = index.to(tl.int64) * rows * width
+    start = tensor + index.to(tl.int64) * rows * width
     if ALIGNED:
-        offset = tl.multiple_of(offset, 16)
-    return tensor + offset
+        start = tl.multiple_of(start, 16)
+    return start
 
 
 @triton.jit
