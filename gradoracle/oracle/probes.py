@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from gradoracle.oracle.quantity import Quantity, any_error, is_quantity, values
+from gradoracle.oracle.quantity import Quantity, all_finite, any_error, is_quantity, values
 
 _MASK = (1 << 64) - 1
 # The mean square of a rounding error in units of u |x| is 3 / (8 ln 2) / 3 for significands that are uniform in their
@@ -60,7 +60,8 @@ def rounding_errors(key: Tensor, bits: int, factors: Tensor) -> Tensor:
 
     Where ``key`` is 0 or not finite the error is that of a value of its own, the same for all such elements.
     """
-    key = torch.where((key == 0) | ~key.isfinite(), 1.0, key)
+    if int(key.count_nonzero()) < key.numel() or not all_finite(key):
+        key = torch.where((key == 0) | ~key.isfinite(), 1.0, key)
     scaled = key * factors.view(-1, *[1] * key.dim())
     shifted = scaled * (2.0 ** (53 - bits) + 1)  # Veltkamp's split: the upper ``bits`` bits, to nearest
     return (shifted - (shifted - scaled)).sub_(scaled).div_(scaled).mul_(2.0**bits)

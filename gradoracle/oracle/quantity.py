@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,6 +85,16 @@ def plus(*terms: Tensor | None) -> Tensor | None:
     """The sum of errors of which any may be absent."""
     present = [term for term in terms if term is not None]
     return None if not present else sum(present[1:], present[0])
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether all elements are finite, in one pass (a sum that overflows is taken for one that is not)."""
+    return math.isfinite(float(x.sum()))
+
+
+def where_finite(x: Tensor) -> Tensor | None:
+    """Which elements are finite; None where all are."""
+    return None if all_finite(x) else x.isfinite()
 
 
 def cleared(error: Tensor | None, finite: Tensor | None) -> Tensor | None:

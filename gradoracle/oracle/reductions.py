@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradoracle.oracle import independent, worst
 from gradoracle.oracle.probes import mixed, probed, run_lifted
-from gradoracle.oracle.quantity import Quantity, any_error, cleared, plus, quantities, values
+from gradoracle.oracle.quantity import Quantity, any_error, cleared, plus, quantities, values, where_finite
 from gradoracle.oracle.roundoff import Roundoff
 
 
@@ -23,7 +23,7 @@ def sum_of(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: An
     rest = args[1:]
     scale = value.numel() / max(x.value.numel(), 1) if name == "mean" else 1.0
     summed = lambda e: operator(e, *rest, **kwargs) * scale  # noqa: E731
-    finite = None if bool(value.isfinite().all()) else value.isfinite()
+    finite = where_finite(value)
     variance, floor = (None if e is None else cleared(summed(e), finite) for e in (x.variance, x.floor))
     bound = None if x.worst is None else cleared(operator(x.worst, *rest, **kwargs), finite)
     q = Quantity(value, variance, floor, bound, probed(operator, args, kwargs), place=place)
@@ -53,7 +53,7 @@ def matrix_product(
     first = len(args) - 2
     x, y = (roundoff.operand(q, first + i) if q.is_float else q for i, q in enumerate(args[first:]))
     value = torch.matmul(x.value, y.value)
-    finite = None if bool(value.isfinite().all()) else value.isfinite()
+    finite = where_finite(value)
     variance, floor = (cleared(independent.product(x, y, a), finite) for a in ("variance", "floor"))
     bounded = roundoff.worst or x.worst is not None or y.worst is not None
     bound, largest = worst.product(x, y) if bounded else (None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from gradoracle.contract import (
     representable,
 )
 from gradoracle.oracle.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
-from gradoracle.oracle.quantity import Quantity, plus
+from gradoracle.oracle.quantity import Quantity, plus, where_finite
 
 _KEYED_APART = 0.618  # how the size of a sum's terms enters its key; any number that is not round will do
 _KEY_BITS = 30  # more are not told apart: the float64 contract is probed with magnified units
@@ -100,8 +101,8 @@ class Roundoff:
             shift: what the error is on average (truncation); in addition.
             single: the error is that of one rounding, not of many.
         """
-        if not q.value.isfinite().all():
-            finite = q.value.isfinite()
+        finite = where_finite(q.value)
+        if finite is not None:
             half_width = torch.where(finite, half_width, 0.0)
             bound = None if bound is None else torch.where(finite, bound, 0.0)
             shift = None if shift is None else torch.where(finite, shift, 0.0)
@@ -248,6 +249,8 @@ class Roundoff:
 
         ``may_be``: where a value of 0 may be something else in a kernel; None: only where it is not 0.
         """
+        if not size.numel() or float(size.min()) >= SMALLEST_NORMAL[dtype]:
+            return None
         low = size < SMALLEST_NORMAL[dtype]
         low &= (size > 0) if may_be is None else may_be
         if not low.any():
@@ -264,6 +267,11 @@ class Roundoff:
     def check_overflow(self, q: Quantity, size: Tensor, dtype: str, operand: int | None = None) -> None:
         """Note where a declared intermediate, its budget included, is larger than its format holds."""
         if self.node is None or not self.variances:
+            return
+        largest = float(size.max()) if size.numel() else 0.0
+        if q.variance is not None and size.numel():
+            largest += FAR * math.sqrt(float(q.variance.max()))
+        if largest < LARGEST[dtype] / 2:
             return
         reach = size if q.variance is None else size + FAR * q.variance.sqrt()
         beyond = (reach > LARGEST[dtype] * (1 - 4 * UNIT_ROUNDOFF[dtype])) & size.isfinite()

@@ -15,7 +15,7 @@ from gradoracle.contract import Contract
 from gradoracle.oracle import effects, independent, worst
 from gradoracle.oracle.normalised import log_softmax, softmax
 from gradoracle.oracle.probes import LOG2_E, mixed, probed
-from gradoracle.oracle.quantity import Quantity, any_error, cleared, is_quantity, quantities, values
+from gradoracle.oracle.quantity import Quantity, any_error, cleared, is_quantity, quantities, values, where_finite
 from gradoracle.oracle.reductions import accumulate, extreme, matrix_product, sum_of
 from gradoracle.oracle.roundoff import Roundoff
 from gradoracle.oracle.solve import triangular_solve
@@ -230,7 +230,7 @@ class Walk:
         if not value.is_floating_point():
             return Quantity(value, probes=probed(operator, args, kwargs))
         args = tuple(_as_float(a) if isinstance(a, Quantity) else a for a in args)
-        finite = None if bool(value.isfinite().all()) else value.isfinite()
+        finite = where_finite(value)
         error = [independent.elementwise(name, operator, args, kwargs, value, a) for a in ("variance", "floor")]
         bound = worst.elementwise(name, operator, args, kwargs, value)
         variance, floor, bound = (
