@@ -44,11 +44,8 @@ def prepare(device: str) -> None:
 
 def variables(device: str) -> dict[str, str]:
     """Environment variables of a worker process for kernels on this device."""
-    return {
-        "TRITON_INTERPRET": "1" if device == "cpu" else "0",
-        "OMP_NUM_THREADS": "1",
-        **_keep("CUDA_VISIBLE_DEVICES"),
-    }
+    own = {"TRITON_INTERPRET": "1" if device == "cpu" else "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return own | _keep("CUDA_VISIBLE_DEVICES")
 
 
 def _keep(name: str) -> dict[str, str]:

@@ -99,6 +99,7 @@ def law(
             parts[section] = " ".join(found.group(1).split())
         always = applies or (lambda case, kernel: None)
         because, catches, cannot_catch = (parts[section] for section in _SECTIONS)
-        return Property(name, statement, because, catches, cannot_catch, function, needs, always, one_in, rank, scope, decisive)
+        contract = (name, statement, because, catches, cannot_catch)
+        return Property(*contract, function, needs, always, one_in, rank, scope, decisive)
 
     return build
