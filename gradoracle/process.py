@@ -50,7 +50,11 @@ class Process:
         message = pickle.dumps((entry, setup), pickle.HIGHEST_PROTOCOL)
         self.connection, theirs = Pipe(duplex=True)
         lifeline, self._lifeline = os.pipe()  # closed when this process dies, however it dies
-        self._output: IO[bytes] = tempfile.TemporaryFile(mode="a+b")  # noqa: SIM115
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        flags = fcntl.fcntl(self._output, fcntl.F_GETFL)
+        fcntl.fcntl(
+            self._output, fcntl.F_SETFL, flags | os.O_APPEND
+        )  # so that the child goes on after a cut at its end
         path = [entry for entry in sys.path if isinstance(entry, str)]
         program = (
             f"import sys; sys.path[:] = {path!r}; "

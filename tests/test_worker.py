@@ -113,6 +113,12 @@ def test_what_a_child_prints_stays_off_the_terminal_and_in_the_crash(
     assert capfd.readouterr() == ("", "")
 
 
+def test_what_was_printed_by_earlier_jobs_is_left_out(pool: Callable[..., Workers]) -> None:
+    _, last = pool().run([("say", "before"), ("print", None)])
+    assert last.crash is not None
+    assert last.crash.output.splitlines() == ["written to descriptor 1", "written to descriptor 2", "printed"]
+
+
 def test_a_fault_outside_of_a_kernel_comes_back_as_a_traceback(pool: Callable[..., Workers]) -> None:
     fault, leaving, after = pool().run([("fault", None), ("exit outside", None), ("jobs so far", None)])
     assert fault.crash is None and "ZeroDivisionError: a fault of our own" in fault.error

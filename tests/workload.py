@@ -26,6 +26,9 @@ def start(setup: object) -> Work:
         state["jobs"] += 1
         if kind == "echo":
             return argument
+        if kind == "say":
+            print(argument, flush=True)
+            return argument
         if kind == "setup":
             return setup
         if kind == "pid":
