@@ -18,6 +18,7 @@ Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 PRECISIONS = ("ieee", "tf32")
 LARGEST_FEATURES = 128
 LARGEST_ROWS = 2**30
+LARGEST_FLOAT32_TILE = 1024
 
 
 class Problem(NamedTuple):
@@ -104,7 +105,7 @@ def check(
         check_scale(scale, features),
         keys - queries + 1 if causal else keys,
         str(precision),
-        check_blocks(blocks),
+        check_blocks(blocks, q.dtype, str(precision)),
         q.dtype,
         q.device,
     )
@@ -183,8 +184,12 @@ def check_scale(scale: object, features: int) -> float:
     return float(scale)
 
 
-def check_blocks(blocks: object) -> Blocks | None:
-    """Return the blocks as given: rows that are powers of two from 16 to 4096, or None."""
+def check_blocks(blocks: object, dtype: torch.dtype, precision: str) -> Blocks | None:
+    """Return the blocks as given: rows that are powers of two from 16 to 4096, or None.
+
+    On a GPU an IEEE float32 tile has at most LARGEST_FLOAT32_TILE scores: past it a compilation takes minutes and the
+    kernel spills thousands of registers. What else is too large for a GPU, `launch` finds out.
+    """
     if blocks is None:
         return None
     if not isinstance(blocks, Blocks):
@@ -196,6 +201,12 @@ def check_blocks(blocks: object) -> Blocks | None:
         raise ValueError(f"blocks.num_warps is {blocks.num_warps!r}: wanted 1, 2, 4, 8 or 16")
     if not isinstance(blocks.num_stages, int) or not 1 <= blocks.num_stages <= 8:
         raise ValueError(f"blocks.num_stages is {blocks.num_stages!r}: wanted a number of stages from 1 to 8")
+    compiled_ieee = dtype == torch.float32 and precision == "ieee" and not interpreted()
+    if compiled_ieee and blocks.query * blocks.key > LARGEST_FLOAT32_TILE:
+        raise ValueError(
+            f"blocks is {blocks}: wanted blocks.query * blocks.key of at most {LARGEST_FLOAT32_TILE} for float32 "
+            "dots in IEEE precision on a GPU"
+        )
     return blocks
 
 

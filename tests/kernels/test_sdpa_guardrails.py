@@ -8,7 +8,18 @@ import sys
 
 import pytest
 import torch
-from gradoracle.kernels.sdpa import Blocks, backward, forward, hvp, hvp_central_difference, jvp, sdpa, vjp
+from gradoracle.kernels.sdpa import (
+    Blocks,
+    backward,
+    blocks,
+    forward,
+    guardrails,
+    hvp,
+    hvp_central_difference,
+    jvp,
+    sdpa,
+    vjp,
+)
 from sdpa_reference import DEVICE, problem
 
 (Q, K, V), TANGENTS, G = problem((2, 2, 5, 7, 4, 3), torch.float32)
@@ -101,6 +112,19 @@ def test_cotangents_tangents_statistics_and_needs_are_refused_by_name():
             call()
         message = str(caught.value)
         assert message.startswith(words[0] + " ") and all(word in message for word in words), message
+
+
+def test_float32_tiles_that_a_gpu_would_spill_are_refused(monkeypatch):
+    monkeypatch.setattr(guardrails, "interpreted", lambda: False)
+    monkeypatch.setattr(blocks, "interpreted", lambda: False)
+    for name, shipped in blocks.BLOCKS.items():
+        if name in blocks.fitting(torch.float32, 128, 128):
+            assert guardrails.check_blocks(shipped, torch.float32, "ieee") is shipped
+        else:
+            with pytest.raises(ValueError, match=r"blocks is Blocks\(.* at most 1024 for float32"):
+                guardrails.check_blocks(shipped, torch.float32, "ieee")
+        assert guardrails.check_blocks(shipped, torch.float32, "tf32") is shipped
+        assert guardrails.check_blocks(shipped, torch.bfloat16, "ieee") is shipped
 
 
 def run_alone(program: str, **environment: str) -> str:
