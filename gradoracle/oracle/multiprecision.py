@@ -20,7 +20,7 @@ from gradoracle.oracle.enclosure import Expansion
 from gradoracle.oracle.scalars import EQUAL, GREATER, LESS, UNORDERED, Array, Field, interpret
 from gradoracle.oracle.trace import Graph
 
-OPERATIONS = 10_000_000  # about a minute at 40 digits
+OPERATIONS = 40_000_000  # about half a minute at 40 digits
 GUARD = 10  # digits beyond those asked for, against rounding in the graph
 
 

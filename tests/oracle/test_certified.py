@@ -376,3 +376,45 @@ def test_casts_inside_a_definition_round_no_truth() -> None:
     graph = trace(lambda x: (x.float().exp().to(torch.bfloat16).double(),), x)
     (ball,), (value,) = certified.read(graph, [x]), float64.read(graph, [x])
     assert (ball.error(value).abs() <= 2.0**-52 * value).all()
+
+
+# A definition in the linear domain.
+
+
+def log_partition(steps: Tensor, duration: Tensor) -> Tensor:
+    """Log of the sum over the ways to cut 6 positions into pieces of 1..3 of exp(score): one entry of a resolvent."""
+    t = torch.arange(7)
+    k = t[None, :] - t[:, None]
+    edge = steps.cumsum(0)[None, :] - steps.cumsum(0)[:, None] + duration[(k - 1).clamp(0, 2)]
+    weight = torch.where((k >= 1) & (k <= 3), edge, -math.inf).exp()
+    unit = torch.zeros(7, 1, dtype=steps.dtype)
+    unit[6] = 1.0
+    x = torch.linalg.solve_triangular(torch.eye(7, dtype=steps.dtype) - weight, unit, upper=True, unitriangular=True)
+    return x[0, 0].log()
+
+
+def by_enumeration(steps: Tensor, duration: Tensor) -> Tensor:
+    def compositions(n: int) -> list[list[int]]:
+        return [[]] if n == 0 else [[k, *rest] for k in (1, 2, 3) if k <= n for rest in compositions(n - k)]
+
+    cumulative = steps.cumsum(0)
+    scores = [cumulative[6] - cumulative[0] + sum(duration[k - 1] for k in pieces) for pieces in compositions(6)]
+    return torch.logsumexp(torch.stack(scores), 0)
+
+
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_a_resolvent_is_read_with_finite_gradients_where_pieces_are_forbidden(forbidden: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    steps, duration = (torch.randn(n, dtype=torch.float64, generator=generator) for n in (7, 3))
+    if forbidden:
+        duration[1] = -math.inf
+    args = [steps, duration, torch.tensor(1.0, dtype=torch.float64)]
+    balls = certified.read(graph_of(log_partition, Derivative.VJP, *args, primals=2), args)
+    leaves = [x.clone().requires_grad_() for x in args[:2]]
+    total = by_enumeration(*leaves)
+    expected = [total.detach(), *torch.autograd.grad(total, leaves)]
+    for ball, value in zip(balls, expected, strict=True):
+        assert not ball.undecided.any() and ball.high.isfinite().all()
+        assert (ball.error(value.nan_to_num()).abs() < 1e-14).all()
+    if forbidden:
+        assert balls[2].high[1] == 0 and balls[2].radius[1] == 0
