@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from gradoracle.properties.applicability import all_of, every_input_has_a_gradient, may_take_float64, small_enough
 from torch import Tensor
 
-from gradoracle.case import Sample
+from gradoracle.case import Case, Sample
 from gradoracle.contract import PRESETS
 from gradoracle.derivative import Derivative, as_tuple
 from gradoracle.evidence import Evidence
-from gradoracle.finding import Finding
+from gradoracle.finding import Finding, Outcome
+from gradoracle.kernel import Kernel
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.truth import arguments
 from gradoracle.property import law
-from gradoracle.rules import LOCAL_SIGMA, Allowance, exactly, judge
+from gradoracle.rules import LOCAL_SIGMA, WIDEST_SENSITIVITY, Allowance, exactly, judge
 from gradoracle.subject import Refused, Tensors, Unavailable, Wrong
 
-PLACES = (-1.0, -0.5, 0.0, 0.5, 1.0)  # of the interval at which the third derivative is evaluated
+PLACES = (-1.0, 0.0, 1.0)  # of the interval at which the third derivative is evaluated
 TRUNCATION_OVER_ROUNDING = 10.0
 SLOPES = (1.9, 2.1)
 SMALLEST_EXPONENT = -40  # of a step
-STEADY = 0.05  # of the third derivative: moves a slope over two octaves by less than 0.04
+NEGLIGIBLE = 1e-3  # of a standard deviation of the kernel: room for the roundings of float64
+OWN_SLOPE = 0.04  # how far the definition's own order may be from 2 for a gradient to be counted
+SMALLER = 8.0  # how much a step is made smaller where its truncation is not bounded
 
 
 @dataclass(frozen=True)
@@ -51,42 +54,46 @@ def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
     of the definition along the step that was really taken, both ends rounded to the dtype. C is the third derivative of
     the gradient along it over six (a JVP of the JVP of the HVP of the definition, in float64), the largest over the
     interval; floor(h) is the budget of both VJPs over 2h. The step is the power of two at which the two are balanced.
+    It is made smaller until C h^2 bounds what the definition's own difference is off by, which shows that the third
+    derivative has no peak between the places where it is evaluated. Where 16 bits leave an element's limit too wide to
+    decide, the slope of the errors on the truth decides: roundings average out in it, truncations are added up.
     Holds because: (G(x + hd) - G(x - hd)) / 2h = G'(x) d + h^2 G'''(y) d^3 / 6 for some y between the ends (Taylor).
     Catches: statistics frozen or cached at an earlier point, a VJP that is right at one point by chance, a gradient
     of another function near by. vjp_matches_the_oracle sees what is wrong at the point itself.
     Cannot catch: a VJP that is wrong by a constant, whose differences are right; vjp_matches_the_oracle does.
     """
-    step = _balanced_step(evidence)
-    difference = _difference(evidence.sample, step)
+    difference, bounds = _bounded(evidence, _balanced_step(evidence))
+    step, true = difference.step, _hvp(evidence, difference)
     ends = [
         evidence.variant(f"inputs + {step:g} tangents", lambda _: difference.forward),
         evidence.variant(f"inputs - {step:g} tangents", lambda _: difference.backward),
     ]
-    true, bounds = _hvp(evidence, difference), _truncation(evidence, difference)
     up, down = (end.tensors(Derivative.VJP) for end in ends)
     for (name, hvp), bound in zip(true.items(), bounds, strict=True):
         first, second = (end.allowance(Derivative.VJP, name) for end in ends)
         allowance = _of_difference(first, second, bound, step, evidence.continuous)
+        got, shown = _quotient(up[name], down[name], step), f"difference of {name}"
         # only the local rule: the truncation inside the limit is no rounding, and has no null for bias or spread
-        found = judge(
-            f"difference of {name}",
-            _quotient(up[name], down[name], step),
-            hvp,
-            allowance,
-            continuous=False,
-            axes=evidence.axes(name),
-        )
-        yield replace(found, rule="local") if evidence.continuous and found.rule == "worst case" else found
+        found = judge(shown, got, hvp, allowance, continuous=False, axes=evidence.axes(name))
+        if evidence.continuous and found.rule == "worst case":
+            found = replace(found, rule="local")
+        too_wide = found.outcome is Outcome.NOT_CHECKED and found.sensitivity is not None
+        yield _slope(found, got, hvp, allowance) if too_wide and evidence.continuous else found
 
 
-@law(applies=all_of(small_enough, every_input_has_a_gradient, may_take_float64), one_in=5)
+def _of_float32(case: Case, kernel: Kernel) -> str | None:
+    """One dtype's cases are enough for what is done in float64 anyway."""
+    return None if case.dtype in ("float32", "float64") else "done in float64, on the cases of float32"
+
+
+@law(applies=all_of(_of_float32, small_enough, every_input_has_a_gradient, may_take_float64), one_in=5)
 def hvp_finite_difference_convergence_is_of_second_order(evidence: Evidence) -> Iterator[Finding]:
     """HVP finite-difference convergence in float64: where truncation exceeds ten times rounding, its order is 2.
 
     The sample is taken in float64, at three steps h, 2h and 4h, h being the smallest power of two at which the
     truncation of every gradient counted is ten times its rounding; log error against log h has a slope in [1.9, 2.1].
-    Holds because: the error of a central difference is h^2 G'''/6 plus terms in h^4, which are small where the
-    third derivative hardly varies over the interval, as the definition tells.
+    Holds because: the error of a central difference is h^2 G'''/6 plus terms in h^4. That these are small at such h
+    is seen on the definition, whose own differences must have the order 2 for a gradient to be counted.
     Catches: a backward that is not the gradient of a smooth function near the point: statistics kept from another
     point, single precision inside a float64 kernel, an approximation by pieces; what is below the budgets of narrower
     dtypes. vjp_matches_the_oracle sees most of it on float64 cases.
@@ -104,19 +111,15 @@ def hvp_finite_difference_convergence_is_of_second_order(evidence: Evidence) -> 
     names = evidence.names(Derivative.VJP)
     steps = {name: _resolving_step(budgets[name], bend) for name, bend in zip(names, third, strict=True)}
     smallest = max((step for step in steps.values() if step is not None), default=1.0)
-    steady = _steady(evidence, wide.sample, 4 * smallest)
-    usable = [name for name, step in steps.items() if step is not None and name in steady]
+    differences = [_difference(wide.sample, factor * smallest) for factor in (1, 2, 4)]
+    own = _errors(evidence, differences, lambda sample: _gradients(evidence, sample))
+    usable = [n for n, step in steps.items() if step is not None and abs(_order(own[n]) - 2) < OWN_SLOPE]
     if not usable:
         raise Unavailable("at no small step does truncation exceed ten times rounding")
-    errors: dict[str, list[float]] = {name: [] for name in usable}
-    for step in (smallest, 2 * smallest, 4 * smallest):
-        difference = _difference(wide.sample, step)
-        ends = [evidence.subject.vjp(end, evidence.blocks)[0] for end in (difference.forward, difference.backward)]
-        true = _hvp(evidence, difference)
-        for name, found in errors.items():
-            found.append(float((_quotient(ends[0][name], ends[1][name], step) - true[name]).norm()))
-    for name, found in errors.items():
-        slope = (math.log2(found[2]) - math.log2(found[0])) / 2 if min(found) > 0 else math.nan
+    errors = _errors(evidence, differences, lambda sample: evidence.subject.vjp(sample, evidence.blocks)[0])
+    for name in usable:
+        found = errors[name]
+        slope = _order(found)
         wrong = not SLOPES[0] <= slope <= SLOPES[1]
         shown = ", ".join(f"{error:.3g}" for error in found)
         wanted = f"wanted {SLOPES[0]} to {SLOPES[1]}"
@@ -238,13 +241,74 @@ def _resolving_step(budget: Budget, bend: Tensor) -> float | None:
     return 2.0**exponent if exponent <= 0 else None
 
 
-def _steady(evidence: Evidence, sample: Sample, step: float) -> set[str]:
-    """The gradients whose third derivative varies by less than ``STEADY`` over the interval of a step: terms in h^4."""
-    scaled = {name: step * t.to(torch.float64) for name, t in sample.tangents.items()}
-    low, middle, high = (_third_derivative(evidence, arguments_of(sample), scaled, s) for s in (-1.0, 0.0, 1.0))
+def _bounded(evidence: Evidence, step: float) -> tuple[Difference, list[Tensor]]:
+    """The largest step from ``step`` down at which C h^2 bounds the truncation of the definition's own difference."""
+    for _ in range(4):
+        difference = _difference(evidence.sample, step)
+        bounds, true = _truncation(evidence, difference), _hvp(evidence, difference)
+        up, down = (_gradients(evidence, end) for end in (difference.forward, difference.backward))
+        fits = []
+        for (name, hvp), bound in zip(true.items(), bounds, strict=True):
+            floor = evidence.allowance(Derivative.VJP, name).sigma / step
+            off = (_quotient(up[name], down[name], step) - hvp).abs()
+            fits.append(bool((off <= bound + NEGLIGIBLE * floor).all()))
+        if all(fits):
+            return difference, bounds
+        step /= SMALLER
+    raise Unavailable("the third derivative has peaks at every step that rounding leaves room for")
+
+
+def _gradients(evidence: Evidence, sample: Sample) -> Tensors:
+    """The definition's gradients at a sample, in float64."""
+    found = evidence.oracle.graph(sample, Derivative.VJP)(*arguments(evidence.oracle.family, sample, Derivative.VJP))
     names = evidence.names(Derivative.VJP)
-    parts = zip(names, low, middle, high, strict=True)
-    return {name for name, a, b, c in parts if max(_rms(a - b), _rms(c - b)) <= STEADY * _rms(b)}
+    return dict(zip(names, found[-len(names) :], strict=True))
+
+
+def _errors(
+    evidence: Evidence, differences: Sequence[Difference], gradients: Callable[[Sample], Tensors]
+) -> dict[str, list[float]]:
+    """The norm of each gradient's difference quotient less the definition's HVP, for each of some steps."""
+    errors: dict[str, list[float]] = {name: [] for name in evidence.names(Derivative.VJP)}
+    for difference in differences:
+        up, down, true = gradients(difference.forward), gradients(difference.backward), _hvp(evidence, difference)
+        for name, found in errors.items():
+            found.append(float((_quotient(up[name], down[name], difference.step) - true[name]).norm()))
+    return errors
+
+
+def _order(errors: Sequence[float]) -> float:
+    """The slope of log error over two doublings of the step; NaN where an error is 0 or no number."""
+    first, last = errors[0], errors[-1]
+    return (math.log2(last) - math.log2(first)) / 2 if 0 < first < math.inf and 0 < last < math.inf else math.nan
+
+
+def _slope(found: Finding, got: Tensor, truth: Tensor, allowance: Allowance) -> Finding:
+    """Rule 2 on a difference: the slope of its errors on the truth, with all truncations of one sign added.
+
+    Weights are 1/sigma^2. The rounding part of the limit is the larger of what the probes show and of independence.
+    """
+    assert allowance.radius is not None
+    own = (allowance.sigma > 0) & got.isfinite() & truth.isfinite()
+    if allowance.overflow is not None:
+        own &= ~allowance.overflow
+    sigma, true = allowance.sigma[own], truth[own]
+    weight = true / sigma.square()
+    bottom = float((weight * true).sum())
+    if not bottom > 0:
+        return found
+    nulls = (allowance.errors[:, own] * weight).sum(1) / bottom
+    rounding = LOCAL_SIGMA * max(float(nulls.square().mean().sqrt()), bottom**-0.5)
+    limit = rounding + float((weight.abs() * allowance.radius[own]).sum()) / bottom
+    if limit > WIDEST_SENSITIVITY:
+        return found
+    slope = float((weight * (got[own] - true)).sum()) / bottom
+    ratio = abs(slope) / limit
+    outcome = Outcome.VIOLATED if ratio > 1 else Outcome.HOLDS
+    message = f"is {slope:+.2e} of the truth too large throughout; truncation and rounding explain {limit:.1e}"
+    return replace(
+        found, outcome=outcome, rule="bias", error=ratio, sensitivity=limit, message=message if ratio > 1 else ""
+    )
 
 
 def _of_difference(one: Allowance, other: Allowance, bound: Tensor, step: float, continuous: bool) -> Allowance:
@@ -259,7 +323,8 @@ def _of_difference(one: Allowance, other: Allowance, bound: Tensor, step: float,
     overflow = one.overflow
     if other.overflow is not None:
         overflow = other.overflow if overflow is None else overflow | other.overflow
-    return Allowance(sigma, one.errors, worst, floor, overflow, radius=bound)
+    errors = (one.errors - other.errors) / (2 * step)
+    return Allowance(sigma, errors, worst, floor, overflow, radius=bound)
 
 
 def _quotient(up: Tensor, down: Tensor, step: float) -> Tensor:
