@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -54,8 +55,8 @@ def cases(
     """A strategy of the cases that family and kernel allow.
 
     Sizes favour 1, 2, powers of two and one either side, primes and block edges, and are small in the mean. One case
-    in three is drawn towards a situation (a recipe, a layout, a large dim...). Shrinks towards small dims, the first
-    dtype, default options, normal and contiguous tensors, seed 0.
+    in three is drawn towards a situation (a recipe, a layout, a tail...); dims above 100 000 are left to ``stream``.
+    Shrinks towards small dims, the first dtype, default options, normal and contiguous tensors, seed 0.
 
     Args:
         family: gives dims, dtypes, options, joint recipes.
@@ -67,7 +68,7 @@ def cases(
         ValueError: a dim is unknown or its sizes are empty, or no dtype is supported.
     """
     within = domain(family, kernel, dtypes=dtypes, dims=dims)
-    return focused(within, focuses(within), often=3)
+    return focused(within, [focus for focus in focuses(within) if not focus.large], often=3)
 
 
 def focused(within: Domain, towards: Sequence[Focus], *, often: int = 1) -> st.SearchStrategy[Case]:
@@ -90,33 +91,40 @@ def plainest(within: Domain) -> Case:
 
 
 def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
-    """One case by choices from sequences, of which the first is the plainest."""
-    if focus.large:  # the choices of an ordinary case come first, so that Hypothesis can shrink to it
-        return _enlarged(draw_case(choose, within, _NO_FOCUS), within, focus.large, choose(within.large(focus.large)))
-    dims = _dims(choose, within, focus)
-    dtype = focus.dtype or choose(within.dtypes)
-    defaults = {spec.name: spec.default for spec in within.signature.options}
-    options = {n: focus.options[n] if n in focus.options else choose(values) for n, values in within.options.items()}
-    names = _present(choose, within, focus)
-    texts = _recipes(choose, within, focus, names)
-    places = _layouts(choose, within, focus, names, dims)
-    draws = {}
-    for name in names:
-        plain = Draw("index" if name in within.integers else "normal")
-        found = Draw(texts[name] or plain.recipe, places[name])
-        if found != plain or name in within.optional:
-            draws[name] = found
+    """One case by choices from sequences, of which the first is the plainest.
+
+    A focus changes a case that was drawn without it, so that Hypothesis can drop it and keep the rest.
+    """
+    dims = _dims(choose, within)
+    dtype = choose(within.dtypes)
+    options = {name: choose(values) for name, values in within.options.items()}
+    names = _present(choose, within)
+    texts = _recipes(choose, within, names)
+    places = _layouts(choose, names)
+    draws = {name: Draw(texts[name], places[name]) for name in names}
     if choose((False,) * 9 + (True,)):
         draws |= _tangents(choose, within, names)
-    blocks = focus.blocks or choose(("auto", *within.kernel.blocks))
+    blocks = choose(("auto", *within.kernel.blocks))
+    seed = 100 * choose(_HUNDRED) + choose(_HUNDRED)
+    if focus.large:
+        dims, draws, blocks = _enlarged(choose, within, dims, focus.large), {}, "auto"
+        options = {name: values[0] for name, values in within.options.items()}
+    elif focus.situation:
+        dims = _focused_dims(choose, within, dims, focus)
+        draws = _focused_draws(choose, within, dims, draws, focus)
+        dtype, blocks, options = focus.dtype or dtype, focus.blocks or blocks, options | dict(focus.options)
+    for name, draw in draws.items():
+        if not _fits(within, name, draw.layout, dims):
+            draws[name] = replace(draw, layout="contiguous")
+    defaults = {spec.name: spec.default for spec in within.signature.options}
     return Case(
         within.family.name,
         dims,
         dtype,
         {name: value for name, value in options.items() if value != defaults[name]},
-        draws,
+        {name: draw for name, draw in draws.items() if draw != _plain(within, name) or name in within.optional},
         "" if blocks == "auto" else blocks,
-        100 * choose(_HUNDRED) + choose(_HUNDRED),
+        seed,
     )
 
 
@@ -139,23 +147,30 @@ def _index(count: int) -> st.SearchStrategy[int]:
     return st.integers(0, count - 1)
 
 
-def _dims(choose: Choose[Any], within: Domain, focus: Focus) -> dict[str, int]:
+def _plain(within: Domain, name: str) -> Draw:
+    """How a tensor is drawn that a case does not name."""
+    return Draw("index") if name in within.integers else Draw()
+
+
+def _dims(choose: Choose[Any], within: Domain) -> dict[str, int]:
     """Sizes of every dim: favoured ones, sometimes equal in pairs, clamped to what an ordinary case may cost."""
-    dims = {}
-    for dim in within.signature.dims:
-        dims[dim] = choose(focus.sizes.get(dim) or within.favoured(dim))
-    fixed = set(focus.sizes)
+    dims = {dim: choose(within.favoured(dim)) for dim in within.signature.dims}
     for a, b in within.pairs:
-        if choose(_RELATIONS) == "equal" and b not in fixed and dims[a] in within.sizes[b]:
+        if choose(_RELATIONS) == "equal" and dims[a] in within.sizes[b]:
             dims[b] = dims[a]
+    return _clamped(within, dims, set())
+
+
+def _focused_dims(choose: Choose[Any], within: Domain, dims: dict[str, int], focus: Focus) -> dict[str, int]:
+    """The sizes with those that a focus asks for."""
+    dims = dims | {dim: choose(fitting) for dim, fitting in focus.sizes.items()}
     if focus.less:
         low, high = focus.less
         if dims[low] >= dims[high]:
             dims[low], dims[high] = dims[high], dims[low]
         if dims[low] >= dims[high] or any(dims[dim] not in within.sizes[dim] for dim in focus.less):
             dims[low], dims[high] = within.favoured(low)[0], within.favoured(high)[-1]
-        fixed |= {low, high}
-    return _clamped(within, dims, fixed)
+    return _clamped(within, dims, {*focus.sizes, *(focus.less or ())})
 
 
 def _clamped(within: Domain, dims: dict[str, int], fixed: set[str]) -> dict[str, int]:
@@ -176,37 +191,31 @@ def _clamped(within: Domain, dims: dict[str, int], fixed: set[str]) -> dict[str,
         dims[dim] = smaller[-1] if smaller else within.favoured(dim)[0]
 
 
-def _enlarged(case: Case, within: Domain, large: str, size: int) -> Case:
-    """A plain case with one large dim; batch dims 1, other lengths at most 64, features at most 8, if allowed."""
-    dims = {}
-    for dim, drawn in case.dims.items():
+def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], large: str) -> dict[str, int]:
+    """One large dim; batch dims 1, other lengths at most 64, features at most 8, if allowed."""
+    small = {}
+    for dim, drawn in dims.items():
         most = 1 if dim in within.batch else _SHORT if dim in within.rows else _NARROW
         fitting = [other for other in within.favoured(dim) if other <= min(most, drawn)]
-        dims[dim] = fitting[-1] if fitting else within.favoured(dim)[0]
-    options = {name: values[0] for name, values in within.options.items()}
-    defaults = {spec.name: spec.default for spec in within.signature.options}
-    kept = {name: value for name, value in options.items() if value != defaults[name]}
-    return Case(case.family, {**dims, large: size}, case.dtype, kept, seed=case.seed)
+        small[dim] = fitting[-1] if fitting else within.favoured(dim)[0]
+    return {**small, large: choose(within.large(large))}
 
 
-def _present(choose: Choose[Any], within: Domain, focus: Focus) -> list[str]:
+def _present(choose: Choose[Any], within: Domain) -> list[str]:
     """The tensors that a case draws, by the name of the draw; optional inputs are absent, or present."""
+    absent = {name for name in within.optional if not choose((False, True))}
     names = [spec.name for spec in within.signature.inputs]
-    for name in within.optional:
-        forced = focus.given is not None and focus.given[0] == name
-        if not (focus.given[1] if forced and focus.given else choose((False, True))):
-            names.remove(name)
-    return [*names, *(name for name in within.floats if name not in {s.name for s in within.signature.inputs})]
+    return [name for name in dict.fromkeys((*names, *within.floats)) if name not in absent]
 
 
-def _recipes(choose: Choose[Any], within: Domain, focus: Focus, names: list[str]) -> dict[str, str]:
-    """The recipe of each tensor; "" is the default."""
+def _recipes(choose: Choose[Any], within: Domain, names: list[str]) -> dict[str, str]:
+    """The recipe of each tensor."""
     floats = [name for name in names if name in within.floats]
-    texts = dict.fromkeys(names, "")
+    texts = {name: _plain(within, name).recipe for name in names}
     for name in names:
         if name in within.integers:
             texts[name] = choose(("index", "index", *recipes.INDEX_RECIPES))
-    mode = choose(_MODES) if focus.recipe is None and not focus.joint else "plain"
+    mode = choose(_MODES)
     joints = [joint for joint in within.family.joint.values() if set(joint) <= set(names)]
     if mode == "joint" and joints:
         texts.update(choose(joints))
@@ -215,37 +224,47 @@ def _recipes(choose: Choose[Any], within: Domain, focus: Focus, names: list[str]
     elif mode in ("scaled", "all special"):
         for name in floats:
             texts[name] = choose(_SCALED if mode == "scaled" else ("normal", *_SPECIAL))
-    if focus.joint:
-        texts.update(within.family.joint[focus.joint])
-    if focus.recipe is not None:
-        text, integer = focus.recipe
-        fitting = [name for name in names if (name in within.integers) is integer]
-        if fitting:
-            texts[choose(fitting)] = text
     return texts
 
 
-def _layouts(
-    choose: Choose[Any], within: Domain, focus: Focus, names: list[str], dims: Mapping[str, int]
-) -> dict[str, str]:
-    """The layout of each tensor, out of those that differ from contiguous at its shape."""
-    shapes = {name: (within.floats | within.integers)[name].shape(dims) for name in names}
-    fitting = {name: [x for x in _OTHER_LAYOUTS if layouts.LAYOUTS[x].fits(shape)] for name, shape in shapes.items()}
+def _layouts(choose: Choose[Any], names: list[str]) -> dict[str, str]:
+    """The layout of each tensor."""
     places = dict.fromkeys(names, "contiguous")
-    mode = choose(_LAYOUT_MODES) if focus.layout is None else "contiguous"
-    if mode == "one":
-        name = choose(names)
-        places[name] = choose(fitting[name])
-    elif mode == "each":
-        for name in names:
-            places[name] = choose(("contiguous", *fitting[name]))
-    if focus.layout is not None:
-        layout, cotangent = focus.layout
-        inputs = {spec.name for spec in within.signature.inputs}
-        able = [n for n in names if (n not in inputs) is cotangent and layouts.LAYOUTS[layout].fits(shapes[n])]
-        if able:
-            places[choose(able)] = layout
+    mode = choose(_LAYOUT_MODES)
+    for name in [choose(names)] if mode == "one" else names if mode == "each" else []:
+        places[name] = choose(_OTHER_LAYOUTS if mode == "one" else tuple(layouts.LAYOUTS))
     return places
+
+
+def _fits(within: Domain, name: str, layout: str, dims: Mapping[str, int]) -> bool:
+    tensor = within.floats.get(name) or within.integers.get(name)
+    return tensor is None or layouts.LAYOUTS[layout].fits(tensor.shape(dims))
+
+
+def _focused_draws(
+    choose: Choose[Any], within: Domain, dims: Mapping[str, int], draws: dict[str, Draw], focus: Focus
+) -> dict[str, Draw]:
+    """The draws with those that a focus asks for; beside a recipe that it asks for, other tensors are normal."""
+    inputs = {spec.name for spec in within.signature.inputs}
+    if focus.given:
+        name, present = focus.given
+        others = {other: draw for other, draw in draws.items() if other not in (name, tangent_name(name))}
+        draws = others | ({name: draws.get(name, Draw())} if present else {})
+    if focus.recipe or focus.joint:
+        texts = within.family.joint.get(focus.joint, {})
+        if focus.recipe:
+            able = [name for name in draws if name in (within.integers if focus.recipe[1] else within.floats)]
+            texts = {choose(able): focus.recipe[0]} if able else {}
+        plain = {name: _plain(within, name).recipe for name in draws}
+        draws = {name: replace(draw, recipe=texts.get(name, plain[name])) for name, draw in draws.items()}
+    if focus.layout:
+        layout, cotangent = focus.layout
+        known = [name for name in draws if name in within.floats or name in within.integers]
+        able = [name for name in known if (name not in inputs) is cotangent and _fits(within, name, layout, dims)]
+        if able:
+            chosen = choose(able)
+            draws = draws | {chosen: replace(draws[chosen], layout=layout)}
+    return draws
 
 
 def _tangents(choose: Choose[Any], within: Domain, names: list[str]) -> dict[str, Draw]:
