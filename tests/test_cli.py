@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import types
@@ -341,6 +342,26 @@ def test_a_reader_that_has_gone_does_not_change_the_exit_code(tmp_path: Path) ->
     )
     command = f'{sys.executable} -c "{program}" | head -c 1 >/dev/null; exit ${{PIPESTATUS[0]}}'
     assert subprocess.run(["bash", "-c", command], capture_output=True).returncode == 4
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_keeps_what_is_known(how: signal.Signals) -> None:
+    program = (
+        "import os, sys, types;"
+        "sys.path.insert(0, sys.argv[1]);"
+        "import test_cli as t;"
+        "from gradoracle import target;"
+        "target.shipped_names = lambda: ['sdpa', 'lse'];"
+        "fake = t.Check();"
+        "sys.modules['gradoracle.check'] = fake;"
+        "first = fake.check;"
+        f"fake.check = lambda r, p: first(r, p) if r.target == 'sdpa' else os.kill(os.getpid(), {int(how)});"
+        "sys.argv[1:] = ['check', 'sdpa', 'lse'];"
+        "from gradoracle.__main__ import main; main()"
+    )
+    command = [sys.executable, "-c", program, str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 4 and "every checked property holds" in done.stdout, done.stderr
 
 
 def test_help_loads_nothing_heavy() -> None:
