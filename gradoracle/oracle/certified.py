@@ -146,13 +146,6 @@ class Balls(Field):
         whole = x.floor().unique_fmpz()
         return None if whole is None else int(whole)
 
-    def point(self, x: Any) -> float | None:
-        """Of exact balls only."""
-        if not (x.is_finite() and x.is_exact()):
-            return None
-        nearest = float(x)
-        return nearest if math.isfinite(nearest) and arb(nearest) == x else None
-
     def product(self, a: Array, b: Array) -> Array:
         """Arb's matrix product."""
         left = arb_mat(a.shape[0], a.shape[1], a.ravel().tolist())

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import mpmath
@@ -111,11 +112,6 @@ class Multiprecision(Field):
         """The largest integer that is at most x."""
         return int(mp.floor(x))
 
-    def point(self, x: Any) -> float | None:
-        """x where a float64 holds it."""
-        nearest = float(x)
-        return nearest if math.isfinite(nearest) and mpf(nearest) == x else None
-
     def product(self, a: Array, b: Array) -> Array:
         """Sums of products, each rounded once."""
         out = np.empty((a.shape[0], b.shape[1]), dtype=object)
@@ -156,6 +152,57 @@ def read(graph: Graph, args: Sequence[Tensor], *, digits: int = 40, operations: 
     field = Multiprecision(digits)
     with field.context():
         return [_expanded(out) for out in interpret(graph, args, field)]
+
+
+@dataclass(frozen=True)
+class Settled(Expansion):
+    """What two precisions agree on: ``spread`` is how far they are apart (evidence, no proof), ``unsettled`` where that
+    is more than was wanted, ``digits`` the larger of the two."""
+
+    spread: Tensor
+    unsettled: Tensor
+    digits: int
+
+
+def settle(
+    graph: Graph,
+    args: Sequence[Tensor],
+    wanted: Sequence[Tensor],
+    *,
+    digits: int = 40,
+    max_digits: int = 1280,
+    operations: int = OPERATIONS,
+) -> list[Settled]:
+    """Every output, with the digits doubled until two readings in a row differ by at most ``wanted``.
+
+    One reading says nothing of what cancellation took from it; two that agree do, short of a coincidence.
+
+    Args:
+        graph: as for ``read``.
+        args: as for ``read``.
+        wanted: the largest difference, one float64 tensor per output (broadcast to it).
+        digits: of the first reading.
+        max_digits: the most.
+        operations: as for ``read``, whatever the digits.
+
+    Raises:
+        UnsupportedOperator, TooLarge: as ``read``.
+    """
+    before = read(graph, args, digits=digits, operations=operations)
+    while True:
+        digits = min(2 * digits, max_digits)
+        after = read(graph, args, digits=digits, operations=operations)
+        found = [_settled(old, new, limit, digits) for old, new, limit in zip(before, after, wanted, strict=True)]
+        if digits >= max_digits or not any(bool(x.unsettled.any()) for x in found):
+            return found
+        before = after
+
+
+def _settled(old: Expansion, new: Expansion, limit: Tensor, digits: int) -> Settled:
+    same = (old.high == new.high) & (old.low == new.low) | (old.high.isnan() & new.high.isnan())
+    gap = ((new.high - old.high) + (new.low - old.low)).abs() + 2.0**-105 * new.high.abs()
+    spread = torch.where(same, torch.where(new.high.isfinite(), 2.0**-105 * new.high.abs(), 0.0), gap)
+    return Settled(new.high, new.low, spread, ~((spread <= limit) | (spread == 0)), digits)
 
 
 def _expanded(numbers: Array) -> Expansion:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -204,8 +203,10 @@ def integers(reader: Reader, x: Array) -> Tensor:
     Raises:
         Undecided: one of them is not decided at this precision.
     """
-    whole: Callable[[Any], float | None] = reader.field.point
-    points = [whole(_step(reader, a, "trunc")) if reader.field.is_finite(a) else None for a in x.ravel()]
-    if any(point is None for point in points):
+    field = reader.field
+    whole = [
+        field.floor(part) if field.is_finite(part) else None for part in (_step(reader, a, "trunc") for a in x.ravel())
+    ]
+    if None in whole:
         raise Undecided(str(reader.node))
-    return torch.tensor([int(p) for p in points if p is not None], dtype=torch.int64).reshape(x.shape)
+    return torch.tensor(whole, dtype=torch.int64).reshape(x.shape)

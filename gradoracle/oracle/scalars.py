@@ -89,10 +89,6 @@ class Field(ABC):
         """The largest integer that is at most the finite x; None where that is not decided."""
 
     @abstractmethod
-    def point(self, x: Any) -> float | None:
-        """x as a float64 where it is exactly one."""
-
-    @abstractmethod
     def product(self, a: Array, b: Array) -> Array:
         """[n, k] times [k, m], n, k, m >= 1."""
 
@@ -160,10 +156,12 @@ class Field(ABC):
                 return None
             kx = {-3: -2.0, -2: -1.0, -1: -0.5, 0: 0.0, 1: 0.5, 2: 1.0, 3: 2.0}[sum(sides)]
         if ky == 0.0:
-            point, side = self.point(y), self.order(y, self.exact(0.0))
-            if side == UNKNOWN or (point is None and kx < 0):
+            side, low = self.order(y, self.exact(0.0)), self.floor(y)
+            above = UNKNOWN if low is None else self.order(y, self.exact(low))
+            if side == UNKNOWN or (above == UNKNOWN and kx <= 0):
                 return None
-            ky = 0.5 * side if point is None else point
+            # between two integers; an even integer; an odd one
+            ky = side * (0.5 if low is None or above != EQUAL else 2.0 if low % 2 == 0 else 1.0)
         return [kx, ky]
 
     def lift(self, x: Tensor | Truths | float | int | bool) -> Array:

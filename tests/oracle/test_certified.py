@@ -50,6 +50,19 @@ def test_precision_is_raised_until_the_radius_is_wanted() -> None:
     assert torch.equal(value.high, ball.high)
 
 
+def test_mpmath_settles_where_two_precisions_agree() -> None:
+    # 1 - tanh(x)^2 at 300 is 4e^-600 = 1e-260: 50 digits see 0, and so do 90
+    x, t = double(300.0), double(1.0)
+    graph = graph_of(torch.tanh, Derivative.JVP, x, t)
+    (coarse,) = multiprecision.read(graph, [x, t], digits=40)
+    (ball,) = certified.certify(graph, [x, t], [double(1e-280)])
+    assert coarse.high.item() == 0 and ball.high.item() > 0
+    (settled,) = multiprecision.settle(graph, [x, t], [double(1e-280)], digits=160)
+    assert not settled.unsettled.any() and settled.digits == 640 and ball.error(settled.high).abs() <= 1e-276
+    (settled,) = multiprecision.settle(graph, [x, t], [double(1e-280)], digits=160, max_digits=320)
+    assert settled.unsettled.all()
+
+
 def test_elements_still_wider_at_the_last_precision_are_flagged_and_the_others_are_not() -> None:
     def mixed(x: Tensor) -> Tensor:
         return torch.cat([torch.exp(x) + 2.0**400 - 2.0**400, torch.exp(x)])
