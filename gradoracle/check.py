@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,8 @@ from gradoracle.kernel import Kernel
 from gradoracle.request import Progress, Request, Silent
 from gradoracle.strategies import shrink, situations, stream, wanted_situations
 from gradoracle.tally import Key, Tally
-from gradoracle.verdict import Counterexample, Report, Status
+from gradoracle.target import family_for
+from gradoracle.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.worker import Result, StartupError, Workers
 
 CASES_ON_CPU, CASES_ON_CUDA = 126, 2000
@@ -70,7 +71,7 @@ class Run:
         except KeyboardInterrupt:
             self.interrupted = f"interrupted after {self.done} of {self.planned} cases"
         except StartupError as error:
-            raise UsageError(f"no worker process can be started: {error}") from None
+            raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
         if self.done < self.planned and not self.interrupted:
             self.progress.case(self.done, self._violations(), "time is up")
 
@@ -110,7 +111,7 @@ class Run:
             self.request.seed,
             contracts,
             environment.describe(),
-            self.tally.verdicts(counterexamples),
+            self._verdicts(counterexamples),
             self.situations,
             self.wanted,
             self.planned,
@@ -122,6 +123,15 @@ class Run:
         )
         report.notes += [f"inconclusive: {sentence}" for sentence in self._unmet(report)]
         return report
+
+    def _verdicts(self, counterexamples: dict[Key, Counterexample]) -> list[Verdict]:
+        """The tally's verdicts with what their laws say of themselves."""
+        verdicts = self.tally.verdicts(counterexamples)
+        for verdict in verdicts:
+            verdict.statement, verdict.rank = self.laws[verdict.law].statement, self.laws[verdict.law].rank
+            if self.interrupted and "no case of this run applies" in verdict.reasons:
+                verdict.reasons = {"the run was interrupted before": 0}
+        return verdicts
 
     def laws_on(self, kernel: Kernel, case: Case, judged: Collection[str] = ()) -> tuple[str, ...]:
         """The laws that are judged on a case: each on the first that it applies to, and then on its share of cases.
@@ -147,7 +157,7 @@ class Run:
         try:
             return Workers("gradoracle.examine:entry", self.setup, count=count, env=device.variables(self.device))
         except StartupError as error:
-            raise UsageError(f"no worker process can be started: {error}") from None
+            raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
 
     def _until_late(self, jobs: list[Job]) -> Iterator[Job]:
         for job in jobs:
@@ -270,7 +280,8 @@ def check(request: Request, progress: Progress | None = None) -> Report:
         jobs = list(_sharded(_jobs(run), request.shard))
         run.over(jobs)
         report = run.report()
-        _raise_faults(run)
+        if run.faults:
+            raise InternalFault(run.faults, report)
         return report
     finally:
         run.close()
@@ -287,26 +298,27 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
     except ValueError as error:
         raise UsageError(str(error)) from None
     fields.setdefault("device", device or "auto")
-    request = Request(**{"target": target or case.family, **fields})
+    target = target or case.family
+    request = Request(**{"target": target, "family": family_for(target, case.family), **fields})
     run = Run(request, progress or Silent())
     try:
         run.wanted = {}
         for name, kernel in run.kernels.items():
             run.over([Job(name, case, run.laws_on(kernel, case), presets=True)])
         report = run.report()
-        _raise_faults(run)
+        if run.faults:
+            raise InternalFault(run.faults, report)
         return report
     finally:
         run.close()
 
 
 class InternalFault(Exception):
-    """gradoracle itself failed on a case."""
+    """gradoracle itself failed on some cases; ``report`` holds what is known of the others."""
 
-
-def _raise_faults(run: Run) -> None:
-    if run.faults:
-        raise InternalFault(f"{len(run.faults)} cases could not be judged; the first:\n{run.faults[0]}")
+    def __init__(self, faults: Sequence[str], report: Report) -> None:
+        self.report = report
+        super().__init__(f"{len(faults)} cases could not be judged; the first:\n{faults[0]}")
 
 
 def _jobs(run: Run) -> Iterator[Job]:
@@ -322,7 +334,8 @@ def _jobs(run: Run) -> Iterator[Job]:
         except ValueError as error:
             raise UsageError(str(error)) from None
         if request.examples is None and request.seconds is None and request.property == "*":
-            for situation, count in wanted_situations(run.family, kernel, dtypes, examples).items():
+            wanted = wanted_situations(run.family, kernel, dtypes, examples, dims=request.dims or None)
+            for situation, count in wanted.items():
                 run.wanted[situation] = max(run.wanted.get(situation, 0), count)
         judged: dict[str, set[str]] = {dtype: set() for dtype in dtypes}
         for case in cases:

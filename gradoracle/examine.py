@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ import torch
 from gradoracle.case import Case, build
 from gradoracle.contract import contract
 from gradoracle.device import prepare
+from gradoracle.errors import UsageError
 from gradoracle.evidence import Evidence
 from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
@@ -103,8 +105,20 @@ def _with_arguments(kernel: Kernel, family: Family, arguments: Mapping[str, Any]
     own = {spec.name for spec in family.signature.options}
     fixed = {name: (value,) for name, value in arguments.items() if name in own}
     passed = {name: value for name, value in arguments.items() if name not in own}
+    for name in passed:
+        _require_parameter(kernel, name)
     call = functools.partial(kernel.call, **passed) if passed else kernel.call
     return replace(kernel, call=call, options={**kernel.options, **fixed})
+
+
+def _require_parameter(kernel: Kernel, name: str) -> None:
+    """Refuse a keyword that the callable does not have, where its signature can be read."""
+    try:
+        parameters = inspect.signature(kernel.call).parameters
+    except (TypeError, ValueError):
+        return
+    if name not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise UsageError(f"--arg {name}: {kernel.name} takes no such argument; it takes {', '.join(parameters)}")
 
 
 def entry(setup: Setup) -> Callable[[Job, Phase], CaseResult]:

@@ -53,7 +53,7 @@ def judge(
     continuous: bool,
     error: Tensor | None = None,
     scale: Tensor | None = None,
-    largest: float = math.inf,
+    largest: float | None = None,
     axes: Sequence[str] = (),
 ) -> Finding:
     """Judge one tensor by all rules; the first that is broken, in the order exact, local, bias, pooled, is the finding.
@@ -66,9 +66,12 @@ def judge(
         continuous: whether the inputs come from a continuous random recipe (rule 1a) or repeat values (rule 1b).
         error: ``got - truth`` where the caller knows it better than float64 subtraction does.
         scale: what sensitivity is measured against; default ``|truth|``. For a law whose two sides cancel, their size.
-        largest: the largest finite value of the stored dtype; truths beyond it may be infinite in ``got``.
+        largest: the largest finite value of the stored dtype, by default that of ``got``; truths beyond it may be
+            infinite there.
         axes: names of the dims, for the pattern of wrong elements.
     """
+    if largest is None:
+        largest = torch.finfo(got.dtype).max
     got = got.detach().to("cpu", torch.float64)
     signed = got - truth if error is None else error
     compared, exact = _exact(name, got, truth, allowance, largest)

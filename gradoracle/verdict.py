@@ -78,7 +78,7 @@ class Report:
     @property
     def laws_checked(self) -> int:
         """How many distinct laws held or were violated on at least one case."""
-        return len({v.law for v in self.verdicts if v.status in (Status.HOLDS, Status.VIOLATED)})
+        return len({v.law for v in self.verdicts if v.status in (Status.HOLDS, Status.VIOLATED, Status.CRASHED)})
 
     def inconclusive(self) -> list[str]:
         """Reasons why a run without violations is still not green; empty where it is."""

@@ -16,14 +16,14 @@ EVERYTHING = [*ENGINE, *KERNELS, *PROPERTIES, *sorted((ROOT / "tests").rglob("*.
 
 # From the ground up; a module may import from its own floor's earlier names and from any floor below.
 FLOORS = (
-    {"errors", "hashing", "signature", "dims", "contract", "derivative", "finding", "process", "worker"},
+    {"errors", "hashing", "signature", "dims", "contract", "derivative", "finding", "fields", "process", "worker"},
     {"recipes", "layouts", "pattern", "interpreter", "memory", "device"},
     {"case", "verdict", "rules"},
     {"report", "environment", "script", "options"},
     {"kernel", "property", "family"},
     {"oracle"},
     {"relation", "subject", "evidence"},
-    {"request", "situations", "strategies", "target"},
+    {"request", "domain", "drawing", "provider", "shrinking", "situations", "stream", "strategies", "target", "saved"},
     {"examine", "tally"},
     {"check", "bench", "reproduction"},
     {"testing", "cli"},
