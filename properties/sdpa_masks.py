@@ -19,7 +19,7 @@ from gradoracle.property import law
 from gradoracle.rules import Allowance, exactly, judge
 
 FORWARD, VJP = Derivative.FORWARD, Derivative.VJP
-DERIVATIVES = {"o": FORWARD, "dq": VJP, "dk": VJP, "dv": VJP}
+DERIVATIVES = {"o": FORWARD, "dq": VJP}
 
 
 def _has_a_later_query(case: Case, kernel: Kernel) -> str | None:
@@ -28,7 +28,7 @@ def _has_a_later_query(case: Case, kernel: Kernel) -> str | None:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, _has_a_later_query), rank=5)
 def causal_prefix(evidence: Evidence) -> Iterator[Finding]:
-    """The first half of the queries gives the same o and dq whatever comes later, and where nothing comes later.
+    """The first queries give the same o and dq whatever comes later, and where nothing comes later.
 
     Holds because: query i sees keys j <= i + M - T only; others have weight exactly 0. Without the later ones the truth
     is the same. Bits are compared where the kernel claims determinism.
@@ -36,8 +36,9 @@ def causal_prefix(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: keys that are masked and should not be; the_last_query_sees_every_key does.
     """
     queries, keys = evidence.case.dims["T"], evidence.case.dims["M"]
-    rows = (queries + 1) // 2
-    prefix = max(0, rows + keys - queries)  # keys that the first half sees
+    blind = max(0, queries - keys)
+    rows = min(blind + (queries - blind + 1) // 2, queries - 1)
+    prefix = max(0, rows + keys - queries)  # keys that these rows see
 
     def plain(sample: Sample) -> Sample:
         return sample.with_inputs(**{name: tensor.contiguous() for name, tensor in sample.inputs.items()})
@@ -54,7 +55,7 @@ def causal_prefix(evidence: Evidence) -> Iterator[Finding]:
         for name, tensor in changed.items():
             wrong = differ(tensor, same[name]).cpu()
             yield exactly(
-                f"{name}, what comes later negated", wrong, "depends on what comes later", elements=wrong.numel()
+                f"bits of {name}, later negated", wrong, "depends on what comes later", elements=wrong.numel()
             )
     yield from _held_to_rows(evidence, changed, slice(0, rows), "what comes later negated")
     if prefix and supports(evidence.kernel, T=rows, M=prefix):
@@ -80,7 +81,13 @@ def the_last_query_sees_every_key(evidence: Evidence) -> Iterator[Finding]:
     alone = evidence.variant(
         "last query alone: ", lambda s: _cut(s, last, evidence.case.dims["M"]).with_options(causal=False)
     )
-    yield from _held_to_rows(evidence, _rows(alone, slice(0, 1)), last, "alone")
+    for name, derivative in DERIVATIVES.items():
+        yield evidence.relate(
+            f"{name} of the last query and of it alone",
+            lambda whole, alone: whole[:, :, -1:] - alone,
+            [(evidence, derivative, name), (alone, derivative, name)],
+            scale=lambda whole, alone: torch.maximum(whole[:, :, -1:].abs(), alone.abs()),
+        )
 
 
 def _cut(sample: Sample, rows: slice, keys: int) -> Sample:

@@ -210,13 +210,19 @@ def frozen_stats_jvp_vs_autograd_gap(evidence: Evidence) -> Iterator[Finding]:
     yield _judged(part, evidence)
     for finding in evidence.compare(JVP):
         yield replace(finding, tensor=f"centred {finding.tensor}")
-    mean = (scores.p * scores.s_tangent).sum(-1, keepdim=True)  # [B, H, T, 1]
+    visible, factor = scores.visible, scores.scale
+
+    def shift(o: Tensor, q: Tensor, k: Tensor, tq: Tensor, tk: Tensor) -> Tensor:
+        p = softmax(q @ k.transpose(-1, -2) * factor, visible)
+        s_tangent = (tq @ k.transpose(-1, -2) + q @ tk.transpose(-1, -2)) * factor
+        return (p * s_tangent).sum(-1, keepdim=True) * o
+
     yield evidence.relate(
         "jvp.o - frozen jvp.o + rowsum(P S') o",
-        lambda true, frozen, o, mean: true - frozen + mean * o,
+        lambda true, frozen, o, *exact: true - frozen + shift(o, *exact),
         [evidence.part(JVP, "jvp.o"), part, evidence.part(FORWARD, "o")],
-        scale=lambda true, frozen, o, mean: true.abs() + frozen.abs() + (mean * o).abs(),
-        constants=[mean],
+        scale=lambda true, frozen, o, *exact: true.abs() + frozen.abs() + shift(o, *exact).abs(),
+        constants=[scores.q, scores.k, scores.tensor("tangents", "q"), scores.tensor("tangents", "k")],
     )
 
 

@@ -161,14 +161,13 @@ def queries_of_zero_average_the_values(evidence: Evidence) -> Iterator[Finding]:
     variant = evidence.variant("q = 0: ", lambda s: s.with_inputs(q=torch.zeros_like(s.inputs["q"])))
     variant.continuous = False
     scores = Scores(variant.sample)
-    weights = scores.visible / scores.seen.clamp_min(1)[:, None]
-    mean, size = weights.double() @ scores.v, weights.double() @ scores.v.abs()
+    visible, count = scores.visible.double(), scores.seen.clamp_min(1).double()[:, None]
     yield variant.relate(
         "o - mean of v",
-        lambda o, mean, size: o - mean,
+        lambda o, v, visible, count: o - (visible @ v) / count,
         [(variant, FORWARD, "o")],
-        scale=lambda o, mean, size: size,
-        constants=[mean, size],
+        scale=lambda o, v, visible, count: (visible @ v.abs()) / count,
+        constants=[scores.v, visible, count],
     )
     wrong = variant.tensors(VJP)["dk"].cpu() != 0
     overflow = variant.allowance(VJP, "dk").overflow
