@@ -13,10 +13,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from attention import LAWS, judge
+from attention import LAWS, evidence, judge
 from gradoracle.properties import sdpa
 
 from gradoracle.case import parse
+from gradoracle.examine import judge_law
 from gradoracle.kernel import Kernel
 from gradoracle.verdict import Status
 
@@ -34,9 +35,9 @@ CASES = [
 def test_the_shipped_kernel_breaks_no_law_and_each_is_decided() -> None:
     held: set[str] = set()
     for line in CASES:
-        _, _, case = parse(line)
-        laws = [law for law in LAWS.values() if law.applies(case, SHIPPED) is None]
-        found = {law.name: judge(law, line, SHIPPED) for law in laws}
+        own = evidence(line, SHIPPED)
+        laws = [law for law in LAWS.values() if law.applies(own.case, SHIPPED) is None]
+        found = {law.name: judge_law(law, own) for law in laws}
         assert not {name: result for name, result in found.items() if result.status is Status.VIOLATED}
         decided = {name for name, result in found.items() if result.status is Status.HOLDS}
         assert len(decided) >= 15
