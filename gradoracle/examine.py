@@ -20,6 +20,7 @@ from gradoracle.evidence import Evidence
 from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
 from gradoracle.kernel import Kernel
+from gradoracle.oracle.trace import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
 from gradoracle.process import Phase, Poisoned
 from gradoracle.property import Property
@@ -172,6 +173,8 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
     except Unavailable as reason:
         if not any(f.outcome is Outcome.VIOLATED for f in findings):
             return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), str(reason))
+    except UnsupportedOperator as lacking:
+        return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), str(lacking))
     except Wrong as wrong:
         findings.append(wrong.finding)
     except DeviceLost:

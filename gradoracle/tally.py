@@ -13,6 +13,7 @@ from gradoracle.finding import Finding, Outcome
 from gradoracle.rules import pooled
 from gradoracle.verdict import Counterexample, Status, Verdict
 
+DECLARED_MISSING = ("no forward mode", "no double backward")  # a derivative that a kernel need not have
 Key = tuple[str, str, str]  # law, kernel, dtype
 
 
@@ -71,6 +72,10 @@ class Tally:
         for (law, kernel, dtype), count in self._counts.items():
             if law not in self._decisive:
                 continue
+            if set(count.statuses) == {Status.NOT_CHECKED} and not count.left:
+                reason = next(iter(count.reasons))
+                if not reason.startswith(DECLARED_MISSING):
+                    found.append(f"{law} was decided on no {dtype} case of {kernel}: {reason}")
             for tensor, reason in count.left.items():
                 if not count.decided[tensor] and not count.statuses[Status.VIOLATED]:
                     found.append(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {reason}")

@@ -120,7 +120,7 @@ def _held_to_rows(evidence: Evidence, got: Mapping[str, Tensor], rows: slice, la
             true,
             Allowance(**cut),  # type: ignore[arg-type]
             continuous=evidence.continuous,
-            error=error if truth.low is None else error - truth.low[..., rows, :],
+            error=error,
             largest=LARGEST[evidence.case.dtype],
             axes=evidence.axes(name),
         )

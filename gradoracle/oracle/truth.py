@@ -17,7 +17,9 @@ from gradoracle.case import Sample
 from gradoracle.contract import UNIT_ROUNDOFF, Contract
 from gradoracle.derivative import Derivative, as_tuple, program
 from gradoracle.family import Family
-from gradoracle.oracle import rounding
+from gradoracle.oracle import float64, rounding
+from gradoracle.oracle.cost import TooLarge
+from gradoracle.oracle.enclosure import Expansion
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.trace import Graph, trace
 from gradoracle.signature import cotangent_name
@@ -33,21 +35,22 @@ class Unread(Exception):
 
 @dataclass(frozen=True)
 class Truth:
-    """One true tensor: ``value`` + ``low`` unevaluated, known to ``radius``; ``undecided`` elements are not known.
+    """One true tensor: ``value`` (float64, on the CPU), known to ``radius``; ``undecided`` elements are not known.
 
-    All are float64 tensors of the tensor's shape on the CPU; ``low`` and ``undecided`` may be None.
+    ``exact`` holds more digits than ``value`` where the reading has them.
     """
 
     value: Tensor
     radius: Tensor
     reading: str
-    low: Tensor | None = None
+    exact: Expansion | None = None
     undecided: Tensor | None = None
 
     def error(self, got: Tensor) -> Tensor:
-        """``got - truth`` in float64, with the low part where there is one."""
-        signed = got.detach().to("cpu", torch.float64) - self.value
-        return signed if self.low is None else signed - self.low
+        """``got - truth`` in float64, from all the digits that are known."""
+        if self.exact is not None:
+            return self.exact.error(got)
+        return got.detach().to("cpu", torch.float64) - self.value
 
 
 def names(family: Family, derivative: Derivative, sample: Sample) -> tuple[str, ...]:
@@ -74,9 +77,9 @@ def axes(family: Family, name: str) -> tuple[str, ...]:
 class Oracle:
     """The readings of one family's definition; graphs are kept by shape and options."""
 
-    def __init__(self, family: Family, reading: str = "auto", certified_operations: int = 40_000_000) -> None:
+    def __init__(self, family: Family, reading: str = "auto", operations: int = 40_000_000) -> None:
         self.family, self.reading = family, reading
-        self.certified_operations = certified_operations
+        self.operations = operations
         self._graphs: OrderedDict[Any, Graph] = OrderedDict()
 
     def graph(self, sample: Sample, derivative: Derivative, algorithm: str = "definition") -> Graph:
@@ -134,24 +137,23 @@ class Oracle:
         if reading == "auto":
             reading = "certified" if contract.dtype == "float64" else "float64"
         if reading == "float64":
-            values = graph(*args)
             return [
                 Truth(value, _float64_radius(budget, contract), "float64")
-                for value, budget in zip(values, budgets, strict=True)
+                for value, budget in zip(float64.read(graph, args), budgets, strict=True)
             ]
         from gradoracle.oracle import certified, multiprecision  # python-flint and mpmath, only where they are read
 
-        operations = certified.cost(graph)
-        if operations > self.certified_operations:
-            raise Unread(f"the {reading} reading would take {operations:.1e} operations on this case")
-        if reading == "certified":
-            missing = certified.unavailable()
-            if missing:
-                raise Unread(missing)
-            balls = certified.certify(graph, args, [budget.sigma * TRUTH_SHARE for budget in budgets])
-            return [Truth(ball.high, ball.radius, "certified", ball.low, ball.undecided) for ball in balls]
-        numbers = multiprecision.read(graph, args, digits=60)
-        return [Truth(number.high, number.high.abs() * 1e-30, "mpmath", number.low) for number in numbers]
+        wanted = [budget.sigma * TRUTH_SHARE for budget in budgets]
+        try:
+            if reading == "certified":
+                if missing := certified.unavailable():
+                    raise Unread(missing)
+                balls = certified.certify(graph, args, wanted, operations=self.operations)
+                return [Truth(ball.high, ball.radius, reading, ball, ball.undecided) for ball in balls]
+            settled = multiprecision.settle(graph, args, wanted, operations=self.operations)
+            return [Truth(number.high, number.spread, reading, number, number.unsettled) for number in settled]
+        except TooLarge as error:
+            raise Unread(str(error)) from None
 
     def _graph_names(self, sample: Sample, derivative: Derivative) -> tuple[str, ...]:
         own = names(self.family, derivative, sample)
