@@ -50,6 +50,7 @@ class Difference:
 def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
     """HVP finite-difference convergence: central differences of the kernel's VJP obey error <= C h^2 + floor(h).
 
+    Holds because: (G(x + hd) - G(x - hd)) / 2h = G'(x) d + h^2 G'''(y) d^3 / 6 for some y between the ends (Taylor).
     Each VJP is run anew at its perturbed point, so statistics are recomputed there. The error is that against the HVP
     of the definition along the step that was really taken, both ends rounded to the dtype. C is the third derivative of
     the gradient along it over six (a JVP of the JVP of the HVP of the definition, in float64), the largest over the
@@ -57,7 +58,6 @@ def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
     It is made smaller until C h^2 bounds what the definition's own difference is off by, which shows that the third
     derivative has no peak between the places where it is evaluated. Where 16 bits leave an element's limit too wide to
     decide, the slope of the errors on the truth decides: roundings average out in it, truncations are added up.
-    Holds because: (G(x + hd) - G(x - hd)) / 2h = G'(x) d + h^2 G'''(y) d^3 / 6 for some y between the ends (Taylor).
     Catches: statistics frozen or cached at an earlier point, a VJP that is right at one point by chance, a gradient
     of another function near by. vjp_matches_the_oracle sees what is wrong at the point itself.
     Cannot catch: a VJP that is wrong by a constant, whose differences are right; vjp_matches_the_oracle does.
@@ -90,10 +90,10 @@ def _of_float32(case: Case, kernel: Kernel) -> str | None:
 def hvp_finite_difference_convergence_is_of_second_order(evidence: Evidence) -> Iterator[Finding]:
     """HVP finite-difference convergence in float64: where truncation exceeds ten times rounding, its order is 2.
 
-    The sample is taken in float64, at three steps h, 2h and 4h, h being the smallest power of two at which the
-    truncation of every gradient counted is ten times its rounding; log error against log h has a slope in [1.9, 2.1].
-    Holds because: the error of a central difference is h^2 G'''/6 plus terms in h^4. That these are small at such h
-    is seen on the definition, whose own differences must have the order 2 for a gradient to be counted.
+    Holds because: the error of a central difference is h^2 G'''/6 plus terms in h^4. The sample is taken in float64, at
+    three steps h, 2h and 4h, h being the smallest power of two at which the truncation of every gradient counted is ten
+    times its rounding; log error against log h must have a slope in [1.9, 2.1]. That the terms in h^4 are small is seen
+    on the definition, whose own differences must have the order 2 for a gradient to be counted.
     Catches: a backward that is not the gradient of a smooth function near the point: statistics kept from another
     point, single precision inside a float64 kernel, an approximation by pieces; what is below the budgets of narrower
     dtypes. vjp_matches_the_oracle sees most of it on float64 cases.

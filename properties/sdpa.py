@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from gradoracle.kernels import sdpa as kernels
 from gradoracle.kernels.sdpa.blocks import interpreted
+from gradoracle.kernels.sdpa.compilations import compilations
 from gradoracle.properties.sdpa_algorithms import ALGORITHMS
 from gradoracle.properties.sdpa_differences import DIFFERENCES
 from gradoracle.properties.sdpa_laws import IDENTITIES
@@ -99,6 +100,11 @@ def _hvp_central_difference(
     return kernels.hvp_central_difference(*inputs, *cotangents, *tangents, step=step, **options, blocks=blocks)
 
 
+def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
+    """The block configurations that every pass can run on this device."""
+    return kernels.fitting(getattr(torch, dtype), dims["D"], dims["Dv"])
+
+
 FAMILY = sdpa
 KERNELS = (
     Kernel(
@@ -110,11 +116,13 @@ KERNELS = (
         dtypes=("float32", "bfloat16", "float16", *(("float64",) if interpreted() else ())),
         deterministic=True,
         blocks=dict(kernels.BLOCKS),
+        fits=_fits,
         extras={
             "stats": _stats,
             "backward": _backward,
             "jvp_frozen": _jvp_frozen,
             "hvp_central_difference": _hvp_central_difference,
+            "compilations": compilations,
         },
     ),
 )

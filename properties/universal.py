@@ -5,6 +5,7 @@ Laws that read what other laws made the kernel do come last: memory and unchange
 
 from __future__ import annotations
 
+from gradoracle.properties.architectures import shared_memory_fits_each_architecture
 from gradoracle.properties.arguments import bad_arguments_raise_value_error, declared_support_is_accepted
 from gradoracle.properties.batches import (
     batch_and_head_permutation_equivariance,
@@ -75,6 +76,7 @@ UNIVERSAL: tuple[Property, ...] = (
     every_block_configuration_agrees,
     bad_arguments_raise_value_error,
     declared_support_is_accepted,
+    shared_memory_fits_each_architecture,
     non_default_stream_gives_the_same,
     second_device_gives_the_same,
     offsets_past_2_31_give_the_same,

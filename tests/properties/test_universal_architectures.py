@@ -1,0 +1,50 @@
+"""The law of architectures, on a kernel that fits each GPU, on one that fits some, and on one that does not compile."""
+
+from __future__ import annotations
+
+import pytest
+from gradoracle.properties.architectures import shared_memory_fits_each_architecture as law
+from gradoracle.properties.offline import SHARED_MEMORY, Uncompiled, shared_memory
+
+from gradoracle.finding import Outcome
+from gradoracle.verdict import Status
+from tests.properties import compiled
+from tests.properties.toys import CASE, RIGHT, judged, kernel, right
+
+
+def naming(compilations):
+    return kernel(right, extras={"compilations": compilations})
+
+
+def test_a_kernel_that_names_no_compilations_is_not_concerned():
+    assert law.applies(CASE, RIGHT) is not None
+    assert law.applies(CASE, naming(compiled.fitting)) is None
+
+
+def test_tiles_that_fit_hold_and_tiles_that_do_not_are_named_with_the_gpu():
+    assert judged(law, naming(compiled.fitting)).status is Status.HOLDS
+    found = judged(law, naming(compiled.too_large))
+    assert found.status is Status.VIOLATED
+    wrong = {f.tensor: f.message for f in found.findings if f.outcome is Outcome.VIOLATED}
+    assert set(wrong) == {"tile 128 on sm_90", "tile 128 on sm_100", "tile 128 on sm_120"}  # it fits sm_80
+    assert "a program can have 101376" in wrong["tile 128 on sm_120"]
+    assert len(found.findings) == 2 * len(SHARED_MEMORY)
+
+
+def test_what_does_not_compile_is_a_violation_in_words():
+    found = judged(law, naming(compiled.uncompilable))
+    assert found.status is Status.VIOLATED
+    assert all(f.message.startswith("does not compile: ") for f in found.findings)
+
+
+def test_a_dtype_without_compilations_is_not_checked():
+    found = judged(law, naming(compiled.nothing))
+    assert (found.status, found.reason) == (Status.NOT_CHECKED, "the kernel names no compilation for this dtype")
+
+
+def test_a_process_that_fails_says_why():
+    def local(dtype):
+        return []
+
+    with pytest.raises(Uncompiled, match="the process that compiles failed: "):
+        shared_memory(local, "float32")
