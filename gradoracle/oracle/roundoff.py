@@ -18,6 +18,7 @@ from gradoracle.contract import (
     Contract,
     representable,
 )
+from gradoracle.oracle.effects import VIEW, plain_name
 from gradoracle.oracle.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
 from gradoracle.oracle.quantity import Quantity, plus, where_finite
 
@@ -203,6 +204,7 @@ class Roundoff:
         spacing: bool = False,
         may_be_zero: bool | None = None,
         operand: int | None = None,
+        before: float = 1.0,
     ) -> Quantity:
         """``q`` as stored in ``dtype``; nothing where its format holds it exactly.
 
@@ -215,11 +217,12 @@ class Roundoff:
                 where no factor is unknown.
             may_be_zero: whether a value of 0 is 0 in every kernel; None: where ``q`` has no error.
             operand: which argument of the operator it is; None: its result.
+            before: what ``q`` was multiplied by last.
         """
         if not self.contract.rounds or (q.held is not None and UNIT_ROUNDOFF[q.held] >= UNIT_ROUNDOFF[dtype]):
             return q
         size = q.value.abs()
-        self.check_overflow(q, size, dtype, operand)
+        self.check_overflow(q, size, dtype, operand, before)
         unit = UNIT_ROUNDOFF[dtype]
         width = size * unit
         if spacing:
@@ -242,7 +245,8 @@ class Roundoff:
     def operand(self, q: Quantity, position: int) -> Quantity:
         """``q`` as argument ``position`` of a matrix product; all uses of one value share its rounding."""
         place = mixed(q.place, _OPERAND)
-        return self.stored(q, self.contract.operand, place, self.contract.truncate, operand=position)
+        before = multiplied_by(self.node.args[position]) if self.node is not None else 1.0
+        return self.stored(q, self.contract.operand, place, self.contract.truncate, operand=position, before=before)
 
     def underflow(self, q: Quantity, size: Tensor, dtype: str, may_be: Tensor | None = None) -> Low | None:
         """Where ``q`` is below the smallest normal number of ``dtype``; None where it is nowhere.
@@ -264,10 +268,17 @@ class Roundoff:
         bound = largest.clamp_min(spacing / 2) if flush else torch.full_like(size, spacing / 2)
         return Low(low, spacing, flush, torch.where(low, mean_square, 0.0), torch.where(low, bound, 0.0))
 
-    def check_overflow(self, q: Quantity, size: Tensor, dtype: str, operand: int | None = None) -> None:
-        """Note where a declared intermediate, its budget included, is larger than its format holds."""
+    def check_overflow(
+        self, q: Quantity, size: Tensor, dtype: str, operand: int | None = None, before: float = 1.0
+    ) -> None:
+        """Note where a declared intermediate, its budget included, is larger than its format holds.
+
+        A right kernel may multiply by ``before`` after the product instead, so the larger of both is looked at.
+        """
         if self.node is None or not self.variances:
             return
+        if 0 < before < 1:
+            q, size = q.with_(variance=None if q.variance is None else q.variance / before**2), size / before
         largest = float(size.max()) if size.numel() else 0.0
         if q.variance is not None and size.numel():
             largest += FAR * math.sqrt(float(q.variance.max()))
@@ -277,6 +288,22 @@ class Roundoff:
         beyond = (reach > LARGEST[dtype] * (1 - 4 * UNIT_ROUNDOFF[dtype])) & size.isfinite()
         if bool(beyond.any()):
             self.overflowing.setdefault(self.node, []).append((operand, beyond))
+
+
+def multiplied_by(node: object) -> float:
+    """The magnitude of the number that a node's value is a multiple of; views and several numbers are seen through."""
+    factor = 1.0
+    while isinstance(node, Node) and node.op == "call_function":
+        name = plain_name(node)
+        numbers = [argument for argument in node.args if isinstance(argument, (int, float))]
+        if name in ("mul", "div") and len(numbers) == 1 and numbers[0]:
+            factor *= numbers[0] if name == "mul" else 1.0 / numbers[0]
+            node = next(argument for argument in node.args if isinstance(argument, Node))
+        elif name in VIEW:
+            node = node.args[0]
+        else:
+            break
+    return abs(factor)
 
 
 def hash_of(number: float) -> int:
