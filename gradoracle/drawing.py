@@ -113,6 +113,9 @@ def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
         dims = _focused_dims(choose, within, dims, focus)
         draws = _focused_draws(choose, within, dims, draws, focus)
         dtype, blocks, options = focus.dtype or dtype, focus.blocks or blocks, options | dict(focus.options)
+    fits = within.kernel.fits
+    if blocks != "auto" and fits is not None and blocks not in fits(dtype, dims):
+        blocks = "auto"
     for name, draw in draws.items():
         if not _fits(within, name, draw.layout, dims):
             draws[name] = replace(draw, layout="contiguous")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ class Kernel:
         mutates: names of inputs that it is allowed to change.
         no_gradient: float inputs that have no gradient by declaration.
         blocks: named block configurations, each passed as ``blocks=`` where a case asks for it.
+        fits: ``fits(dtype, dims)`` names the configurations that this device has room for; None: all.
         extras: family-specific entry points that laws may use, such as ``stats`` of SDPA.
         outside: whether it came from outside the shipped kernels (judged by the widest shipped algorithm).
         notes: said once in the report, such as a signature that could not be read.
@@ -52,6 +53,7 @@ class Kernel:
     mutates: tuple[str, ...] = ()
     no_gradient: tuple[str, ...] = ()
     blocks: Mapping[str, Any] = field(default_factory=dict)
+    fits: Callable[[str, Mapping[str, int]], Collection[str]] | None = None
     extras: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     outside: bool = False
     notes: tuple[str, ...] = ()

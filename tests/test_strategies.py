@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,62 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from case_families import FLASH, LOOKUP, NARROW, PLAIN, attention, lookup
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
-from jaxtyping import Float, Int
-from torch import Tensor
 
-from gradoracle import hashing, layouts, recipes
+from gradoracle import layouts, recipes
 from gradoracle.case import Case, Draw, build, parse
-from gradoracle.dims import Sizes, choices, multiples, sizes
+from gradoracle.dims import Sizes, choices, sizes
 from gradoracle.domain import domain
-from gradoracle.family import IndexDomain, family
 from gradoracle.kernel import Kernel
 from gradoracle.provider import Hashed, Provider, Scripted, drawing_from
 from gradoracle.situations import FULL_RUN
-from gradoracle.strategies import cases, shrink, situations, stream, wanted_situations
+from gradoracle.strategies import cases, situations, stream, wanted_situations
 
-
-@family(
-    outputs=("o",),
-    dims={
-        "B": sizes(1, 3), "H": sizes(1, 4), "T": sizes(1, 320, large=131_072), "M": sizes(1, 320),
-        "D": sizes(1, 128), "Dv": sizes(1, 128),
-    },
-    options={"scale": (None, 0.25)},
-    joint={"logits 1e4": {"q": "normal:100", "k": "normal:100"}},
-)  # fmt: skip
-def attention(
-    q: Float[Tensor, "B H T D"],
-    k: Float[Tensor, "B H M D"],
-    v: Float[Tensor, "B H M Dv"],
-    *,
-    scale: float | None = None,
-    causal: bool = False,
-) -> Float[Tensor, "B H T Dv"]: ...
-
-
-@family(
-    dims={"T": sizes(1, 200, large=150_000)},
-    domains={"rows": IndexDomain("V"), "offsets": IndexDomain("T", 0, "cu_seqlens")},
-)
-def lookup(
-    table: Float[Tensor, "V D"],
-    rows: Int[Tensor, "T"],
-    offsets: Int[Tensor, "S+1"],
-    bias: Float[Tensor, "D"] | None = None,
-    *,
-    mode: str = "sum",
-) -> tuple[Float[Tensor, "S D"], Float[Tensor, "S"]]: ...
-
-
-FLASH = Kernel("flash", "attention", lambda *args: None, blocks={"small": 16, "big": 64})
-PLAIN = Kernel("plain", "attention", lambda *args: None)
-LOOKUP = Kernel("lookup", "lookup", lambda *args: None)
-NARROW = Kernel(
-    "narrow", "attention", lambda *args: None, dtypes=("bfloat16",), options={"scale": (), "causal": (True,)},
-    dims={"T": multiples(16), "M": multiples(16), "D": choices(64, 128), "Dv": choices(64)},
-)  # fmt: skip
 SUBJECTS = [(attention, FLASH), (attention, PLAIN), (attention, NARROW), (lookup, LOOKUP)]
 IDS = [kernel.name for _, kernel in SUBJECTS]
 
@@ -253,126 +209,15 @@ import sys, random
 sys.path.insert(0, {str(tmp_path)!r})
 import constants, json, decimal, hypothesis
 random.seed(5)
-import importlib.util
-spec = importlib.util.spec_from_file_location("elsewhere", {str(Path(__file__).resolve())!r})
-module = importlib.util.module_from_spec(spec)
-sys.modules["elsewhere"] = module
-spec.loader.exec_module(module)
-print(module.digest(module.stream(module.attention, module.FLASH, examples=200, seed=7)))
+sys.path.insert(0, {str(Path(__file__).resolve().parent)!r})
+import hashlib
+from case_families import FLASH, attention
+from gradoracle.strategies import stream
+lines = "\\n".join(case.line() for case in stream(attention, FLASH, examples=200, seed=7))
+print(hashlib.sha256(lines.encode()).hexdigest()[:16])
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == GOLDEN["attention"]
-
-
-RICH = parse(
-    "case:1 attention cpu bfloat16 B=3 H=2 T=193 D=63 M=300 Dv=23 --scale=0.25 --causal=true q~normal:3/sliced k~wide "
-    "v~outlier:300/permuted do~normal/expanded tq~wide/permuted tk~wide/permuted blocks=small seed=3471"
-)[2]
-SMALLEST = Case("attention", dict.fromkeys(attention.dims, 1))
-
-
-def shrunk(violates: Callable[[Case], bool], case: Case = RICH, **limits: Any) -> tuple[Case, str, list[Case]]:
-    calls: list[Case] = []
-
-    def judged(candidate: Case) -> bool:
-        calls.append(candidate)
-        return violates(candidate)
-
-    smallest, note = shrink(attention, FLASH, case, judged, **{"seconds": 60, **limits})
-    assert violates(smallest) and len(calls) == len(set(calls)) and case not in calls
-    return smallest, note, calls
-
-
-def test_shrinking_ends_in_the_smallest_case() -> None:
-    smallest, note, calls = shrunk(
-        lambda c: c.dims["T"] > 37 and c.dtype == "bfloat16" and c.draw("do").layout == "expanded"
-    )
-    assert smallest == replace(SMALLEST.with_dims(T=38).with_draws(do=Draw("normal", "expanded")), dtype="bfloat16")
-    assert note == "" and len(calls) < 60
-
-
-@pytest.mark.parametrize(
-    ("violates", "wanted"),
-    [
-        (lambda c: True, SMALLEST),
-        (lambda c: c.dims["T"] < c.dims["M"], SMALLEST.with_dims(M=2)),
-        (lambda c: c.dims["B"] > 1 and c.dims["Dv"] > 1, SMALLEST.with_dims(B=2, Dv=2)),
-        (lambda c: c.dims["M"] > 64 and "causal" in c.options, SMALLEST.with_dims(M=65).with_options(causal=True)),
-        (lambda c: c.draw("v").recipe.startswith("outlier"), SMALLEST.with_draws(v=Draw("outlier"))),
-        (lambda c: c.draw("v").layout == "permuted", SMALLEST.with_draws(v=Draw("normal", "permuted"))),
-        (lambda c: c.draw("v").recipe == "outlier:300", SMALLEST.with_draws(v=Draw("outlier:300"))),
-        (lambda c: c.draw("tk") != Draw(), SMALLEST.with_draws(tk=Draw("normal", "permuted"))),
-        (lambda c: c.seed == 3471 and c.blocks == "small", replace(SMALLEST, seed=3471, blocks="small")),
-        (lambda c: c.dims["T"] == 193, SMALLEST.with_dims(T=193)),
-    ],
-)
-def test_what_does_not_matter_is_shrunk_away(violates: Callable[[Case], bool], wanted: Case) -> None:
-    smallest, note, calls = shrunk(violates)
-    assert smallest == wanted and note == "" and len(calls) < 60
-
-
-def test_a_decent_case_comes_after_few_calls() -> None:
-    smallest, note, calls = shrunk(lambda c: c.dims["M"] > 64 and c.dtype == "bfloat16", calls=14, dtypes=("bfloat16",))
-    assert note == "shrinking stopped after 14 cases" and len(calls) == 14
-    assert not smallest.draws and not smallest.options and smallest.dims["B"] == smallest.dims["T"] == 1
-
-
-def test_shrinking_never_makes_a_case_worse() -> None:
-    """Also where cases violate at random: every part of the result is the start's or plainer."""
-    for salt in range(6):
-        smallest, _, _ = shrunk(lambda c, salt=salt: c == RICH or hashing.key(salt, str(c)) % 3 == 0)
-        assert all(size <= RICH.dims[dim] for dim, size in smallest.dims.items())
-        assert smallest.options.items() <= RICH.options.items() and set(smallest.draws) <= set(RICH.draws)
-        assert smallest.seed in (0, RICH.seed) and smallest.dtype in ("float32", "bfloat16")
-
-
-def test_shrinking_is_boxed_in_time() -> None:
-    def slow(case: Case) -> bool:
-        time.sleep(0.02)
-        return case.dims["T"] > 37
-
-    started = time.monotonic()
-    smallest, note, calls = shrunk(slow, seconds=0.15)
-    assert time.monotonic() - started < 5 and note == "the time for shrinking was used up"
-    assert 1 <= len(calls) <= 8 and smallest != RICH
-    unshrunk, note, calls = shrunk(slow, seconds=0)
-    assert (unshrunk, note, calls) == (RICH, "the time for shrinking was used up", [])
-
-
-def test_a_case_that_is_already_smallest_needs_no_call() -> None:
-    assert shrunk(lambda c: True, SMALLEST) == (SMALLEST, "", [])
-
-
-def test_what_else_is_raised_goes_through() -> None:
-    def interrupted(case: Case) -> bool:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        shrink(attention, FLASH, RICH, interrupted, seconds=5)
-
-
-def test_shrinking_keeps_to_what_kernel_and_user_allow() -> None:
-    case = Case("attention", {"B": 2, "H": 2, "T": 64, "D": 128, "M": 256, "Dv": 64}, "bfloat16", {"causal": True})
-    smallest, _ = shrink(attention, NARROW, case, lambda c: c.dims["M"] > 100, seconds=10)
-    assert smallest == Case("attention", {"B": 1, "H": 1, "T": 16, "D": 64, "M": 112, "Dv": 64}, "bfloat16",
-                            {"causal": True})  # fmt: skip
-    odd = case.with_dims(T=63)  # a replayed case may lie outside the domain
-    assert shrink(attention, NARROW, odd, lambda c: c.dims["T"] == 63, seconds=10)[0].dims["T"] == 63
-    large = SMALLEST.with_dims(T=100_003, M=33)
-    assert shrink(attention, PLAIN, large, lambda c: c.dims["T"] > 65_536, seconds=10)[0].dims["T"] == 65_537
-
-
-def test_optional_and_integer_inputs_shrink_to_absent_and_default() -> None:
-    dims = {"V": 9, "D": 5, "T": 31, "S": 4}
-    case = Case("lookup", dims, draws={"bias": Draw("ties", "strided"), "rows": Draw("collisions", "offset")}, seed=5)
-    least = Case("lookup", dict.fromkeys(dims, 1))
-    assert shrink(lookup, LOOKUP, case, lambda c: True, seconds=10)[0] == least
-    given_bias, _ = shrink(lookup, LOOKUP, case, lambda c: "bias" in c.draws, seconds=10)
-    assert given_bias == least.with_draws(bias=Draw())
-    colliding, _ = shrink(
-        lookup, LOOKUP, case, lambda c: c.draws.get("rows", Draw()).recipe == "collisions", seconds=10
-    )
-    assert colliding == least.with_draws(rows=Draw("collisions"))
 
 
 def test_the_strategy_shrinks_in_a_users_own_test() -> None:
@@ -380,7 +225,7 @@ def test_the_strategy_shrinks_in_a_users_own_test() -> None:
         cases(attention, FLASH), lambda c: c.dims["T"] > 16 and c.dtype == "bfloat16",
         settings=settings(max_examples=500, database=None, derandomize=True, suppress_health_check=list(HealthCheck)),
     )  # fmt: skip
-    assert smallest == replace(SMALLEST.with_dims(T=17), dtype="bfloat16")
+    assert smallest == replace(Case("attention", {**dict.fromkeys(attention.dims, 1), "T": 17}), dtype="bfloat16")
 
 
 @settings(max_examples=60, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
