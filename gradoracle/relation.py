@@ -62,7 +62,7 @@ def related(
     lost = [part for part, tensor in zip(parts, got, strict=True) if not tensor.isfinite().all()]
     if lost:
         names = ", ".join(part.name for part in lost)
-        excused = any(part.allowance.overflow is not None for part in lost)
+        excused = any(part.allowance.overflow is not None or _too_large(part) for part in lost)
         if excused or not all(tensor.isfinite().all() for tensor in true):
             return not_checked(name, f"{names} is not finite")
         return exactly(name, True, f"{names} holds non-finite values where the truth is finite")
@@ -79,6 +79,11 @@ def related(
         continuous=continuous,
         scale=scale(*got, *exact),
     )
+
+
+def _too_large(part: Part) -> bool:
+    """Whether some of a part's true values are larger than its dtype holds."""
+    return bool((part.true.abs() > torch.finfo(part.got.dtype).max).any())
 
 
 def _allowance(

@@ -263,7 +263,7 @@ def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Findi
     """Rule 2: the slope of the error on the truth against the slopes that the probes show."""
     slope = top / bottom
     independent = bottom**-0.5
-    rms = math.sqrt(sum((n / bottom) ** 2 for n in nulls) / len(nulls)) if nulls else 0.0
+    rms = math.hypot(*(n / bottom for n in nulls)) / math.sqrt(len(nulls)) if nulls else 0.0  # squares may overflow
     limit = LOCAL_SIGMA * max(rms, independent)
     if max(rms, independent) > WIDEST_SLOPE:
         return Finding(name, Outcome.NOT_CHECKED, "bias", message="the slope is not known to one percent")

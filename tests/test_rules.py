@@ -162,3 +162,11 @@ def test_an_exact_fact_names_its_place():
     wrong[2, 1] = True
     found = exactly("q", wrong, "was changed")
     assert (found.outcome, found.worst.index, found.message) == (Outcome.VIOLATED, (2, 1), "was changed")
+
+
+def test_slopes_too_steep_to_square_are_wide_and_not_a_fault():
+    huge = torch.full(SHAPE, 1e145, dtype=torch.float64)
+    truth = torch.full(SHAPE, 1e-10, dtype=torch.float64)
+    found = judge("o", truth, truth, Allowance(huge, huge.expand(PROBES, *SHAPE)), continuous=True)
+    assert found.outcome is Outcome.NOT_CHECKED
+    assert found.message.startswith("budget too wide")
