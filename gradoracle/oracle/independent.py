@@ -97,9 +97,7 @@ def secant_change(
     return torch.maximum(at(1.0), at(-1.0))
 
 
-def kinked(
-    operator: Callable[..., Any], args: Any, kwargs: Any, value: Tensor, attribute: str
-) -> Tensor | None:
+def kinked(operator: Callable[..., Any], args: Any, kwargs: Any, value: Tensor, attribute: str) -> Tensor | None:
     """The variance after relu, abs, clamp: the steeper side counts where the argument may lie on either."""
     quantity = quantities(args)[0]
     own = getattr(quantity, attribute)

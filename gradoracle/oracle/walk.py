@@ -233,9 +233,7 @@ class Walk:
         finite = where_finite(value)
         error = [independent.elementwise(name, operator, args, kwargs, value, a) for a in ("variance", "floor")]
         bound = worst.elementwise(name, operator, args, kwargs, value)
-        variance, floor, bound = (
-            None if e is None else cleared(e.expand_as(value), finite) for e in (*error, bound)
-        )
+        variance, floor, bound = (None if e is None else cleared(e.expand_as(value), finite) for e in (*error, bound))
         q = Quantity(value, variance, floor, bound, probed(operator, args, kwargs), place=place)
         if not self.contract.rounds:
             return q
@@ -349,6 +347,4 @@ def _carried(operator: Callable[..., Any], args: Any, kwargs: Any, sources: list
             return torch.zeros_like(x.value) if x.undecided is None else x.undecided
         return x.value
 
-    return operator(
-        *tree_map(mark, args, is_leaf=is_quantity), **tree_map(mark, kwargs, is_leaf=is_quantity)
-    )
+    return operator(*tree_map(mark, args, is_leaf=is_quantity), **tree_map(mark, kwargs, is_leaf=is_quantity))

@@ -1,0 +1,86 @@
+"""The rounding reading of every operator of the catalogue: what eager PyTorch gives stays within its budget."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from catalogue import CATALOGUE
+from torch import Tensor
+
+from gradoracle.contract import PRESETS
+from gradoracle.derivative import Derivative, program
+from gradoracle.oracle.rounding import Budget, budgets
+from gradoracle.oracle.trace import UnsupportedOperator, trace
+
+EVERY = [pytest.param(name, d, id=f"{name}-{d.value}") for name in CATALOGUE for d in Derivative]
+CONVERTS = "float32_inside"  # converts to float32 itself, which a reading in exact arithmetic does not
+
+
+def read(name: str, derivative: Derivative, preset: str) -> tuple[list[Budget], tuple[Tensor, ...]]:
+    """The budgets at inputs that the contract's dtype holds, and what eager PyTorch gives in that dtype."""
+    entry, contract = CATALOGUE[name], PRESETS[preset]
+    own = [x.to(getattr(torch, contract.dtype)) for x in entry.arguments(derivative, seed=3)]
+    exact = [x.double() for x in own]
+    found = budgets(entry.graph(derivative), exact, contract, worst=True)
+    return found, program(entry.function, derivative, len(entry.shapes))(*own)
+
+
+@pytest.mark.parametrize(("name", "derivative"), EVERY)
+def test_eager_float32_is_within_budget(name: str, derivative: Derivative) -> None:
+    found, got = read(name, derivative, "ieee32")
+    entry = CATALOGUE[name]
+    values = entry.graph(derivative)(*(x.float().double() for x in entry.arguments(derivative, seed=3)))
+    rtol = 1e-6 if name == CONVERTS else 1e-13
+    for budget, result, value in zip(found, got, values, strict=True):
+        torch.testing.assert_close(budget.value, value.double(), rtol=rtol, atol=rtol, equal_nan=True)
+        finite = budget.value.isfinite()
+        assert budget.sigma[finite].isfinite().all() and (budget.sigma >= budget.floor).all()
+        assert (budget.sigma >= budget.independent).all() and not budget.sigma[~finite].any()
+        error = torch.where(finite, (result.double() - budget.value).abs(), 0.0)
+        assert (error <= 8 * budget.sigma).all()
+        assert budget.worst is not None and (error <= budget.worst).all()
+        # a budget that explains everything explains nothing
+        shown = finite & (budget.value != 0)
+        if shown.any():
+            assert float((budget.sigma / budget.value.abs())[shown].median()) < 1e-5
+
+
+@pytest.mark.parametrize("preset", ["eager-bf16", "eager-fp16"])
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_eager_16_bit_is_within_its_budget(name: str, preset: str) -> None:
+    try:
+        found, got = read(name, Derivative.VJP, preset)
+    except (NotImplementedError, RuntimeError) as error:
+        if "not implemented for" in str(error) or "dtype" in str(error):
+            pytest.skip(f"PyTorch has no kernel: {error}")
+        raise
+    for budget, result in zip(found, got, strict=True):
+        error = torch.where(budget.value.isfinite(), (result.double() - budget.value).abs(), 0.0)
+        assert (error <= 8 * budget.sigma).all()
+
+
+def test_an_operator_without_a_rule_is_named() -> None:
+    graph = trace(lambda x: (torch.linalg.det(x),), torch.eye(3, dtype=torch.float64))
+    with pytest.raises(UnsupportedOperator, match="rounding reading has no rule for the operator"):
+        budgets(graph, [torch.eye(3, dtype=torch.float64)], PRESETS["ieee32"])
+
+
+WRONG = {
+    "exp": lambda y: y * (1 + 4e-6),
+    "sum": lambda y: y * (1 + 2e-5),
+    "softmax": lambda y: y.roll(1, -1),
+    "layer_norm": lambda y: y + 2e-4,
+    "cumsum": lambda y: torch.cat([y[..., :1], y[..., 1:] * (1 + 2e-5)], -1),
+    "mm": lambda y: y + 1e-4,
+    "gelu": lambda y: y * 1.0001,
+    "var": lambda y: y * 5 / 4,
+    "gather": lambda y: y * (1 + 4e-6),
+    "scatter_add": lambda y: y + 1e-5,
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_results_are_not_within_budget(name: str) -> None:
+    found, got = read(name, Derivative.FORWARD, "ieee32")
+    error = (WRONG[name](got[0]).double() - found[0].value).abs()
+    assert (error > 8 * found[0].sigma).any()
