@@ -17,7 +17,7 @@ from gradoracle.finding import Finding
 from gradoracle.kernel import Kernel
 from gradoracle.property import law
 from gradoracle.rules import exactly
-from gradoracle.subject import REFUSALS, Refused
+from gradoracle.subject import REFUSALS, Refused, Unavailable
 
 _NAMES_A_WANT = re.compile(r"\b(wants?|wanted|expect(s|ed)?|must|requires?|required|should)\b", re.I)
 
@@ -44,23 +44,25 @@ def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
     """A wrong dtype, rank, shape or device raises ValueError naming the argument, its value and what is wanted.
 
     Holds because: a kernel reads raw addresses, so what it does not check it reads wrongly. A shipped kernel raises
-    ValueError with the three parts; of a kernel from outside it is only asked that it raises (a refusal or TypeError)
-    where the definition itself, called with the same arguments, does.
+    ValueError with the three parts. A kernel from outside may raise any refusal or TypeError; where it takes without an
+    error what the definition itself refuses, the law says which arguments these are and is not checked.
     Catches: a missing guardrail, a mismatch that is broadcast or cut off in silence, a silent reference path on
     another device, an error that says neither what was given nor what is wanted.
     Cannot catch: arguments that are refused but should be taken; declared_support_is_accepted does.
     """
-    shipped = not evidence.kernel.outside
+    shipped, taken = not evidence.kernel.outside, []
     for bad in bad_arguments(evidence):
         inputs = {**evidence.sample.inputs, **bad.changed}
         raised = evidence.ask(f"bad argument, {bad.what}", partial(_raised, evidence, inputs))
         if shipped:
             yield exactly(bad.what, bool(_fault(raised, bad)), _fault(raised, bad))
         elif raised is None and _definition_refuses(evidence, inputs):
-            yield exactly(bad.what, True, "was accepted without an error, and the definition itself refuses it")
+            taken.append(bad.what)
         else:
             wrong = raised is not None and not isinstance(raised, (*REFUSALS, TypeError))
             yield exactly(bad.what, wrong, f"raised {_shown(raised)}, wanted ValueError")
+    if taken:
+        raise Unavailable(f"it takes without an error what the definition refuses: {', '.join(taken)}")
 
 
 def _declares_support(case: Case, kernel: Kernel) -> str | None:
