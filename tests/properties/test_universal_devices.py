@@ -1,0 +1,72 @@
+"""Laws of GPUs: what each would catch on one, and that without one they say so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gradoracle.properties.devices import (
+    non_default_stream_gives_the_same,
+    offsets_past_2_31_give_the_same,
+    second_device_gives_the_same,
+)
+
+from gradoracle.case import build
+from gradoracle.evidence import Evidence
+from gradoracle.examine import judge_law
+from gradoracle.oracle.truth import Oracle
+from gradoracle.subject import Subject
+from gradoracle.verdict import Status
+from tests.properties.toys import CASE, RIGHT, judged, kernel, pick, right
+
+LAWS = (non_default_stream_gives_the_same, second_device_gives_the_same, offsets_past_2_31_give_the_same)
+needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def on_gpu(law, subject, case=CASE):
+    sample = build(case, pick.signature, device="cuda")
+    return judge_law(law, Evidence(case, sample, Subject(pick, subject), Oracle(pick, "float64")))
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+def test_without_a_gpu_they_are_not_checked_and_say_why(law):
+    found = judged(law, RIGHT)
+    assert (found.status, found.reason, found.findings) == (Status.NOT_CHECKED, "needs a GPU", ())
+
+
+@needs_a_gpu
+def test_a_launch_on_the_default_stream_reads_too_soon():
+    side = torch.cuda.Stream()
+
+    def elsewhere(x, y):
+        with torch.cuda.stream(side):
+            return right(x, y)
+
+    assert on_gpu(LAWS[0], RIGHT).status is Status.HOLDS
+    assert on_gpu(LAWS[0], kernel(elsewhere)).status is Status.VIOLATED
+
+
+@needs_a_gpu
+def test_a_second_device_gives_the_same_or_is_missing():
+    found = on_gpu(LAWS[1], RIGHT)
+    if torch.cuda.device_count() < 2:
+        assert (found.status, found.reason) == (Status.NOT_CHECKED, "needs a second GPU")
+        return
+    assert found.status is Status.HOLDS
+
+    def first_device(x, y):
+        p, s = right(x.to("cuda:0"), y.to("cuda:0"))
+        return p.to(x.device) * (1.0 if x.device.index == 0 else 1.001), s.to(x.device)
+
+    assert on_gpu(LAWS[1], kernel(first_device)).status is Status.VIOLATED
+
+
+@needs_a_gpu
+def test_offsets_that_wrap_at_32_bits_are_caught():
+    def wrapping(x, y):
+        return right(*(t if t.stride(0) * (len(t) - 1) < 2**31 else t[:1].expand_as(t) for t in (x, y)))
+
+    cases = [replace(CASE, seed=seed) for seed in (0, 7)]  # the first input, then the second
+    assert [on_gpu(LAWS[2], RIGHT, case).status for case in cases] == [Status.HOLDS] * 2
+    assert [on_gpu(LAWS[2], kernel(wrapping), case).status for case in cases] == [Status.VIOLATED] * 2
