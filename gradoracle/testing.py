@@ -94,6 +94,7 @@ def items(
     target: str,
     family: Family,
     kernels: Sequence[Kernel],
+    /,
     *,
     examples: int,
     dtypes: Sequence[str] | None,
@@ -179,7 +180,7 @@ def _report(request: Request) -> Report:
             _runs[key] = report
     run = _runs[key]
     if isinstance(run, Exception):
-        raise run
+        raise run.with_traceback(None)
     return run
 
 
