@@ -1,0 +1,77 @@
+"""The law of autotuned kernels: whichever configuration a machine's timings choose, the result is right."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gradoracle.properties.applicability import all_of, small_enough
+
+from gradoracle.case import Case
+from gradoracle.derivative import Derivative
+from gradoracle.evidence import Evidence
+from gradoracle.finding import Finding
+from gradoracle.kernel import Kernel
+from gradoracle.property import law
+from gradoracle.subject import Refused
+
+
+def _is_autotuned(case: Case, kernel: Kernel) -> str | None:
+    return None if autotuners(kernel) else "the kernel's module holds no autotuned Triton kernel"
+
+
+@law(needs=(Derivative.FORWARD, Derivative.VJP), applies=all_of(small_enough, _is_autotuned), one_in=2)
+def every_autotuned_configuration_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs and gradients are right under each configuration of the kernel's autotuners, forced in turn.
+
+    Holds because: a configuration decides the order of sums and nothing else. Which one is forced, for each autotuner
+    of the module at its own place in its list, changes from case to case, so that a run meets all of them.
+    Catches: a fault of a configuration that this machine's timings never choose: a mask that full tiles hide, a
+    bound by the wrong block. every_block_configuration_agrees is its like for configurations that are declared.
+    Cannot catch: autotuners out of sight, in other modules than the kernel's own.
+    """
+    tuners, turn = autotuners(evidence.kernel), evidence.case.seed // 11
+    shown = ", ".join(f"{name} {turn % len(tuner.configs)}" for name, tuner in tuners.items())
+    forced = evidence.variant(f"configurations {shown}", lambda sample: sample)
+    with _forced(tuners, turn):
+        try:
+            found = forced.vjp()
+        except Refused as refusal:
+            raise Refused(f"with configurations {shown}: {refusal}") from None
+    yield from evidence.compare(Derivative.FORWARD, found)
+    yield from evidence.compare(Derivative.VJP, found)
+
+
+def autotuners(kernel: Kernel) -> dict[str, Any]:
+    """The Triton autotuners with several configurations in the modules that a kernel's functions come from, by name."""
+    found: dict[str, Any] = {}
+    for function in (kernel.call, kernel.vjp):
+        while isinstance(function, functools.partial):
+            function = function.func
+        if function is None:
+            continue
+        module = sys.modules.get(getattr(inspect.unwrap(function), "__module__", None) or "")
+        for name, value in vars(module).items() if module is not None else ():
+            if type(value).__name__ == "Autotuner" and len(getattr(value, "configs", ())) > 1:
+                found[name] = value
+    return found
+
+
+@contextmanager
+def _forced(tuners: dict[str, Any], turn: int) -> Iterator[None]:
+    """While it lasts, each autotuner has one configuration, and what it had chosen before is forgotten."""
+    kept = {name: (tuner.configs, dict(tuner.cache)) for name, tuner in tuners.items()}
+    try:
+        for tuner in tuners.values():
+            tuner.configs = [tuner.configs[turn % len(tuner.configs)]]
+            tuner.cache.clear()
+        yield
+    finally:
+        for name, (configs, cache) in kept.items():
+            tuners[name].configs = configs
+            tuners[name].cache.clear()
+            tuners[name].cache.update(cache)

@@ -1,0 +1,48 @@
+"""The law of autotuned kernels finds the one wrong configuration, and leaves the autotuner as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gradoracle.properties.autotuning import every_autotuned_configuration_matches_the_oracle as law
+
+from gradoracle import device, interpreter
+from tests.properties.toys import CASE, RIGHT
+
+PROGRAM = """
+import json
+from gradoracle import device
+device.prepare("cpu")
+from gradoracle.case import Case
+from gradoracle.kernel import Kernel
+from gradoracle.properties.autotuning import autotuners, every_autotuned_configuration_matches_the_oracle as law
+from tests.properties import autotuned
+from tests.properties.toys import judged
+
+kernel = Kernel("halve", "halve", autotuned.call, outside=True)
+found = {}
+for seed in (0, 11):
+    found[seed] = judged(law, kernel, Case("halve", {"N": 40}, seed=seed), autotuned.halve).status.value
+tuner = autotuned.product
+print(json.dumps([found[0], found[11], sorted(autotuners(kernel)), len(tuner.configs), len(tuner.cache)]))
+"""
+
+
+def test_a_kernel_without_autotuners_is_not_concerned():
+    assert law.applies(CASE, RIGHT) is not None
+
+
+@pytest.mark.skipif(interpreter.explain_unavailable() is not None, reason="needs Triton's interpreter")
+def test_the_wrong_configuration_is_found_and_the_autotuner_left_as_it_was():
+    # in a process of its own, since TRITON_INTERPRET decides at import
+    root = Path(__file__).resolve().parent.parent.parent
+    environment = {**os.environ, **device.variables("cpu")}
+    command = [sys.executable, "-c", PROGRAM]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=root)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert json.loads(ran.stdout) == ["holds", "violated", ["product"], 2, 0]
