@@ -97,7 +97,7 @@ def items(
     /,
     *,
     examples: int,
-    dtypes: Sequence[str] | None,
+    dtypes: Sequence[str] | None = None,
     **fields: Any,
 ) -> list[Any]:
     """One ``pytest.param`` an item, each marked with its group, for ``pytest.mark.parametrize("item", ...)``.
