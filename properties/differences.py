@@ -75,6 +75,7 @@ def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
         got, shown = _quotient(up[name], down[name], step), f"difference of {name}"
         # only the local rule: the truncation inside the limit is no rounding, and has no null for bias or spread
         found = judge(shown, got, hvp, allowance, continuous=False, axes=evidence.axes(name))
+        found = replace(found, error_in_sigma=0.0)  # the error is mostly truncation, which has no sigma
         if evidence.continuous and found.rule == "worst case":
             found = replace(found, rule="local")
         too_wide = found.outcome is Outcome.NOT_CHECKED and found.sensitivity is not None
