@@ -12,8 +12,9 @@ from typing import Any
 from gradoracle import device, environment
 from gradoracle.case import Case, parse
 from gradoracle.contract import contract, default_contract
+from gradoracle.crashes import Crashes
 from gradoracle.errors import UsageError
-from gradoracle.examine import CaseResult, Job, LawResult, Setup, subjects
+from gradoracle.examine import CALL_SECONDS, CaseResult, Job, LawResult, Setup, subjects
 from gradoracle.family import DTYPES, Family
 from gradoracle.kernel import Kernel
 from gradoracle.request import Progress, Request, Silent
@@ -21,11 +22,10 @@ from gradoracle.strategies import shrink, situations, stream, wanted_situations
 from gradoracle.tally import Key, Tally
 from gradoracle.target import family_for
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
-from gradoracle.worker import Result, StartupError, Workers
+from gradoracle.worker import StartupError, Workers
 
 CASES_ON_CPU, CASES_ON_CUDA = 126, 2000
 SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
-MOST_CRASHES = 4  # calls of one case that may crash before the case is left
 
 
 class Run:
@@ -41,6 +41,8 @@ class Run:
             request.oracle,
             dict(request.contracts),
             dict(request.arguments),
+            CALL_SECONDS,
+            request.inputs,
         )
         device.prepare(self.device)
         self.family, self.kernels, laws = subjects(self.setup)
@@ -51,15 +53,15 @@ class Run:
             if not fnmatch.filter(laws, glob):
                 raise UsageError(f"--require {glob!r} matches no law of {self.family.name}; see gradoracle list")
         self.dtypes = {name: _dtypes(request, self.family, kernel) for name, kernel in self.kernels.items()}
-        self.tally = Tally(law.name for law in self.laws.values() if law.decisive)
+        self.tally = Tally((law.name for law in self.laws.values() if law.decisive), self.line)
         self.started = time.monotonic()
         self.situations: dict[str, int] = {}
         self.wanted: dict[str, int] = {}
         self.refusals: dict[str, dict[str, int]] = {}
-        self.faults: list[str] = []
         self.planned = self.done = 0
         self.interrupted = ""
         self.workers = self._workers()
+        self.crashes = Crashes(self.workers)
 
     def over(self, jobs: list[Job]) -> None:
         """Run the jobs; stops between cases when the time is up or the user interrupts."""
@@ -67,7 +69,7 @@ class Run:
         self.progress.plan(len(jobs))
         try:
             for result in self.workers.run(self._until_late(jobs)):
-                self._take(self._settled(result))
+                self._take(self.crashes.settle(result))
         except KeyboardInterrupt:
             self.interrupted = f"interrupted after {self.done} of {self.planned} cases"
         except StartupError as error:
@@ -153,7 +155,7 @@ class Run:
     def _workers(self) -> Workers:
         count = self.request.workers
         if count is None:
-            count = min(8, os.cpu_count() or 1)
+            count = min(16, os.cpu_count() or 1)
         try:
             return Workers("gradoracle.examine:entry", self.setup, count=count, env=device.variables(self.device))
         except StartupError as error:
@@ -163,28 +165,7 @@ class Run:
         for job in jobs:
             if self.request.seconds is not None and time.monotonic() - self.started > self.request.seconds:
                 return
-            yield job
-
-    def _settled(self, result: Result) -> CaseResult:
-        """A result that is complete: a time-out rerun once alone, the laws beyond a crash judged in a fresh worker."""
-        job: Job = result.job
-        while (crash := result.crash) is not None or result.error:
-            if crash is None:
-                self.faults.append(result.error)
-                return CaseResult(job.kernel, job.case, ())
-            if crash.kind == "time limit" and job.case not in self._slow:
-                self._slow.add(job.case)
-                result = self.workers.run_alone(job, 2.0)
-                continue
-            phase = crash.phase or "after a kernel call"
-            how = f"{phase}: {crash.how}"
-            if crash.phase is None or len(job.crashes) >= MOST_CRASHES:
-                crashed = tuple(LawResult(law, Status.CRASHED, reason=how) for law in job.laws)
-                return CaseResult(job.kernel, job.case, crashed)
-            job = replace(job, crashes={**job.crashes, phase: how})
-            result = self.workers.run_alone(job)
-        value: CaseResult = result.value
-        return value
+            yield self.crashes.spare(job)
 
     def _take(self, result: CaseResult) -> None:
         self.done += 1
@@ -192,7 +173,7 @@ class Run:
         refused = [r.reason for r in result.results if r.status is Status.REFUSED]
         if refused:
             self._tabulate(refused[0], result.case)
-        if any(r.status is not Status.REFUSED for r in result.results):
+        if any(r.status not in (Status.REFUSED, Status.NOT_CHECKED) for r in result.results):
             for name in situations(self.family, self.kernels[result.kernel], result.case):
                 self.situations[name] = self.situations.get(name, 0) + 1
         self.progress.case(self.done, self._violations(), "")
@@ -249,14 +230,8 @@ class Run:
         if self.laws[law].applies(case, self.kernels[kernel]) is not None:
             return LawResult(law, Status.NOT_CHECKED)
         job = Job(kernel, case, (law,), presets=presets)
-        result = self._settled(next(iter(self.workers.run([job]))))
+        result = self.crashes.settle(next(iter(self.workers.run([job]))))
         return result.results[0] if result.results else LawResult(law, Status.NOT_CHECKED)
-
-    @property
-    def _slow(self) -> set[Case]:
-        if not hasattr(self, "_slow_cases"):
-            self._slow_cases: set[Case] = set()
-        return self._slow_cases
 
     def _unmet(self, report: Report) -> list[str]:
         """What should have been checked and was not."""
@@ -280,8 +255,8 @@ def check(request: Request, progress: Progress | None = None) -> Report:
         jobs = list(_sharded(_jobs(run), request.shard))
         run.over(jobs)
         report = run.report()
-        if run.faults:
-            raise InternalFault(run.faults, report)
+        if run.crashes.faults:
+            raise InternalFault(run.crashes.faults, report)
         return report
     finally:
         run.close()
@@ -306,8 +281,8 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
         for name, kernel in run.kernels.items():
             run.over([Job(name, case, run.laws_on(kernel, case), presets=True)])
         report = run.report()
-        if run.faults:
-            raise InternalFault(run.faults, report)
+        if run.crashes.faults:
+            raise InternalFault(run.crashes.faults, report)
         return report
     finally:
         run.close()

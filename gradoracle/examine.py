@@ -37,12 +37,17 @@ class EmptyCheck(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """One case to examine by the laws named, and which calls are known to crash on it."""
+    """One case to examine by the laws named.
+
+    ``crashes``: calls that are known to crash on it, and how. ``barred``: calls that must not be made, by their names
+    without a variant's, and why; "*" bars all.
+    """
 
     kernel: str
     case: Case
     laws: tuple[str, ...]
     crashes: Mapping[str, str] = field(default_factory=dict)
+    barred: Mapping[str, str] = field(default_factory=dict)
     presets: bool = False  # also say which other preset would explain a violation
 
 
@@ -59,11 +64,12 @@ class LawResult:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What all laws say of one case, and which preset explains a violation, if one does."""
+    """What all laws say of one case; ``lost`` names the call with which the device was lost, if it was."""
 
     kernel: str
     case: Case
     results: tuple[LawResult, ...]
+    lost: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ class Setup:
     contracts: Mapping[str, str]
     arguments: Mapping[str, Any]
     call_seconds: float = CALL_SECONDS
+    inputs: str | None = None
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
@@ -134,6 +141,8 @@ def entry(setup: Setup) -> Callable[[Job, Phase], CaseResult]:
         def guard(name: str) -> Iterator[None]:
             if name in job.crashes:
                 raise Crashed(job.crashes[name])
+            if (reason := job.barred.get(name.rpartition(": ")[2]) or job.barred.get("*")) is not None:
+                raise Unavailable(reason)
             phase(name, setup.call_seconds)
             try:
                 yield
@@ -156,7 +165,7 @@ def examine(job: Job, subject: Subject, oracle: Oracle, laws: Sequence[Property]
             result = judge_law(law, evidence)
         except DeviceLost as lost:
             results.append(LawResult(law.name, Status.CRASHED, reason=str(lost)))
-            raise Poisoned(str(lost), CaseResult(job.kernel, job.case, tuple(results))) from None
+            raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
         if job.presets and result.status is Status.VIOLATED:
             result = replace(result, preset=_explaining_preset(law, evidence, result))
         results.append(result)
@@ -202,5 +211,8 @@ def _explaining_preset(law: Property, evidence: Evidence, result: LawResult) -> 
     violated = [f.tensor for f in result.findings if f.outcome is Outcome.VIOLATED]
     for derivative in law.needs:
         if set(violated) <= set(evidence.names(derivative)):
-            return evidence.explain_by_presets(derivative, violated)
+            try:
+                return evidence.explain_by_presets(derivative, violated)
+            except (Wrong, Refused, Unavailable, Crashed):  # no tensors to compare: no preset explains that
+                return ""
     return ""

@@ -43,7 +43,11 @@ class Crashed(Exception):
 
 
 class DeviceLost(Crashed):
-    """A CUDA error after which this process can launch nothing: it must be replaced."""
+    """A CUDA error after which this process can launch nothing: it must be replaced; ``call`` is what ran."""
+
+    def __init__(self, call: str, how: str) -> None:
+        self.call, self.how = call, how
+        super().__init__(f"{call}: {how}")
 
 
 class Wrong(Exception):
@@ -96,16 +100,17 @@ class Subject:
                         tuple(sample.inputs.values()), cotangents, self._options(sample), self._blocks(blocks)
                     )
                 gradients = as_tuple(gradients)
+                found = self._named(Derivative.FORWARD, sample, outputs)
             else:
                 leaves = self._leaves(sample, wanted)
                 outputs = self._outputs(sample, list(leaves.values()), blocks)
+                found = self._named(Derivative.FORWARD, sample, outputs)  # a backward of the wrong shape says less
                 gradients = self._backward(sample, outputs, leaves, upstream)
                 if upstream is not None:  # an input that these outputs do not depend on has none, which means 0
                     targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
                     gradients = [
                         torch.zeros_like(t) if g is None else g for g, t in zip(gradients, targets, strict=True)
                     ]
-        found = self._named(Derivative.FORWARD, sample, [o.detach() for o in outputs])
         keys = [cotangent_name(n) for n in self._primals(sample) if wanted is None or n in wanted]
         found.update(self._gradients(sample, keys, gradients))
         return found, memory
@@ -115,6 +120,7 @@ class Subject:
         with self.running("vjp twice"):
             leaves = self._leaves(sample, None)
             outputs = self._outputs(sample, list(leaves.values()), blocks)
+            self._named(Derivative.FORWARD, sample, outputs)
             cotangents = list(sample.cotangents.values())
             wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
             first, second = (
@@ -217,16 +223,18 @@ class Subject:
             return self._outputs(sample, list(inputs.values()), blocks)
 
         try:
-            values = tuple(sample.inputs[n] for n in primals)
+            own = (sample.inputs[n] for n in primals)  # PyTorch makes no dual of memory that elements share
+            values = tuple(t.contiguous() if 0 in t.stride() else t for t in own)
             return torch.func.jvp(function, values, tuple(sample.tangents[n] for n in primals))[1]
         except (NotImplementedError, RuntimeError) as error:
-            _raise_if_lost(error)
+            _raise_if_lost(error, f"{self.label}jvp")
             raise Unavailable(f"no forward mode: {_first_line(error)}") from None
 
     def _double_backward(self, sample: Sample, blocks: str) -> tuple[Tensor, ...]:
         try:
             leaves = self._leaves(sample, None)
             outputs = self._outputs(sample, list(leaves.values()), blocks)
+            self._named(Derivative.FORWARD, sample, outputs)
             targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
             cotangents = list(sample.cotangents.values())
             firsts = torch.autograd.grad(outputs, targets, cotangents, create_graph=True, allow_unused=True)
@@ -236,7 +244,7 @@ class Subject:
                 raise Unavailable("no double backward: the gradients do not require grad")
             seconds = torch.autograd.grad([f for f, _ in live], targets, [t for _, t in live], allow_unused=True)
         except RuntimeError as error:
-            _raise_if_lost(error)
+            _raise_if_lost(error, f"{self.label}hvp")
             raise Unavailable(f"no double backward: {_first_line(error)}") from None
         return tuple(
             torch.zeros_like(leaf, memory_format=torch.contiguous_format) if second is None else second
@@ -258,11 +266,15 @@ class Subject:
         except MemoryError:
             raise Unavailable("memory: the machine has not enough of it") from None
         except REFUSALS as error:
-            _raise_if_lost(error)
+            _raise_if_lost(error, f"{self.label}{name}")
             if name == "forward" or isinstance(error, NotImplementedError) or name.startswith("vjp"):
                 raise Refused(f"{type(error).__name__}: {_first_line(error)}") from None
             raise Unavailable(f"{name} raised {type(error).__name__}: {_first_line(error)}") from None
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except SystemExit as error:
+            raise Crashed(f"{name} called for an exit with code {error.code}") from None
+        except BaseException as error:
             raise Crashed(f"{name} raised {type(error).__name__}: {_first_line(error)}") from error
 
     def _named(self, derivative: Derivative, sample: Sample, tensors: Sequence[Tensor | None]) -> Tensors:
@@ -312,12 +324,12 @@ class Subject:
         return Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message)
 
 
-def _raise_if_lost(error: BaseException) -> None:
+def _raise_if_lost(error: BaseException, call: str) -> None:
     """Tell a CUDA error, after which nothing runs, from a refusal."""
     text = str(error)
     lost = ("CUDA error", "device-side assert", "an illegal memory access", "misaligned address", "CUDA driver error")
     if any(mark in text for mark in lost) or type(error).__name__ == "AcceleratorError":
-        raise DeviceLost(f"{type(error).__name__}: {_first_line(error)}") from None
+        raise DeviceLost(call, f"{type(error).__name__}: {_first_line(error)}") from None
 
 
 def _first_line(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -39,10 +39,15 @@ class Tally:
 
     Args:
         decisive: names of the laws whose every tensor must be decided on some case of each dtype.
+        line: how a case of a kernel is written; by default with the kernel as its target.
     """
 
-    def __init__(self, decisive: Iterable[str] = ()) -> None:
-        self._decisive = set(decisive)
+    def __init__(
+        self,
+        decisive: Iterable[str] = (),
+        line: Callable[[str, Case], str] = lambda kernel, case: case.line(kernel),
+    ) -> None:
+        self._decisive, self._line = set(decisive), line
         self._counts: dict[Key, _Count] = defaultdict(_Count)
 
     def expect(self, law: str, kernel: str, dtype: str) -> None:
@@ -131,7 +136,7 @@ class Tally:
                 verdict.worst_error = max(f.error for f in broken)
                 case, _ = count.first[Status.HOLDS]
                 message = f"over {len(count.pools)} tensors of all {dtype} cases together, each within its own budget"
-                verdict.counterexample = Counterexample(case.line(kernel, ""), tuple(broken), message=message)
+                verdict.counterexample = Counterexample(self._line(kernel, case), tuple(broken), message=message)
         return verdict
 
 

@@ -25,7 +25,7 @@ FLOORS = (
     {"relation", "subject", "evidence"},
     {"request", "domain", "drawing", "provider", "shrinking", "situations", "stream", "strategies", "target", "saved"},
     {"examine", "tally"},
-    {"check", "bench", "reproduction"},
+    {"check", "crashes", "bench", "reproduction"},
     {"testing", "cli"},
     {"__init__", "__main__"},
 )
