@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from gradoracle.properties.agreement import agree
 from gradoracle.properties.applicability import small_enough
+from gradoracle.properties.repetition import own_storage
 from torch import Tensor
 
 from gradoracle.evidence import Evidence
@@ -33,7 +34,7 @@ def non_default_stream_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         torch.cuda._sleep(20_000_000)  # cycles: what does not wait for this stream reads the copies too soon
-        copy = evidence.sample.map(_copied)
+        copy = evidence.sample.map(own_storage)
         found, _ = evidence.subject.vjp(copy, evidence.blocks)
     stream.synchronize()
     yield from agree(evidence, found, wanted, exact=exact)
@@ -96,7 +97,3 @@ def _far(tensor: Tensor) -> Tensor:
 def _require_gpu(evidence: Evidence) -> None:
     if next(iter(evidence.sample.inputs.values())).device.type != "cuda":
         raise Unavailable("needs a GPU")
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)

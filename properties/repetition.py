@@ -41,11 +41,11 @@ def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: state that every call meets alike; runs_are_bit_identical sees what differs between equal calls.
     """
     exact = evidence.kernel.deterministic
-    copy = evidence.sample.map(_own_storage)
+    copy = evidence.sample.map(own_storage)
     first, _ = evidence.subject.vjp(copy, evidence.blocks)
     kept = {name: tensor.clone() for name, tensor in first.items()}
     yield from agree(evidence, kept, evidence.vjp(), exact=exact, label=", first")
-    halved = evidence.variant("inputs halved", lambda sample: sample.map(_own_storage).with_inputs(**_halves(sample)))
+    halved = evidence.variant("inputs halved", lambda sample: sample.map(own_storage).with_inputs(**_halves(sample)))
     for tensor in copy.inputs.values():
         if tensor.is_floating_point():
             _storage(tensor).mul_(0.5)
@@ -128,7 +128,7 @@ def _storage(tensor: Tensor) -> Tensor:
     return tensor.detach().as_strided((count,), (1,), 0)
 
 
-def _own_storage(tensor: Tensor) -> Tensor:
+def own_storage(tensor: Tensor) -> Tensor:
     """A tensor of the same bits and layout in storage of its own."""
     return _storage(tensor).clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 

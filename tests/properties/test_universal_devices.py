@@ -12,7 +12,7 @@ from gradoracle.properties.devices import (
     second_device_gives_the_same,
 )
 
-from gradoracle.case import build
+from gradoracle.case import Draw, build
 from gradoracle.evidence import Evidence
 from gradoracle.examine import judge_law
 from gradoracle.oracle.truth import Oracle
@@ -43,7 +43,9 @@ def test_a_launch_on_the_default_stream_reads_too_soon():
         with torch.cuda.stream(side):
             return right(x, y)
 
+    expanded = CASE.with_draws(x=Draw("normal", "expanded"), dp=Draw("normal", "broadcast"))
     assert on_gpu(LAWS[0], RIGHT).status is Status.HOLDS
+    assert on_gpu(LAWS[0], RIGHT, expanded).status is Status.HOLDS
     assert on_gpu(LAWS[0], kernel(elsewhere)).status is Status.VIOLATED
 
 
