@@ -153,7 +153,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe("uniform", "uniform on [-p, p)", lambda d: d.parameter * d.uniform(), True, 1.0),
             Recipe("positive", "absolute values of normal:p", lambda d: d.parameter * np.abs(d.normal()), True, 1.0),
             Recipe("alternating", "absolute values of normal:p with signs + - + -", _alternating, True, 1.0),
-            Recipe("ramp", "rising from -p to p along the last dim but one, with noise p/10", _ramp, True, 1.0),
+            Recipe("ramp", "rising from -p to p along the last dim but one, with noise p/10", _ramp, False, 1.0),
             Recipe("wide", "normal times a random power of two from 2^-p to 2^p", _wide, True, 6.0, 1, whole=True),
             Recipe("outlier", "normal, with one element beyond p in magnitude", _outlier, True, 100.0),
             Recipe("extreme", "random signs, magnitudes uniform on [p/2, p)", _extreme, True, 1e4),

@@ -26,12 +26,16 @@ class Part:
     true: Tensor
     allowance: Allowance
 
-    @property
-    def carried(self) -> tuple[Tensor, Tensor | None, Tensor]:
-        """What it may err by, as the rounding reading takes the errors of an input."""
+    def carried(self, turn: int) -> tuple[Tensor, Tensor | None, Tensor]:
+        """What it may err by, as the rounding reading takes the errors of an input.
+
+        Args:
+            turn: by how many the probes are shifted, so that parts with other turns err independently.
+        """
         own = self.allowance
         radius = torch.zeros_like(own.sigma) if own.radius is None else own.radius
-        return own.sigma.square() + radius.square(), None if own.worst is None else own.worst + radius, own.errors
+        worst = None if own.worst is None else own.worst + radius
+        return own.sigma.square() + radius.square(), worst, own.errors.roll(turn, 0)
 
 
 def related(
@@ -45,8 +49,10 @@ def related(
 ) -> Finding:
     """Judge ``expression(*tensors, *constants)``, which is 0 in exact arithmetic.
 
-    Its budget: the errors of the parts carried through the expression (probes included, so that shared errors stay
-    shared), and the roundings of the expression itself, which is evaluated in float64.
+    Its budget: the errors of the parts carried through the expression, and the roundings of the expression itself,
+    which is evaluated in float64. An error that is shared within a part stays shared (that is what its probes are for);
+    two parts err independently: a kernel need not round P alike in forward and in backward, nor dS in the programs of
+    dQ and of dK, so that nothing may cancel between them.
 
     Args:
         name: what the two sides are.
@@ -69,7 +75,8 @@ def related(
     if not all(tensor.isfinite().all() for tensor in true):
         return not_checked(name, "the truth is not finite")
     graph = trace(lambda *tensors: (expression(*tensors),), *true, *exact)
-    allowance = _allowance(graph, true, exact, [part.carried for part in parts], worst=not continuous)
+    carried = [part.carried(turn) for turn, part in enumerate(parts)]
+    allowance = _allowance(graph, true, exact, carried, worst=not continuous)
     residual = expression(*got, *exact)
     return judge(
         name,

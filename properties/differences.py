@@ -19,7 +19,7 @@ from gradoracle.kernel import Kernel
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.truth import arguments
 from gradoracle.property import law
-from gradoracle.rules import LOCAL_SIGMA, WIDEST_SENSITIVITY, Allowance, exactly, judge
+from gradoracle.rules import LOCAL_SIGMA, WIDEST_SENSITIVITY, Allowance, exactly, judge, not_checked
 from gradoracle.subject import Refused, Tensors, Unavailable, Wrong
 
 PLACES = (-1.0, 0.0, 1.0)  # of the interval at which the third derivative is evaluated
@@ -73,6 +73,9 @@ def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
         first, second = (end.allowance(Derivative.VJP, name) for end in ends)
         allowance = _of_difference(first, second, bound, step, evidence.continuous)
         got, shown = _quotient(up[name], down[name], step), f"difference of {name}"
+        if not (up[name].isfinite().all() and down[name].isfinite().all()):
+            yield not_checked(shown, "a VJP at a perturbed point is not finite (vjp_matches_the_oracle judges that)")
+            continue
         # only the local rule: the truncation inside the limit is no rounding, and has no null for bias or spread
         found = judge(shown, got, hvp, allowance, continuous=False, axes=evidence.axes(name))
         found = replace(found, error_in_sigma=0.0)  # the error is mostly truncation, which has no sigma
