@@ -167,12 +167,14 @@ class Sample:
         tangents: one for each float input, by the input's name.
         cotangents: one for each float output, by the output's name.
         options: every option of the definition, defaults included.
+        source: the file that some of the tensors were read from; "" where all are drawn.
     """
 
     inputs: Mapping[str, Tensor]
     tangents: Mapping[str, Tensor]
     cotangents: Mapping[str, Tensor]
     options: Mapping[str, Any]
+    source: str = ""
 
     def with_inputs(self, **tensors: Tensor) -> Sample:
         """The sample with some inputs replaced; their order stays."""

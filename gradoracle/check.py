@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import shlex
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 from gradoracle import device, environment
 from gradoracle.case import Case, parse
@@ -18,6 +20,7 @@ from gradoracle.examine import CALL_SECONDS, CaseResult, Job, LawResult, Setup, 
 from gradoracle.family import DTYPES, Family
 from gradoracle.kernel import Kernel
 from gradoracle.request import Progress, Request, Silent
+from gradoracle.saved import saved_case
 from gradoracle.strategies import shrink, situations, stream, wanted_situations
 from gradoracle.tally import Key, Tally
 from gradoracle.target import family_for
@@ -87,7 +90,8 @@ class Run:
                 found[key] = Counterexample(self.line(kernel, case), result.findings, message=result.reason)
                 continue
             if self.interrupted or self.request.inputs:
-                found[key] = Counterexample(self.line(kernel, case), result.findings)
+                message = f"holds under {result.preset}" if result.preset else ""
+                found[key] = Counterexample(self.line(kernel, case), result.findings, message=message)
                 continue
             found[key] = self._smaller(key, case, result, min(SHRINK_SECONDS, deadline - time.monotonic()))
         return found
@@ -133,7 +137,21 @@ class Run:
             verdict.statement, verdict.rank = self.laws[verdict.law].statement, self.laws[verdict.law].rank
             if self.interrupted and "no case of this run applies" in verdict.reasons:
                 verdict.reasons = {"the run was interrupted before": 0}
+            if self.request.inputs and verdict.counterexample is not None:
+                verdict.counterexample = replace(verdict.counterexample, command=self._command(verdict))
         return verdicts
+
+    def _command(self, verdict: Verdict) -> str:
+        """The command that shows a verdict on saved tensors again: a case line does not hold their values."""
+        request = self.request
+        target = self.line(verdict.kernel, Case(self.family.name, {})).split()[1]
+        words = ["gradoracle", "check", unquote(target), "--inputs", str(request.inputs), "--device", self.device]
+        words += ["--family", request.family] if request.family else []
+        for option, values in (("--contract", request.contracts), ("--arg", request.arguments)):
+            for name, value in values.items():
+                words += [option, f"{name}={value}" if option == "--contract" else f"{name}={value!r}"]
+        words += ["--seed", str(request.seed)] if request.seed else []
+        return shlex.join([*words, "--property", verdict.law])
 
     def laws_on(self, kernel: Kernel, case: Case, judged: Collection[str] = ()) -> tuple[str, ...]:
         """The laws that are judged on a case: each on the first that it applies to, and then on its share of cases.
@@ -173,7 +191,8 @@ class Run:
         refused = [r.reason for r in result.results if r.status is Status.REFUSED]
         if refused:
             self._tabulate(refused[0], result.case)
-        if any(r.status not in (Status.REFUSED, Status.NOT_CHECKED) for r in result.results):
+        decided = any(r.status not in (Status.REFUSED, Status.NOT_CHECKED) for r in result.results)
+        if decided and not self.request.inputs:
             for name in situations(self.family, self.kernels[result.kernel], result.case):
                 self.situations[name] = self.situations.get(name, 0) + 1
         self.progress.case(self.done, self._violations(), "")
@@ -297,8 +316,11 @@ class InternalFault(Exception):
 
 
 def _jobs(run: Run) -> Iterator[Job]:
-    """The stream of every kernel, with the laws that fall on each case."""
+    """The stream of every kernel, with the laws that fall on each case; or the one case of saved tensors."""
     request = run.request
+    if request.inputs is not None:
+        yield from _saved_jobs(run, request.inputs)
+        return
     examples = request.examples or (CASES_ON_CUDA if run.device == "cuda" else CASES_ON_CPU)
     for name, kernel in run.kernels.items():
         dtypes = run.dtypes[name]
@@ -320,6 +342,32 @@ def _jobs(run: Run) -> Iterator[Job]:
                 run.tally.expect(law, name, case.dtype)
             if laws:
                 yield Job(name, case, laws)
+
+
+def _saved_jobs(run: Run, inputs: str) -> Iterator[Job]:
+    """The case of saved tensors for every kernel, with all laws that apply."""
+    request = run.request
+    if request.dims:
+        raise UsageError(
+            f"--dim {next(iter(request.dims))} cannot go with --inputs: sizes are those of the saved tensors"
+        )
+    for name, kernel in run.kernels.items():
+        defaults = {spec.name: spec.default for spec in run.family.signature.options}
+        options = {n: values[0] for n, values in kernel.options.items() if values and defaults[n] not in values}
+        case = saved_case(run.family, inputs, options=options, seed=request.seed)
+        if case.dtype not in (request.dtypes or (case.dtype,)):
+            raise UsageError(
+                f"--inputs {inputs} holds {case.dtype} tensors, but --dtype is {','.join(request.dtypes or ())}"
+            )
+        if case.dtype not in (kernel.dtypes or (case.dtype,)):
+            raise UsageError(
+                f"--inputs {inputs} holds {case.dtype} tensors, but {name} supports {', '.join(kernel.dtypes or ())}"
+            )
+        run.dtypes[name] = (case.dtype,)
+        laws = run.laws_on(kernel, case)
+        for law in laws:
+            run.tally.expect(law, name, case.dtype)
+        yield Job(name, case, laws, presets=True)
 
 
 def _sharded(jobs: Iterator[Job], shard: tuple[int, int]) -> Iterator[Job]:

@@ -111,7 +111,10 @@ def check(
         typer.Option(metavar="T=1:4096", help="Sizes of a dim: T=16:4096:16, D=64,128. Repeatable."),
     ] = None,
     inputs: Annotated[
-        str | None, typer.Option(metavar="saved.pt", help="Check on these tensors instead of drawn cases.")
+        str | None,
+        typer.Option(
+            metavar="saved.pt", help="Check on torch.save({'q': q, 'do': cotangent, ...}) instead of drawn cases."
+        ),
     ] = None,
     oracle: Annotated[str, typer.Option(metavar="auto|float64|certified|mpmath")] = "auto",
     examples: Annotated[int | None, typer.Option(metavar="N", help="How many cases.")] = None,

@@ -39,7 +39,7 @@ class Evidence:
     def __init__(self, case: Case, sample: Sample, subject: Subject, oracle: Oracle, blocks: str | None = None) -> None:
         self.case, self.sample, self.subject, self.oracle = case, sample, subject, oracle
         self.blocks = case.blocks if blocks is None else blocks
-        self.continuous = case.continuous
+        self.continuous = case.continuous and not sample.source  # where saved values come from is not known
         self._kept: dict[Any, Any] = {}
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gradoracle.case import Case, build
+from gradoracle.case import Case
 from gradoracle.contract import contract
 from gradoracle.device import prepare
 from gradoracle.errors import UsageError
@@ -24,6 +24,7 @@ from gradoracle.oracle.trace import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
 from gradoracle.process import Phase, Poisoned
 from gradoracle.property import Property
+from gradoracle.saved import sample_of
 from gradoracle.subject import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong
 from gradoracle.target import resolve
 from gradoracle.verdict import Status
@@ -150,14 +151,16 @@ def entry(setup: Setup) -> Callable[[Job, Phase], CaseResult]:
                 phase(None, None)
 
         subject = Subject(family, kernels[job.kernel], guard)
-        return examine(job, subject, oracle, [laws[name] for name in job.laws], setup.device)
+        return examine(job, subject, oracle, [laws[name] for name in job.laws], setup.device, setup.inputs)
 
     return work
 
 
-def examine(job: Job, subject: Subject, oracle: Oracle, laws: Sequence[Property], device: str) -> CaseResult:
-    """Judge one case by each of the laws, sharing one Evidence."""
-    sample = build(job.case, oracle.family.signature, domains=oracle.family.domains, device=device)
+def examine(
+    job: Job, subject: Subject, oracle: Oracle, laws: Sequence[Property], device: str, inputs: str | None = None
+) -> CaseResult:
+    """Judge one case by each of the laws, sharing one Evidence; ``inputs`` is a file of saved tensors."""
+    sample = sample_of(job.case, oracle.family, inputs, device)
     evidence = Evidence(job.case, sample, subject, oracle)
     results: list[LawResult] = []
     for law in laws:

@@ -21,14 +21,16 @@ class Request:
         contracts: dtype -> preset, against the kernel's own.
         arguments: options held fixed, and other keywords passed as they are.
         dims: narrower sizes, by dim.
-        inputs: a file of saved tensors that replaces the stream of cases.
+        inputs: a file of saved tensors, ``torch.save({"q": q, ...}, path)``, that replaces the stream by one case:
+            inputs by name, cotangents as ``d`` and the output's name, tangents as ``t`` and the input's; those that
+            are missing are drawn. Nothing is known of where values come from, so roundings may line up (rule 1b).
         oracle: auto, float64, certified or mpmath.
         examples: how many cases in all.
         seconds: stop after a whole case once so much time has passed.
         seed: of the stream.
         property: only laws that match this glob.
         require: globs of laws that must have been checked.
-        workers: how many processes; None: one a core, at most 8; 0: none, kernels run here unprotected.
+        workers: how many processes; None: one a core, at most 16; 0: none, kernels run here unprotected.
         shard: (i, n): the i-th of n parts of the stream, from 1.
     """
 

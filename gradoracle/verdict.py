@@ -28,6 +28,7 @@ class Counterexample:
     shrunk_from: str = ""  # the first violating case, where shrinking found a smaller one
     shrink_note: str = ""  # such as "stopped by the time box"
     message: str = ""  # for a crash: what the process did
+    command: str = ""  # what shows it again where the case alone does not: tensors read from a file
 
 
 @dataclass

@@ -9,13 +9,13 @@ from gradoracle.properties.agreement import differing
 from gradoracle.properties.applicability import all_of, small_enough, through_autograd
 from torch import Tensor
 
-from gradoracle.case import build
 from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
 from gradoracle.memory import is_poison
 from gradoracle.property import law
 from gradoracle.rules import exactly
+from gradoracle.saved import sample_of
 from gradoracle.subject import Unavailable
 
 _MOST_SAVED = 1 << 28  # bytes of saved tensors that are copied
@@ -67,7 +67,7 @@ def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding
     family, sample = evidence.oracle.family, evidence.sample
     _run(evidence)
     device = next(iter(sample.inputs.values())).device
-    fresh = build(evidence.case, family.signature, domains=family.domains, device=str(device))
+    fresh = sample_of(evidence.case, family, sample.source or None, str(device))
     groups = ((sample.inputs, fresh.inputs, ""), (sample.cotangents, fresh.cotangents, "d"))
     for mine, original, prefix in (*groups, (sample.tangents, fresh.tangents, "t")):
         for name, tensor in mine.items():

@@ -213,14 +213,14 @@ def test_several_kernels_of_a_file_are_told_apart(tmp_path: Path) -> None:
 def test_a_fault_of_our_own_keeps_the_other_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     from gradoracle import examine
 
-    real = examine.build
+    real = examine.sample_of
 
     def broken(case: Any, *args: Any, **keywords: Any) -> Any:
         if case.dims["N"] > 20:
             raise ZeroDivisionError("our own")
         return real(case, *args, **keywords)
 
-    monkeypatch.setattr(examine, "build", broken)
+    monkeypatch.setattr(examine, "sample_of", broken)
     with pytest.raises(InternalFault, match="could not be judged") as caught:
         checked("right", FORWARD, examples=10)
     (verdict,) = caught.value.report.verdicts

@@ -59,7 +59,7 @@ def tell(verdict: Verdict) -> list[tuple[str, str]]:
     shrunk = [part for part in (counterexample.shrink_note, _shrunk_from(counterexample.shrunk_from)) if part]
     if shrunk:
         lines.append(("shrunk", "; ".join(shrunk)))
-    lines.append(("replay", f"gradoracle replay {shlex.quote(counterexample.case)}"))
+    lines.append(("replay", counterexample.command or f"gradoracle replay {shlex.quote(counterexample.case)}"))
     return lines
 
 

@@ -1,0 +1,191 @@
+"""Saved: one case from a file of a user's own tensors, which takes the place of the stream (``--inputs saved.pt``).
+
+The file is what ``torch.save({"q": q, "k": k, "do": grad_o}, "saved.pt")`` writes: tensors by the names of inputs, a
+cotangent as ``d`` and the output's name, a tangent as ``t`` and the input's. Those that are missing are drawn.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.case import Case, Draw, Sample, build
+from gradoracle.dims import Sizes
+from gradoracle.errors import UsageError
+from gradoracle.family import DTYPES, Family
+from gradoracle.signature import TensorSpec, cotangent_name, tangent_name
+
+
+def sample_of(case: Case, family: Family, inputs: str | None, device: str) -> Sample:
+    """The tensors of a case; where ``inputs`` names a file, those that it holds with their own strides.
+
+    Raises:
+        UsageError: the file cannot be read or does not fit the family.
+        ValueError: the case does not fit the signature.
+    """
+    sample = build(case, family.signature, domains=family.domains)
+    if inputs is not None:
+        tensors = load(inputs)
+        groups = ((sample.inputs, str), (sample.tangents, tangent_name), (sample.cotangents, cotangent_name))
+        own = [{n: tensors.get(name(n), drawn) for n, drawn in group.items()} for group, name in groups]
+        wide = {n: t if t.is_floating_point() else t.long() for n, t in own[0].items()}
+        sample = replace(sample, inputs=wide, tangents=own[1], cotangents=own[2], source=inputs)
+    return sample if device == "cpu" else sample.to(device)
+
+
+def saved_case(family: Family, inputs: str, *, options: Mapping[str, Any], seed: int) -> Case:
+    """The case that stands for a file of tensors: its dims and dtype are read off their shapes.
+
+    Args:
+        family: whose signature names the tensors.
+        inputs: the file.
+        options: those that differ from the definition's defaults.
+        seed: of the tensors that are drawn.
+
+    Raises:
+        UsageError: no such file, not a dict of tensors, a missing or unknown name, shapes that contradict one another,
+            dtypes that are mixed or not supported, an index out of its domain.
+    """
+    tensors = load(inputs)
+    specs = _specs(family)
+    unknown = [name for name in tensors if name not in specs]
+    if unknown:
+        raise UsageError(f"--inputs {inputs} holds {_listed(unknown)}, which {family.name} has not; {_wanted(family)}")
+    missing = [spec.name for spec in family.signature.inputs if not spec.optional and spec.name not in tensors]
+    if missing:
+        raise UsageError(f"--inputs {inputs} lacks {_listed(missing)}; {_wanted(family)}")
+    dtype = _dtype(family, tensors, specs, inputs)
+    dims = _dims(family, tensors, specs, inputs)
+    draws = {s.name: Draw() for s in family.signature.inputs if s.optional and s.kind == "float" and s.name in tensors}
+    draws |= {s.name: Draw("index") for s in family.signature.inputs if s.kind == "int" and s.name in tensors}
+    _require_indices(family, tensors, dims, inputs)
+    return Case(family.name, dims, dtype, options, draws, "", seed)
+
+
+def load(inputs: str) -> dict[str, Tensor]:
+    """The tensors of a file by name, on the CPU, detached.
+
+    Raises:
+        UsageError: no such file, or not a dict of dense tensors.
+    """
+    if not Path(inputs).is_file():
+        raise UsageError(f"--inputs {inputs}: no such file; wanted tensors saved with torch.save")
+    wanted = "wanted a dict {name: tensor} saved with torch.save"
+    try:
+        held = torch.load(inputs, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError):
+        raise UsageError(f"--inputs {inputs} cannot be read as tensors and nothing but tensors; {wanted}") from None
+    if not isinstance(held, Mapping) or not held:
+        what = "nothing" if isinstance(held, Mapping) else f"a {type(held).__name__}"
+        raise UsageError(f"--inputs {inputs} holds {what}; {wanted}")
+    for name, tensor in held.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+            what = str(tensor.layout) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise UsageError(f"--inputs {inputs} holds an object of type {what} as {name!r}; {wanted}, each dense")
+    return {name: tensor.detach() for name, tensor in held.items()}
+
+
+def _specs(family: Family) -> dict[str, TensorSpec]:
+    """Every name that a file may hold: inputs, and cotangents and tangents of those that have one."""
+    signature = family.signature
+    specs = {spec.name: spec for spec in signature.inputs}
+    specs |= {cotangent_name(spec.name): spec for spec in signature.outputs if spec.kind == "float"}
+    return specs | {tangent_name(spec.name): spec for spec in signature.primals}
+
+
+def _wanted(family: Family) -> str:
+    inputs = [f"{s.name}{' (optional)' if s.optional else ''}" for s in family.signature.inputs]
+    others = [name for name in _specs(family) if name not in {s.name for s in family.signature.inputs}]
+    return f"wanted {', '.join(inputs)} and, where they are not to be drawn, {', '.join(others)}"
+
+
+def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str) -> str:
+    """The one dtype of all float tensors."""
+    found: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if specs[name].kind == "int":
+            if tensor.is_floating_point() or tensor.is_complex():
+                raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, wanted an integer dtype")
+            continue
+        if dtype not in DTYPES:
+            raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, wanted one of {', '.join(DTYPES)}")
+        if bool(tensor.isnan().any()):
+            raise UsageError(f"--inputs {inputs}: {name} holds NaN, of which no truth is known; wanted numbers")
+        found.setdefault(dtype, name)
+    if len(found) != 1:
+        mixed = " and ".join(f"{name} in {dtype}" for dtype, name in found.items())
+        raise UsageError(
+            f"--inputs {inputs} holds {mixed or 'no float tensor'}; wanted one dtype for all float tensors"
+        )
+    return next(iter(found))
+
+
+def _dims(
+    family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str
+) -> dict[str, int]:
+    """The size of every dim; a dim of absent tensors alone is as small as the family allows."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, tensor in tensors.items():
+        spec, shape = specs[name], tuple(tensor.shape)
+        if len(shape) != len(spec.dims):
+            form = f"{len(spec.dims)} dims [{' '.join(spec.dims)}]"
+            raise UsageError(f"--inputs {inputs}: {name} has shape {shape}, wanted {form}")
+        if 0 in shape:
+            raise UsageError(f"--inputs {inputs}: {name} has shape {shape}, wanted at least one element")
+        for dim, size in zip(spec.dims, shape, strict=True):
+            term, rest = _unknown(dim)
+            if term is None:
+                continue
+            if size <= rest:
+                raise UsageError(
+                    f"--inputs {inputs}: {name} has shape {shape}, where {dim} is {size}, wanted {term} at least 1"
+                )
+            known, by = sizes.setdefault(term, (size - rest, name))
+            if known != size - rest:
+                raise UsageError(
+                    f"--inputs {inputs}: {name} has shape {shape}, where {dim} is {size}, "
+                    f"but {by} has {term} = {known}; wanted one size of {term}"
+                )
+    found = {
+        dim: sizes[dim][0] if dim in sizes else family.dims.get(dim, Sizes()).smallest for dim in family.signature.dims
+    }
+    for name, tensor in tensors.items():
+        wanted = specs[name].shape(found)
+        if tuple(tensor.shape) != wanted:
+            raise UsageError(f"--inputs {inputs}: {name} has shape {tuple(tensor.shape)}, wanted {wanted}")
+    return found
+
+
+def _unknown(dim: str) -> tuple[str | None, int]:
+    """(name, what is added to it) of a dim such as ``T`` or ``T+1``; (None, 0) of a constant or a sum of names."""
+    names = [term for term in dim.split("+") if not term.isdigit()]
+    return (names[0], sum(int(t) for t in dim.split("+") if t.isdigit())) if len(names) == 1 else (None, 0)
+
+
+def _require_indices(family: Family, tensors: Mapping[str, Tensor], dims: Mapping[str, int], inputs: str) -> None:
+    """Refuse integers outside their domain: a kernel would read beside its tensors."""
+    for spec in family.signature.inputs:
+        if spec.kind != "int" or spec.name not in tensors:
+            continue
+        domain, tensor = family.domains[spec.name], tensors[spec.name].long()
+        (bound,) = TensorSpec(spec.name, (str(domain.bound),)).shape(dims)
+        high = bound - 1 if domain.kind == "index" else bound
+        low = 0 if domain.kind == "cu_seqlens" else domain.minimum
+        if int(tensor.min()) < low or int(tensor.max()) > high:
+            given = f"{int(tensor.min())} to {int(tensor.max())}"
+            raise UsageError(f"--inputs {inputs}: {spec.name} holds {given}, wanted integers from {low} to {high}")
+        if domain.kind == "cu_seqlens":
+            ends = (tensor[..., 0] == 0).all() and (tensor[..., -1] == bound).all()
+            if not (ends and (tensor.diff(dim=-1) >= 0).all()):
+                raise UsageError(f"--inputs {inputs}: {spec.name} must rise from 0 to {bound}")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names))
