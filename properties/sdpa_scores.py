@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,7 +105,7 @@ class Scores:
 def scale_of(sample: Sample) -> float:
     """The factor of q k^T: the option, or 1 / sqrt(D)."""
     scale = sample.options["scale"]
-    return float(sample.inputs["q"].shape[-1] ** -0.5 if scale is None else scale)
+    return 1 / math.sqrt(sample.inputs["q"].shape[-1]) if scale is None else float(scale)
 
 
 def seen(queries: int, keys: int, causal: bool) -> Tensor:

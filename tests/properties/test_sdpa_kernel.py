@@ -13,6 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import attention
 from attention import LAWS, evidence, judge
 from gradoracle.properties import sdpa
 
@@ -127,3 +128,17 @@ def test_a_ds_beyond_float16_is_a_declared_overflow() -> None:
     findings = list(own.compare(Derivative.VJP))
     assert all(finding.outcome is not Outcome.VIOLATED for finding in findings)
     assert judge("q_dq_equals_k_dk", line, SHIPPED).status is Status.NOT_CHECKED
+
+
+def test_the_order_of_convergence_is_measured_in_float64() -> None:
+    found = judge("the_central_difference_converges_to_the_hvp", CASES[3], SHIPPED)
+    orders = [finding for finding in found.findings if finding.tensor.startswith("order of")]
+    assert [finding.tensor for finding in orders] == ["order of hvp.q", "order of hvp.k", "order of hvp.v"]
+    assert all(finding.outcome is Outcome.HOLDS for finding in orders)
+
+
+def test_a_one_sided_difference_shows_in_the_order() -> None:
+    found = judge("the_central_difference_converges_to_the_hvp", CASES[3], attention.kernel("one-sided difference"))
+    orders = [finding for finding in found.findings if finding.tensor.startswith("order of")]
+    assert orders and all(finding.outcome is Outcome.VIOLATED for finding in orders)
+    assert "order 0.99" in orders[0].message or "order 1.0" in orders[0].message
