@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,7 +56,8 @@ def sdpa(
     causal: bool = False,
 ) -> Float[Tensor, "B H T Dv"]:
     """softmax(scale q k^T) v; causal aligns the last query with the last key; a query that sees no key gives 0."""
-    s = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)  # [B H T M], natural log units
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    s = q @ k.transpose(-1, -2) * factor  # [B H T M], natural log units
     if not causal:
         return torch.softmax(s, -1) @ v
     queries, keys = q.shape[-2], k.shape[-2]
