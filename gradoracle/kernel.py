@@ -134,7 +134,7 @@ def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[st
     if (len(positional) < len(wanted) and not variadic) or len(required) > len(wanted) or needed:
         raise TypeError(
             f"{label} does not fit family {family.name}: it takes ({', '.join(parameters)}), wanted the inputs "
-            f"({names}) positionally and nothing else without a default; write an adapter (examples/adapter.py)"
+            f"({names}) positionally and nothing else without a default; write an adapter (examples/torch_sdpa.py)"
         )
     named = set(parameters)
     dropped = {spec.name: () for spec in specs if spec.name not in named and not takes_any}
