@@ -1,4 +1,4 @@
-"""Checking a PyTorch operator whose options differ from the family's: an adapter of three lines.
+r"""Checking a PyTorch operator whose options differ from the family's: an adapter of three lines.
 
     gradoracle check examples/torch_sdpa.py:fused --family sdpa
     gradoracle check torch.nn.functional:scaled_dot_product_attention --family sdpa     (no adapter: no options drawn)
@@ -6,7 +6,8 @@
 ``eager`` is attention as operators, each of which stores its result in the inputs' dtype; in 16 bit that is another
 precision contract:
 
-    gradoracle check examples/torch_sdpa.py:eager --family sdpa --contract bfloat16=eager-bf16 --contract float16=eager-fp16
+    gradoracle check examples/torch_sdpa.py:eager --family sdpa \
+        --contract bfloat16=eager-bf16 --contract float16=eager-fp16
 """
 
 from __future__ import annotations

@@ -33,12 +33,50 @@ def failures(report: Report) -> list[Failure]:
             groups.remove(group)
             marks, members = marks | group[0], group[1] + members
         groups.append((marks, members))
+    groups = _attached(groups)
     order = {id(verdict): position for position, verdict in enumerate(report.verdicts)}
     found = []
     for _, members in groups:
         lead, *others = sorted(members, key=lambda verdict: (-verdict.rank, order[id(verdict)]))
         found.append(Failure(lead, tuple(others)))
     return sorted(found, key=lambda failure: (-failure.lead.rank, order[id(failure.lead)]))
+
+
+def _attached(
+    groups: list[tuple[set[tuple[str, ...]], list[Verdict]]],
+) -> list[tuple[set[tuple[str, ...]], list[Verdict]]]:
+    """Groups of laws among several tensors put with the group of the law that finds one of these wrong by itself."""
+    cores = [group for group in groups if any(_plain(verdict) for verdict in group[1])]
+    rest = [group for group in groups if group not in cores]
+    for marks, members in list(rest):
+        named = set().union(*(_gradients(verdict) for verdict in members))
+        for core in cores:
+            if named & set().union(*(_gradients(verdict) for verdict in core[1] if _plain(verdict))):
+                core[0].update(marks)
+                core[1].extend(members)
+                rest.remove((marks, members))
+                break
+    return cores + rest
+
+
+def _wrong(verdict: Verdict) -> list[str]:
+    """The names of a verdict's wrong tensors."""
+    findings = verdict.counterexample.findings if verdict.counterexample is not None else ()
+    return [finding.tensor for finding in findings if finding.outcome is Outcome.VIOLATED]
+
+
+def _plain(verdict: Verdict) -> bool:
+    """Whether each wrong tensor is one that the kernel gave, and not a relation among several."""
+    wrong = _wrong(verdict)
+    return bool(wrong) and all(re.fullmatch(r"\w+|(?:jvp|hvp)\.\w+", name) for name in wrong)
+
+
+def _gradients(verdict: Verdict) -> set[str]:
+    """The gradients that a verdict's wrong tensors speak of: dq for ``dq`` and for ``hvp.q``."""
+    found = set()
+    for name in _wrong(verdict):
+        found |= {match.replace("hvp.", "d") for match in re.findall(r"(?:jvp|hvp)\.\w+|\bd\w{1,3}\b", name)}
+    return found
 
 
 def tell(verdict: Verdict) -> list[tuple[str, str]]:
