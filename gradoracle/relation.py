@@ -94,7 +94,7 @@ def _too_large(part: Part) -> bool:
 
 
 def _allowance(
-    graph: Graph, true: list[Tensor], exact: list[Tensor], carried: list[rounding.InputError], *, worst: bool
+    graph: Graph, true: list[Tensor], exact: list[Tensor], carried: Sequence[rounding.InputError], *, worst: bool
 ) -> Allowance:
     args = [*true, *exact]
     errors = [*carried, *([None] * len(exact))]
