@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gradoracle.oracle.stored import stored, stored_sum
+from gradoracle.oracle.stored import fast_exp, stored, stored_sum
 
 KEY_BLOCK = 512
 
@@ -47,12 +47,17 @@ def flash(
     """z = rowsum(dO * O) from an O that is already rounded, P from a stored log-sum-exp, gradients summed in memory.
 
     The last is what PyTorch's flash kernel on the CPU does: dq after each block of keys and dk, dv after each block of
-    queries are written to tensors of the inputs' dtype. Arguments as for ``definition``.
+    queries are written to tensors of the inputs' dtype. So is its forward exponential, a cubic between powers
+    of two, off by up to 1.1e-4 in 16 bit (measured), and of 20 bits in float32. Arguments as for ``definition``.
     """
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     s, visible = _scores(q, k, factor, causal)
-    o = stored(_masked(torch.softmax(s, -1), visible) @ v, "output")
-    p = _masked(torch.exp(s - stored(torch.logsumexp(s, -1, keepdim=True), "residuals")), visible)
+    p = torch.softmax(s, -1)
+    e = _masked(fast_exp(p / p.amax(-1, keepdim=True)), visible)  # exp(s - m): what is summed, and the operand of o
+    total = e.sum(-1, keepdim=True)
+    total = total if visible is None else torch.where(visible.any(-1, keepdim=True), total, 1.0)
+    o = stored(e @ v / total, "output")
+    p = _masked(torch.exp(s - stored(s.amax(-1, keepdim=True) + torch.log(total), "residuals")), visible)
     ds = p * (do @ v.transpose(-1, -2) - (do * o).sum(-1, keepdim=True))
     rows = query_block(q.shape[-2])
     dq = stored_sum(_blocks(ds, -1, KEY_BLOCK) @ _blocks(k, -2, KEY_BLOCK) * factor, "output")

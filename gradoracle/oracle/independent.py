@@ -161,22 +161,22 @@ def softmax(value: Tensor, x: Tensor, relative: Tensor, dim: int) -> Tensor:
     first = (squares * ((1 - 2 * value) * relative + shared)).clamp_min(0.0)
     if not bool((relative > _NEARLY_LINEAR).any()):
         return first
-    odds, others = _odds(x, dim)
-    move = FAR * (relative + torch.maximum(shared, torch.where(others, relative.amax(dim, keepdim=True), 0.0))).sqrt()
-    far = torch.maximum(torch.sigmoid(odds + move) - value, value - torch.sigmoid(odds - move)) / FAR
+    log_odds, top = odds(x, dim)
+    move = FAR * (relative + torch.maximum(shared, torch.where(top, relative.amax(dim, keepdim=True), 0.0))).sqrt()
+    far = torch.maximum(torch.sigmoid(log_odds + move) - value, value - torch.sigmoid(log_odds - move)) / FAR
     return torch.maximum(first, torch.where(x.isfinite(), far, 0.0).square())
 
 
 _NEARLY_LINEAR = 1e-4  # variance of a logit below which a softmax is linear over FAR deviations
 
 
-def _odds(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+def odds(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """log P / (1 - P) of each element of a softmax, and which elements are the largest of their row."""
     top = torch.zeros_like(x, dtype=torch.bool).scatter(dim, x.argmax(dim, keepdim=True), True)
     rest = torch.logsumexp(torch.where(top, -torch.inf, x), dim, keepdim=True)
     log_share = torch.log_softmax(x, dim)
-    odds = torch.where(top, x - rest, log_share - torch.log1p(-torch.exp(log_share)))
-    return torch.nan_to_num(odds, nan=0.0, posinf=1e300, neginf=-1e300), top
+    found = torch.where(top, x - rest, log_share - torch.log1p(-torch.exp(log_share)))
+    return torch.nan_to_num(found, nan=0.0, posinf=1e300, neginf=-1e300), top
 
 
 def log_softmax(share: Tensor, own: Tensor, dim: int) -> Tensor:

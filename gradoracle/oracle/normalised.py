@@ -40,7 +40,7 @@ def softmax(
     if roundoff.worst or x.worst is not None:
         relative = plus(x.worst, (depth + size + 2 * contract.exp_ulps) * unit + depth * constant)
         assert relative is not None
-        bound = worst.softmax(proper, relative, dim)
+        bound = worst.softmax(proper, x.value, relative, dim)
     if roundoff.dice is not None or x.probes is not None:
         moved = x.value if x.probes is None else x.probes
         axis = dim if dim < 0 else dim - x.value.dim()

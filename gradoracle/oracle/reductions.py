@@ -13,6 +13,8 @@ from gradoracle.oracle.probes import mixed, probed, run_lifted
 from gradoracle.oracle.quantity import Quantity, any_error, cleared, plus, quantities, values, where_finite
 from gradoracle.oracle.roundoff import Roundoff
 
+_CHECKPOINTS = 4  # partial sums that are looked at
+
 
 def sum_of(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Quantity:
     """sum, mean and cumsum."""
@@ -42,7 +44,15 @@ def sum_of(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: An
     squares = cleared(summed(x.value.square()), finite)
     largest = cleared(operator(worst.magnitude(x), *rest, **kwargs), finite) if roundoff.worst else None
     assert squares is not None
-    q = roundoff.running_sum(q, squares, terms, largest, place)
+    in_order = None
+    dims = rest[0] if rest and isinstance(rest[0], (list, tuple)) else None
+    if name == "sum" and dims and len(dims) == 1:
+        last = x.value.movedim(dims[0], -1).unsqueeze(-2)  # [.. 1 t]
+        total = value if value.dim() < x.value.dim() else value.squeeze(dims[0])
+        ones = torch.ones(last.shape[-1], 1, dtype=last.dtype)
+        drift = _drift(last, ones, total[..., None, None])
+        in_order = None if drift is None else cleared(drift.reshape(value.shape), finite)
+    q = roundoff.running_sum(q, squares, terms, largest, place, in_order)
     return roundoff.elementwise(q, mixed(place, 7)) if name == "mean" else q
 
 
@@ -62,7 +72,8 @@ def matrix_product(
     if roundoff.contract.rounds:
         squares = cleared(torch.matmul(x.value.square(), y.value.square()), finite)
         assert squares is not None
-        q = roundoff.running_sum(q, squares, float(x.value.shape[-1]), cleared(largest, finite), place)
+        in_order = cleared(_drift(x.value, y.value, value), finite)
+        q = roundoff.running_sum(q, squares, float(x.value.shape[-1]), cleared(largest, finite), place, in_order)
     if name in ("addmm", "baddbmm"):
         beta, alpha = float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))
         for factor, extra in ((alpha, None), (beta, args[0])):
@@ -150,6 +161,33 @@ def _matmul_probes(x: Quantity, y: Quantity) -> Tensor | None:
     if x.value.dim() == y.value.dim() and x.value.dim() >= 2:
         return torch.matmul(left, right)
     return run_lifted(torch.matmul, (left, right), {}, (x.probes is not None, y.probes is not None))
+
+
+def _drift(x: Tensor, y: Tensor, total: Tensor) -> Tensor | None:
+    """The sum of squares of x @ y's partial sums, as straight lines between some of them, in the worse direction.
+
+    Either end may be where a kernel starts; None where there are too few terms to have an order.
+    """
+    terms = x.shape[-1]
+    if terms < 2 or y.dim() < 2:
+        return None
+    step = -(-terms // _CHECKPOINTS)
+    squares, ends = torch.zeros_like(total), torch.zeros_like(total)  # sums of n (a^2 + ab + b^2) / 3 and n (a + b)
+    before: Tensor | None = None
+    for first in range(0, terms, step):
+        count = min(step, terms - first)
+        after = torch.matmul(x[..., first : first + step], y[..., first : first + step, :])
+        if before is None:
+            squares.addcmul_(after, after, value=count / 3)
+            ends.add_(after, alpha=count)
+        else:
+            after.add_(before)
+            both = before + after
+            squares.addcmul_(both, both, value=count / 3).addcmul_(before, after, value=-count / 3)
+            ends.add_(both, alpha=count)
+        before = after
+    # from the other end the partial sums are total - a: the sum of their squares differs by total (t total - ends)
+    return squares.add_(ends.neg_().add_(total, alpha=terms).mul_(total).clamp_min_(0.0))
 
 
 def _scaled(q: Quantity, factor: float) -> Quantity:

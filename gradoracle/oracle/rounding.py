@@ -21,18 +21,18 @@ from gradoracle.oracle import effects
 from gradoracle.oracle.probes import Dice, mixed
 from gradoracle.oracle.quantity import Quantity
 from gradoracle.oracle.roundoff import FAR, Roundoff
-from gradoracle.oracle.stored import stored, stored_sum
-from gradoracle.oracle.trace import Graph
+from gradoracle.oracle.stored import fast_exp, stored, stored_sum
+from gradoracle.oracle.trace import Graph, widened
 from gradoracle.oracle.walk import Walk
 
-__all__ = ["EXACT", "Budget", "InputError", "budgets", "stored", "stored_sum"]
+__all__ = ["EXACT", "Budget", "InputError", "budgets", "fast_exp", "stored", "stored_sum"]
 
 InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
 
 _PROBED_AT = 2.0**-30  # the unit that float64 is probed with
 _ELEMENTS_AT_ONCE = 1 << 22  # of all probes of the largest tensor together
 _FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # largest tensor of the graph, probes at most
-_OUTPUT = 9
+_OUTPUT, _INPUT = 9, 11
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,11 @@ def budgets(
             _input(a, e, contract, run, worst and start == 0, start == 0) for a, e in zip(args, given, strict=True)
         ]
         with torch.no_grad():
-            outputs = Walk(contract, roundoff).run(graph.module, inputs)
+            inputs = [
+                roundoff.given(q, mixed(i, _INPUT)) if q.is_float and e is None else q
+                for i, (q, e) in enumerate(zip(inputs, given, strict=True))
+            ]
+            outputs = Walk(contract, roundoff).run(graph, inputs)
             outputs = [
                 roundoff.stored(q, dtype, mixed(position, _OUTPUT), spacing=True) if q.is_float else q
                 for position, (q, dtype) in enumerate(
@@ -195,7 +199,7 @@ def _tainted(
             if node.op == "placeholder":
                 known[node] = next(fed)
             elif node.op == "get_attr":
-                known[node] = getattr(graph.module, node.target)
+                known[node] = graph.constant(node)
             elif node.op == "output":
                 return [known[n] if isinstance(n, Node) else torch.as_tensor(n) for n in node.args[0]]
             else:
@@ -204,7 +208,7 @@ def _tainted(
                 for operand, mask in planted:
                     if operand is not None:
                         given[operand] = torch.where(mask, torch.nan, given[operand])
-                result = effects.functional(node)(*given, **map_arg(node.kwargs, lambda n: known[n]))
+                result = effects.functional(node)(*given, **map_arg(widened(node.kwargs), lambda n: known[n]))
                 for operand, mask in planted:
                     if operand is None:
                         result = torch.where(mask if mask.dim() == result.dim() else mask.any(0), torch.nan, result)

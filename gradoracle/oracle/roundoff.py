@@ -24,9 +24,13 @@ from gradoracle.oracle.quantity import Quantity, plus, where_finite
 
 _KEYED_APART = 0.618  # how the size of a sum's terms enters its key; any number that is not round will do
 _KEY_BITS = 30  # more are not told apart: the float64 contract is probed with magnified units
+_POLYNOMIAL_BITS = 3  # the error of a cubic between two powers of two turns about so often
 _OPERAND = 1
 _FLUSH = 2
+_PAST_BOUNDS = 1e150  # of a variance or a bound; its square is still finite
 _LEAST_SQUARE = 1e-300  # squares of smaller errors would underflow in float64
+FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
+_LOST_EARLY = 4  # exponentials that flush to zero lose the last two binades of normal numbers, too
 FAR = 8.0  # standard deviations that a right kernel is allowed to be off
 
 
@@ -161,7 +165,7 @@ class Roundoff:
     ) -> Quantity:
         """``q`` as the result of an operation that is correct to ``units`` unit roundoffs (relative)."""
         dtype = self.contract.elementwise
-        size = q.value.abs()
+        q, size = bounded(q), q.value.abs()
         self.check_overflow(q, size, dtype)
         unit = UNIT_ROUNDOFF[dtype]
         exact = isinstance(units, float) and units == 1.0
@@ -175,17 +179,28 @@ class Roundoff:
         )  # fmt: skip
 
     def running_sum(
-        self, q: Quantity, squares: Tensor, terms: Tensor | float, largest: Tensor | None, place: int
+        self,
+        q: Quantity,
+        squares: Tensor,
+        terms: Tensor | float,
+        largest: Tensor | None,
+        place: int,
+        in_order: Tensor | None = None,
     ) -> Quantity:
         """``q`` as a running sum of ``terms`` terms; ``squares`` sums their squares, ``largest`` their sizes.
 
-        The partial sums are a random walk and a drift: u^2/3 (t/2 sum x^2 + t/3 (sum x)^2).
+        The partial sums are a random walk and a drift: u^2/3 (t/2 sum x^2 + t/3 (sum x)^2). Terms that are not in
+        random order (a ramp) drift further: ``in_order`` is the sum of the squared partial sums along straight lines
+        between some of them, and the walk between two of them is t/6 sum x^2 (docs/budgets.md).
         """
         dtype = self.contract.accumulate
         unit = UNIT_ROUNDOFF[dtype]
-        size = q.value.abs()
+        q, size = bounded(q), q.value.abs()
         self.check_overflow(q, size, dtype)
-        scale = (terms / 2 * squares + terms / 3 * q.value.square()).sqrt()
+        scale = terms / 2 * squares + terms / 3 * q.value.square()
+        if in_order is not None:
+            scale = torch.maximum(scale, terms / 6 * squares + in_order)
+        scale = scale.sqrt()
         shift = None
         if self.contract.accumulate_block:  # each step cuts the partial sum, which is half the sum on average
             shift = q.value * (-unit / 2 * (terms / self.contract.accumulate_block + 1))
@@ -242,6 +257,24 @@ class Roundoff:
         )  # fmt: skip
         return q.with_(held=dtype)
 
+    def fast_exp(self, q: Quantity, place: int) -> Quantity:
+        """``q`` as a fast exponential gives it: a power of two times a polynomial, whose error is smooth in between."""
+        if not self.contract.rounds or not self.contract.fast_exp:
+            return q
+        return self.committed(
+            q, q.value.abs() * self.contract.fast_exp, key=q.value, bits=_POLYNOMIAL_BITS, place=place, single=True
+        )
+
+    def given(self, q: Quantity, place: int) -> Quantity:
+        """``q`` as an input: exact, but hardware that flushes to zero reads subnormal numbers as 0."""
+        if not self.contract.rounds or not self.contract.flush_to_zero or self.contract.dtype not in FLUSHED:
+            return q
+        low = self.underflow(q, q.value.abs(), self.contract.dtype)
+        if low is None:
+            return q
+        none = torch.zeros_like(q.value)
+        return self.committed(q, none, key=q.value, bits=1, place=place, low=low).with_(held=q.held)
+
     def operand(self, q: Quantity, position: int) -> Quantity:
         """``q`` as argument ``position`` of a matrix product; all uses of one value share its rounding."""
         place = mixed(q.place, _OPERAND)
@@ -253,13 +286,14 @@ class Roundoff:
 
         ``may_be``: where a value of 0 may be something else in a kernel; None: only where it is not 0.
         """
-        if not size.numel() or float(size.min()) >= SMALLEST_NORMAL[dtype]:
+        if not size.numel() or float(size.min()) >= SMALLEST_NORMAL[dtype] * _LOST_EARLY:
             return None
-        low = size < SMALLEST_NORMAL[dtype]
+        flush = self.contract.flush_to_zero and dtype in FLUSHED
+        limit = SMALLEST_NORMAL[dtype] * (_LOST_EARLY if flush else 1)
+        low = size < limit
         low &= (size > 0) if may_be is None else may_be
         if not low.any():
             return None
-        flush = self.contract.flush_to_zero and dtype in ("float32", "tf32", "tf32x3")
         spacing = SMALLEST_SUBNORMAL[dtype]
         # what is rounded is no larger than it is: a value far below the spacing loses itself, and not half the spacing
         there = size.square() if q.variance is None else size.square() + q.variance
@@ -304,6 +338,19 @@ def multiplied_by(node: object) -> float:
         else:
             break
     return abs(factor)
+
+
+def bounded(q: Quantity) -> Quantity:
+    """``q`` with errors that further arithmetic can carry: what is past all bounds stays there, and is not infinite."""
+
+    def cut(error: Tensor | None) -> Tensor | None:
+        if error is None or not error.numel() or float(error.max()) <= _PAST_BOUNDS:  # NaN is not
+            return error
+        return torch.nan_to_num(error, nan=_PAST_BOUNDS, posinf=_PAST_BOUNDS).clamp_max(_PAST_BOUNDS)
+
+    variance, worst = cut(q.variance), cut(q.worst)
+    same = variance is q.variance and worst is q.worst
+    return q if same else q.with_(variance=variance, worst=worst)
 
 
 def hash_of(number: float) -> int:

@@ -1,4 +1,4 @@
-"""Marks in a program of tensors that say where an algorithm stores a value, for budgets only.
+"""Marks in a program of tensors that say where an algorithm loses accuracy, for budgets only.
 
 ``stored(x, "output")`` is ``x`` plus the rounding error of storing it, and that error is 0 in every exact reading; the
 rounding reading knows better. It survives ``make_fx``, ``torch.func`` and autograd, where its derivative is that of x.
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 PLACES = ("operand", "accumulate", "elementwise", "output", "residuals")
+FAST_EXP = "fast_exp"
 
 
 @torch.library.custom_op("gradoracle::storing_error", mutates_args=())
@@ -33,6 +34,11 @@ def stored(x: Tensor, place: str = "output") -> Tensor:
         ValueError: ``place`` is not such a field.
     """
     return x + _storing_error(x.detach(), _checked(place))
+
+
+def fast_exp(x: Tensor) -> Tensor:
+    """``x``, the result of an exponential that trades accuracy for speed (``Contract.fast_exp``)."""
+    return x + _storing_error(x.detach(), FAST_EXP)
 
 
 def stored_sum(x: Tensor, place: str = "output") -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node, map_arg
+from torch.fx import Node, map_arg
 from torch.utils._pytree import tree_map
 
 from gradoracle.contract import Contract
@@ -19,7 +19,8 @@ from gradoracle.oracle.quantity import Quantity, any_error, cleared, is_quantity
 from gradoracle.oracle.reductions import accumulate, extreme, matrix_product, sum_of
 from gradoracle.oracle.roundoff import Roundoff
 from gradoracle.oracle.solve import triangular_solve
-from gradoracle.oracle.trace import UnsupportedOperator
+from gradoracle.oracle.stored import FAST_EXP
+from gradoracle.oracle.trace import Graph, UnsupportedOperator, widened
 
 
 class Walk:
@@ -34,25 +35,25 @@ class Walk:
     def __init__(self, contract: Contract, roundoff: Roundoff) -> None:
         self.contract, self.roundoff = contract, roundoff
 
-    def run(self, module: GraphModule, inputs: Sequence[Quantity]) -> list[Quantity]:
+    def run(self, graph: Graph, inputs: Sequence[Quantity]) -> list[Quantity]:
         """The quantities of the graph's outputs, before they are stored; raises UnsupportedOperator."""
         known: dict[Node, Any] = {}
         fed = iter(inputs)
-        last_use = {used: node for node in module.graph.nodes for used in node.all_input_nodes}
+        last_use = {used: node for node in graph.module.graph.nodes for used in node.all_input_nodes}
         release: dict[Node, list[Node]] = {}
         for used, node in last_use.items():
             release.setdefault(node, []).append(used)
-        for position, node in enumerate(module.graph.nodes):
+        for position, node in enumerate(graph.module.graph.nodes):
             if node.op == "output":
                 self.roundoff.node = None
                 return [known[n] if isinstance(n, Node) else self.created(torch.as_tensor(n)) for n in node.args[0]]
             if node.op == "placeholder":
                 known[node] = next(fed).with_(place=mixed(position))
             elif node.op == "get_attr":
-                known[node] = self.created(getattr(module, node.target))
+                known[node] = self.created(graph.constant(node))
             else:
                 args = map_arg(node.args, lambda n: known[n])
-                kwargs = map_arg(node.kwargs, lambda n: known[n])
+                kwargs = map_arg(widened(node.kwargs), lambda n: known[n])
                 known[node] = self.applied(node, mixed(position), args, kwargs)
             for used in release.get(node, ()):
                 del known[used]
@@ -297,6 +298,10 @@ class Walk:
         """The error of storing a value (``stored``) or each partial sum (``stored_sum``); its value is 0."""
         source, where = args
         values_stored = source.value if name == "storing_error" else source.value.cumsum(0)
+        if where == FAST_EXP:
+            q = self.roundoff.fast_exp(Quantity(source.value), mixed(place, 3))
+            probes = None if q.probes is None else q.probes - source.value
+            return q.with_(value=torch.zeros_like(source.value), probes=probes, place=place)
         dtype = getattr(self.contract, where)
         erring = source.variance is not None or source.worst is not None
         bare = Quantity(values_stored, held=source.held if name == "storing_error" else None)

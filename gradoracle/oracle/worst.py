@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.oracle.independent import secant_change, slopes
+from gradoracle.oracle.independent import odds, secant_change, slopes
 from gradoracle.oracle.quantity import Quantity, any_error, plus, quantities
 
 ATTRIBUTE = "worst"
@@ -68,12 +68,12 @@ def product(x: Quantity, y: Quantity) -> tuple[Tensor | None, Tensor]:
     return (largest - torch.matmul(x.value.abs(), y.value.abs())).clamp_min(0.0), largest
 
 
-def softmax(value: Tensor, relative: Tensor, dim: int) -> Tensor:
-    """The bound of a softmax whose logits are off by at most ``relative``: one up, all others down, and reversed."""
-    up = torch.exp(relative) / (value * torch.exp(-relative)).sum(dim, keepdim=True) - 1
-    down = 1 - torch.exp(-relative) / (value * torch.exp(relative)).sum(dim, keepdim=True)
-    moved = torch.nan_to_num(value * torch.maximum(up, down), nan=1.0, posinf=1.0)
-    return torch.where(value > 0, moved.clamp(0.0, 1.0), 0.0)
+def softmax(value: Tensor, x: Tensor, relative: Tensor, dim: int) -> Tensor:
+    """The bound of a softmax whose logits are off by at most ``relative``: one moves one way, all others the other."""
+    log_odds, _ = odds(x, dim)
+    move = relative + relative.amax(dim, keepdim=True)
+    moved = torch.maximum(torch.sigmoid(log_odds + move) - value, value - torch.sigmoid(log_odds - move))
+    return torch.where(x.isfinite(), moved.clamp_min(0.0), 0.0)
 
 
 def extreme(own: Tensor, dims: Any, keep: bool) -> Tensor:

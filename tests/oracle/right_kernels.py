@@ -42,9 +42,10 @@ def definition(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
     s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     if not causal:
         return torch.softmax(s, -1) @ v
-    visible = visible_to(q, k)
-    s = torch.where(visible, s, torch.where(visible.any(-1, keepdim=True), -torch.inf, 0.0))
-    return torch.where(visible, torch.softmax(s, -1), 0.0) @ v
+    hidden = ~visible_to(q, k)
+    blind = hidden.all(-1, keepdim=True)
+    p = torch.softmax(s.masked_fill(hidden & ~blind, -torch.inf), -1)
+    return p.masked_fill(hidden, 0.0) @ v
 
 
 def visible_to(q: Tensor, k: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from gradoracle.contract import EXACT, PRESETS, UNIT_ROUNDOFF, contract, default
 from gradoracle.derivative import Derivative, program
 from gradoracle.oracle import certified, multiprecision
 from gradoracle.oracle.probes import Dice, rounding_errors
-from gradoracle.oracle.rounding import Budget, budgets, stored, stored_sum
+from gradoracle.oracle.rounding import Budget, budgets, fast_exp, stored, stored_sum
 from gradoracle.oracle.trace import trace
 
 
@@ -311,6 +311,32 @@ def test_stored_sums_round_after_each_term() -> None:
     assert float(((got.double() - budget.value) / budget.sigma).square().mean().sqrt()) > 0.3
     once = budget_of(lambda x: (x * 1.1).sum(0), x, preset="bf16")
     assert float((budget.sigma / once.sigma).median()) > 1.5
+
+
+def test_a_ramp_drifts_further_than_a_random_order() -> None:
+    """Terms in order of size: the partial sums are far larger than a random walk's, and than the sum."""
+    x = torch.linspace(-1, 1, 2001, dtype=torch.float64).expand(20, -1) + 1e-2 * random(20, 2001)
+    x = x.float().double()
+    shuffled = x[:, torch.randperm(2001, generator=torch.Generator().manual_seed(0))]
+    ramp, mixed = (budget_of(lambda x: x.sum(-1), y) for y in (x, shuffled))
+    assert float((ramp.sigma / mixed.sigma).median()) > 5
+    got = sum(x.float().unbind(-1), torch.zeros(20))
+    assert in_sigma(got, ramp) <= 8 < in_sigma(got, mixed)
+
+
+def test_subnormal_inputs_may_be_read_as_zero() -> None:
+    x = torch.tensor([1e-40, 1.0], dtype=torch.float64)
+    budget = budget_of(lambda x: x * 2.0**100, x, worst=True)
+    assert float(budget.sigma[0]) >= float(budget.value[0]) / 8 and not budget.sigma[1]
+    assert not budget_of(lambda x: x * 2.0**100, x, preset="float64").sigma.any()
+
+
+def test_a_fast_exponential_errs_alike_for_values_that_are_alike() -> None:
+    x = 1 + 1e-3 * random(500)
+    budget = budget_of(lambda x: fast_exp(x * 1.1), x, preset="fp16", output_dtypes=["float32"])
+    assert 1e-5 < float((budget.sigma / budget.value).median()) < 2.0**-13
+    rows = budget.errors / budget.value
+    assert float(rows.std(1).median()) < 0.05 * float(rows.std(0).median())
 
 
 def test_flash_is_the_definition_in_exact_arithmetic() -> None:

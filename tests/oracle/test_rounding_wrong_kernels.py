@@ -8,6 +8,8 @@ import torch
 from right_kernels import NAMES, budgets_of, fused, in_sigma, normal, of_worst, slope
 
 SLIPS = {torch.float32: 2e-6, torch.float16: 5e-5, torch.bfloat16: 4e-4}
+# the flash algorithm's exponential is off by up to 1.2e-4 in 16 bit, coherently where logits are alike
+FLASH_SLIPS = {torch.float32: 2e-6, torch.float16: 1e-4, torch.bfloat16: 8e-4}
 
 
 def inputs_of(dtype: torch.dtype, seed: int) -> list[torch.Tensor]:
@@ -20,7 +22,7 @@ def inputs_of(dtype: torch.dtype, seed: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("seed", [0, 10])
 @pytest.mark.parametrize("dtype", SLIPS, ids=lambda d: str(d)[6:])
 def test_slips_of_each_gradient_are_caught(dtype: torch.dtype, seed: int, z_from: str) -> None:
-    inputs, slip = inputs_of(dtype, seed), SLIPS[dtype]
+    inputs, slip = inputs_of(dtype, seed), (SLIPS if z_from == "P" else FLASH_SLIPS)[dtype]
     found = budgets_of(inputs, algorithm="definition" if z_from == "P" else "flash")
     right = fused(*inputs, z_from=z_from)
     for sign in (1, -1):
