@@ -1,0 +1,228 @@
+"""The calibration of budgets: how far right kernels are out, in sigma. ``python benchmarks/calibration.py`` (CPU).
+
+Prints the table of docs/calibration.md. Every kernel here is right, so an rms far above 1 would be a budget that is too
+narrow, one far below 1 a budget that sees less than it could, and a worst element beyond 8 a false alarm.
+
+    --seconds S   how long (default 240); cases form one fixed stream
+    --seed N      of the stream
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from gradoracle.properties.sdpa_algorithms import ALGORITHMS
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from gradoracle import __version__
+from gradoracle.contract import PRESETS, default_contract
+from gradoracle.derivative import Derivative, program
+from gradoracle.oracle import certified
+from gradoracle.oracle.rounding import Budget, budgets
+from gradoracle.oracle.trace import Graph, trace
+from gradoracle.recipes import RECIPES, values
+
+Kernel = Callable[..., Sequence[Tensor]]
+DTYPES = ("float32", "bfloat16", "float16")
+NAMES = ("o", "dq", "dk", "dv")
+SHAPES = ((33, 65, 32), (1, 200, 8), (100, 40, 128), (7, 1, 64), (64, 64, 1), (17, 130, 16), (128, 128, 64), (2, 3, 5))
+LARGE = ((5, 4096, 16), (1024, 96, 64))
+SMALL = ((5, 7, 4), (1, 9, 3), (12, 6, 8))
+CONTINUOUS = [name for name, recipe in RECIPES.items() if recipe.continuous and name not in ("extreme", "tiny")]
+EXTREMES = ["normal:10", "normal:30", "extreme", "tiny", "normal:1e-3"]
+REPEATING = [name for name, recipe in RECIPES.items() if not recipe.continuous]
+
+
+def definition(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(D)) v."""
+    return torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, -1) @ v
+
+
+def of_torch(backend: SDPBackend) -> Kernel:
+    def kernel(q: Tensor, k: Tensor, v: Tensor, do: Tensor) -> Sequence[Tensor]:
+        with sdpa_kernel(backend):
+            return with_autograd(scaled_dot_product_attention, q, k, v, do)
+
+    return kernel
+
+
+def with_autograd(forward: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, do: Tensor) -> Sequence[Tensor]:
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    o = forward(*leaves)
+    return (o.detach(), *torch.autograd.grad(o, leaves, do))
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, do: Tensor) -> Sequence[Tensor]:
+    return with_autograd(definition, q, k, v, do)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel that is right, and the budget that it is held to."""
+
+    name: str
+    kernel: Kernel
+    algorithm: str = "definition"
+    presets: dict[str, str] = field(default_factory=dict)
+
+
+SUBJECTS = [
+    Subject("PyTorch math", of_torch(SDPBackend.MATH)),
+    Subject("PyTorch flash", of_torch(SDPBackend.FLASH_ATTENTION), "flash"),
+    Subject("PyTorch eager", eager, presets={"bfloat16": "eager-bf16", "float16": "eager-fp16"}),
+]
+
+
+@dataclass
+class Row:
+    """One line of the table: squares and the worst over all elements that were compared."""
+
+    elements: int = 0
+    cases: int = 0
+    squares: float = 0.0
+    worst: float = 0.0
+    repeating: float = 0.0  # worst over the bound, on recipes that repeat values
+    bias: float = 0.0  # |slope| over the rms slope of the probes
+    at: str = ""
+
+    def add(self, error: Tensor, budget: Budget, continuous: bool, where: str) -> None:
+        """One tensor of one case; ``error`` is signed."""
+        compared = budget.value.isfinite() & error.isfinite() & (budget.sigma > 0)
+        if not continuous:
+            assert budget.worst is not None
+            shares = (error.abs() / budget.worst)[compared & (budget.worst > 0)]
+            self.repeating = max(self.repeating, *shares.flatten().tolist(), 0.0)
+            return
+        size = (error / budget.sigma)[compared]
+        if not size.numel():
+            return
+        self.elements += size.numel()
+        self.squares += float(size.square().sum())
+        if float(size.abs().max()) > self.worst:
+            self.worst, self.at = float(size.abs().max()), where
+        weight = torch.where(compared, budget.value / budget.sigma**2, 0.0)
+        bottom = float((budget.value * weight).sum())
+        if bottom > 0 and not (budget.sigma <= 2 * budget.floor).any():
+            null = (budget.errors * weight).flatten(1).sum(1).square().mean().sqrt() / bottom
+            scale = max(float(null), bottom**-0.5)
+            if scale <= 0.01:
+                self.bias = max(self.bias, abs(float((error * weight).sum()) / bottom) / scale)
+
+
+class Graphs:
+    """Traced programs, once for each shape."""
+
+    def __init__(self) -> None:
+        self.kept: dict[object, Graph] = {}
+
+    def of(self, algorithm: str, derivative: Derivative, args: Sequence[Tensor]) -> Graph:
+        key = (algorithm, derivative, tuple(a.shape for a in args))
+        if key not in self.kept:
+            own = program(definition, derivative, 3) if algorithm == "definition" else ALGORITHMS[algorithm]["vjp"]
+            self.kept[key] = trace(lambda *x: own(*x), *args)
+        return self.kept[key]
+
+
+def inputs(recipes: Sequence[str], shape: tuple[int, int, int], dtype: str, seed: int) -> list[Tensor]:
+    """q, k, v, do: [1 2 n D]."""
+    queries, keys, width = shape
+    sizes = zip(recipes, ("q", "k", "v", "do"), (queries, keys, keys, queries), strict=True)
+    return [values(recipe, (1, 2, n, width), dtype, seed=seed, name=name) for recipe, name, n in sizes]
+
+
+def calibrate_kernels(rows: dict[tuple[str, ...], Row], graphs: Graphs, draw: random.Random) -> None:
+    """One case, all kernels that take it."""
+    dtype, kind, seed = draw.choice(DTYPES), draw.random(), draw.randrange(1 << 30)
+    shape = draw.choice(LARGE if kind > 0.97 else SHAPES)
+    if kind < 0.75:
+        group, recipes = "ordinary", [draw.choice(CONTINUOUS)] * 4
+    elif kind < 0.9 or kind > 0.97:
+        group, recipes = "extreme", [draw.choice(EXTREMES)] * 4
+    else:
+        group, recipes = "repeating", [draw.choice([*REPEATING, *REPEATING, "normal"]) for _ in range(4)]
+    own = inputs(recipes, shape, dtype, seed)
+    exact = [x.double() for x in own]
+    known: dict[tuple[str, str], list[Budget]] = {}
+    for subject in SUBJECTS:
+        contract = PRESETS[subject.presets[dtype]] if dtype in subject.presets else default_contract(dtype)
+        key = (subject.algorithm, contract.name)
+        if key not in known:
+            graph = graphs.of(subject.algorithm, Derivative.VJP, exact)
+            known[key] = budgets(graph, exact, contract, worst=group == "repeating")
+        row = rows.setdefault((dtype, f"rounding, {contract.name}, {subject.algorithm}", subject.name, group), Row())
+        row.cases += 1
+        for name, got, budget in zip(NAMES, subject.kernel(*own), known[key], strict=True):
+            where = f"{name} at {shape}, {recipes[0]}, seed {seed}"
+            row.add(got.double() - budget.value, budget, group != "repeating", where)
+
+
+def calibrate_float64(rows: dict[tuple[str, ...], Row], graphs: Graphs, draw: random.Random) -> None:
+    """The float64 reading itself, on a derivative of a small case, against balls of proven radius."""
+    derivative, shape = draw.choice(list(Derivative)), draw.choice(SMALL)
+    seed, repeats = draw.randrange(1 << 30), draw.random() < 0.2
+    recipes = [draw.choice(REPEATING if repeats else [*CONTINUOUS, "normal:10"])] * 4
+    q, k, v, do = inputs(recipes, shape, "float64", seed)
+    tangents = inputs(["normal"] * 4, shape, "float64", seed + 1)[:3] if derivative.takes_tangents else []
+    args = [q, k, v, *tangents, *([do] if derivative.takes_cotangents else [])]
+    graph = graphs.of("definition", derivative, args)
+    found = budgets(graph, args, PRESETS["float64"], worst=True)
+    group = "repeating" if repeats else "ordinary"
+    row = rows.setdefault(("float64", "float64 against certified", derivative.value, group), Row())
+    row.cases += 1
+    for ball, budget in zip(certified.certify(graph, args, [b.sigma / 16 for b in found]), found, strict=True):
+        where = f"{derivative.value} at {shape}, {recipes[0]}, seed {seed}"
+        row.add(ball.error(budget.value), budget, not repeats, where)
+
+
+def table(rows: dict[tuple[str, ...], Row]) -> str:
+    """The rows as markdown."""
+    lines = [
+        "| dtype | reading | kernel | inputs | cases | elements | rms | worst | bias | of worst case | worst element |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    order = {name: i for i, name in enumerate((*DTYPES, "float64", "ordinary", "extreme", "repeating"))}
+    for key in sorted(
+        rows, key=lambda key: [order.get(part, part) if i in (0, 3) else part for i, part in enumerate(key)]
+    ):
+        row = rows[key]
+        rms = f"{(row.squares / row.elements) ** 0.5:.2f}" if row.elements else ""
+        shown = (
+            [f"{row.worst:.1f}", f"{row.bias:.1f}", "", row.at]
+            if row.elements
+            else ["", "", f"{row.repeating:.2f}", ""]
+        )
+        lines.append(f"| {' | '.join([*key, str(row.cases), str(row.elements or ''), rms, *shown])} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    rows: dict[tuple[str, ...], Row] = {}
+    graphs, draw, end = Graphs(), random.Random(asked.seed), time.monotonic() + asked.seconds
+    missing = certified.unavailable()
+    torch.set_num_threads(1)
+    while time.monotonic() < end:
+        for _ in range(3):
+            calibrate_kernels(rows, graphs, draw)
+        if missing is None:
+            calibrate_float64(rows, graphs, draw)
+    print(table(rows))
+    note = f"seed {asked.seed}, {sum(r.cases for r in rows.values())} cases, gradoracle {__version__}"
+    print(f"\n{note}, torch {torch.__version__}, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}")
+    if missing is not None:
+        print(missing)
+
+
+if __name__ == "__main__":
+    main()
