@@ -221,7 +221,7 @@ def build(
     Raises:
         ValueError: the case does not fit the signature; it says what was given and what is wanted.
     """
-    _check(case, signature)
+    require_fit(case, signature)
     present = [s for s in signature.inputs if not s.optional or s.name in case.draws]
     floats = [spec for spec in present if spec.kind == "float"]
     inputs = {s.name: _integer(case, s, domains or {}) if s.kind == "int" else _float(case, s) for s in present}
@@ -335,8 +335,12 @@ def _replaced(group: Mapping[str, _V], changed: Mapping[str, _V], what: str) -> 
     return {**group, **changed}
 
 
-def _check(case: Case, signature: Signature) -> None:
-    """Refuse a case that names what the signature lacks, or lacks what the signature names."""
+def require_fit(case: Case, signature: Signature) -> None:
+    """See that a case names all dims of a signature, and nothing that the signature has not.
+
+    Raises:
+        ValueError: what is missing or unknown, and what is wanted.
+    """
     tensors = [spec.name for spec in signature.inputs]
     tensors += [tangent_name(spec.name) for spec in signature.primals]
     tensors += [cotangent_name(spec.name) for spec in signature.outputs if spec.kind == "float"]

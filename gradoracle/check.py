@@ -16,7 +16,7 @@ from gradoracle.case import Case, parse
 from gradoracle.contract import contract, default_contract
 from gradoracle.crashes import Crashes
 from gradoracle.errors import UsageError
-from gradoracle.examine import CALL_SECONDS, CaseResult, Job, LawResult, Setup, subjects
+from gradoracle.examine import CALL_SECONDS, CaseResult, Job, LawResult, Setup, require_case, subjects
 from gradoracle.family import DTYPES, Family
 from gradoracle.kernel import Kernel
 from gradoracle.request import Progress, Request, Silent
@@ -63,6 +63,7 @@ class Run:
         self.refusals: dict[str, dict[str, int]] = {}
         self.planned = self.done = 0
         self.interrupted = ""
+        self.undefined: set[str] = set()
         self.workers = self._workers()
         self.crashes = Crashes(self.workers)
 
@@ -186,8 +187,9 @@ class Run:
             yield self.crashes.spare(job)
 
     def _take(self, result: CaseResult) -> None:
-        self.done += 1
         self.tally.add(result)
+        self.done += 1
+        self.undefined |= {r.reason for r in result.results if r.reason.startswith("the definition of")}
         refused = [r.reason for r in result.results if r.status is Status.REFUSED]
         if refused:
             self._tabulate(refused[0], result.case)
@@ -254,7 +256,7 @@ class Run:
 
     def _unmet(self, report: Report) -> list[str]:
         """What should have been checked and was not."""
-        unmet = list(self.tally.undecided())
+        unmet = [*sorted(self.undefined)[:1], *self.tally.undecided()]
         held = {v.law for v in report.verdicts if v.status in (Status.HOLDS, Status.VIOLATED)}
         for glob in self.request.require:
             if not fnmatch.filter(held, glob):
@@ -272,6 +274,8 @@ def check(request: Request, progress: Progress | None = None) -> Report:
     run = Run(request, progress or Silent())
     try:
         jobs = list(_sharded(_jobs(run), request.shard))
+        if jobs and not request.inputs:
+            require_case(jobs[0].case, run.family, run.kernels[jobs[0].kernel])
         run.over(jobs)
         report = run.report()
         if run.crashes.faults:
@@ -298,6 +302,7 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
     try:
         run.wanted = {}
         for name, kernel in run.kernels.items():
+            require_case(case, run.family, kernel)
             run.over([Job(name, case, run.laws_on(kernel, case), presets=True)])
         report = run.report()
         if run.crashes.faults:

@@ -28,6 +28,12 @@ class Sizes:
                 f"no size fits {self}: wanted 1 <= minimum <= maximum with a multiple of {self.multiple} between them"
             )
 
+    def __str__(self) -> str:
+        if self.choices:
+            return ", ".join(map(str, self.choices))
+        step = f" in steps of {self.multiple}" if self.multiple > 1 else ""
+        return f"{self.minimum} to {max(self.maximum, self.large)}{step}"
+
     @property
     def smallest(self) -> int:
         """The smallest size of the domain."""
@@ -52,7 +58,7 @@ class Sizes:
         if lists:
             both = sorted(size for size in set.intersection(*lists) if size in self and size in other)
             if not both:
-                raise ValueError(f"no size is in both {self} and {other}")
+                raise ValueError(f"no size is in both {{{self}}} and {{{other}}}")
             return Sizes(choices=tuple(both))
         multiple = max(self.multiple, other.multiple)
         if multiple % min(self.multiple, other.multiple):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gradoracle.case import Case
+from gradoracle.case import Case, build, require_fit
 from gradoracle.contract import contract
 from gradoracle.device import prepare
 from gradoracle.errors import UsageError
@@ -21,7 +21,7 @@ from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
 from gradoracle.kernel import Kernel
 from gradoracle.oracle.trace import UnsupportedOperator
-from gradoracle.oracle.truth import Oracle
+from gradoracle.oracle.truth import Oracle, Undefined
 from gradoracle.process import Phase, Poisoned
 from gradoracle.property import Property
 from gradoracle.saved import sample_of
@@ -29,6 +29,7 @@ from gradoracle.subject import Crashed, DeviceLost, Refused, Subject, Unavailabl
 from gradoracle.target import resolve
 from gradoracle.verdict import Status
 
+_LARGEST_TRIED = 512  # sizes up to which a definition is tried before the run
 CALL_SECONDS = 60.0  # a kernel call that takes longer hangs; it is run once more, alone, before it is called so
 
 
@@ -101,6 +102,26 @@ def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Propert
         kernel = replace(kernel, contracts={**kernel.contracts, **contracts})
         kernels[kernel.name] = _with_arguments(kernel, target.family, setup.arguments)
     return target.family, kernels, {law.name: law for law in laws_of(target.family)}
+
+
+def require_case(case: Case, family: Family, kernel: Kernel) -> None:
+    """See that a case, which a user may have written, fits the family and the kernel, and that the family is defined.
+
+    Raises:
+        UsageError: another family, a dim, option, tensor or block configuration that is missing or unknown; a
+            definition that raises or gives what its annotations do not say.
+    """
+    if case.family != family.name:
+        raise UsageError(f"the case is one of family {case.family!r}, but its target is judged by {family.name}")
+    if case.blocks and case.blocks not in kernel.blocks:
+        known = ", ".join(kernel.blocks) or "none"
+        raise UsageError(f"{kernel.name} has no block configuration {case.blocks!r}; it has {known}")
+    try:
+        require_fit(case, family.signature)
+        if all(size <= _LARGEST_TRIED for size in case.dims.values()):
+            Oracle(family).require_definition(build(case, family.signature, domains=family.domains))
+    except (ValueError, Undefined) as error:
+        raise UsageError(str(error)) from None
 
 
 def laws_of(family: Family) -> tuple[Property, ...]:
@@ -180,13 +201,10 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
     findings: list[Finding] = []
     try:
         findings.extend(law.law(evidence))
-    except Refused as refusal:
-        return LawResult(law.name, Status.REFUSED, tuple(findings), str(refusal))
-    except Unavailable as reason:
+    except (Refused, Unavailable, UnsupportedOperator, Undefined) as reason:
         if not any(f.outcome is Outcome.VIOLATED for f in findings):
-            return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), str(reason))
-    except UnsupportedOperator as lacking:
-        return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), str(lacking))
+            status = Status.REFUSED if isinstance(reason, Refused) else Status.NOT_CHECKED
+            return LawResult(law.name, status, tuple(findings), str(reason))
     except Wrong as wrong:
         findings.append(wrong.finding)
     except DeviceLost:

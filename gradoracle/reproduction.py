@@ -9,7 +9,7 @@ from gradoracle.case import build, parse
 from gradoracle.derivative import Derivative
 from gradoracle.errors import UsageError
 from gradoracle.evidence import Evidence
-from gradoracle.examine import Setup, subjects
+from gradoracle.examine import Setup, require_case, subjects
 from gradoracle.oracle.truth import Oracle
 from gradoracle.script import reproduction, require_room
 from gradoracle.subject import Subject, Unavailable
@@ -41,6 +41,7 @@ def reproduce(line: str, *, property: str = "*", device: str | None = None, orac
     if len(kernels) > 1:
         raise UsageError(f"{text} has the kernels {', '.join(kernels)}; name one in the case line, as {text}:KERNEL")
     (kernel,) = kernels.values()
+    require_case(case, family, kernel)
     title, derivative = f"{kernel.name} against the definition of {family.name}.", Derivative.VJP
     if property != "*":
         found = [law for name, law in laws.items() if fnmatch.fnmatchcase(name, property)]

@@ -33,6 +33,10 @@ class Unread(Exception):
     """A truth that cannot be had here, with the reason in one sentence."""
 
 
+class Undefined(Exception):
+    """The definition raises, gives what its annotations do not say, or cannot be traced; one sentence."""
+
+
 @dataclass(frozen=True)
 class Truth:
     """One true tensor: ``value`` (float64, on the CPU), known to ``radius``; ``undecided`` elements are not known.
@@ -94,11 +98,50 @@ class Oracle:
             repr(sorted(sample.options.items(), key=lambda item: item[0])),
         )
         if key not in self._graphs:
-            self._graphs[key] = trace(self._program(sample, derivative, algorithm), *args)
+            try:
+                self._graphs[key] = trace(self._program(sample, derivative, algorithm), *args)
+            except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:
+                self.require_definition(sample, error)
+                raise
             while len(self._graphs) > GRAPHS_KEPT:
                 self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)
         return self._graphs[key]
+
+    def require_definition(self, sample: Sample, failure: Exception | None = None) -> None:
+        """See that the definition gives, on the values of a sample, what its annotations say.
+
+        Args:
+            sample: the primals and sizes.
+            failure: what tracing it raised before, if that is why it is looked at.
+
+        Raises:
+            Undefined: it raises, gives other tensors, or takes a branch on values.
+        """
+        keyword = {spec.name for spec in self.family.signature.inputs if spec.keyword}
+        inputs = {n: (t.double() if t.is_floating_point() else t).cpu() for n, t in sample.inputs.items()}
+        of = f"the definition of {self.family.name}"
+        sizes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in sample.inputs.items())
+        try:
+            given = self.family.definition(
+                *(t for n, t in inputs.items() if n not in keyword),
+                **{n: t for n, t in inputs.items() if n in keyword},
+                **sample.options,
+            )
+        except Exception as error:
+            what = (str(error).strip().splitlines() or ["no message"])[0]
+            raise Undefined(f"{of} raises {type(error).__name__} on {sizes}: {what}") from None
+        wanted = [tuple(sample.cotangents[spec.name].shape) for spec in self.family.signature.outputs]
+        found = given if isinstance(given, (tuple, list)) else (given,)
+        shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in found]
+        if shapes != wanted:
+            annotated = ", ".join(map(str, wanted))
+            raise Undefined(f"{of} gives {', '.join(map(str, shapes))} on {sizes}, its annotation says {annotated}")
+        if failure is not None and any(mark in str(failure) for mark in ("tracing tensor", "ata-dependent", "vmap")):
+            raise Undefined(
+                f"{of} cannot be traced: it takes a branch or a number from a tensor's values; wanted torch.where and "
+                "tensors all through"
+            )
 
     def budgets(
         self,
