@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import shlex
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote
 
 from gradoracle import device, environment
 from gradoracle.case import Case, parse
+from gradoracle.command import command
 from gradoracle.contract import contract, default_contract
 from gradoracle.crashes import Crashes
 from gradoracle.errors import UsageError
@@ -138,21 +137,10 @@ class Run:
             verdict.statement, verdict.rank = self.laws[verdict.law].statement, self.laws[verdict.law].rank
             if self.interrupted and "no case of this run applies" in verdict.reasons:
                 verdict.reasons = {"the run was interrupted before": 0}
-            if self.request.inputs and verdict.counterexample is not None:
-                verdict.counterexample = replace(verdict.counterexample, command=self._command(verdict))
+            if verdict.counterexample is not None:
+                shown = command(self.request, verdict.counterexample.case, verdict.law)
+                verdict.counterexample = replace(verdict.counterexample, command=shown)
         return verdicts
-
-    def _command(self, verdict: Verdict) -> str:
-        """The command that shows a verdict on saved tensors again: a case line does not hold their values."""
-        request = self.request
-        target = self.line(verdict.kernel, Case(self.family.name, {})).split()[1]
-        words = ["gradoracle", "check", unquote(target), "--inputs", str(request.inputs), "--device", self.device]
-        words += ["--family", request.family] if request.family else []
-        for option, values in (("--contract", request.contracts), ("--arg", request.arguments)):
-            for name, value in values.items():
-                words += [option, f"{name}={value}" if option == "--contract" else f"{name}={value!r}"]
-        words += ["--seed", str(request.seed)] if request.seed else []
-        return shlex.join([*words, "--property", verdict.law])
 
     def laws_on(self, kernel: Kernel, case: Case, judged: Collection[str] = ()) -> tuple[str, ...]:
         """The laws that are judged on a case: each on the first that it applies to, and then on its share of cases.

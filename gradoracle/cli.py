@@ -172,6 +172,12 @@ def replay(
     script: Annotated[bool, typer.Option("--script", help="Print a reproduction that needs torch only.")] = False,
     property: Annotated[str, typer.Option(metavar="GLOB", help="Only laws that match.")] = "*",
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Default: that of the case.")] = None,
+    contract: Annotated[
+        list[str] | None, typer.Option(metavar="DTYPE=PRESET", help="As the check had it. Repeatable.")
+    ] = None,
+    arg: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="As the check had it. Repeatable.")
+    ] = None,
     oracle: Annotated[str, typer.Option(metavar="auto|float64|certified|mpmath")] = "auto",
 ) -> None:
     """Judge one case again, by every law that applies to it."""
@@ -180,6 +186,12 @@ def replay(
         fields["device"] = options.one_of("--device", device, options.DEVICES)
     if property != "*":
         fields["property"] = property
+    if contract:
+        fields["contracts"] = options.contracts(contract)
+    if arg:
+        fields["arguments"] = options.arguments(arg)
+    if script and arg:
+        raise UsageError("--arg cannot go with --script: a script calls the kernel with the options of the case alone")
     if script:
         from gradoracle.reproduction import reproduce
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Mapping
 
 from gradoracle import device as devices
 from gradoracle.case import build, parse
@@ -18,7 +19,14 @@ from gradoracle.target import family_for, place_of, resolve
 _ORDER = (Derivative.HVP, Derivative.JVP, Derivative.VJP, Derivative.FORWARD)
 
 
-def reproduce(line: str, *, property: str = "*", device: str | None = None, oracle: str = "auto") -> str:
+def reproduce(
+    line: str,
+    *,
+    property: str = "*",
+    device: str | None = None,
+    oracle: str = "auto",
+    contracts: Mapping[str, str] | None = None,
+) -> str:
     """The text of a script that runs the kernel on one case and prints it beside the truth.
 
     Args:
@@ -26,6 +34,7 @@ def reproduce(line: str, *, property: str = "*", device: str | None = None, orac
         property: a glob; the law that it names says which derivative is shown (default: forward and VJP).
         device: cpu or cuda; default that of the case.
         oracle: which reading gives the truth.
+        contracts: dtype -> preset, against the kernel's own.
 
     Raises:
         UsageError: the line, its target or the law cannot be read; the tensors are too large; the kernel has no name.
@@ -37,7 +46,7 @@ def reproduce(line: str, *, property: str = "*", device: str | None = None, orac
     chosen = devices.choose(device or where.partition(":")[0])
     devices.prepare(chosen)
     family_name = family_for(text, case.family)
-    family, kernels, laws = subjects(Setup(text, family_name, chosen, oracle, {}, {}))
+    family, kernels, laws = subjects(Setup(text, family_name, chosen, oracle, dict(contracts or {}), {}))
     if len(kernels) > 1:
         raise UsageError(f"{text} has the kernels {', '.join(kernels)}; name one in the case line, as {text}:KERNEL")
     (kernel,) = kernels.values()

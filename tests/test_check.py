@@ -274,3 +274,22 @@ def test_seconds_stop_after_a_whole_case() -> None:
     assert report.cases_run == 0 and report.exit_code == 4 and report.cases_planned == 50
     report = checked("right", FORWARD, examples=5, seconds=1000.0)
     assert report.cases_run == 5 and report.exit_code == 0
+
+
+def test_a_case_is_shown_again_with_the_contracts_and_arguments_of_the_check(tmp_path: Path) -> None:
+    file = tmp_path / "shifted.py"
+    text = FILE.read_text().replace(
+        "def right(x, w):\n    return x * w", "def right(x, w, *, by=0.0):\n    return x * w + by"
+    )
+    file.write_text(text[: text.index("@kernel\ndef hangs")])
+    request = Request(str(file), device="cpu", property=FORWARD, examples=3, workers=0)
+    assert check(request).exit_code == 0
+    report = check(dataclasses.replace(request, contracts={"float32": "tf32"}, arguments={"by": 0.5}))
+    (verdict,) = report.verdicts
+    found = counterexample(verdict)
+    assert verdict.status is Status.VIOLATED
+    assert found.command == f"gradoracle replay '{found.case}' --contract float32=tf32 --arg by=0.5"
+    assert found.command in render([report], "terminal")
+    fields = {"contracts": request.contracts, "arguments": {"by": 0.5}}
+    same_again(verdict, **fields)
+    assert replay(found.case, workers=0, property=FORWARD).exit_code == 0, "without the argument nothing is wrong"

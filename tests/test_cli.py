@@ -251,9 +251,11 @@ def test_a_case_is_replayed_with_what_was_given(engine: Check, run: Run) -> None
     code, out, _ = run("replay", CASE)
     assert code == 0 and "every checked property holds" in out
     run("replay", CASE, "--property", "vjp_*", "--device", "cuda", "--oracle", "mpmath")
+    run("replay", CASE, "--contract", "float32=tf32", "--arg", "by=0.5")
     assert engine.asked == [
         (CASE, {"oracle": "auto"}),
         (CASE, {"oracle": "mpmath", "device": "cuda", "property": "vjp_*"}),
+        (CASE, {"oracle": "auto", "contracts": {"float32": "tf32"}, "arguments": {"by": 0.5}}),
     ]
 
 

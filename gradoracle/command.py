@@ -1,0 +1,24 @@
+"""Command: the command line that shows a verdict again, where a case line alone does not."""
+
+from __future__ import annotations
+
+import shlex
+
+from gradoracle.case import parse
+from gradoracle.request import Request
+
+
+def command(request: Request, line: str, law: str) -> str:
+    """What to type to see a law's verdict on a case again; "" where ``gradoracle replay LINE`` is enough.
+
+    A case line holds neither contracts nor arguments that are no options, nor the values of saved tensors.
+    """
+    held = [f"--contract {dtype}={preset}" for dtype, preset in request.contracts.items()]
+    held += [f"--arg {shlex.quote(f'{name}={value!r}')}" for name, value in request.arguments.items()]
+    if request.inputs is None:
+        return " ".join(["gradoracle replay", shlex.quote(line), *held]) if held else ""
+    target, device, _ = parse(line)
+    words = ["gradoracle", "check", target, "--inputs", request.inputs, "--device", device]
+    words += ["--family", request.family] if request.family else []
+    words += ["--seed", str(request.seed)] if request.seed else []
+    return " ".join([shlex.join(words), *held, "--property", law])
