@@ -1,10 +1,11 @@
-"""The calibration of budgets: how far right kernels are out, in sigma. ``python benchmarks/calibration.py`` (CPU).
+"""The calibration of budgets: how far right kernels are out, in sigma. ``python benchmarks/calibration.py``.
 
 Prints the table of docs/calibration.md. Every kernel here is right, so an rms far above 1 would be a budget that is too
 narrow, one far below 1 a budget that sees less than it could, and a worst element beyond 8 a false alarm.
 
     --seconds S   how long (default 240); cases form one fixed stream
     --seed N      of the stream
+    --device D    cpu (default), or cuda: PyTorch's kernels there, without the float64 reading
 """
 
 from __future__ import annotations
@@ -74,11 +75,19 @@ class Subject:
     presets: dict[str, str] = field(default_factory=dict)
 
 
-SUBJECTS = [
-    Subject("PyTorch math", of_torch(SDPBackend.MATH)),
-    Subject("PyTorch flash", of_torch(SDPBackend.FLASH_ATTENTION), "flash"),
-    Subject("PyTorch eager", eager, presets={"bfloat16": "eager-bf16", "float16": "eager-fp16"}),
-]
+SUBJECTS = {
+    "cpu": [
+        Subject("PyTorch math", of_torch(SDPBackend.MATH)),
+        Subject("PyTorch flash", of_torch(SDPBackend.FLASH_ATTENTION), "flash"),
+        Subject("PyTorch eager", eager, presets={"bfloat16": "eager-bf16", "float16": "eager-fp16"}),
+    ],
+    "cuda": [
+        Subject("PyTorch math", of_torch(SDPBackend.MATH), presets={"bfloat16": "eager-bf16", "float16": "eager-fp16"}),
+        Subject("PyTorch flash", of_torch(SDPBackend.FLASH_ATTENTION), "flash"),
+        Subject("PyTorch cuDNN", of_torch(SDPBackend.CUDNN_ATTENTION), "flash"),
+        Subject("PyTorch mem-efficient", of_torch(SDPBackend.EFFICIENT_ATTENTION), "flash", {"float32": "tf32x3"}),
+    ],
+}
 
 
 @dataclass
@@ -138,7 +147,7 @@ def inputs(recipes: Sequence[str], shape: tuple[int, int, int], dtype: str, seed
     return [values(recipe, (1, 2, n, width), dtype, seed=seed, name=name) for recipe, name, n in sizes]
 
 
-def calibrate_kernels(rows: dict[tuple[str, ...], Row], graphs: Graphs, draw: random.Random) -> None:
+def calibrate_kernels(rows: dict[tuple[str, ...], Row], graphs: Graphs, draw: random.Random, device: str) -> None:
     """One case, all kernels that take it."""
     dtype, kind, seed = draw.choice(DTYPES), draw.random(), draw.randrange(1 << 30)
     shape = draw.choice(LARGE if kind > 0.97 else SHAPES)
@@ -151,7 +160,11 @@ def calibrate_kernels(rows: dict[tuple[str, ...], Row], graphs: Graphs, draw: ra
     own = inputs(recipes, shape, dtype, seed)
     exact = [x.double() for x in own]
     known: dict[tuple[str, str], list[Budget]] = {}
-    for subject in SUBJECTS:
+    for subject in SUBJECTS[device]:
+        try:
+            found = [x.cpu() for x in subject.kernel(*(x.to(device) for x in own))]
+        except RuntimeError:  # no kernel for this dtype or width
+            continue
         contract = PRESETS[subject.presets[dtype]] if dtype in subject.presets else default_contract(dtype)
         key = (subject.algorithm, contract.name)
         if key not in known:
@@ -159,7 +172,7 @@ def calibrate_kernels(rows: dict[tuple[str, ...], Row], graphs: Graphs, draw: ra
             known[key] = budgets(graph, exact, contract, worst=group == "repeating")
         row = rows.setdefault((dtype, f"rounding, {contract.name}, {subject.algorithm}", subject.name, group), Row())
         row.cases += 1
-        for name, got, budget in zip(NAMES, subject.kernel(*own), known[key], strict=True):
+        for name, got, budget in zip(NAMES, found, known[key], strict=True):
             where = f"{name} at {shape}, {recipes[0]}, seed {seed}"
             row.add(got.double() - budget.value, budget, group != "repeating", where)
 
@@ -207,6 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", choices=tuple(SUBJECTS), default="cpu")
     asked = parser.parse_args()
     rows: dict[tuple[str, ...], Row] = {}
     graphs, draw, end = Graphs(), random.Random(asked.seed), time.monotonic() + asked.seconds
@@ -214,8 +228,8 @@ def main() -> None:
     torch.set_num_threads(1)
     while time.monotonic() < end:
         for _ in range(3):
-            calibrate_kernels(rows, graphs, draw)
-        if missing is None:
+            calibrate_kernels(rows, graphs, draw, asked.device)
+        if missing is None and asked.device == "cpu":
             calibrate_float64(rows, graphs, draw)
     print(table(rows))
     note = f"seed {asked.seed}, {sum(r.cases for r in rows.values())} cases, gradoracle {__version__}"
