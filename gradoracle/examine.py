@@ -25,7 +25,7 @@ from gradoracle.oracle.truth import Oracle, Undefined
 from gradoracle.process import Phase, Poisoned
 from gradoracle.property import Property
 from gradoracle.saved import sample_of
-from gradoracle.subject import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong
+from gradoracle.subject import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong, out_of_memory
 from gradoracle.target import resolve
 from gradoracle.verdict import Status
 
@@ -211,6 +211,11 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
         raise
     except Crashed as crash:
         return LawResult(law.name, Status.CRASHED, tuple(findings), str(crash))
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        torch.cuda.empty_cache()
+        return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), "memory: the device has not enough of it")
     if not findings:
         raise EmptyCheck(f"the law {law.name} applies to the case {evidence.case} but checked nothing")
     outcomes = {f.outcome for f in findings}

@@ -261,11 +261,11 @@ class Subject:
                     torch.cuda.synchronize()
         except (Wrong, Refused, Unavailable, Crashed):
             raise
-        except torch.OutOfMemoryError as error:
-            raise Unavailable(f"memory: {_first_line(error)}") from None
         except MemoryError:
             raise Unavailable("memory: the machine has not enough of it") from None
         except REFUSALS as error:
+            if out_of_memory(error):
+                raise Unavailable(f"memory: {_first_line(error)}") from None
             _raise_if_lost(error, f"{self.label}{name}")
             if name == "forward" or isinstance(error, NotImplementedError) or name.startswith("vjp"):
                 raise Refused(f"{type(error).__name__}: {_first_line(error)}") from None
@@ -322,6 +322,11 @@ class Subject:
 
     def _malformed(self, key: str, message: str) -> Finding:
         return Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a device had no memory left, in whichever of the ways that PyTorch has of saying so."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 
 def _raise_if_lost(error: BaseException, call: str) -> None:

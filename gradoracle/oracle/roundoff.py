@@ -25,6 +25,7 @@ from gradoracle.oracle.quantity import Quantity, plus, where_finite
 _KEYED_APART = 0.618  # how the size of a sum's terms enters its key; any number that is not round will do
 _KEY_BITS = 30  # more are not told apart: the float64 contract is probed with magnified units
 _POLYNOMIAL_BITS = 3  # the error of a cubic between two powers of two turns about so often
+SUM_BITS = 12  # sums of terms that are nearly equal err alike, though the sums differ by more than a rounding
 _OPERAND = 1
 _FLUSH = 2
 _PAST_BOUNDS = 1e150  # of a variance or a bound; its square is still finite
@@ -132,10 +133,10 @@ class Roundoff:
             probes = noise.add_(q.value if probes is None else probes)
         return q.with_(variance=variance, floor=floor, worst=worst, probes=probes, held=None)
 
-    def noise(self, key: Tensor, width: Tensor, place: int) -> Tensor:
+    def noise(self, key: Tensor, width: Tensor, place: int, bits: int = _KEY_BITS) -> Tensor:
         """[R, *shape] errors of variance ``width`` squared / 3, functions of ``key`` as elementwise holds it."""
         assert self.dice is not None
-        bits = min(PRECISION_BITS[self.contract.elementwise], _KEY_BITS)
+        bits = min(PRECISION_BITS[self.contract.elementwise], bits)
         signed = torch.copysign(width * (EVEN_SPREAD * self.magnify), key)
         return rounding_errors(key, bits, self.dice.factors(place)).mul_(signed)
 
@@ -205,7 +206,7 @@ class Roundoff:
         if self.contract.accumulate_block:  # each step cuts the partial sum, which is half the sum on average
             shift = q.value * (-unit / 2 * (terms / self.contract.accumulate_block + 1))
         return self.committed(
-            q, scale * unit, key=torch.copysign(size + _KEYED_APART * scale, q.value), bits=PRECISION_BITS[dtype],
+            q, scale * unit, key=torch.copysign(size + _KEYED_APART * scale, q.value), bits=min(PRECISION_BITS[dtype], SUM_BITS),
             place=place, bound=None if largest is None else largest * (unit * terms),
             low=self.underflow(q, size, dtype, squares > 0), shift=shift,
         )  # fmt: skip
@@ -239,13 +240,11 @@ class Roundoff:
         size = q.value.abs()
         self.check_overflow(q, size, dtype, operand, before)
         unit = UNIT_ROUNDOFF[dtype]
-        width = size * unit
-        if spacing:
-            _, exponent = torch.frexp(size)
-            width = torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)
+        width = _half_spacing(size, unit) if spacing else size * unit
         bound = None
-        if self.worst:
-            bound = (width if q.worst is None else width + unit * q.worst) * (2.0 if truncate else 1.0)
+        if self.worst:  # what is stored may lie in the next binade, where numbers are twice as far apart
+            reach = size if q.worst is None else size + q.worst
+            bound = (_half_spacing(reach, unit) if spacing else reach * unit) * (2.0 if truncate else 1.0)
         erring = plus(q.variance, q.worst)
         may_be = None if erring is None else (size > 0) | (erring > 0)
         if may_be_zero is not None:
@@ -322,6 +321,12 @@ class Roundoff:
         beyond = (reach > LARGEST[dtype] * (1 - 4 * UNIT_ROUNDOFF[dtype])) & size.isfinite()
         if bool(beyond.any()):
             self.overflowing.setdefault(self.node, []).append((operand, beyond))
+
+
+def _half_spacing(size: Tensor, unit: float) -> Tensor:
+    """Half the distance between neighbours of a format with unit roundoff ``unit`` at magnitudes ``size``."""
+    _, exponent = torch.frexp(size)
+    return torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)
 
 
 def multiplied_by(node: object) -> float:
