@@ -82,7 +82,7 @@ class Contract:
 
 
 def _fused(name: str, dtype: str) -> Contract:
-    return Contract(name, dtype, operand=dtype, output=dtype, fast_exp=2.0**-13)
+    return Contract(name, dtype, operand=dtype, output=dtype, fast_exp=2.0**-13, accumulate_block=16.0)
 
 
 _IEEE32 = Contract("ieee32", "float32", operand="float32")
