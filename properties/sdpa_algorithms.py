@@ -53,10 +53,12 @@ def flash(
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     s, visible = _scores(q, k, factor, causal)
     p = torch.softmax(s, -1)
-    e = _masked(fast_exp(p / p.amax(-1, keepdim=True)), visible)  # exp(s - m): what is summed, and the operand of o
+    peak = p.amax(-1, keepdim=True)
+    e = _masked(fast_exp(p / peak), visible)  # exp(s - m)
     total = e.sum(-1, keepdim=True)
     total = total if visible is None else torch.where(visible.any(-1, keepdim=True), total, 1.0)
-    o = stored(e @ v / total, "output")
+    operand = _masked(torch.where(p < peak, e, 1.0), visible)  # exp(0) rounds to 1 in 16 bit
+    o = stored(operand @ v / total, "output")
     p = _masked(torch.exp(s - stored(s.amax(-1, keepdim=True) + torch.log(total), "residuals")), visible)
     ds = p * (do @ v.transpose(-1, -2) - (do * o).sum(-1, keepdim=True))
     rows = query_block(q.shape[-2])

@@ -12,7 +12,7 @@ from gradoracle.contract import UNIT_ROUNDOFF
 from gradoracle.oracle import independent, worst
 from gradoracle.oracle.probes import LOG2_E, mixed
 from gradoracle.oracle.quantity import Quantity, plus
-from gradoracle.oracle.roundoff import Roundoff
+from gradoracle.oracle.roundoff import SUM_BITS, Roundoff
 
 
 def softmax(
@@ -53,7 +53,7 @@ def softmax(
         if roundoff.dice is not None and contract.rounds:
             mass = torch.nan_to_num(torch.exp(x.value - top), nan=0.0).sum(dim, keepdim=True)
             width = torch.full_like(mass, unit * (steps / 3 + 2) ** 0.5)
-            total = total * (1 + roundoff.noise(mass, width, mixed(place, 2)))
+            total = total * (1 + roundoff.noise(mass, width, mixed(place, 2), SUM_BITS))
         probes = powers / total
     q = Quantity(value, variance, floor, bound, probes, place=place)
     if not contract.rounds:
@@ -103,5 +103,9 @@ def log_softmax(
         probes = torch.log_softmax(moved, axis)
         if roundoff.dice is not None and contract.rounds:
             key = torch.where(log_sum == 0, top, log_sum)
-            probes = probes + roundoff.noise(key, row, mixed(place, 1)) + roundoff.noise(value, own, mixed(place, 2))
+            probes = (
+                probes
+                + roundoff.noise(key, row, mixed(place, 1), SUM_BITS)
+                + roundoff.noise(value, own, mixed(place, 2))
+            )
     return Quantity(value, variance, floor, bound, probes, place=place)

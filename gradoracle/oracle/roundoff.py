@@ -161,6 +161,15 @@ class Roundoff:
             return q
         return self.shared(q, sensitivity, hash_of(number))
 
+    def factor(self, q: Quantity, number: float) -> Quantity:
+        """``q``, a multiple by ``number``: exact if also its root is, for a scale may be applied as two roots."""
+        format_ = self.contract.constants
+        if not self.contract.rounds:
+            return q
+        if representable(number, format_) and representable(math.sqrt(abs(number)), format_):
+            return q
+        return self.shared(q, q.value, hash_of(number)).with_(held=q.held)
+
     def elementwise(
         self, q: Quantity, place: int, units: float | Tensor = 1.0, bound_units: float | Tensor | None = None
     ) -> Quantity:
@@ -205,9 +214,10 @@ class Roundoff:
         shift = None
         if self.contract.accumulate_block:  # each step cuts the partial sum, which is half the sum on average
             shift = q.value * (-unit / 2 * (terms / self.contract.accumulate_block + 1))
+        key = torch.copysign(size + _KEYED_APART * scale, q.value)
         return self.committed(
-            q, scale * unit, key=torch.copysign(size + _KEYED_APART * scale, q.value), bits=min(PRECISION_BITS[dtype], SUM_BITS),
-            place=place, bound=None if largest is None else largest * (unit * terms),
+            q, scale * unit, key=key, bits=min(PRECISION_BITS[dtype], SUM_BITS), place=place,
+            bound=None if largest is None else largest * (unit * terms),
             low=self.underflow(q, size, dtype, squares > 0), shift=shift,
         )  # fmt: skip
 
@@ -241,6 +251,8 @@ class Roundoff:
         self.check_overflow(q, size, dtype, operand, before)
         unit = UNIT_ROUNDOFF[dtype]
         width = _half_spacing(size, unit) if spacing else size * unit
+        if q.variance is not None and not spacing:  # an algorithm's exp(0) is 1 in any format
+            width = torch.where((size == 1) & (q.variance == 0), 0.0, width)
         bound = None
         if self.worst:  # what is stored may lie in the next binade, where numbers are twice as far apart
             reach = size if q.worst is None else size + q.worst
@@ -266,9 +278,15 @@ class Roundoff:
 
     def given(self, q: Quantity, place: int) -> Quantity:
         """``q`` as an input: exact, but hardware that flushes to zero reads subnormal numbers as 0."""
-        if not self.contract.rounds or not self.contract.flush_to_zero or self.contract.dtype not in FLUSHED:
+        if not self.contract.flush_to_zero or self.contract.dtype not in FLUSHED:
             return q
-        low = self.underflow(q, q.value.abs(), self.contract.dtype)
+        return self.scaled_down(q, place)
+
+    def scaled_down(self, q: Quantity, place: int) -> Quantity:
+        """``q``, exact in the format that holds it but where it is subnormal there."""
+        if not self.contract.rounds or q.held is None:
+            return q
+        low = self.underflow(q, q.value.abs(), q.held)
         if low is None:
             return q
         none = torch.zeros_like(q.value)

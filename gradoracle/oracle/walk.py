@@ -244,10 +244,14 @@ class Walk:
             return q.with_(held=zero.held if errs else x.held, place=x.place)
         numbers = [a for a in args if isinstance(a, (int, float)) and not isinstance(a, bool)]
         if _exact(name, args, numbers, kwargs):
-            return q.with_(held=quantities(args)[0].held, place=quantities(args)[0].place)
-        for number in numbers if name in ("add", "sub", "rsub", "mul", "div") else ():
-            sensitivity = value if name in ("mul", "div") else torch.full_like(value, number)
-            q = self.roundoff.constant(q, float(number), sensitivity)
+            q = q.with_(held=quantities(args)[0].held, place=quantities(args)[0].place)
+            smaller = (name == "mul" and abs(numbers[0]) < 1) or (name == "div" and abs(numbers[0]) > 1)
+            q = self.roundoff.scaled_down(q, mixed(place, 12)) if smaller else q
+            return self.roundoff.factor(q, float(numbers[0]))
+        for number in numbers if name in ("mul", "div") else ():
+            q = self.roundoff.factor(q, float(number))
+        for number in numbers if name in ("add", "sub", "rsub") else ():
+            q = self.roundoff.constant(q, float(number), torch.full_like(value, number))
         return self._own_rounding(q, name, operator, args, kwargs, place)
 
     def _own_rounding(

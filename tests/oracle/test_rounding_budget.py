@@ -87,11 +87,13 @@ def test_an_output_errs_by_half_its_spacing(preset: str) -> None:
 
 def test_inputs_views_and_powers_of_two_are_exact() -> None:
     x = random(3, 4)
-    exact = (lambda x: x.T, lambda x: -2 * x, lambda x: x[1:].repeat(2, 1), lambda x: x.relu() / 4, torch.clone)
+    exact = (lambda x: x.T, lambda x: -4 * x, lambda x: x[1:].repeat(2, 1), lambda x: x.relu() / 16, torch.clone)
     for function in exact:
         budget = budget_of(function, x, worst=True)
         assert not budget.sigma.any() and budget.worst is not None and not budget.worst.any()
     assert budget_of(lambda x: 3 * x, x).sigma.all()
+    root = budget_of(lambda x: x / 8, x)  # exact as it is, but kernels multiply two operands by its root
+    assert root.sigma.all() and float((root.sigma / root.value.abs()).max()) < 2.0**-24
 
 
 @pytest.mark.parametrize(("preset", "size"), [("bf16", 2.0**-8), ("fp16", 2.0**-11), ("tf32", 2.0**-11)])
@@ -329,6 +331,14 @@ def test_subnormal_inputs_may_be_read_as_zero() -> None:
     budget = budget_of(lambda x: x * 2.0**100, x, worst=True)
     assert float(budget.sigma[0]) >= float(budget.value[0]) / 8 and not budget.sigma[1]
     assert not budget_of(lambda x: x * 2.0**100, x, preset="float64").sigma.any()
+
+
+def test_a_power_of_two_is_not_exact_below_the_normal_numbers() -> None:
+    x = torch.tensor([2.0**-14 * 1.25, 2.0**-22 * 1.25, 1.25], dtype=torch.float64)
+    budget = budget_of(lambda x: x / 16, x, preset="eager-fp16", worst=True)
+    error = (x.half() / 16).double() - budget.value
+    assert error[1] and budget.worst is not None
+    assert (error.abs() <= budget.worst).all() and (error.abs() <= 8 * budget.sigma).all() and not budget.sigma[2]
 
 
 def test_a_fast_exponential_errs_alike_for_values_that_are_alike() -> None:
