@@ -1,0 +1,1 @@
+"""Subjects: Triton kernels as plain callables, importing torch and triton only."""

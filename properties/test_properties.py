@@ -20,7 +20,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     device.prepare(chosen)
     targets = {name: target for name, target in shipped().items() if fnmatchcase(name, glob)}
     if not targets:
-        raise pytest.Collector.CollectError(f"--family {glob!r} matches none of the shipped families {', '.join(shipped())}")
+        raise pytest.Collector.CollectError(
+            f"--family {glob!r} matches none of the shipped families {', '.join(shipped())}"
+        )
     found = [
         item
         for name, target in targets.items()
