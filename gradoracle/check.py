@@ -12,7 +12,7 @@ from typing import Any
 from gradoracle import device, environment
 from gradoracle.case import Case, parse
 from gradoracle.command import command
-from gradoracle.contract import contract, default_contract
+from gradoracle.contract import contract
 from gradoracle.crashes import Crashes
 from gradoracle.errors import UsageError
 from gradoracle.examine import CALL_SECONDS, CaseResult, Job, LawResult, Setup, require_case, subjects
@@ -384,5 +384,4 @@ def _dtypes(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]
             contract(preset, dtype)
         except ValueError as error:
             raise UsageError(f"--contract {dtype}={preset}: {error}") from None
-    _ = [default_contract(dtype) for dtype in chosen]
     return chosen
