@@ -34,10 +34,22 @@ class Evidence:
         subject: the kernel with its guard.
         oracle: the readings of the family's definition.
         blocks: the block configuration that is forced, "" for the kernel's own choice.
+        variant_of: the evidence that this is a variant's of; None for that of the case itself.
+        needs: the derivatives that the law being judged says it needs (``Property.needs``).
     """
 
-    def __init__(self, case: Case, sample: Sample, subject: Subject, oracle: Oracle, blocks: str | None = None) -> None:
+    def __init__(
+        self,
+        case: Case,
+        sample: Sample,
+        subject: Subject,
+        oracle: Oracle,
+        blocks: str | None = None,
+        variant_of: Evidence | None = None,
+    ) -> None:
         self.case, self.sample, self.subject, self.oracle = case, sample, subject, oracle
+        self.variant_of = variant_of
+        self.needs: tuple[Derivative, ...] = ()
         self.blocks = case.blocks if blocks is None else blocks
         self.continuous = case.continuous and not sample.source  # where saved values come from is not known
         self._kept: dict[Any, Any] = {}
@@ -95,7 +107,7 @@ class Evidence:
         """Any other call of the kernel, kept under ``key``, under the guard and with its refusals sorted."""
 
         def guarded() -> T:
-            with self.subject.running(key), torch.no_grad():
+            with self.subject.running(key, self.sample), torch.no_grad():
                 return call()
 
         return self._once(f"ask {key}", guarded)
@@ -106,14 +118,14 @@ class Evidence:
 
         def make() -> Evidence:
             own = Subject(self.subject.family, self.kernel, self.subject.guard, f"{self.subject.label}{key}: ")
-            return Evidence(self.case, change(self.sample), own, self.oracle, chosen)
+            return Evidence(self.case, change(self.sample), own, self.oracle, chosen, self)
 
         return self._once(f"variant {key}", make)
 
     def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
         """What rounding explains under the contract, by tensor name."""
         chosen = algorithm or self.kernel.algorithm
-        shared = Derivative.VJP if derivative is Derivative.FORWARD else derivative
+        shared = self._read_with(derivative)
         return self._once(
             f"budgets {shared.value} {chosen}",
             lambda: self.oracle.budgets(
@@ -127,7 +139,7 @@ class Evidence:
         Raises:
             Unavailable: the reading that was asked for cannot be had.
         """
-        shared = Derivative.VJP if derivative is Derivative.FORWARD else derivative
+        shared = self._read_with(derivative)
 
         def read() -> Mapping[str, Truth]:
             try:
@@ -137,22 +149,33 @@ class Evidence:
 
         return self._once(f"truths {shared.value}", read)
 
-    def algorithms(self) -> tuple[str, ...]:
+    def _read_with(self, derivative: Derivative) -> Derivative:
+        """The graph that a derivative is read from: outputs come with the VJP, which the case is judged by anyway.
+
+        Of a variant some laws need the outputs alone.
+        """
+        case = self
+        while case.variant_of is not None:
+            case = case.variant_of
+        together = case is self or Derivative.VJP in case.needs or any("budgets vjp" in str(key) for key in self._kept)
+        return Derivative.VJP if derivative is Derivative.FORWARD and together else derivative
+
+    def algorithms(self, derivative: Derivative) -> tuple[str, ...]:
         """Whose roundings decide: the kernel's own; for a kernel from outside the widest of all that are shipped."""
         if not self.kernel.outside or self.kernel.algorithm != "definition":
             return (self.kernel.algorithm,)
-        return ("definition", *self.oracle.family.algorithms)
+        return ("definition", *(name for name in self.oracle.family.algorithms if self.oracle.has(name, derivative)))
 
     def allowance(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Allowance:
         """What rounding explains of one tensor and how far its truth is known."""
-        if algorithm is None and len(self.algorithms()) > 1:
-            return self._widest([self.allowance(derivative, name, each) for each in self.algorithms()])
+        if algorithm is None and len(shipped := self.algorithms(derivative)) > 1:
+            return self._widest([self.allowance(derivative, name, each) for each in shipped])
         return _allowance(self.budgets(derivative, algorithm)[name], self.truths(derivative)[name])
 
     def compare(self, derivative: Derivative, got: Tensors | None = None) -> Iterator[Finding]:
         """One Finding for each tensor of a derivative against its truth."""
         tensors = self.tensors(derivative) if got is None else got
-        truths = self.truths(derivative)
+        truths, shipped = self.truths(derivative), self.algorithms(derivative)
         for name in self.names(derivative):
             if name not in tensors:
                 continue
@@ -168,11 +191,11 @@ class Evidence:
                     largest=LARGEST[self.case.dtype],
                     axes=self.axes(name),
                 )
-                for algorithm in self.algorithms()
+                for algorithm in shipped
             ]
             best = min(found, key=lambda f: (f.outcome is Outcome.VIOLATED, f.error))
             if found[0].outcome is Outcome.VIOLATED and best.outcome is not Outcome.VIOLATED:
-                algorithm = self.algorithms()[found.index(best)]
+                algorithm = shipped[found.index(best)]
                 note = (
                     f"gives away accuracy: {found[0].error:.3g} times the budget of 'definition', held to '{algorithm}'"
                 )
@@ -192,10 +215,10 @@ class Evidence:
                 return preset.name
         return ""
 
-    def part(self, derivative: Derivative, name: str) -> Part:
+    def part(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Part:
         """One of the kernel's tensors with its truth and what rounding explains, for ``relate``."""
         got, true = self.tensors(derivative)[name], self.truths(derivative)[name].value
-        return Part(name, got, true, self.allowance(derivative, name))
+        return Part(name, got, true, self.allowance(derivative, name, algorithm))
 
     def define(
         self,
@@ -241,6 +264,9 @@ class Evidence:
     ) -> Finding:
         """Judge a law among the kernel's own tensors: ``expression(*tensors, *constants)`` is 0 in exact arithmetic.
 
+        Where several algorithms are shipped for a kernel from outside, what holds under the budget of the first of them
+        holds under the widest, which is then not computed; such a finding is not pooled with those of other cases.
+
         Args:
             name: what the two sides are.
             expression: of float64 tensors; must be traceable.
@@ -248,8 +274,16 @@ class Evidence:
             scale: the size of either side, for the sensitivity; same arguments.
             constants: exact float64 tensors that the expression takes after the parts.
         """
-        known = [part if isinstance(part, Part) else part[0].part(part[1], part[2]) for part in parts]
-        return related(name, expression, known, scale=scale, constants=constants, continuous=self.continuous)
+
+        def found(algorithm: str | None) -> Finding:
+            known = [part if isinstance(part, Part) else part[0].part(part[1], part[2], algorithm) for part in parts]
+            return related(name, expression, known, scale=scale, constants=constants, continuous=self.continuous)
+
+        first, *others = self.algorithms(Derivative.VJP)
+        narrow = found(first)
+        if not others:
+            return narrow
+        return replace(narrow, pool=None) if narrow.outcome is not Outcome.VIOLATED else found(None)
 
     def _widest(self, allowances: Sequence[Allowance]) -> Allowance:
         """Element by element the widest of several; the null of a bias from the one that is widest in the middle."""

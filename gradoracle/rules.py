@@ -228,16 +228,20 @@ def _spread(found: Finding, signed: Tensor, truth: Tensor, allowance: Allowance,
         own &= allowance.sigma > 2 * allowance.floor
     if int(own.sum()) < 2:
         return found
-    sigma, e, t = allowance.sigma[own], signed[own], truth[own]
-    null = allowance.errors[:, own] / sigma  # [R, n]
+    if bool(own.all()):  # a view serves where a mask would copy
+        sigma, e, t = (x.reshape(-1) for x in (allowance.sigma, signed, truth))
+        errors = allowance.errors.reshape(len(allowance.errors), own.numel())
+    else:
+        sigma, e, t, errors = allowance.sigma[own], signed[own], truth[own], allowance.errors[:, own]
+    null = errors / sigma  # [R, n]
     weight = t / sigma
     pool = Pool(
         int(own.sum()),
         float((e / sigma).square().sum()),
-        tuple(null.square().sum(1).tolist()),
+        tuple(torch.linalg.vecdot(null, null).tolist()),
         float((weight * e / sigma).sum()),
         float(weight.square().sum()),
-        tuple((null * weight).sum(1).tolist()),
+        tuple((null @ weight).tolist()),
     )
     found = replace(found, pool=pool)
     if pool.slope_bottom > 0:

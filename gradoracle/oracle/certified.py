@@ -238,7 +238,7 @@ def _wider(ball: Enclosure, limit: Tensor) -> Tensor:
 
 
 def _outputs(graph: Graph) -> Sequence[Any]:
-    (output,) = (node for node in graph.module.graph.nodes if node.op == "output")
+    (output,) = (node for node in graph.nodes if node.op == "output")
     return tuple(output.args[0])
 
 

@@ -21,7 +21,8 @@ aten = torch.ops.aten
 @functools.cache
 def table() -> Any:
     """The decompositions that ``trace`` applies, by operator; softmax and log_softmax stay whole."""
-    decompositions = core_aten_decompositions()
+    core = core_aten_decompositions()
+    decompositions = {operator: core[operator] for operator in core}  # its own ``get`` finds nothing
     decompositions.update(
         {
             aten.gelu.default: _gelu,

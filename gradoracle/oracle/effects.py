@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,8 +60,13 @@ PRODUCT_OF_ONE = names("prod cumprod")
 
 def plain_name(node: Node) -> str:
     """The operator's name without namespace, overload and the underscore of an in-place variant: ``div``."""
-    full = str(node.target)
-    name = full.split(".")[1] if "." in full else str(getattr(node.target, "__name__", full))
+    return _plain_name(node.target)
+
+
+@functools.cache
+def _plain_name(target: Any) -> str:
+    full = str(target)
+    name = full.split(".")[1] if "." in full else str(getattr(target, "__name__", full))
     return name[:-1] if name.endswith("_") and not name.startswith("__") else name
 
 

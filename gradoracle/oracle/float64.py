@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node, map_arg
+from torch.fx import Node
 
 from gradoracle.oracle.trace import Graph, widened
+from gradoracle.oracle.trees import looked_up
 
 
 def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "cpu") -> list[Tensor]:
@@ -23,9 +24,9 @@ def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "
     where = torch.device(device)
     values: dict[Node, Any] = {}
     inputs = iter(args)
-    last = {used: node for node in graph.module.graph.nodes for used in node.all_input_nodes}
+    last = {used: node for node in graph.nodes for used in node.all_input_nodes}
     with torch.no_grad():
-        for node in graph.module.graph.nodes:
+        for node in graph.nodes:
             if node.op == "placeholder":
                 given = next(inputs).detach().to(where)
                 values[node] = given.double() if given.is_floating_point() else given
@@ -34,7 +35,7 @@ def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "
             elif node.op == "output":
                 return [values[out] for out in node.args[0]]
             else:
-                positional, named = map_arg((node.args, node.kwargs), lambda n: values[n])
+                positional, named = looked_up(node.args, values), looked_up(node.kwargs, values)
                 named = widened(named)
                 if "device" in named:
                     named["device"] = where

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from gradoracle.oracle.quantity import Quantity, any_error, errors, is_quantity, plus, quantities, values
+from gradoracle.oracle.quantity import Quantity, any_error, errors, plus, quantities, values
+from gradoracle.oracle.trees import followed, leaves
 
 FAR = 8.0  # standard deviations that a right kernel may be off: what they can turn is not decided
 
@@ -27,16 +27,17 @@ def slopes(
     operator: Callable[..., Any], args: Any, kwargs: Any, shape: torch.Size, of_all: bool = False
 ) -> list[tuple[Quantity, Tensor]]:
     """Each erring argument of an elementwise operator (each, if ``of_all``) with the derivative by it."""
-    leaves, tree = tree_flatten(args, is_leaf=is_quantity)
-    floats = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Quantity) and leaf.is_float]
-    erring = [i for i in floats if of_all or _errs(leaves[i])]
-    filled = [leaf.value if isinstance(leaf, Quantity) else leaf for leaf in leaves]
+    flat = leaves(args)
+    floats = [i for i, leaf in enumerate(flat) if isinstance(leaf, Quantity) and leaf.is_float]
+    erring = [i for i in floats if of_all or _errs(flat[i])]
+    filled = [leaf.value if isinstance(leaf, Quantity) else leaf for leaf in flat]
     with torch.enable_grad():
         for i in erring:
             filled[i] = filled[i].expand(shape).detach().requires_grad_()
-        out = operator(*tree_unflatten(filled, tree), **values(kwargs))
+        fed = iter(filled)
+        out = operator(*followed(lambda _: next(fed), args), **values(kwargs))
         found = torch.autograd.grad(out.sum(), [filled[i] for i in erring], allow_unused=True) if erring else ()
-    return [(leaves[i], torch.zeros(shape) if s is None else s) for i, s in zip(erring, found, strict=True)]
+    return [(flat[i], torch.zeros(shape) if s is None else s) for i, s in zip(erring, found, strict=True)]
 
 
 def elementwise(

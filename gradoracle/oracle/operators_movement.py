@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from gradoracle.oracle.scalars import CONSTANT, Array, Reader, Truths, Undecided, Value, boxed, names, rule
 from gradoracle.oracle.trace import UnsupportedOperator
+from gradoracle.oracle.trees import leaves
 
 # operator -> positions of the arguments whose numbers are placed (the others are dims, indices, masks)
 PLACED: dict[str, tuple[int, ...]] = {
@@ -58,7 +58,7 @@ def _place(reader: Reader, *args: Value, **kwargs: Any) -> Value:
     name = str(reader.node.target).removeprefix("aten.")
     if name == "index_put.default" and (args[3:4] == (True,) or kwargs.get("accumulate")):
         return _index_put_add(reader, *args[:3])
-    if any(isinstance(x, Truths) for x in tree_leaves(args)):
+    if any(isinstance(x, Truths) for x in leaves(args)):
         return _place_truths(reader, PLACED[name], list(args), kwargs)
     pool = [boxed(reader.field.exact(0.0)).reshape(1)]  # position 0: what PyTorch fills with zeros
     positions = list(args)
@@ -98,7 +98,7 @@ def _place_truths(reader: Reader, places: Sequence[int], args: list[Any], kwargs
     for place in places:
         values[place] = _each(args[place], lambda x: x.values if isinstance(x, Truths) else x)
         unknown[place] = _each(args[place], lambda x: x.unknown if isinstance(x, Truths) else x & False)
-    if any(isinstance(x, (Truths, np.ndarray)) for x in tree_leaves((values, unknown))):
+    if any(isinstance(x, (Truths, np.ndarray)) for x in leaves((values, unknown))):
         raise Undecided(str(reader.node))
     target: Any = reader.node.target
     return Truths(target(*values, **kwargs), target(*unknown, **kwargs))

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+
+from gradoracle.oracle.trees import followed, leaves
 
 
 @dataclass(frozen=True)
@@ -45,21 +46,14 @@ class Quantity:
         return replace(self, **changes)
 
 
-def is_quantity(x: Any) -> bool:
-    """For tree maps."""
-    return isinstance(x, Quantity)
-
-
 def values(tree: Any) -> Any:
     """The same tree with each quantity's value."""
-    return tree_map(lambda x: x.value if isinstance(x, Quantity) else x, tree, is_leaf=is_quantity)
+    return followed(lambda x: x.value if isinstance(x, Quantity) else x, tree)
 
 
 def quantities(tree: Any) -> list[Quantity]:
     """The quantities of a tree, in order."""
-    found: list[Quantity] = []
-    tree_map(lambda x: found.append(x) if isinstance(x, Quantity) else None, tree, is_leaf=is_quantity)
-    return found
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Quantity)]
 
 
 def errors(tree: Any, attribute: str) -> Any:
@@ -73,12 +67,18 @@ def errors(tree: Any, attribute: str) -> Any:
         own = getattr(x, attribute)
         return torch.zeros_like(x.value) if own is None else own
 
-    return tree_map(error, tree, is_leaf=is_quantity)
+    return followed(error, tree)
 
 
 def any_error(tree: Any, attribute: str) -> bool:
     """Whether any quantity of the tree has this error."""
-    return any(getattr(q, attribute) is not None for q in quantities(tree))
+    if isinstance(tree, Quantity):
+        return getattr(tree, attribute) is not None
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (tuple, list)):
+        return False
+    return any(any_error(branch, attribute) for branch in tree)
 
 
 def plus(*terms: Tensor | None) -> Tensor | None:

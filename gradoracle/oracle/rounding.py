@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node, map_arg
+from torch.fx import Node
 
 from gradoracle.contract import EXACT, LARGEST, UNIT_ROUNDOFF, Contract
 from gradoracle.oracle import effects
@@ -23,6 +23,7 @@ from gradoracle.oracle.quantity import Quantity
 from gradoracle.oracle.roundoff import FAR, Roundoff
 from gradoracle.oracle.stored import fast_exp, stored, stored_sum
 from gradoracle.oracle.trace import Graph, widened
+from gradoracle.oracle.trees import looked_up
 from gradoracle.oracle.walk import Walk
 
 __all__ = ["EXACT", "Budget", "InputError", "budgets", "fast_exp", "stored", "stored_sum"]
@@ -30,7 +31,7 @@ __all__ = ["EXACT", "Budget", "InputError", "budgets", "fast_exp", "stored", "st
 InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
 
 _PROBED_AT = 2.0**-30  # the unit that float64 is probed with
-_ELEMENTS_AT_ONCE = 1 << 22  # of all probes of the largest tensor together
+_ELEMENTS_AT_ONCE = 1 << 24  # of all probes of the largest tensor together
 _FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # largest tensor of the graph, probes at most
 _OUTPUT, _INPUT = 9, 11
 
@@ -128,7 +129,7 @@ def budgets(
 def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, int]:
     """How many probes, and how many of them at once: the largest tensor of the graph decides."""
     largest = max((t.numel() for t in args), default=1)
-    for node in graph.module.graph.nodes:
+    for node in graph.nodes:
         meta = node.meta.get("val", node.meta.get("tensor_meta"))
         shape = getattr(meta, "shape", None)
         if shape is not None:
@@ -195,7 +196,7 @@ def _tainted(
     def run(plant: bool) -> list[Any]:
         known: dict[Node, Any] = {}
         fed = iter(args)
-        for node in graph.module.graph.nodes:
+        for node in graph.nodes:
             if node.op == "placeholder":
                 known[node] = next(fed)
             elif node.op == "get_attr":
@@ -203,12 +204,12 @@ def _tainted(
             elif node.op == "output":
                 return [known[n] if isinstance(n, Node) else torch.as_tensor(n) for n in node.args[0]]
             else:
-                given = list(map_arg(node.args, lambda n: known[n]))
+                given = list(looked_up(node.args, known))
                 planted = overflowing.get(node, []) if plant else []
                 for operand, mask in planted:
                     if operand is not None:
                         given[operand] = torch.where(mask, torch.nan, given[operand])
-                result = effects.functional(node)(*given, **map_arg(widened(node.kwargs), lambda n: known[n]))
+                result = effects.functional(node)(*given, **looked_up(widened(node.kwargs), known))
                 for operand, mask in planted:
                     if operand is None:
                         result = torch.where(mask if mask.dim() == result.dim() else mask.any(0), torch.nan, result)

@@ -122,8 +122,8 @@ class Roundoff:
             moved = None if shift is None else 2 * shift.abs()
             worst = plus(worst, half_width if bound is None else bound, None if low is None else low.bound, moved)
         if self.dice is not None:
-            width = torch.copysign(half_width if single else half_width * EVEN_SPREAD, key)
-            noise = rounding_errors(key, min(bits, _KEY_BITS), self.dice.factors(place)).mul_(width * self.magnify)
+            width = torch.copysign(half_width * ((1.0 if single else EVEN_SPREAD) * self.magnify), key)
+            noise = rounding_errors(key, min(bits, _KEY_BITS), self.dice.factors(place), width)
             if shift is not None:
                 noise = noise.add_(shift * self.magnify)
             if low is not None:
@@ -138,7 +138,7 @@ class Roundoff:
         assert self.dice is not None
         bits = min(PRECISION_BITS[self.contract.elementwise], bits)
         signed = torch.copysign(width * (EVEN_SPREAD * self.magnify), key)
-        return rounding_errors(key, bits, self.dice.factors(place)).mul_(signed)
+        return rounding_errors(key, bits, self.dice.factors(place), signed)
 
     def shared(self, q: Quantity, sensitivity: Tensor, place: int) -> Quantity:
         """``q`` with the error of a rounded constant, u times ``sensitivity``: one draw for all elements of a probe."""
@@ -152,7 +152,7 @@ class Roundoff:
         if self.dice is not None:
             drawn = self.dice.constant(place).view(-1, *[1] * sensitivity.dim())
             noise = drawn * (unit * self.magnify * sensitivity)
-            probes = noise + (q.value if probes is None else probes)
+            probes = noise.add_(q.value if probes is None else probes)
         return q.with_(variance=variance, worst=worst, probes=probes, held=None)
 
     def constant(self, q: Quantity, number: float, sensitivity: Tensor) -> Quantity:

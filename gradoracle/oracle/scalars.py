@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.fx import Node, map_arg
-from torch.utils._pytree import tree_leaves
+from torch.fx import Node
 
 from gradoracle.oracle.trace import Graph, UnsupportedOperator, operator_name, widened
+from gradoracle.oracle.trees import leaves, looked_up
 
 Array = NDArray[Any]  # of the field's numbers, dtype object
 LESS, EQUAL, GREATER, UNKNOWN, UNORDERED = -1, 0, 1, 2, 3  # UNKNOWN: not at this precision; UNORDERED: one is NaN
@@ -323,7 +323,7 @@ def interpret(graph: Graph, args: Sequence[Tensor], field: Field) -> list[Array]
     values: dict[Node, Value] = {}
     inputs, last = iter(args), _last_uses(graph)
     with field.context(), np.errstate(all="ignore"):
-        for node in graph.module.graph.nodes:
+        for node in graph.nodes:
             if node.op == "placeholder":
                 given = next(inputs)
                 values[node] = field.lift(given) if given.is_floating_point() else given.detach().cpu()
@@ -333,7 +333,7 @@ def interpret(graph: Graph, args: Sequence[Tensor], field: Field) -> list[Array]
                 reader = Reader(field, node)
                 return [reader.real(values[out]) for out in node.args[0]]
             else:
-                values[node] = _call(Reader(field, node), *map_arg((node.args, node.kwargs), lambda n: values[n]))
+                values[node] = _call(Reader(field, node), *looked_up((node.args, node.kwargs), values))
             for spent in last.get(node, ()):
                 del values[spent]
     raise AssertionError("a graph ends in its output node")
@@ -345,7 +345,7 @@ def _call(reader: Reader, args: Sequence[Value], kwargs: Mapping[str, Value]) ->
         raise UnsupportedOperator(f"{node.op} {name}", reader.field.reading)
     if name == "<built-in function getitem>":
         return args[0][args[1]]
-    flat = tree_leaves((args, kwargs))
+    flat = leaves((args, kwargs))
     computed = any(isinstance(x, (np.ndarray, Truths)) for x in flat)
     if not computed and (name in CONSTANT or not _makes_floats(node)):
         operator: Any = node.target
@@ -356,13 +356,12 @@ def _call(reader: Reader, args: Sequence[Value], kwargs: Mapping[str, Value]) ->
 
 
 def _makes_floats(node: Node) -> bool:
-    leaves = tree_leaves(node.meta.get("val"))
-    return any(isinstance(x, Tensor) and x.is_floating_point() for x in leaves)
+    return any(isinstance(x, Tensor) and x.is_floating_point() for x in leaves(node.meta.get("val")))
 
 
 def _last_uses(graph: Graph) -> dict[Node, list[Node]]:
     last: dict[Node, Node] = {}
-    for node in graph.module.graph.nodes:
+    for node in graph.nodes:
         for used in (node, *node.all_input_nodes):
             last[used] = node
     spent: dict[Node, list[Node]] = {}

@@ -53,8 +53,8 @@ def triangular_solve(
         if roundoff.dice is not None and step:
             bits = min(PRECISION_BITS[roundoff.contract.accumulate], 30)
             key = torch.copysign(b.value.abs() + width / step, b.value)
-            drawn = rounding_errors(key, bits, roundoff.dice.factors(mixed(place, 1)))
-            rhs = rhs + drawn * torch.copysign(width * (EVEN_SPREAD * roundoff.magnify), key)
+            signed = torch.copysign(width * (EVEN_SPREAD * roundoff.magnify), key)
+            rhs = rhs + rounding_errors(key, bits, roundoff.dice.factors(mixed(place, 1)), signed)
         matrix = a.value if a.probes is None else a.probes
         batch = torch.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
         probes = solve(matrix.expand(*batch, *matrix.shape[-2:]), rhs.expand(*batch, *rhs.shape[-2:]))

@@ -21,7 +21,7 @@ from gradoracle.oracle import float64, rounding
 from gradoracle.oracle.cost import TooLarge
 from gradoracle.oracle.enclosure import Expansion
 from gradoracle.oracle.rounding import Budget
-from gradoracle.oracle.trace import Graph, trace
+from gradoracle.oracle.trace import Graph, ValueDependent, trace
 from gradoracle.signature import cotangent_name
 
 READINGS = ("auto", "float64", "certified", "mpmath")
@@ -86,6 +86,11 @@ class Oracle:
         self.operations = operations
         self._graphs: OrderedDict[Any, Graph] = OrderedDict()
 
+    def has(self, algorithm: str, derivative: Derivative) -> bool:
+        """Whether a named algorithm has a program of its own for a derivative; else the definition's serves."""
+        programs = self.family.algorithms.get(algorithm, {})
+        return derivative.value in programs or (derivative is Derivative.FORWARD and Derivative.VJP.value in programs)
+
     def graph(self, sample: Sample, derivative: Derivative, algorithm: str = "definition") -> Graph:
         """The traced program of a derivative (or of an algorithm's) at the sample's shapes."""
         args = arguments(self.family, sample, derivative)
@@ -137,7 +142,7 @@ class Oracle:
         if shapes != wanted:
             annotated = ", ".join(map(str, wanted))
             raise Undefined(f"{of} gives {', '.join(map(str, shapes))} on {sizes}, its annotation says {annotated}")
-        if failure is not None and any(mark in str(failure) for mark in ("tracing tensor", "ata-dependent", "vmap")):
+        if isinstance(failure, ValueDependent) or any(mark in str(failure) for mark in ("ata-dependent", "vmap")):
             raise Undefined(
                 f"{of} cannot be traced: it takes a branch or a number from a tensor's values; wanted torch.where and "
                 "tensors all through"
@@ -203,10 +208,13 @@ class Oracle:
         return (*names(self.family, Derivative.FORWARD, sample), *own) if derivative is Derivative.VJP else own
 
     def _program(self, sample: Sample, derivative: Derivative, algorithm: str) -> Callable[..., tuple[Tensor, ...]]:
-        if algorithm != "definition":
+        if self.has(algorithm, derivative):
             own = self.family.algorithms[algorithm].get(derivative.value)
             if own is not None:
                 return lambda *args: as_tuple(own(*args, **sample.options))
+            vjp = self.family.algorithms[algorithm][Derivative.VJP.value]  # which gives the outputs first
+            zeros = [torch.zeros(t.shape, dtype=torch.float64) for t in sample.cotangents.values()]
+            return lambda *args: as_tuple(vjp(*args, *zeros, **sample.options))[: len(zeros)]
         order = [spec for spec in self.family.signature.inputs if spec.name in sample.inputs]
         fixed = {position: sample.inputs[spec.name].cpu() for position, spec in enumerate(order) if spec.kind == "int"}
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node, map_arg
-from torch.utils._pytree import tree_map
+from torch.fx import Node
 
 from gradoracle.contract import Contract
 from gradoracle.oracle import effects, independent, worst
 from gradoracle.oracle.normalised import log_softmax, softmax
 from gradoracle.oracle.probes import LOG2_E, mixed, probed
-from gradoracle.oracle.quantity import Quantity, any_error, cleared, is_quantity, quantities, values, where_finite
+from gradoracle.oracle.quantity import Quantity, any_error, cleared, quantities, values, where_finite
 from gradoracle.oracle.reductions import accumulate, extreme, matrix_product, sum_of
 from gradoracle.oracle.roundoff import Roundoff
 from gradoracle.oracle.solve import triangular_solve
 from gradoracle.oracle.stored import FAST_EXP
 from gradoracle.oracle.trace import Graph, UnsupportedOperator, widened
+from gradoracle.oracle.trees import followed, looked_up
 
 
 class Walk:
@@ -34,16 +34,36 @@ class Walk:
 
     def __init__(self, contract: Contract, roundoff: Roundoff) -> None:
         self.contract, self.roundoff = contract, roundoff
+        self._rules: tuple[tuple[frozenset[str], Callable[..., Any]], ...] = (
+            (effects.CREATE, self.made),
+            (effects.MOVE, self.moved),
+            (effects.ARITHMETIC | effects.EXPONENTIAL | effects.LOGARITHM | effects.SPECIAL, self.elementwise),
+            (effects.KEEP, self.kept),
+            (effects.CHOOSE, self.chosen),
+            (effects.COMPARE, self.compared),
+            (effects.LOGIC, self.logical),
+            (effects.SUM, lambda *call: sum_of(self.roundoff, *call)),
+            (effects.PRODUCT, lambda *call: matrix_product(self.roundoff, *call)),
+            (effects.EXTREME, lambda *call: extreme(self.roundoff, *call)),
+            (effects.PRODUCT_OF_ONE, self.product_of_one),
+            (effects.names("_softmax"), lambda *call: softmax(self.roundoff, *call)),
+            (effects.names("_log_softmax"), lambda *call: log_softmax(self.roundoff, *call)),
+            (effects.names("where masked_fill"), self.selected),
+            (effects.names("_to_copy convert_element_type"), self.converted),
+            (effects.names("linalg_solve_triangular"), lambda *call: triangular_solve(self.roundoff, *call)),
+            (effects.names("storing_error storing_errors"), self.marked),
+            (effects.names("argmax argmin argsort searchsorted bucketize nonzero"), self.indices),
+        )
 
     def run(self, graph: Graph, inputs: Sequence[Quantity]) -> list[Quantity]:
         """The quantities of the graph's outputs, before they are stored; raises UnsupportedOperator."""
         known: dict[Node, Any] = {}
         fed = iter(inputs)
-        last_use = {used: node for node in graph.module.graph.nodes for used in node.all_input_nodes}
+        last_use = {used: node for node in graph.nodes for used in node.all_input_nodes}
         release: dict[Node, list[Node]] = {}
         for used, node in last_use.items():
             release.setdefault(node, []).append(used)
-        for position, node in enumerate(graph.module.graph.nodes):
+        for position, node in enumerate(graph.nodes):
             if node.op == "output":
                 self.roundoff.node = None
                 return [known[n] if isinstance(n, Node) else self.created(torch.as_tensor(n)) for n in node.args[0]]
@@ -52,8 +72,8 @@ class Walk:
             elif node.op == "get_attr":
                 known[node] = self.created(graph.constant(node))
             else:
-                args = map_arg(node.args, lambda n: known[n])
-                kwargs = map_arg(widened(node.kwargs), lambda n: known[n])
+                args = looked_up(node.args, known)
+                kwargs = looked_up(widened(node.kwargs), known)
                 known[node] = self.applied(node, mixed(position), args, kwargs)
             for used in release.get(node, ()):
                 del known[used]
@@ -90,27 +110,7 @@ class Walk:
         """Which rule an operator falls under; None where there is none."""
         if name in effects.ACCUMULATE and (name not in effects.MOVE or _accumulates(name, args, kwargs)):
             return lambda *call: accumulate(self.roundoff, *call)
-        table: tuple[tuple[frozenset[str], Callable[..., Any]], ...] = (
-            (effects.CREATE, self.made),
-            (effects.MOVE, self.moved),
-            (effects.ARITHMETIC | effects.EXPONENTIAL | effects.LOGARITHM | effects.SPECIAL, self.elementwise),
-            (effects.KEEP, self.kept),
-            (effects.CHOOSE, self.chosen),
-            (effects.COMPARE, self.compared),
-            (effects.LOGIC, self.logical),
-            (effects.SUM, lambda *call: sum_of(self.roundoff, *call)),
-            (effects.PRODUCT, lambda *call: matrix_product(self.roundoff, *call)),
-            (effects.EXTREME, lambda *call: extreme(self.roundoff, *call)),
-            (effects.PRODUCT_OF_ONE, self.product_of_one),
-            (effects.names("_softmax"), lambda *call: softmax(self.roundoff, *call)),
-            (effects.names("_log_softmax"), lambda *call: log_softmax(self.roundoff, *call)),
-            (effects.names("where masked_fill"), self.selected),
-            (effects.names("_to_copy convert_element_type"), self.converted),
-            (effects.names("linalg_solve_triangular"), lambda *call: triangular_solve(self.roundoff, *call)),
-            (effects.names("storing_error storing_errors"), self.marked),
-            (effects.names("argmax argmin argsort searchsorted bucketize nonzero"), self.indices),
-        )
-        return next((rule for members, rule in table if name in members), None)
+        return next((rule for members, rule in self._rules if name in members), None)
 
     # ---- values that are moved or chosen ----
 
@@ -356,4 +356,4 @@ def _carried(operator: Callable[..., Any], args: Any, kwargs: Any, sources: list
             return torch.zeros_like(x.value) if x.undecided is None else x.undecided
         return x.value
 
-    return operator(*tree_map(mark, args, is_leaf=is_quantity), **tree_map(mark, kwargs, is_leaf=is_quantity))
+    return operator(*followed(mark, args), **followed(mark, kwargs))

@@ -63,7 +63,7 @@ def steps(graph: Graph, args: list[Tensor]) -> Iterator[tuple[fx.Node, Graph, li
     """Each float operator of a graph as a graph of its own, with its operands and result in a float64 run."""
     values: dict[fx.Node, object] = {}
     inputs = iter(args)
-    for node in graph.module.graph.nodes:
+    for node in graph.nodes:
         if node.op == "placeholder":
             values[node] = next(inputs)
         elif node.op == "get_attr":
@@ -75,7 +75,7 @@ def steps(graph: Graph, args: list[Tensor]) -> Iterator[tuple[fx.Node, Graph, li
                 names[used].meta = used.meta
             out = own.node_copy(node, lambda used, names=names: names[used])
             own.output((out,))
-            step = Graph(fx.GraphModule({}, own))
+            step = Graph(own, {})
             operands = [values[used] for used in node.all_input_nodes]
             whole = own_output(step, operands)
             values[node] = whole
@@ -89,7 +89,7 @@ def own_output(step: Graph, operands: list[object]) -> object:
     """What the one operator gives, in float64 (``float64.read`` for tensors; tuples are handed on as they are)."""
     if all(isinstance(x, Tensor) for x in operands):
         return float64.read(step, operands)[0]  # type: ignore[arg-type]
-    return step.module(*operands)[0]
+    return step(*operands)[0]
 
 
 def bound(node: fx.Node, operands: list[Tensor], result: Tensor) -> Tensor | float:
@@ -100,7 +100,7 @@ def bound(node: fx.Node, operands: list[Tensor], result: Tensor) -> Tensor | flo
     if name.split(".")[0] in ("sum", "mm", "bmm", "cumsum", "scatter_add", "index_put", "scatter_reduce"):
         terms = max(max(t.shape, default=1) for t in operands) * (2 if result.dim() == 0 else 1)
         sizes = [t.abs() if t.is_floating_point() else t for t in operands]
-        (total,) = float64.read(Graph(node_graph(node)), sizes)
+        (total,) = float64.read(Graph(node_graph(node), {}), sizes)
         return U * (terms + x.numel() // max(result.numel(), 1) + 2) * total
     if name == "_softmax.default":
         spread = (x - x.amax(node.args[1], keepdim=True)).abs()  # type: ignore[arg-type]
@@ -119,12 +119,12 @@ def bound(node: fx.Node, operands: list[Tensor], result: Tensor) -> Tensor | flo
     return 4 * U * result.abs() + math.ulp(0.0)
 
 
-def node_graph(node: fx.Node) -> fx.GraphModule:
+def node_graph(node: fx.Node) -> fx.Graph:
     own, names = fx.Graph(), {}
     for used in node.all_input_nodes:
         names[used] = own.placeholder(used.name)
     own.output((own.node_copy(node, lambda used: names[used]),))
-    return fx.GraphModule({}, own)
+    return own
 
 
 def test_a_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

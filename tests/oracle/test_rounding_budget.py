@@ -112,7 +112,7 @@ def test_operands_are_rounded_unless_they_are_inputs(preset: str, size: float) -
 
 def test_equal_values_err_alike_and_others_do_not() -> None:
     key = torch.cat([torch.full((100,), 0.3), torch.full((100,), -0.3), random(800)]).double()
-    errors = rounding_errors(key, 24, Dice(0, range(16)).factors(5))
+    errors = rounding_errors(key, 24, Dice(0, range(16)).factors(5), torch.full_like(key, 2.0**-24)) * 2.0**24
     assert errors.shape == (16, 1000) and float(errors.abs().max()) <= 1
     assert (errors[:, :100] == errors[:, :1]).all() and torch.allclose(errors[:, 100:200], errors[:, :1])
     assert errors[:, 0].std() > 0.2  # but not from probe to probe
@@ -124,7 +124,7 @@ def test_equal_values_err_alike_and_others_do_not() -> None:
 
 def test_values_closer_than_the_spacing_err_alike() -> None:
     near = 0.3 * (1 + 1e-4 * torch.rand(200, dtype=torch.float64))
-    rows = rounding_errors(near, 8, Dice(0, range(64)).factors(1))
+    rows = rounding_errors(near, 8, Dice(0, range(64)).factors(1), torch.full_like(near, 2.0**-8)) * 2.0**8
     assert float(rows.std(1).median()) < 0.05 < float(rows.std(0).min())
 
 

@@ -1,0 +1,33 @@
+"""Trees: lists, tuples and dicts of arguments, followed leaf by leaf (PyTorch's own tree map is ten times slower)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch.fx import Node
+
+
+def followed(change: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with each leaf changed; everything that is no list, tuple or dict is a leaf."""
+    if isinstance(tree, tuple):
+        return tuple([followed(change, item) for item in tree])
+    if isinstance(tree, list):
+        return [followed(change, item) for item in tree]
+    if isinstance(tree, dict):
+        return {key: followed(change, item) for key, item in tree.items()}
+    return change(tree)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves in order."""
+    if isinstance(tree, (tuple, list)):
+        return [leaf for item in tree for leaf in leaves(item)]
+    if isinstance(tree, dict):
+        return [leaf for item in tree.values() for leaf in leaves(item)]
+    return [tree]
+
+
+def looked_up(tree: Any, known: Mapping[Node, Any]) -> Any:
+    """The arguments of a node with each node replaced by what is known of it."""
+    return followed(lambda leaf: known[leaf] if isinstance(leaf, Node) else leaf, tree)
