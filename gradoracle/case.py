@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gradoracle import layouts, recipes
 from gradoracle.fields import Fields
+from gradoracle.memory import Change
 from gradoracle.signature import Signature, TensorSpec, cotangent_name, tangent_name
 
 VERSION = "case:1"
@@ -168,6 +169,8 @@ class Sample:
         cotangents: one for each float output, by the output's name.
         options: every option of the definition, defaults included.
         source: the file that some of the tensors were read from; "" where all are drawn.
+        changes: what calls of the kernel wrote to tensors, by ``q``, ``do``, ``tq``: (call, change), the first of each;
+            shared by all samples that are made of this one.
     """
 
     inputs: Mapping[str, Tensor]
@@ -175,6 +178,7 @@ class Sample:
     cotangents: Mapping[str, Tensor]
     options: Mapping[str, Any]
     source: str = ""
+    changes: dict[str, tuple[str, Change]] = field(default_factory=dict, compare=False, repr=False)
 
     def with_inputs(self, **tensors: Tensor) -> Sample:
         """The sample with some inputs replaced; their order stays."""

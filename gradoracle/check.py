@@ -13,21 +13,21 @@ from gradoracle import device, environment
 from gradoracle.case import Case, parse
 from gradoracle.command import command
 from gradoracle.contract import contract
+from gradoracle.counterexamples import Counterexamples
 from gradoracle.crashes import Crashes
 from gradoracle.errors import UsageError
-from gradoracle.examine import CALL_SECONDS, CaseResult, Job, LawResult, Setup, require_case, subjects
+from gradoracle.examine import CALL_SECONDS, CaseResult, Job, Setup, no_such_law, require_case, subjects
 from gradoracle.family import DTYPES, Family
 from gradoracle.kernel import Kernel
 from gradoracle.request import Progress, Request, Silent
-from gradoracle.saved import saved_case
-from gradoracle.strategies import shrink, situations, stream, wanted_situations
+from gradoracle.saved import saved_case, saved_line
+from gradoracle.strategies import situations, stream, wanted_situations
 from gradoracle.tally import Key, Tally
 from gradoracle.target import family_for
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.worker import StartupError, Workers
 
 CASES_ON_CPU, CASES_ON_CUDA = 126, 2000
-SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
 
 
 class Run:
@@ -50,10 +50,10 @@ class Run:
         self.family, self.kernels, laws = subjects(self.setup)
         self.laws = {name: law for name, law in laws.items() if fnmatch.fnmatchcase(name, request.property)}
         if not self.laws:
-            raise UsageError(f"no law of {self.family.name} matches {request.property!r}; see gradoracle list")
+            raise UsageError(no_such_law(self.family, request.property))
         for glob in request.require:
             if not fnmatch.filter(laws, glob):
-                raise UsageError(f"--require {glob!r} matches no law of {self.family.name}; see gradoracle list")
+                raise UsageError(f"--require {glob}: {no_such_law(self.family, glob)}")
         self.dtypes = {name: _dtypes(request, self.family, kernel) for name, kernel in self.kernels.items()}
         self.tally = Tally((law.name for law in self.laws.values() if law.decisive), self.line)
         self.started = time.monotonic()
@@ -80,32 +80,20 @@ class Run:
         if self.done < self.planned and not self.interrupted:
             self.progress.case(self.done, self._violations(), "time is up")
 
-    def counterexamples(self) -> dict[Key, Counterexample]:
-        """Each failing verdict's case, made smaller where time allows; judged once more under the other presets."""
-        found: dict[Key, Counterexample] = {}
-        deadline = time.monotonic() + SHRINK_SECONDS_IN_ALL
-        for (law, kernel, dtype), status, case, result in sorted(self.tally.failing(), key=self._specific):
-            key = (law, kernel, dtype)
-            if status is Status.CRASHED:
-                found[key] = Counterexample(self.line(kernel, case), result.findings, message=result.reason)
-                continue
-            if self.interrupted or self.request.inputs:
-                message = f"holds under {result.preset}" if result.preset else ""
-                found[key] = Counterexample(self.line(kernel, case), result.findings, message=message)
-                continue
-            found[key] = self._smaller(key, case, result, min(SHRINK_SECONDS, deadline - time.monotonic()))
-        return found
+    def place(self, kernel: str) -> str:
+        """The target, with the kernel's name where it has several."""
+        target = self.request.target
+        return f"{target}:{kernel}" if len(self.kernels) > 1 and ":" not in target else target
 
     def line(self, kernel: str, case: Case) -> str:
-        """A case as one line that replays this target's kernel."""
-        target = self.request.target
-        if len(self.kernels) > 1 and ":" not in target:
-            target = f"{target}:{kernel}"
-        return case.line(target, self.device)
+        """A case as one line that replays this target's kernel; for saved tensors, which tensors they are."""
+        if self.request.inputs is not None:
+            return saved_line(case, self.family, self.request.inputs)
+        return case.line(self.place(kernel), self.device)
 
     def report(self) -> Report:
         """All that is known now."""
-        counterexamples = self.counterexamples()
+        counterexamples = Counterexamples(self).all()
         contracts = {
             dtype: kernel.contract(dtype).name for name, kernel in self.kernels.items() for dtype in self.dtypes[name]
         }
@@ -138,7 +126,8 @@ class Run:
             if self.interrupted and "no case of this run applies" in verdict.reasons:
                 verdict.reasons = {"the run was interrupted before": 0}
             if verdict.counterexample is not None:
-                shown = command(self.request, verdict.counterexample.case, verdict.law)
+                place, line = self.place(verdict.kernel), verdict.counterexample.case
+                shown = command(self.request, place, self.device, line, verdict.law)
                 verdict.counterexample = replace(verdict.counterexample, command=shown)
         return verdicts
 
@@ -197,50 +186,6 @@ class Run:
 
     def _violations(self) -> int:
         return sum(1 for _ in self.tally.failing())
-
-    def _specific(self, failing: tuple[Key, Status, Case, LawResult]) -> tuple[int, str]:
-        """Sort key: the most specific law first, so that it is shrunk while there is time."""
-        law = failing[0][0]
-        return -self.laws[law].rank if law in self.laws else 0, law
-
-    def _smaller(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
-        law, kernel, _ = key
-        subject = self.kernels[kernel]
-        known: dict[Case, LawResult] = {case: result}
-
-        def violates(candidate: Case) -> bool:
-            if candidate not in known:
-                known[candidate] = self._judge(kernel, candidate, law)
-            return known[candidate].status is Status.VIOLATED
-
-        smallest, note = case, ""
-        if seconds > 1:
-            self.progress.shrinking(law, self.line(kernel, case))
-            try:
-                dims = self.request.dims or None
-                smallest, note = shrink(
-                    self.family, subject, case, violates, seconds=seconds, dtypes=(case.dtype,), dims=dims
-                )
-            except KeyboardInterrupt:
-                self.interrupted = self.interrupted or "interrupted while shrinking"
-                found = [c for c, r in known.items() if r.status is Status.VIOLATED]
-                smallest, note = found[-1], "interrupted"
-        else:
-            note = "not shrunk: the time for shrinking was used up by other laws"
-        explained = replace(known[smallest])
-        if not self.interrupted:
-            explained = self._judge(kernel, smallest, law, presets=True)
-        message = f"holds under {explained.preset}" if explained.preset else ""
-        first = self.line(kernel, case) if smallest != case else ""
-        findings = tuple(f for f in (explained.findings or known[smallest].findings))
-        return Counterexample(self.line(kernel, smallest), findings, first, note, message)
-
-    def _judge(self, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
-        if self.laws[law].applies(case, self.kernels[kernel]) is not None:
-            return LawResult(law, Status.NOT_CHECKED)
-        job = Job(kernel, case, (law,), presets=presets)
-        result = self.crashes.settle(next(iter(self.workers.run([job]))))
-        return result.results[0] if result.results else LawResult(law, Status.NOT_CHECKED)
 
     def _unmet(self, report: Report) -> list[str]:
         """What should have been checked and was not."""

@@ -224,7 +224,7 @@ def explain(
     from gradoracle.report.catalogue import explanation
 
     targets, universal = _catalogue()
-    owners: dict[str, list[str]] = {law.name: ["every family"] for law in universal}
+    owners: dict[str, list[str]] = {law.name: [law.families.words] for law in universal}
     laws = {law.name: law for law in universal}
     for target in targets:
         for law in target.family.properties:
@@ -261,24 +261,26 @@ def bench(
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda")] = "auto",
     only: Annotated[str, typer.Option(metavar="TEXT", help="Only rows whose description contains this.")] = "",
     output: Annotated[str | None, typer.Option(metavar="PATH", help="Also write the table there, as json.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="Stop each gradcheck after this long, and say how far it came.")
+    ] = None,
 ) -> None:
     """Time shipped kernels beside their peers, and a verdict beside gradcheck."""
     options.one_of("--device", device, options.DEVICES)
+    options.seconds(seconds)
     from gradoracle.bench import run as run_bench
 
-    run_bench(target, device, output, only)
+    run_bench(target, device, output, only, seconds)
 
 
 def _catalogue() -> tuple[list[Target], Sequence[Property]]:
     """Every shipped family, and the laws of all of them."""
     from gradoracle import device as devices
-    from gradoracle.examine import laws_of
+    from gradoracle.examine import universal_laws
     from gradoracle.target import shipped
 
     devices.prepare(devices.choose("auto"))
-    targets = list(shipped().values())
-    universal = [law for law in laws_of(targets[0].family) if law not in targets[0].family.properties]
-    return targets, universal
+    return list(shipped().values()), universal_laws()
 
 
 def _report(views: Sequence[options.Output], runs: Sequence[Callable[[], Report]]) -> int:

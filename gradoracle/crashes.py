@@ -13,6 +13,7 @@ from gradoracle.worker import Crash, Result, Workers
 MOST_OF_A_CASE = 4  # calls that may end their process on one case; the rest of it is then not checked
 MOST_OF_A_CALL = {"time limit": 2}  # cases on which one call of a kernel may do so; it is then made no more
 MOST_OTHERWISE = 3
+TIME_LIMIT = "exceeded its time limit"  # what worker.py says of a call that hangs
 
 
 class Crashes:
@@ -59,6 +60,25 @@ class Crashes:
             result = self._workers.run_alone(job)
         value: CaseResult = result.value
         return value
+
+    def attempt(self, job: Job, limit_factor: float) -> CaseResult:
+        """One try while a crash is made smaller: a law whose call ends the process is *crashed*; nothing is counted.
+
+        A try that hangs, or that ends for lack of memory or outside of any call, is *not checked*.
+        """
+        result = self._workers.run_alone(job, limit_factor)
+        if result.error:
+            self.faults.append(result.error)
+            return CaseResult(job.kernel, job.case, ())
+        crash = result.crash
+        if crash is None:
+            value: CaseResult = result.value
+            return value
+        call = result.value.lost if result.value is not None else crash.phase
+        counts = call is not None and crash.kind not in ("time limit", "memory")
+        status = Status.CRASHED if counts else Status.NOT_CHECKED
+        reason = f"{call}: {crash.how}"
+        return CaseResult(job.kernel, job.case, tuple(LawResult(law, status, reason=reason) for law in job.laws))
 
     def _without(self, job: Job, call: str, crash: Crash, seen: set[tuple[str, str]]) -> Job:
         """The job again, with this call known to crash (or, where memory ran out, left out)."""

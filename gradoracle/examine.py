@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import importlib
 import inspect
@@ -125,9 +126,22 @@ def require_case(case: Case, family: Family, kernel: Kernel) -> None:
 
 
 def laws_of(family: Family) -> tuple[Property, ...]:
-    """The universal laws and then the family's own."""
+    """The universal laws that the family's signature does not rule out, and then the family's own."""
+    return (*(law for law in universal_laws() if law.families.hold(family)), *family.properties)
+
+
+def universal_laws() -> tuple[Property, ...]:
+    """The laws of every family, those included that belong only to families of some form."""
     universal: tuple[Property, ...] = importlib.import_module("gradoracle.properties.universal").UNIVERSAL
-    return (*universal, *family.properties)
+    return universal
+
+
+def no_such_law(family: Family, glob: str) -> str:
+    """Why no law of a family matches a glob, as a sentence."""
+    for law in universal_laws():
+        if fnmatch.fnmatchcase(law.name, glob) and not law.families.hold(family):
+            return f"{law.name} is a law of {law.families.words}, and {family.name} is none"
+    return f"no law of {family.name} matches {glob!r}; see gradoracle list"
 
 
 def _with_arguments(kernel: Kernel, family: Family, arguments: Mapping[str, Any]) -> Kernel:
@@ -199,6 +213,7 @@ def examine(
 def judge_law(law: Property, evidence: Evidence) -> LawResult:
     """One law on one evidence; what the kernel raises becomes a status."""
     findings: list[Finding] = []
+    evidence.needs = law.needs
     try:
         findings.extend(law.law(evidence))
     except (Refused, Unavailable, UnsupportedOperator, Undefined) as reason:

@@ -1,9 +1,13 @@
-"""Memory that tells: new tensors hold a poison that shows where it was read or left, and lie between guard bands."""
+"""Memory that tells: new tensors hold a poison that shows where it was read or left, and lie between guard bands.
+
+Arguments are kept while a call runs, so that what it writes to them is known and undone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +22,8 @@ _POISON = {
 }
 _INTEGER_POISON = -0x5EED
 BAND = 64  # elements on either side
+MOST_KEPT = 1 << 28  # bytes of arguments that are copied; of more, only a sum is kept
+_CHUNK = 1 << 24  # bytes that are summed at once
 
 
 class Memory:
@@ -39,6 +45,80 @@ class Memory:
                 if changed:
                     found.append(f"{changed} elements {side} a tensor of shape {shape} were written")
         return found
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a call wrote to one of its arguments.
+
+    Attributes:
+        elements: True where an element has other bits, on the CPU; None where that is not known.
+        around: how many bytes of its storage around the elements have changed; at least 1 where nothing more is known.
+        undone: whether the argument is as it was before the call.
+    """
+
+    elements: Tensor | None
+    around: int
+    undone: bool
+
+
+class Originals:
+    """The storages of some tensors as they are now; ``undo`` says what became of them and puts it back.
+
+    A copy of all of them is kept up to ``most`` bytes; of more, 8 bytes a storage: a change is seen and not undone.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], most: int = MOST_KEPT) -> None:
+        self._tensors = dict(tensors)
+        storages = {tensor.untyped_storage().data_ptr(): storage_bytes(tensor) for tensor in tensors.values()}
+        self._copied = sum(storage.numel() for storage in storages.values()) <= most
+        self._kept = {place: s.clone() if self._copied else _weighted_sum(s) for place, s in storages.items()}
+
+    def undo(self) -> dict[str, Change]:
+        """The changes by the names of the tensors, all of them undone where copies were kept."""
+        found = {}
+        storages = {name: storage_bytes(tensor) for name, tensor in self._tensors.items()}
+        for name, storage in storages.items():
+            kept = self._kept[storage.data_ptr()]
+            if not self._copied:
+                if not torch.equal(_weighted_sum(storage), kept):
+                    found[name] = Change(None, 1, False)
+            elif not torch.equal(storage, kept):
+                found[name] = _change(self._tensors[name], kept)
+        if self._copied:
+            for name in found:
+                storages[name].copy_(self._kept[storages[name].data_ptr()])
+        return found
+
+
+def storage_bytes(tensor: Tensor) -> Tensor:
+    """All of a tensor's storage, byte by byte, as a view of it."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def differing_bits(one: Tensor, other: Tensor) -> Tensor:
+    """Where elements have other bits, NaN payloads included; both of one shape and dtype."""
+    integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    return one.detach().contiguous().view(integer) != other.detach().contiguous().view(integer)
+
+
+def _change(tensor: Tensor, kept: Tensor) -> Change:
+    """What became of a tensor whose storage was ``kept``."""
+    before = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+        kept.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+    )
+    elements = differing_bits(tensor, before).cpu()
+    return Change(elements, 0 if elements.any() else int((storage_bytes(tensor) != kept).sum()), True)
+
+
+def _weighted_sum(storage: Tensor) -> Tensor:
+    """A sum of bytes modulo 2^64, each times an odd number of its place, so that an exchange changes it too."""
+    total = torch.zeros((), dtype=torch.int64, device=storage.device)
+    for start in range(0, storage.numel(), _CHUNK):
+        part = storage[start : start + _CHUNK].to(torch.int64) + 1
+        places = torch.arange(start, start + part.numel(), device=storage.device)
+        total += (part * (places * 0x9E3779B97F4A7C1 | 1)).sum()
+    return total
 
 
 def is_poison(tensor: Tensor) -> Tensor:

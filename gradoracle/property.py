@@ -30,6 +30,17 @@ _SECTIONS = ("Holds because", "Catches", "Cannot catch")
 
 
 @dataclass(frozen=True)
+class Families:
+    """Which families a law belongs to: in words, and as a test of a Family's signature."""
+
+    words: str
+    hold: Callable[[Any], bool] = field(compare=False)
+
+
+EVERY = Families("every family", lambda family: True)
+
+
+@dataclass(frozen=True)
 class Property:
     """One law with its contract.
 
@@ -46,6 +57,7 @@ class Property:
         rank: the more specific of two violated laws leads a report; higher leads.
         scope: "case" (once a case) or "kernel" (once a kernel and dtype, on the first case).
         decisive: each of its tensors must be decided on some case of each dtype, or the run is inconclusive.
+        families: those it belongs to; where the signature rules it out for every case, a family has no such law.
     """
 
     name: str
@@ -60,6 +72,7 @@ class Property:
     rank: int = 0
     scope: str = "case"
     decisive: bool = False
+    families: Families = EVERY
 
     def falls_on(self, case: Case) -> bool:
         """Whether this case is among those that the law is judged on; the same on every machine."""
@@ -80,6 +93,7 @@ def law(
     rank: int = 0,
     scope: str = "case",
     decisive: bool = False,
+    families: Families = EVERY,
 ) -> Callable[[Law], Property]:
     """Make a Property of a law function; its docstring must hold the four parts of the contract.
 
@@ -100,6 +114,6 @@ def law(
         always = applies or (lambda case, kernel: None)
         because, catches, cannot_catch = (parts[section] for section in _SECTIONS)
         contract = (name, statement, because, catches, cannot_catch)
-        return Property(*contract, function, needs, always, one_in, rank, scope, decisive)
+        return Property(*contract, function, needs, always, one_in, rank, scope, decisive, families)
 
     return build

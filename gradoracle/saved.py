@@ -68,6 +68,20 @@ def saved_case(family: Family, inputs: str, *, options: Mapping[str, Any], seed:
     return Case(family.name, dims, dtype, options, draws, "", seed)
 
 
+def saved_line(case: Case, family: Family, inputs: str) -> str:
+    """The case of a file in words: the file, dtype, dims and options, which tensors it holds and which are drawn.
+
+    It is no case line, since nothing but the file can build its tensors.
+    """
+    held = load(inputs)
+    absent = {spec.name for spec in family.signature.inputs if spec.optional and spec.name not in held}
+    drawn = [name for name, spec in _specs(family).items() if name not in held and spec.name not in absent]
+    words = [case.dtype, *(f"{dim}={size}" for dim, size in case.dims.items())]
+    words += [f"--{name}={value}" for name, value in case.options.items()]
+    rest = f"; drawn with seed {case.seed}: {', '.join(drawn)}" if drawn else ""
+    return f"the tensors {', '.join(held)} of {inputs}: {' '.join(words)}{rest}"
+
+
 def load(inputs: str) -> dict[str, Tensor]:
     """The tensors of a file by name, on the CPU, detached.
 

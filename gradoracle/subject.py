@@ -15,9 +15,9 @@ from gradoracle.derivative import Derivative, as_tuple
 from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
 from gradoracle.kernel import Kernel
-from gradoracle.memory import Memory, poisoned
+from gradoracle.memory import Memory, Originals, poisoned
 from gradoracle.oracle.truth import names
-from gradoracle.signature import cotangent_name
+from gradoracle.signature import cotangent_name, tangent_name
 
 Tensors = dict[str, Tensor]
 Guard = Callable[[str], AbstractContextManager[None]]
@@ -65,14 +65,17 @@ def unguarded(name: str) -> Iterator[None]:
 
 
 class Subject:
-    """One kernel of one family, called as its users call it, under a guard that limits the time of each call."""
+    """One kernel of one family, called as its users call it, under a guard that limits the time of each call.
+
+    What a call writes to the sample's tensors is noted in ``Sample.changes`` and undone.
+    """
 
     def __init__(self, family: Family, kernel: Kernel, guard: Guard = unguarded, label: str = "") -> None:
         self.family, self.kernel, self.guard, self.label = family, kernel, guard, label
 
     def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The outputs by name, and the memory that was allocated for them."""
-        with self.running("forward") as memory, torch.no_grad():
+        with self.running("forward", sample) as memory, torch.no_grad():
             outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
         return self._named(Derivative.FORWARD, sample, outputs), memory
 
@@ -91,7 +94,7 @@ class Subject:
             wanted: which inputs require grad; None: all.
             upstream: which outputs autograd has a cotangent for; None: all.
         """
-        with self.running("vjp") as memory:
+        with self.running("vjp", sample) as memory:
             if self.kernel.vjp is not None and wanted is None and upstream is None:
                 cotangents = tuple(sample.cotangents.values())
                 with torch.no_grad():
@@ -117,7 +120,7 @@ class Subject:
 
     def vjp_twice(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Tensors]:
         """The gradients of two backward passes over one retained graph."""
-        with self.running("vjp twice"):
+        with self.running("vjp twice", sample):
             leaves = self._leaves(sample, None)
             outputs = self._outputs(sample, list(leaves.values()), blocks)
             self._named(Derivative.FORWARD, sample, outputs)
@@ -132,7 +135,7 @@ class Subject:
     def jvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The outputs' tangents by name."""
         primals = self._primals(sample)
-        with self.running("jvp") as memory:
+        with self.running("jvp", sample) as memory:
             if self.kernel.jvp is not None:
                 with torch.no_grad():
                     _, tangents = self.kernel.jvp(
@@ -148,7 +151,7 @@ class Subject:
     def hvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The Hessian of <cotangent, f> times the tangents, by name of the primal."""
         primals = self._primals(sample)
-        with self.running("hvp") as memory:
+        with self.running("hvp", sample) as memory:
             if self.kernel.hvp is not None:
                 with torch.no_grad():
                     products = self.kernel.hvp(
@@ -252,10 +255,10 @@ class Subject:
         )
 
     @contextmanager
-    def running(self, name: str) -> Iterator[Memory]:
-        """Guard a kernel call, poison what it allocates, and sort what it raises."""
+    def running(self, name: str, sample: Sample) -> Iterator[Memory]:
+        """Guard a kernel call, poison what it allocates, undo what it writes to the sample, sort what it raises."""
         try:
-            with self.guard(self.label + name), poisoned() as memory:
+            with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
                 yield memory
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
@@ -276,6 +279,28 @@ class Subject:
             raise Crashed(f"{name} called for an exit with code {error.code}") from None
         except BaseException as error:
             raise Crashed(f"{name} raised {type(error).__name__}: {_first_line(error)}") from error
+
+    @contextmanager
+    def _restored(self, sample: Sample, name: str) -> Iterator[None]:
+        """Note what happens to the sample's tensors and undo it, however the call ends.
+
+        Raises:
+            Unavailable: an earlier call or this one wrote to tensors that are too large for a copy to have been kept.
+        """
+        _require_whole(sample)
+        tensors = {
+            **sample.inputs,
+            **{cotangent_name(n): t for n, t in sample.cotangents.items()},
+            **{tangent_name(n): t for n, t in sample.tangents.items()},
+        }
+        originals = Originals(tensors)
+        try:
+            yield
+        finally:
+            for key, change in originals.undo().items():
+                if key not in self.kernel.mutates or not change.undone:
+                    sample.changes.setdefault(key, (self.label + name, change))
+        _require_whole(sample)
 
     def _named(self, derivative: Derivative, sample: Sample, tensors: Sequence[Tensor | None]) -> Tensors:
         """The tensors by name, each checked for shape and dtype."""
@@ -322,6 +347,13 @@ class Subject:
 
     def _malformed(self, key: str, message: str) -> Finding:
         return Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message)
+
+
+def _require_whole(sample: Sample) -> None:
+    """See that no call has written to the sample what could not be undone."""
+    for key, (call, change) in sample.changes.items():
+        if not change.undone:
+            raise Unavailable(f"{call} wrote to {key}, which is too large for a copy to have been kept")
 
 
 def out_of_memory(error: BaseException) -> bool:

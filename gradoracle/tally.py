@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -72,7 +72,8 @@ class Tally:
         return [self._verdict(key, count, counterexamples.get(key)) for key, count in self._counts.items()]
 
     def undecided(self) -> list[str]:
-        """Tensors of decisive laws that no case decided, as sentences: such a run is not green."""
+        """What no case decided of decisive laws, as sentences, each reason said once: such a run is not green."""
+        laws: dict[tuple[str, str], dict[str, list[str]]] = {}  # (kernel, reason) -> dtype -> laws
         found = []
         for (law, kernel, dtype), count in self._counts.items():
             if law not in self._decisive:
@@ -80,11 +81,11 @@ class Tally:
             if set(count.statuses) == {Status.NOT_CHECKED} and not count.left:
                 reason = next(iter(count.reasons))
                 if not reason.startswith(DECLARED_MISSING):
-                    found.append(f"{law} was decided on no {dtype} case of {kernel}: {reason}")
+                    laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
             for tensor, reason in count.left.items():
                 if not count.decided[tensor] and not count.statuses[Status.VIOLATED]:
                     found.append(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {reason}")
-        return found
+        return [*_undecided(laws), *found]
 
     def _add(self, count: _Count, case: Case, law: LawResult) -> None:
         count.statuses[law.status] += 1
@@ -138,6 +139,14 @@ class Tally:
                 message = f"over {len(count.pools)} tensors of all {dtype} cases together, each within its own budget"
                 verdict.counterexample = Counterexample(self._line(kernel, case), tuple(broken), message=message)
         return verdict
+
+
+def _undecided(laws: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Iterator[str]:
+    """One sentence for each kernel and reason; ``laws``: (kernel, reason) -> dtype -> laws that were not decided."""
+    for (kernel, reason), by_dtype in laws.items():
+        names = list(dict.fromkeys(name for own in by_dtype.values() for name in own))
+        who = f"{names[0]} was" if len(names) == 1 else f"{len(names)} laws ({', '.join(names)}) were"
+        yield f"{who} decided on no {' or '.join(by_dtype)} case of {kernel}: {reason}"
 
 
 def _status(count: _Count) -> Status:

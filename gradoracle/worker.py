@@ -150,6 +150,7 @@ class Workers:
         """
         if self._count == 0:
             return self._run_here(job)
+        self._fill()  # what replaces children that died starts while this job runs
         while self._busy() or self._again:
             self._pump()
         while (child := self._idle()) is None:

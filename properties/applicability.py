@@ -6,12 +6,32 @@ from collections.abc import Callable
 from math import prod
 
 from gradoracle.case import Case
+from gradoracle.family import Family
 from gradoracle.kernel import Kernel
+from gradoracle.property import Families
 
 Applies = Callable[[Case, Kernel], "str | None"]
 
 LONGEST_DIM = 10_000
 LARGEST_PROBLEM = 2_000_000 * 128 * 128  # two million scores of two widths of 128, as the product of all dims
+
+
+def _has_several_outputs(family: Family) -> bool:
+    return sum(spec.kind == "float" for spec in family.signature.outputs) > 1
+
+
+def _has_several_primals(family: Family) -> bool:
+    return len(family.signature.primals) > 1
+
+
+def _has_a_dim_of_all_inputs(family: Family) -> bool:
+    own = [set(spec.dims) & set(family.signature.dims) for spec in family.signature.primals if not spec.optional]
+    return not own or bool(set.intersection(*own))
+
+
+OF_SEVERAL_OUTPUTS = Families("every family with two or more float outputs", _has_several_outputs)
+OF_SEVERAL_PRIMALS = Families("every family with two or more float inputs", _has_several_primals)
+OF_A_DIM_OF_ALL_INPUTS = Families("every family with a dim that all its float inputs have", _has_a_dim_of_all_inputs)
 
 
 def small_enough(case: Case, kernel: Kernel) -> str | None:

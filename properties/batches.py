@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from gradoracle.properties.agreement import agree
-from gradoracle.properties.applicability import small_enough
+from gradoracle.properties.applicability import OF_A_DIM_OF_ALL_INPUTS, small_enough
 from gradoracle.properties.members import Appended, apart, changed, everywhere, extensible, permutable, rolled
 from torch import Tensor
 
@@ -38,7 +38,7 @@ def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Find
     yield from agree(evidence, back, evidence.vjp())
 
 
-@law(applies=small_enough, one_in=5)
+@law(applies=small_enough, one_in=5, families=OF_A_DIM_OF_ALL_INPUTS)
 def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
     """A member of a batch that holds nothing but NaN leaves the outputs and gradients of all other members alone.
 

@@ -39,7 +39,7 @@ def vjp_and_jvp_are_adjoint(evidence: Evidence) -> Iterator[Finding]:
     yield _inner_products(evidence, "<g, J t> - <J^T g, t>", parts, weights, outputs)
 
 
-@law(applies=all_of(small_enough, every_input_has_a_gradient), one_in=5)
+@law(applies=all_of(small_enough, every_input_has_a_gradient), one_in=3)
 def hvp_is_symmetric(evidence: Evidence) -> Iterator[Finding]:
     """<u, H t> = <t, H u> for two tangents t and u.
 

@@ -12,14 +12,25 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from gradoracle.bench import Row, Work
+from gradoracle.bench import Row, Watch, Work
 from gradoracle.case import Case, build
 from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
+from gradoracle.finding import Finding
+from gradoracle.kernel import Kernel
 from gradoracle.oracle import certified
+from gradoracle.oracle.enclosure import Enclosure
 from gradoracle.oracle.truth import Oracle, arguments
 from gradoracle.subject import Subject
 
+
+def _math(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """o of PyTorch's own math kernel; all [B, H, T or M, D], on the CPU."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return scaled_dot_product_attention(q, k, v)
+
+
+TORCH = Kernel("PyTorch math", "sdpa", _math, options={"scale": (), "causal": ()})
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -29,8 +40,8 @@ BACKENDS = {
 OURS = "gradoracle"
 
 
-def rows(device: str) -> Iterator[Row]:
-    """On CUDA the kernels' rows of DESIGN 10; on the CPU the oracle's."""
+def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
+    """On CUDA the kernels' rows; on the CPU the oracle's. ``seconds`` bounds each gradcheck."""
     if device == "cuda":
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             yield from _first_order(dtype, 4, 16, 4096, 64)
@@ -39,7 +50,8 @@ def rows(device: str) -> Iterator[Row]:
         yield from _first_order(torch.bfloat16, 4, 16, 4096, 128)
     else:
         yield _certified()
-        yield _verdict_beside_gradcheck()
+        yield _verdict_beside_gradcheck("PyTorch's math kernel", TORCH, seconds)
+        yield _verdict_beside_gradcheck("the shipped kernel", KERNELS[0], seconds)
 
 
 def _tensors(dtype: torch.dtype, *shape: int) -> list[Tensor]:
@@ -117,28 +129,69 @@ def _certified() -> Row:
     sample = build(_small("float32"), FAMILY.signature)
     oracle = Oracle(FAMILY)
     graph, args = oracle.graph(sample, Derivative.VJP), arguments(FAMILY, sample, Derivative.VJP)
-    return Row("certified reading of one SDPA VJP, 2x33x65x32", {OURS: lambda: lambda: certified.read(graph, args)})
 
-
-def _verdict_beside_gradcheck() -> Row:
-    """Forward and all VJPs of the shipped kernel, judged with tracing, against gradcheck on the same kernel."""
-    kernel = KERNELS[0]
-
-    def verdict() -> object:
-        sample = build(_small("float32"), FAMILY.signature)
-        evidence = Evidence(_small("float32"), sample, Subject(FAMILY, kernel), Oracle(FAMILY))
-        return [*evidence.compare(Derivative.FORWARD), *evidence.compare(Derivative.VJP)]
-
-    def gradcheck(fast: bool) -> Work:
-        sample = build(_small("float64"), FAMILY.signature)
-        leaves = [t.detach().requires_grad_() for t in sample.inputs.values()]
-        return lambda: torch.autograd.gradcheck(kernel.call, leaves, fast_mode=fast)
+    def radius(balls: list[Enclosure]) -> str:
+        widest, bits = max(float(ball.radius.max()) for ball in balls), balls[0].bits
+        return f"proven radius at most {widest:.0e} at {bits} bits"
 
     return Row(
-        "a verdict on the shipped kernel, B1 H2 T33 M65 D32: forward and all VJPs, tracing included",
-        {
-            OURS: lambda: verdict,
-            "gradcheck, fast mode": lambda: gradcheck(True),
-            "gradcheck, defaults": lambda: gradcheck(False),
-        },
+        "certified reading of one SDPA VJP, 2x33x65x32",
+        {OURS: lambda: lambda: certified.read(graph, args)},
+        describe={OURS: radius},
     )
+
+
+def _verdict_beside_gradcheck(whose: str, kernel: Kernel, seconds: float | None) -> Row:
+    """Forward and all VJPs of a kernel, judged in float32 and in float64, against gradcheck, which takes float64 alone.
+
+    An oracle of its own for each verdict: nothing is traced before. gradcheck calls the kernel twice for each element
+    of the inputs, its backward twice for each element of the output.
+    """
+
+    def verdict(dtype: str) -> list[Finding]:
+        sample = build(_small(dtype), FAMILY.signature)
+        evidence = Evidence(_small(dtype), sample, Subject(FAMILY, kernel), Oracle(FAMILY))
+        return [*evidence.compare(Derivative.FORWARD), *evidence.compare(Derivative.VJP)]
+
+    def gradcheck(who: str, fast: bool) -> Work:
+        sample = build(_small("float64"), FAMILY.signature)
+        leaves = [t.detach().requires_grad_() for t in sample.inputs.values()]
+        elements = sum(t.numel() for t in (*sample.inputs.values(), *sample.cotangents.values()))
+
+        def work() -> bool:
+            watch = Watch(who, 0 if fast else 2 * elements, seconds)
+
+            def backward(_: Tensor) -> None:
+                watch.count()
+
+            def watched(*inputs: Tensor) -> Tensor:
+                watch.count()
+                o: Tensor = kernel.call(*inputs)
+                if o.requires_grad:
+                    o.register_hook(backward)
+                return o
+
+            return torch.autograd.gradcheck(watched, leaves, fast_mode=fast)
+
+        return work
+
+    def passes(result: bool) -> str:
+        return "passes" if result else "fails"
+
+    fast, slow = "gradcheck, fast mode", "gradcheck, defaults"
+    ours = {f"{OURS} ({dtype})": dtype for dtype in ("float32", "float64")}
+    return Row(
+        f"a verdict on {whose}, B1 H2 T33 M65 D32: forward and all VJPs, tracing included",
+        {
+            **{who: partial(partial, verdict, dtype) for who, dtype in ours.items()},
+            fast: partial(gradcheck, fast, True),
+            slow: partial(gradcheck, slow, False),
+        },
+        describe={**dict.fromkeys(ours, _said), fast: passes, slow: passes},
+        ours=tuple(ours),
+    )
+
+
+def _said(findings: list[Finding]) -> str:
+    """``o holds, dq holds ...``."""
+    return " ".join(f"{finding.tensor} {finding.outcome.value}" for finding in findings)

@@ -122,7 +122,7 @@ def _explicit(case: Case, kernel: Kernel) -> str | None:
     return None if kernel.jvp and kernel.hvp else "the kernel has no explicit JVP and HVP"
 
 
-@law(needs=(JVP, HVP), applies=all_of(small_enough, _explicit), one_in=6, rank=1)
+@law(needs=(JVP, HVP), applies=all_of(small_enough, _explicit), one_in=4, rank=1)
 def explicit_entry_points_agree_with_autograd(evidence: Evidence) -> Iterator[Finding]:
     """The explicit JVP and HVP give the bits that forward mode and double backward give.
 

@@ -44,7 +44,7 @@ def the_scale_folds_into_q(evidence: Evidence) -> Iterator[Finding]:
     yield from _multiples(evidence, scaled, folded, {"o": 1.0, "dq": QUARTER, "dk": 1.0, "dv": 1.0})
 
 
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, exact_operands), one_in=4, rank=2)
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, exact_operands), one_in=5, rank=2)
 def scaling_q_up_and_k_down_leaves_o(evidence: Evidence) -> Iterator[Finding]:
     """With 2 q and k / 2, o and dv stay, dq is halved and dk doubled.
 
@@ -61,7 +61,7 @@ def scaling_q_up_and_k_down_leaves_o(evidence: Evidence) -> Iterator[Finding]:
     yield from _multiples(evidence, changed, evidence, {"o": 1.0, "dq": 0.5, "dk": 2.0, "dv": 1.0})
 
 
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, exact_operands), one_in=4, rank=2)
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, exact_operands), one_in=5, rank=2)
 def doubling_the_values_doubles_o(evidence: Evidence) -> Iterator[Finding]:
     """With 2 v, o is doubled, dv stays, and dq and dk are doubled (not in float16, where dS underflows).
 

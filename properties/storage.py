@@ -12,11 +12,11 @@ from torch import Tensor
 from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
-from gradoracle.memory import is_poison
+from gradoracle.memory import Change, differing_bits, is_poison, storage_bytes
 from gradoracle.property import law
 from gradoracle.rules import exactly
 from gradoracle.saved import sample_of
-from gradoracle.subject import Unavailable
+from gradoracle.subject import Refused, Unavailable
 
 _MOST_SAVED = 1 << 28  # bytes of saved tensors that are copied
 
@@ -53,19 +53,22 @@ def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
         yield exactly(f"memory of {derivative.value}", bool(found), "; ".join(found[:3]))
 
 
-@law()
+@law(rank=9)
 def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
-    """After all runs every bit of inputs, cotangents and tangents, and of the storage around them, is as it was.
+    """No run changes a bit of inputs, cotangents and tangents, or of the storage around them.
 
-    Holds because: a function reads its arguments; only those that the kernel declares in ``mutates`` may change. The
-    sample is built anew from its case and compared bit for bit, poison between the elements included.
+    Holds because: a function reads its arguments; only those that the kernel declares in ``mutates`` may change. They
+    are compared bit for bit after each call, poison between the elements included, and put back, so that other laws
+    judge the kernel on what it was given; in the end they are compared with a sample built anew.
     Catches: a scale applied in place, a cotangent reused as a buffer, a write into the gap of a sliced tensor, an
-    output written over an input. What it spoils shows in other laws; this one leads.
+    output written over an input. This law leads the report.
     Cannot catch: a change that is undone before the call returns; a changed saved tensor, which
     saved_tensors_are_unmodified sees.
     """
     family, sample = evidence.oracle.family, evidence.sample
-    _run(evidence)
+    refused = _refusal(evidence)
+    if refused is not None and not sample.changes:
+        raise refused
     device = next(iter(sample.inputs.values())).device
     fresh = sample_of(evidence.case, family, sample.source or None, str(device))
     groups = ((sample.inputs, fresh.inputs, ""), (sample.cotangents, fresh.cotangents, "d"))
@@ -73,7 +76,7 @@ def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding
         for name, tensor in mine.items():
             if prefix == "" and name in evidence.kernel.mutates:
                 continue
-            yield _unchanged(f"{prefix}{name}", tensor, original[name])
+            yield _unchanged(f"{prefix}{name}", tensor, original[name], sample.changes.get(f"{prefix}{name}"))
 
 
 @law(applies=all_of(small_enough, through_autograd), one_in=5)
@@ -120,24 +123,30 @@ def _run(evidence: Evidence) -> list[Derivative]:
     return [derivative for derivative in Derivative if evidence.has_run(derivative)]
 
 
-def _unchanged(name: str, tensor: Tensor, original: Tensor) -> Finding:
-    """The law on one tensor: its elements first, which have an index, then all of its storage."""
-    wrong = _bits_differ(tensor, original)
+def _refusal(evidence: Evidence) -> Refused | Unavailable | None:
+    """What forward or VJP refused, if one did, after both were asked."""
+    refused: Refused | Unavailable | None = None
+    for call in (evidence.forward, evidence.vjp):
+        try:
+            call()
+        except (Refused, Unavailable) as reason:
+            refused = reason
+    return refused
+
+
+def _unchanged(name: str, tensor: Tensor, original: Tensor, noted: tuple[str, Change] | None) -> Finding:
+    """The law on one tensor: what calls did and was undone; then elements, which have an index; then its storage."""
+    if noted is not None:
+        call, change = noted
+        if change.elements is not None and change.elements.any():
+            wrong = change.elements
+            return exactly(name, wrong, f"{int(wrong.sum())} of {wrong.numel()} elements were changed by {call}")
+        what = "elements" if change.elements is None else f"{change.around} bytes around the elements"
+        return exactly(name, True, f"{what} of {name} were changed by {call}", elements=tensor.numel())
+    wrong = differing_bits(tensor, original)
     if wrong.any():
         return exactly(name, wrong.cpu(), f"{int(wrong.sum())} of {wrong.numel()} elements were changed")
-    whole, before = _bytes(tensor), _bytes(original)
+    whole, before = storage_bytes(tensor), storage_bytes(original)
     around = int((whole != before).sum()) if whole.shape == before.shape else 0
     message = f"{around} bytes around the elements of {name} were changed"
     return exactly(name, around > 0, message, elements=wrong.numel())
-
-
-def _bits_differ(one: Tensor, other: Tensor) -> Tensor:
-    """Where elements have other bits, NaN payloads included."""
-    integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    return one.detach().contiguous().view(integer) != other.detach().contiguous().view(integer)
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """All of a tensor's storage, byte by byte."""
-    storage = tensor.untyped_storage()
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)

@@ -52,6 +52,13 @@ def leaves_at_once(x, w):
 
 
 @kernel
+def crashes_in_two_ways(x, w):
+    if x.shape[-1] > 7:
+        raise (KeyError if x.shape[-1] > 12 else IndexError)("too long")
+    return x * w
+
+
+@kernel
 def exits(x, w):
     if x.shape[-1] > 7:
         sys.exit(5)

@@ -79,7 +79,7 @@ def said(given: tuple[int, str, str]) -> str:
         (("scaled.py:right", "--dim", "Q=3"), "family scaled has no dim Q; it has B, N"),
         (("scaled.py:right", "--arg", "scale=2"), "--arg scale: right takes no such argument; it takes x, w"),
         (("scaled.py:right", "--property", "nono"), "no law of scaled matches 'nono'; see gradoracle list"),
-        (("scaled.py:right", "--require", "nono"), "--require 'nono' matches no law of scaled"),
+        (("scaled.py:right", "--require", "nono"), "--require nono: no law of scaled matches 'nono'"),
         (("scaled.py:right", "--inputs", "gone.pt"), "--inputs gone.pt: no such file; wanted tensors saved with"),
         (("scaled.py:right", "--format", "json", "--output", "gone/r.json"), "cannot be written: no such file or dir"),
         (("scaled.py:right", "--format", "json", "--output", "."), "--output . cannot be written: is a directory"),

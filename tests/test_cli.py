@@ -230,6 +230,7 @@ def test_a_fault_shows_its_traceback_only_where_asked(
         ["replay", CASE, "--device", "auto?"],
         ["explain"],
         ["bench", "sdpa", "--device", "gpu"],
+        ["bench", "sdpa", "--seconds", "0"],
         ["list", "extra"],
         ["mutate", "sdpa"],
     ],

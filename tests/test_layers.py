@@ -25,7 +25,7 @@ FLOORS = (
     {"relation", "subject", "evidence"},
     {"request", "domain", "drawing", "provider", "shrinking", "situations", "stream", "strategies", "target", "saved"},
     {"examine", "tally"},
-    {"check", "command", "crashes", "bench", "reproduction"},
+    {"check", "command", "counterexamples", "crashes", "bench", "reproduction"},
     {"testing", "cli"},
     {"__init__", "__main__"},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradoracle.memory import BAND, is_poison, poisoned
+from gradoracle.memory import BAND, Originals, is_poison, poisoned
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.int64)
 
@@ -63,3 +63,45 @@ def test_gradients_flow_through_poisoned_allocations():
             x.copy_(torch.arange(4.0))
         (x * x).sum().backward()
     assert torch.equal(x.grad, 2 * torch.arange(4.0))
+
+
+def laid_out() -> dict[str, torch.Tensor]:
+    storage = torch.arange(24.0)
+    return {"x": storage.as_strided((3, 4), (8, 2)), "w": torch.arange(5), "b": torch.ones(()).expand(4)}
+
+
+@pytest.mark.parametrize("most", [1 << 20, 0])
+def test_arguments_that_nobody_wrote_to_are_unchanged(most):
+    originals = Originals(laid_out(), most)
+    assert originals.undo() == {}
+
+
+def test_what_was_written_to_arguments_is_known_and_undone():
+    tensors = laid_out()
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    originals = Originals(tensors)
+    tensors["x"][1, 2] = -1.0
+    tensors["w"].copy_(tensors["w"].flip(0))
+    found = originals.undo()
+    assert set(found) == {"x", "w"} and all(change.undone for change in found.values())
+    assert found["x"].elements.nonzero().tolist() == [[1, 2]]
+    assert int(found["w"].elements.sum()) == 4
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tensors.items())
+    assert originals.undo() == {}
+
+
+def test_a_write_between_the_elements_is_known_by_its_bytes():
+    tensors = laid_out()
+    originals = Originals(tensors)
+    tensors["x"].as_strided((24,), (1,), 0)[1] = torch.nan
+    (change,) = originals.undo().values()
+    assert not change.elements.any() and 0 < change.around <= 4
+    assert originals.undo() == {}
+
+
+def test_of_large_arguments_a_sum_is_kept_that_an_exchange_changes_too():
+    tensors = laid_out()
+    originals = Originals(tensors, most=100)
+    tensors["x"].as_strided((24,), (1,), 0).copy_(torch.arange(24.0).flip(0))
+    (name, change), *more = originals.undo().items()
+    assert (name, change.undone, change.elements, more) == ("x", False, None, [])

@@ -98,6 +98,22 @@ def test_a_tensor_that_no_case_decides_is_named() -> None:
     assert added(LEFT, LEFT).undecided() == [], "only decisive laws must decide every tensor"
 
 
+def test_a_reason_that_several_laws_share_is_said_once() -> None:
+    lacking = "the rounding reading has no rule for the operator aten.i0.default"
+    left = {name: LawResult(name, Status.NOT_CHECKED, reason=lacking) for name in ("one", "two")}
+    other = LawResult("three", Status.NOT_CHECKED, reason="no rule for the operator aten.special_i1.default")
+    tally = Tally(("one", "two", "three"))
+    for dtype, results in (("float32", [*left.values(), other]), ("bfloat16", [*left.values()])):
+        tally.add(CaseResult("k", Case("f", {"N": 1}, dtype), tuple(results)))
+    assert tally.undecided() == [
+        f"2 laws (one, two) were decided on no float32 or bfloat16 case of k: {lacking}",
+        "three was decided on no float32 case of k: no rule for the operator aten.special_i1.default",
+    ]
+    tally.add(CaseResult("k", CASES[0], (LawResult("two", Status.HOLDS, HOLDS.findings),)))
+    assert tally.undecided()[0] == f"2 laws (one, two) were decided on no float32 or bfloat16 case of k: {lacking}"
+    assert Tally().undecided() == []
+
+
 def slanted(slope: float) -> LawResult:
     """A tensor within its budget whose errors all lean one way by so much."""
     pool = Pool(1000, 1000.0, (1000.0,) * 16, slope * 1e12, 1e12, tuple((-1) ** i * 1e-7 * 1e12 for i in range(16)))

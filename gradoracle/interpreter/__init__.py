@@ -25,6 +25,10 @@ patterns of the 16-bit dtypes, NaN in clamp aside.
 Speed, one attention forward of 6 programs with 3 steps of 64x64 in float32, 2-core CPU, Triton 3.7.1: 63 ms in
 Triton's own interpreter, 9 ms here.
 
+An autotuned kernel (`triton.autotune`) cannot be timed here: it runs with the first configuration that its own pruning
+leaves, in the order of its list.  Other configurations are run by forcing them, as the law
+every_autotuned_configuration_matches_the_oracle does in turn.
+
 fp8 and scaled dots are Triton's own.  Programs run one after the other, so that no race can show.
 """
 

@@ -79,7 +79,7 @@ def _install() -> None:
     try:
         from triton.runtime import interpreter
 
-        from . import blocks, casts, dot, elementwise, launch, memory, reduction, values
+        from . import autotuner, blocks, casts, dot, elementwise, launch, memory, reduction, values
     except (AttributeError, ImportError) as error:  # what the corrections build on, they name when imported
         raise RuntimeError(
             f"Triton {installed('triton')} lacks a part that the interpreter corrects ({error}): {_USE}."
@@ -106,6 +106,7 @@ def _install() -> None:
     for holder, methods in [*replaced, (interpreter.InterpreterBuilder, elementwise.NEW_METHODS)]:
         for name, replacement in methods.items():
             setattr(holder, name, replacement)
+    autotuner.take_the_first()
     semantic = interpreter.interpreter_semantic
     alike = blocks.typed_alike(semantic.binary_op_type_checking_impl)
     semantic.binary_op_type_checking_impl = MethodType(alike, semantic)

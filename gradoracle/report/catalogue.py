@@ -70,7 +70,8 @@ def _laws(laws: Sequence[Property], width: int) -> list[str]:
     lines = []
     for law in laws:
         lines.append(f"  {law.name}")
-        lines += _wrapped(law.statement, "      ", "      ", width)
+        whose = "" if law.families.words == "every family" else f" A law of {law.families.words}."
+        lines += _wrapped(f"{law.statement}{whose}", "      ", "      ", width)
     return lines or ["  none"]
 
 

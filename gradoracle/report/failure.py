@@ -37,9 +37,14 @@ def failures(report: Report) -> list[Failure]:
     order = {id(verdict): position for position, verdict in enumerate(report.verdicts)}
     found = []
     for _, members in groups:
-        lead, *others = sorted(members, key=lambda verdict: (-verdict.rank, order[id(verdict)]))
+        lead, *others = sorted(members, key=lambda verdict: (_leads(verdict), order[id(verdict)]))
         found.append(Failure(lead, tuple(others)))
-    return sorted(found, key=lambda failure: (-failure.lead.rank, order[id(failure.lead)]))
+    return sorted(found, key=lambda failure: (_leads(failure.lead), order[id(failure.lead)]))
+
+
+def _leads(verdict: Verdict) -> tuple[bool, int]:
+    """Sort key: a crash before all else, told by the first law that met it, then the more specific law."""
+    return (False, 0) if verdict.status is Status.CRASHED else (True, -verdict.rank)
 
 
 def _attached(

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import attention
 from attention import LAWS, evidence, judge
 from gradoracle.properties import sdpa
+from gradoracle.properties.universal import UNIVERSAL
 
 from gradoracle.case import parse
 from gradoracle.derivative import Derivative
@@ -25,6 +26,7 @@ from gradoracle.kernel import Kernel
 from gradoracle.verdict import Status
 
 SHIPPED = sdpa.KERNELS[0]
+UNIVERSAL_LAWS = {law.name: law for law in UNIVERSAL}
 CASES = [
     "case:1 sdpa cpu float32 B=1 H=2 T=17 M=33 D=16 Dv=8 blocks=small seed=1",
     "case:1 sdpa cpu bfloat16 B=2 H=1 T=20 M=7 D=5 Dv=9 --causal=true k~normal/transposed blocks=wide seed=2",
@@ -142,3 +144,20 @@ def test_a_one_sided_difference_shows_in_the_order() -> None:
     orders = [finding for finding in found.findings if finding.tensor.startswith("order of")]
     assert orders and all(finding.outcome is Outcome.VIOLATED for finding in orders)
     assert "order 0.99" in orders[0].message or "order 1.0" in orders[0].message
+
+
+def _q_doubled(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    with torch.no_grad():
+        q.mul_(2)
+    return SHIPPED.call(q, k, v, **options)
+
+
+def test_a_forward_that_doubles_q_in_place_is_judged_on_the_q_that_it_was_given() -> None:
+    laws = ("forward_matches_the_oracle", "vjp_matches_the_oracle", "inputs_and_cotangents_are_unmodified")
+    for subject, wanted in ((SHIPPED, Status.HOLDS), (replace(SHIPPED, call=_q_doubled), Status.VIOLATED)):
+        own = evidence(CASES[3], subject)
+        found = {law: judge_law(UNIVERSAL_LAWS[law], own) for law in laws}
+        assert {result.status for result in found.values()} == {wanted}
+    assert max(law.rank for law in LAWS.values()) < UNIVERSAL_LAWS[laws[-1]].rank, "it leads the report"
+    changed = [f for f in found[laws[-1]].findings if f.outcome is Outcome.VIOLATED]
+    assert [(f.tensor, f.message) for f in changed] == [("q", "48 of 48 elements were changed by forward")]

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 from gradoracle.properties.universal import UNIVERSAL
+from jaxtyping import Float
+from torch import Tensor
 
+import gradoracle
 from gradoracle.case import Case
+from gradoracle.examine import laws_of, no_such_law
 from gradoracle.property import Property
+from gradoracle.report.catalogue import explanation
 from gradoracle.verdict import Status
 from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, judged, pick, total, weigh
 
@@ -65,7 +70,7 @@ def test_the_missions_words_are_in_the_catalogue():
 def test_a_right_kernel_holds_or_says_why_it_is_not_checked(law, seed):
     for subject, family in ((RIGHT, pick), (WEIGH, weigh), (TOTAL, total)):
         case = Case(subject.family, CASE.dims, seed=seed)
-        if law.applies(case, subject) is not None:
+        if law.applies(case, subject) is not None or not law.families.hold(family):
             continue
         if law.name == "bad_arguments_raise_value_error" and subject is not RIGHT:
             continue  # the others check nothing; test_universal_arguments looks at such kernels
@@ -75,7 +80,35 @@ def test_a_right_kernel_holds_or_says_why_it_is_not_checked(law, seed):
         elif result.status is not Status.HOLDS:
             assert result.status is Status.NOT_CHECKED, result
             assert result.reason in (
-                "the family has one output",
                 "the kernel does not declare float64",
                 "no dim of several members which the definition computes apart",
             )
+
+
+def test_a_family_has_no_law_that_its_signature_rules_out_for_every_case():
+    @gradoracle.family(outputs=("o",))
+    def cube(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+        return x**3
+
+    @gradoracle.family(outputs=("o",))
+    def outer(x: Float[Tensor, "N"], y: Float[Tensor, "M"]) -> Float[Tensor, "N M"]:
+        return x[:, None] * y[None, :]
+
+    outputs, subsets = (
+        "vjp_of_a_cotangent_on_each_output_alone",
+        "every_subset_of_requires_grad_gives_the_same_gradients",
+    )
+    members = "batch_members_are_independent"
+    missing = {
+        f.name: {law.name for law in UNIVERSAL} - {law.name for law in laws_of(f)} for f in (cube, outer, weigh, pick)
+    }
+    assert missing == {"cube": {outputs, subsets}, "outer": {outputs, members}, "weigh": {outputs}, "pick": set()}
+    assert (
+        no_such_law(weigh, outputs)
+        == f"{outputs} is a law of every family with two or more float outputs, and weigh is none"
+    )
+    assert no_such_law(weigh, "x*") == "no law of weigh matches 'x*'; see gradoracle list"
+    told = explanation(
+        next(law for law in UNIVERSAL if law.name == outputs), ["every family with two or more float outputs"]
+    )
+    assert told.endswith("Law of:        every family with two or more float outputs\n")

@@ -1,0 +1,141 @@
+"""Counterexamples: each failing verdict's case, made smaller where time allows, whether it violates or crashes."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gradoracle.case import Case
+from gradoracle.crashes import TIME_LIMIT
+from gradoracle.examine import Job, LawResult
+from gradoracle.strategies import shrink
+from gradoracle.tally import Key
+from gradoracle.verdict import Counterexample, Status
+
+if TYPE_CHECKING:
+    from gradoracle.check import Run
+
+SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
+Failing = tuple[Key, Status, Case, LawResult]
+
+
+class Counterexamples:
+    """What fails in a run: violations before crashes, the most specific law first, shrunk while there is time."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._crashes: dict[tuple[str, str, str], tuple[Case, str]] = {}  # (kernel, dtype, how) -> smallest, note
+
+    def all(self) -> dict[Key, Counterexample]:
+        """Each failing verdict's case; a violation is judged once more under the other presets."""
+        deadline = time.monotonic() + SHRINK_SECONDS_IN_ALL
+        found = {}
+        for key, status, case, result in sorted(self._run.tally.failing(), key=self._specific):
+            seconds = min(SHRINK_SECONDS, deadline - time.monotonic())
+            if self._run.interrupted or self._run.request.inputs:
+                found[key] = Counterexample(self._run.line(key[1], case), result.findings, message=_message(result))
+            elif status is Status.CRASHED:
+                found[key] = self._crash(key, case, result, seconds)
+            else:
+                found[key] = self._violation(key, case, result, seconds)
+        return found
+
+    def _specific(self, failing: Failing) -> tuple[bool, int, str]:
+        (law, _, _), status, _, result = failing
+        if status is Status.CRASHED:  # calls on the sample itself before those on variants, whose names come first
+            return True, result.reason.count(": "), law
+        return False, -self._run.laws[law].rank if law in self._run.laws else 0, law
+
+    def _violation(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
+        law, kernel, _ = key
+        known: dict[Case, LawResult] = {case: result}
+
+        def violates(candidate: Case) -> bool:
+            if candidate not in known:
+                known[candidate] = self._judge(kernel, candidate, law)
+            return known[candidate].status is Status.VIOLATED
+
+        smallest, note = self._shrunk(key, case, violates, seconds)
+        explained = replace(known[smallest])
+        if not self._run.interrupted:
+            explained = self._judge(kernel, smallest, law, presets=True)
+        first = self._run.line(kernel, case) if smallest != case else ""
+        findings = tuple(f for f in (explained.findings or known[smallest].findings))
+        return Counterexample(self._run.line(kernel, smallest), findings, first, note, _message(explained))
+
+    def _crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
+        """One call that crashes breaks every law that needs it: its case is made smaller once for all of them."""
+        law, kernel, dtype = key
+        fault = (kernel, dtype, _numberless(result.reason))
+        known = self._crashes.get(fault)
+        if known is None or not self._applies(law, kernel, known[0]):
+            self._crashes[fault] = known = self._smaller_crash(key, case, result, seconds)
+        smallest, note = known
+        first = self._run.line(kernel, case) if smallest != case else ""
+        return Counterexample(self._run.line(kernel, smallest), result.findings, first, note, result.reason)
+
+    def _smaller_crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> tuple[Case, str]:
+        """The smallest case found on which a law's call crashes as it did, and a note; hangs are left as they are."""
+        law, kernel, _ = key
+        if TIME_LIMIT in result.reason:
+            return case, "not shrunk: each try of a call that hangs would take its time limit"
+        deadline, wanted = time.monotonic() + seconds, _numberless(result.reason)
+
+        def crashes(candidate: Case) -> bool:
+            if not self._applies(law, kernel, candidate):
+                return False
+            limit = max(1.0, deadline - time.monotonic()) / self._run.setup.call_seconds
+            tried = self._run.crashes.attempt(Job(kernel, candidate, (law,)), min(1.0, limit)).results
+            return any(each.status is Status.CRASHED and _numberless(each.reason) == wanted for each in tried)
+
+        for (other, dtype, _), (smallest, _) in list(self._crashes.items()):  # what another call crashes on
+            if (other, dtype) == key[1:] and seconds > 1 and crashes(smallest):
+                return smallest, ""
+        return self._shrunk(key, case, crashes, seconds)
+
+    def _shrunk(self, key: Key, case: Case, fails: Callable[[Case], bool], seconds: float) -> tuple[Case, str]:
+        """The smallest case found that still fails, and why it may not be the smallest."""
+        law, kernel, _ = key
+        if seconds <= 1:
+            return case, "not shrunk: the time for shrinking was used up by other laws"
+        best = [case]
+
+        def failing(candidate: Case) -> bool:
+            if found := fails(candidate):
+                best.append(candidate)
+            return found
+
+        run, dims = self._run, self._run.request.dims or None
+        run.progress.shrinking(law, run.line(kernel, case))
+        try:
+            return shrink(
+                run.family, run.kernels[kernel], case, failing, seconds=seconds, dtypes=(case.dtype,), dims=dims
+            )
+        except KeyboardInterrupt:
+            run.interrupted = run.interrupted or "interrupted while shrinking"
+            return best[-1], "interrupted"
+
+    def _judge(self, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
+        if not self._applies(law, kernel, case):
+            return LawResult(law, Status.NOT_CHECKED)
+        job = Job(kernel, case, (law,), presets=presets)
+        result = self._run.crashes.settle(next(iter(self._run.workers.run([job]))))
+        return result.results[0] if result.results else LawResult(law, Status.NOT_CHECKED)
+
+    def _applies(self, law: str, kernel: str, case: Case) -> bool:
+        return self._run.laws[law].applies(case, self._run.kernels[kernel]) is None
+
+
+def _message(result: LawResult) -> str:
+    """What is said of a failing case beside its findings: how it crashed, or what would explain it."""
+    if result.status is Status.CRASHED:
+        return result.reason
+    return f"holds under {result.preset}" if result.preset else ""
+
+
+def _numberless(reason: str) -> str:
+    """A crash without its addresses and numbers, which differ from case to case."""
+    return re.sub(r"0x[0-9a-f]+|\d+", "#", reason)

@@ -1,0 +1,54 @@
+"""Autotuned kernels, interpreted: there is no GPU to time them on, so one configuration is taken without a timing.
+
+It is the first that the autotuner's own pruning (`prune_configs_by`) leaves.  All else is Triton's: keys, the cache,
+hooks, `reset_to_zero`; no argument is touched by runs that only measure.  Pruning that asks for a GPU raises as it did.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+_QUANTILES = 3  # timings that `_bench` gives: the median and two around it
+
+
+def take_the_first() -> None:
+    """Let Triton's Autotuner hold all configurations of an interpreted kernel for equally fast: it takes the first."""
+    from triton.runtime import autotuner
+
+    tuner = getattr(autotuner, "Autotuner", None)
+    bench, cached = getattr(tuner, "_bench", None), getattr(tuner, "check_disk_cache", None)
+    if tuner is None or bench is None or getattr(bench, "takes_the_first", False):
+        return
+
+    @functools.wraps(bench)
+    def timings(self: Any, *args: Any, config: Any, **meta: Any) -> Any:
+        if not _is_interpreted(self):
+            return bench(self, *args, config=config, **meta)
+        both = meta.keys() & getattr(config, "kwargs", {}).keys()
+        if both:
+            raise ValueError(f"{', '.join(sorted(both))} was given to the launch and is set by the autotuner's configs")
+        return [0.0] * _QUANTILES
+
+    timings.takes_the_first = True  # type: ignore[attr-defined]
+    tuner._bench = timings
+    if cached is not None:
+
+        @functools.wraps(cached)
+        def uncached(self: Any, tuning_key: Any, configs: Any, bench_fn: Any) -> Any:
+            if not _is_interpreted(self):
+                return cached(self, tuning_key, configs, bench_fn)
+            bench_fn()
+            return False
+
+        tuner.check_disk_cache = uncached
+
+
+def _is_interpreted(tuner: Any) -> bool:
+    """Whether what is tuned, below other decorators such as `triton.heuristics`, is an interpreted function."""
+    function = getattr(tuner, "fn", None)
+    while function is not None:
+        if type(function).__name__ == "InterpretedFunction":
+            return True
+        function = getattr(function, "fn", None)
+    return False

@@ -1,0 +1,110 @@
+"""A kernel that writes to its arguments: its law says so, and no other law judges it on what it has written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from gradoracle.properties.universal import UNIVERSAL
+
+from gradoracle.case import Case, build
+from gradoracle.derivative import Derivative
+from gradoracle.evidence import Evidence
+from gradoracle.examine import Job, examine, judge_law
+from gradoracle.finding import Outcome
+from gradoracle.memory import Originals
+from gradoracle.oracle.truth import Oracle
+from gradoracle.subject import Subject, Unavailable
+from gradoracle.verdict import Status
+from tests.properties.toys import CASE, RIGHT, evidence, kernel, pick, right
+
+LAWS = {law.name: law for law in UNIVERSAL}
+UNMODIFIED = LAWS["inputs_and_cotangents_are_unmodified"]
+FORWARD, VJP = LAWS["forward_matches_the_oracle"], LAWS["vjp_matches_the_oracle"]
+
+
+def doubling(x, y):
+    """Right, but for x, which is twice as large afterwards."""
+    once = x.clone()
+    with torch.no_grad():
+        x.mul_(2)
+    return right(once, y)
+
+
+def doubled_first(x, y):
+    """Wrong, since it reads what it has written."""
+    with torch.no_grad():
+        x.mul_(2)
+    return right(x, y)
+
+
+def wrong(result: Any) -> list[str]:
+    return [f.tensor for f in result.findings if f.outcome is Outcome.VIOLATED]
+
+
+def test_the_law_leads_and_says_which_call_changed_what() -> None:
+    found = judge_law(UNMODIFIED, evidence(kernel(doubling)))
+    assert (found.status, wrong(found)) == (Status.VIOLATED, ["x"])
+    assert [f.message for f in found.findings if f.tensor == "x"] == ["21 of 21 elements were changed by forward"]
+    assert max(law.rank for law in UNIVERSAL if law is not UNMODIFIED) < UNMODIFIED.rank
+    assert judge_law(UNMODIFIED, evidence(RIGHT)).status is Status.HOLDS
+
+
+def test_other_laws_judge_on_what_the_kernel_was_given() -> None:
+    one = evidence(kernel(doubling))
+    assert [judge_law(law, one).status for law in (FORWARD, VJP, FORWARD)] == [Status.HOLDS] * 3
+    assert torch.equal(one.sample.inputs["x"], build(CASE, pick.signature).inputs["x"])
+    other = evidence(kernel(doubled_first))
+    assert judge_law(FORWARD, other).status is Status.VIOLATED, "the truth is that of x, and not of 2 x"
+
+
+def test_a_backward_that_is_refused_does_not_hide_what_forward_wrote() -> None:
+    def in_place(x, y):
+        return right(x.mul_(2), y)  # PyTorch refuses this of a leaf that requires grad
+
+    one = evidence(kernel(in_place))
+    assert judge_law(VJP, one).status is Status.REFUSED
+    assert judge_law(UNMODIFIED, one).status is Status.VIOLATED
+
+    def refusing(x, y):
+        raise ValueError("no")
+
+    assert judge_law(UNMODIFIED, evidence(kernel(refusing))).status is Status.REFUSED
+
+
+def test_a_call_beside_the_derivatives_is_undone_too() -> None:
+    case = Case("pick", CASE.dims, seed=1)
+    sample = build(case, pick.signature)
+    before = sample.inputs["x"].clone()
+    subject = Subject(pick, kernel(doubling))
+    job = Job("doubling", case, ())
+    assert examine(job, subject, Oracle(pick, "float64"), (), "cpu").results == ()
+    subject.sample = sample
+    one = Evidence(case, sample, subject, Oracle(pick, "float64"))
+    one.ask("zeroed", lambda: sample.inputs["x"].zero_())
+    assert torch.equal(sample.inputs["x"], before) and sample.changes["x"][0] == "zeroed"
+
+
+def test_a_change_in_a_variant_is_undone_and_reported() -> None:
+    one = evidence(kernel(doubling))
+    variant = one.variant(
+        "2 g", lambda sample: sample.with_cotangents(**{n: 2 * g for n, g in sample.cotangents.items()})
+    )
+    before = one.sample.inputs["x"].clone()
+    variant.vjp()
+    assert torch.equal(one.sample.inputs["x"], before)
+    assert one.sample.changes["x"][0] == "2 g: vjp"
+    assert wrong(judge_law(UNMODIFIED, one)) == ["x"]
+
+
+def test_what_is_too_large_to_be_copied_is_seen_and_then_no_call_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradoracle.subject.Originals", lambda tensors: Originals(tensors, most=0))
+    fine = evidence(RIGHT)
+    assert judge_law(FORWARD, fine).status is judge_law(UNMODIFIED, fine).status is Status.HOLDS
+    one = evidence(kernel(doubling))
+    with pytest.raises(Unavailable, match="forward wrote to x, which is too large for a copy to have been kept"):
+        one.tensors(Derivative.FORWARD)
+    assert judge_law(VJP, one).status is Status.NOT_CHECKED
+    found = judge_law(UNMODIFIED, one)
+    assert found.status is Status.VIOLATED and "elements of x were changed by forward" in str(found.findings)
