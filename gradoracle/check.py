@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -309,8 +310,13 @@ def _saved_jobs(run: Run, inputs: str) -> Iterator[Job]:
 
 
 def _sharded(jobs: Iterator[Job], shard: tuple[int, int]) -> Iterator[Job]:
+    """Every N-th job of each kernel and dtype, so that every shard has all of them."""
     part, parts = shard
-    return (job for index, job in enumerate(jobs) if index % parts == part - 1)
+    turns: dict[tuple[str, str], Iterator[int]] = {}
+    for job in jobs:
+        turn = next(turns.setdefault((job.kernel, job.case.dtype), itertools.count()))
+        if turn % parts == part - 1:
+            yield job
 
 
 def _dtypes(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]:

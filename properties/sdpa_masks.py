@@ -49,9 +49,9 @@ def causal_prefix(evidence: Evidence) -> Iterator[Finding]:
             **{n: torch.cat([t[:, :, : starts[n]], -t[:, :, starts[n] :]], 2) for n, t in sample.inputs.items()}
         )
 
-    changed = _rows(evidence.variant("what comes later negated: ", change), slice(0, rows))
+    changed = _rows(evidence.variant("what comes later negated", change), slice(0, rows))
     if evidence.kernel.deterministic:
-        same = _rows(evidence.variant("contiguous: ", plain), slice(0, rows))
+        same = _rows(evidence.variant("contiguous", plain), slice(0, rows))
         for name, tensor in changed.items():
             wrong = differ(tensor, same[name]).cpu()
             yield exactly(
@@ -59,7 +59,7 @@ def causal_prefix(evidence: Evidence) -> Iterator[Finding]:
             )
     yield from _held_to_rows(evidence, changed, slice(0, rows), "what comes later negated")
     if prefix and supports(evidence.kernel, T=rows, M=prefix):
-        cut = evidence.variant("without what comes later: ", lambda s: _cut(s, slice(0, rows), prefix))
+        cut = evidence.variant("without what comes later", lambda s: _cut(s, slice(0, rows), prefix))
         yield from _held_to_rows(evidence, _rows(cut, slice(0, rows)), slice(0, rows), "without what comes later")
 
 

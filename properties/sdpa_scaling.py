@@ -39,8 +39,8 @@ def the_scale_folds_into_q(evidence: Evidence) -> Iterator[Finding]:
     if quarter is None:
         yield not_checked("o", "q / 4 is not exact")
         return
-    scaled = evidence.variant("scale 1/4: ", lambda s: s.with_options(scale=QUARTER))
-    folded = evidence.variant("q / 4, scale 1: ", lambda s: s.with_inputs(q=quarter).with_options(scale=1.0))
+    scaled = evidence.variant("scale 1/4", lambda s: s.with_options(scale=QUARTER))
+    folded = evidence.variant("q / 4, scale 1", lambda s: s.with_inputs(q=quarter).with_options(scale=1.0))
     yield from _multiples(evidence, scaled, folded, {"o": 1.0, "dq": QUARTER, "dk": 1.0, "dv": 1.0})
 
 
@@ -57,7 +57,7 @@ def scaling_q_up_and_k_down_leaves_o(evidence: Evidence) -> Iterator[Finding]:
     if q is None or k is None:
         yield not_checked("o", "2 q or k / 2 is not exact")
         return
-    changed = evidence.variant("2 q, k / 2: ", lambda s: s.with_inputs(q=q, k=k))
+    changed = evidence.variant("2 q, k / 2", lambda s: s.with_inputs(q=q, k=k))
     yield from _multiples(evidence, changed, evidence, {"o": 1.0, "dq": 0.5, "dk": 2.0, "dv": 1.0})
 
 
@@ -77,7 +77,7 @@ def doubling_the_values_doubles_o(evidence: Evidence) -> Iterator[Finding]:
     factors = {"o": 2.0, "dv": 1.0}
     if evidence.case.dtype != "float16":
         factors |= {"dq": 2.0, "dk": 2.0}
-    yield from _multiples(evidence, evidence.variant("2 v: ", lambda s: s.with_inputs(v=v)), evidence, factors)
+    yield from _multiples(evidence, evidence.variant("2 v", lambda s: s.with_inputs(v=v)), evidence, factors)
 
 
 def _multiples(

@@ -77,7 +77,7 @@ def values_of_one(evidence: Evidence) -> Evidence:
         v = torch.ones_like(sample.inputs["v"])
         return sample.with_inputs(v=v).with_tangents(v=torch.zeros_like(v))
 
-    variant = evidence.variant("v = 1: ", change)
+    variant = evidence.variant("v = 1", change)
     variant.continuous = False
     return variant
 
@@ -111,7 +111,7 @@ def a_common_tangent_of_all_keys_leaves_o(evidence: Evidence) -> Iterator[Findin
         zeros = {name: torch.zeros_like(tangents[name]) for name in ("q", "v")}
         return sample.with_tangents(k=common, **zeros)
 
-    variant = evidence.variant("all k' equal: ", change)
+    variant = evidence.variant("all k' equal", change)
     variant.continuous = False
     scores = Scores(variant.sample)
     size = (scores.p * scores.s_tangent.abs()) @ scores.v.abs()
@@ -140,8 +140,8 @@ def the_tangent_along_v_is_the_attention_of_the_tangent(evidence: Evidence) -> I
     def along_v(sample: Sample) -> Sample:
         return sample.with_tangents(**{name: torch.zeros_like(sample.tangents[name]) for name in ("q", "k")})
 
-    alone = evidence.variant("along v' alone: ", along_v)
-    values = evidence.variant("v' as values: ", lambda s: s.with_inputs(v=s.tangents["v"]))
+    alone = evidence.variant("along v' alone", along_v)
+    values = evidence.variant("v' as values", lambda s: s.with_inputs(v=s.tangents["v"]))
     yield evidence.relate(
         "jvp.o - o(v')",
         lambda tangent, o: tangent - o,
@@ -158,7 +158,7 @@ def queries_of_zero_average_the_values(evidence: Evidence) -> Iterator[Finding]:
     Catches: padded or masked keys in the mean, a running maximum that starts at another score than -inf.
     Cannot catch: errors in the scores; forward_matches_the_oracle does.
     """
-    variant = evidence.variant("q = 0: ", lambda s: s.with_inputs(q=torch.zeros_like(s.inputs["q"])))
+    variant = evidence.variant("q = 0", lambda s: s.with_inputs(q=torch.zeros_like(s.inputs["q"])))
     variant.continuous = False
     scores = Scores(variant.sample)
     visible, count = scores.visible.double(), scores.seen.clamp_min(1).double()[:, None]
@@ -187,8 +187,8 @@ def shifting_keys_by_a_constant_leaves_o(evidence: Evidence) -> Iterator[Finding
     if coarse is None:
         yield not_checked("o", "the shifted keys would overflow")
         return
-    before = evidence.variant("k on a grid: ", lambda s: s.with_inputs(k=coarse))
-    after = evidence.variant("k on a grid, shifted: ", lambda s: s.with_inputs(k=coarse + shift))
+    before = evidence.variant("k on a grid", lambda s: s.with_inputs(k=coarse))
+    after = evidence.variant("k on a grid, shifted", lambda s: s.with_inputs(k=coarse + shift))
     for name in ("o", "dq", "dk", "dv"):
         yield evidence.relate(
             f"{name} before and after the shift",
@@ -220,7 +220,7 @@ def key_permutation(evidence: Evidence) -> Iterator[Finding]:
     def change(sample: Sample) -> Sample:
         return sample.with_inputs(k=sample.inputs["k"].flip(2), v=sample.inputs["v"].flip(2))
 
-    got = dict(evidence.variant("keys reversed: ", change).vjp())
+    got = dict(evidence.variant("keys reversed", change).vjp())
     got["dk"], got["dv"] = got["dk"].flip(2), got["dv"].flip(2)
     for derivative in (FORWARD, VJP):
         for finding in evidence.compare(derivative, got):
@@ -243,7 +243,7 @@ def repeating_every_key_leaves_o(evidence: Evidence) -> Iterator[Finding]:
     def change(sample: Sample) -> Sample:
         return sample.with_inputs(**{name: torch.cat([sample.inputs[name]] * 2, 2) for name in ("k", "v")})
 
-    twice, keys = evidence.variant("keys twice: ", change), evidence.case.dims["M"]
+    twice, keys = evidence.variant("keys twice", change), evidence.case.dims["M"]
     for name in ("o", "dq"):
         yield evidence.relate(
             f"{name} with keys twice",

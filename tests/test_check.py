@@ -246,21 +246,24 @@ def test_a_glob_that_matches_no_law_is_a_mistake(fields: dict[str, Any]) -> None
 
 def test_shards_cover_the_stream_exactly_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
+    dtypes: list[set[str]] = []
     real = engine.Run.over
 
     def over(self: Any, jobs: Any) -> None:
         seen.extend(str(job.case) for job in jobs)
+        dtypes.append({job.case.dtype for job in jobs})
         real(self, jobs)
 
     monkeypatch.setattr(engine.Run, "over", over)
     checked("right", FORWARD, examples=9)
     whole, again = list(seen), []
-    for part in (1, 2):
+    for part in (1, 2, 3):
         seen.clear()
-        checked("right", FORWARD, examples=9, shard=(part, 2))
+        checked("right", FORWARD, examples=9, shard=(part, 3))
         again.append(list(seen))
     assert len(set(whole)) == len(whole) == 9
-    assert again == [whole[0::2], whole[1::2]]
+    assert sorted(case for part in again for case in part) == sorted(whole)
+    assert all(each == dtypes[0] for each in dtypes), "a shard has every dtype"
     seen.clear()
     checked("right", FORWARD, examples=9)
     assert seen == whole, "the same seed gives the same stream"

@@ -50,13 +50,18 @@ def _leads(verdict: Verdict) -> tuple[bool, int]:
 def _attached(
     groups: list[tuple[set[tuple[str, ...]], list[Verdict]]],
 ) -> list[tuple[set[tuple[str, ...]], list[Verdict]]]:
-    """Groups of laws among several tensors put with the group of the law that finds one of these wrong by itself."""
+    """Groups of laws among several tensors put with the group of the law that finds one of these wrong by itself.
+
+    Wrong numbers stay apart from values that are lost (NaN, infinite): they are another fault.
+    """
     cores = [group for group in groups if any(_plain(verdict) for verdict in group[1])]
     rest = [group for group in groups if group not in cores]
     for marks, members in list(rest):
         named = set().union(*(_gradients(verdict) for verdict in members))
+        lost = {_lost(verdict) for verdict in members}
         for core in cores:
-            if named & set().union(*(_gradients(verdict) for verdict in core[1] if _plain(verdict))):
+            alike = [verdict for verdict in core[1] if _plain(verdict) and _lost(verdict) in lost]
+            if named & set().union(*(_gradients(verdict) for verdict in alike)):
                 core[0].update(marks)
                 core[1].extend(members)
                 rest.remove((marks, members))
@@ -74,6 +79,12 @@ def _plain(verdict: Verdict) -> bool:
     """Whether each wrong tensor is one that the kernel gave, and not a relation among several."""
     wrong = _wrong(verdict)
     return bool(wrong) and all(re.fullmatch(r"\w+|(?:jvp|hvp)\.\w+", name) for name in wrong)
+
+
+def _lost(verdict: Verdict) -> bool:
+    """Whether values are lost, NaN or infinite, and not merely wrong."""
+    findings = verdict.counterexample.findings if verdict.counterexample is not None else ()
+    return any("finite" in finding.message for finding in findings if finding.outcome is Outcome.VIOLATED)
 
 
 def _gradients(verdict: Verdict) -> set[str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 import pytest
 from example import CASE, crashed, everything, holding, not_checked, refused, report, violated, wrong
 
+from gradoracle.finding import Finding, Outcome
 from gradoracle.report import render
+from gradoracle.report.failure import failures
 
 
 def lines(text: str) -> list[str]:
@@ -64,6 +67,17 @@ def test_one_fault_is_told_once_by_its_most_specific_law() -> None:
     also = "also 1 more law shows the same fault: rows_of_ds_sum_to_zero (bfloat16), forward_over_reverse (float32)"
     assert also in text
     assert "✗ sdpa: 2 faults, 3 laws broken (exit code 1)" in text
+
+
+def test_wrong_numbers_are_no_part_of_a_fault_that_loses_values() -> None:
+    lost = Finding("dq", Outcome.VIOLATED, "exact", message="1 of 65 elements: the kernel's value is not finite")
+    wrong = Finding("dq of permuted cotangents", Outcome.VIOLATED, "local", 9.0, message="further out than rounding")
+    core, relation = violated("vjp_matches_the_oracle", "float16", 5, lost), "any_layout_of_cotangents_is_right"
+    apart = failures(report(core, violated(relation, "float16", 2, wrong)))
+    assert [failure.lead.law for failure in apart] == ["vjp_matches_the_oracle", relation]
+    also_lost = replace(wrong, message="dq holds non-finite values where the truth is finite")
+    (one,) = failures(report(core, violated(relation, "float16", 2, also_lost)))
+    assert [other.law for other in one.others] == [relation]
 
 
 def test_a_crash_is_told_with_its_cause() -> None:
