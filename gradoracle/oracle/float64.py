@@ -24,7 +24,6 @@ def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "
     where = torch.device(device)
     values: dict[Node, Any] = {}
     inputs = iter(args)
-    last = {used: node for node in graph.nodes for used in node.all_input_nodes}
     with torch.no_grad():
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -40,7 +39,6 @@ def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "
                 if "device" in named:
                     named["device"] = where
                 values[node] = node.target(*positional, **named)
-                for used in node.all_input_nodes:
-                    if last[used] is node:
-                        del values[used]
+            for used in graph.spent.get(node, ()):
+                del values[used]
     raise AssertionError("a graph ends in its output node")

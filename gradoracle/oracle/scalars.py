@@ -321,7 +321,7 @@ def interpret(graph: Graph, args: Sequence[Tensor], field: Field) -> list[Array]
         Undecided: an index or a shape hangs on a comparison that is not decided at the field's precision.
     """
     values: dict[Node, Value] = {}
-    inputs, last = iter(args), _last_uses(graph)
+    inputs = iter(args)
     with field.context(), np.errstate(all="ignore"):
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -334,7 +334,7 @@ def interpret(graph: Graph, args: Sequence[Tensor], field: Field) -> list[Array]
                 return [reader.real(values[out]) for out in node.args[0]]
             else:
                 values[node] = _call(Reader(field, node), *looked_up((node.args, node.kwargs), values))
-            for spent in last.get(node, ()):
+            for spent in graph.spent.get(node, ()):
                 del values[spent]
     raise AssertionError("a graph ends in its output node")
 
@@ -357,14 +357,3 @@ def _call(reader: Reader, args: Sequence[Value], kwargs: Mapping[str, Value]) ->
 
 def _makes_floats(node: Node) -> bool:
     return any(isinstance(x, Tensor) and x.is_floating_point() for x in leaves(node.meta.get("val")))
-
-
-def _last_uses(graph: Graph) -> dict[Node, list[Node]]:
-    last: dict[Node, Node] = {}
-    for node in graph.nodes:
-        for used in (node, *node.all_input_nodes):
-            last[used] = node
-    spent: dict[Node, list[Node]] = {}
-    for used, node in last.items():
-        spent.setdefault(node, []).append(used)
-    return spent

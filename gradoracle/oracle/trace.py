@@ -7,6 +7,7 @@ took ten times as long, most of it for fake tensors and stack traces that no rea
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,18 @@ class Graph:
     def nodes(self) -> Any:
         """The nodes in the order in which they are computed."""
         return self.graph.nodes
+
+    @functools.cached_property
+    def spent(self) -> Mapping[Node, Sequence[Node]]:
+        """By node: those whose values nobody needs once it is computed, itself among them where nobody ever does."""
+        last: dict[Node, Node] = {}
+        for node in self.nodes:
+            for used in (node, *node.all_input_nodes):
+                last[used] = node
+        spent: dict[Node, list[Node]] = {}
+        for used, node in last.items():
+            spent.setdefault(node, []).append(used)
+        return spent
 
     def constant(self, node: Node) -> Tensor:
         """The tensor of a ``get_attr`` node."""

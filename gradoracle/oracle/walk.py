@@ -59,10 +59,6 @@ class Walk:
         """The quantities of the graph's outputs, before they are stored; raises UnsupportedOperator."""
         known: dict[Node, Any] = {}
         fed = iter(inputs)
-        last_use = {used: node for node in graph.nodes for used in node.all_input_nodes}
-        release: dict[Node, list[Node]] = {}
-        for used, node in last_use.items():
-            release.setdefault(node, []).append(used)
         for position, node in enumerate(graph.nodes):
             if node.op == "output":
                 self.roundoff.node = None
@@ -75,7 +71,7 @@ class Walk:
                 args = looked_up(node.args, known)
                 kwargs = looked_up(widened(node.kwargs), known)
                 known[node] = self.applied(node, mixed(position), args, kwargs)
-            for used in release.get(node, ()):
+            for used in graph.spent.get(node, ()):
                 del known[used]
         raise AssertionError("a traced graph ends in an output")
 
