@@ -292,7 +292,9 @@ def _report(views: Sequence[options.Output], runs: Sequence[Callable[[], Report]
             reports.append(one())
         except (Exception, KeyboardInterrupt) as error:
             known = getattr(error, "report", None)  # a fault of our own may still know a part
-            reports += [known] if known is not None else []
+            if known is not None:
+                known.notes.append("inconclusive: gradoracle failed on some cases; the exit code is then 3")
+                reports.append(known)
             failure = error
         if failure is not None or reports[-1].interrupted:
             break
@@ -355,8 +357,9 @@ def _fail(text: str, code: int) -> int:
 
 def _fault(error: Exception) -> int:
     """Exit code 3: one sentence, and the traceback in a file (or here, with GRADORACLE_TRACEBACK=1)."""
-    lines = str(error).splitlines()
-    what = f"{type(error).__name__}{f': {lines[0]}' if lines else ''}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = " ".join([lines[0], lines[-1]] if lines and lines[0].endswith(":") else lines[:1])  # a traceback's last line
+    what = f"{type(error).__name__}{f': {told}' if told else ''}"
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if os.environ.get("GRADORACLE_TRACEBACK") == "1":
         print(text, file=sys.stderr)

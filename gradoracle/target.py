@@ -268,11 +268,12 @@ def _unknown(what: str, text: str) -> str:
     close = difflib.get_close_matches(text, names, n=1)
     if close:
         hint = f"did you mean {close[0]}? "
-    elif "." in text:
+    elif "." in text and all(part.isidentifier() for part in text.split(".")):
         hint = f"did you mean {':'.join(text.rsplit('.', 1))}? "
     else:
         hint = ""
-    return f"unknown {what} {text!r}: {hint}shipped are {', '.join(names)}; {_FORMS}"
+    forms = _FORMS if what == "target" else _FORMS.replace(":callable", ":family")
+    return f"unknown {what} {text!r}: {hint}shipped are {', '.join(names)}; {forms}"
 
 
 def _shipped(name: str) -> Target:

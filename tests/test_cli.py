@@ -170,6 +170,16 @@ def test_what_was_known_before_a_fault_is_shown(engine: Check, run: Run) -> None
     assert err.startswith("gradoracle: a fault of its own: RuntimeError: a bug; the traceback is in ")
 
 
+def test_a_run_that_a_fault_cut_short_is_not_green(engine: Check, run: Run) -> None:
+    fault = RuntimeError("2 cases could not be judged; the first:\nTraceback\n  a line\nOSError: the cause\n")
+    fault.report = made()  # type: ignore[attr-defined]
+    engine.answers = [fault]
+    code, out, err = run("check", "sdpa")
+    assert code == 3 and "? sdpa: inconclusive" in out and "the exit code is then 3" in out
+    assert "every checked property holds" not in out
+    assert "RuntimeError: 2 cases could not be judged; the first: OSError: the cause; the traceback is in " in err
+
+
 @pytest.mark.parametrize(("first", "code"), [(Status.HOLDS, 4), (Status.VIOLATED, 1)])
 def test_an_interrupt_between_targets_keeps_the_first(engine: Check, run: Run, first: Status, code: int) -> None:
     engine.answers = [made(status=first), KeyboardInterrupt()]

@@ -172,6 +172,8 @@ def test_a_private_module_name_hides_nothing(write: Callable[..., str]) -> None:
         ("double:halved", None, "double has no kernel named 'halved'; it has added, shifted"),
         ("operator:negate", "double", "operator has no callable named 'negate'"),
         ("operator:ne", "doubles", "unknown family 'doubles': did you mean double?"),
+        ("operator:ne", "quadruple", "path/to/file.py:family or package.module:family"),
+        (".", None, "unknown target '.': shipped are "),
         (":f", None, "target ':f' is not understood; wanted"),
         ("{file}:", None, "is not understood; wanted"),
         ("{file}:plian", None, "has no callable named 'plian'; did you mean plain?"),

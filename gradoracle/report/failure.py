@@ -37,7 +37,8 @@ def failures(report: Report) -> list[Failure]:
     order = {id(verdict): position for position, verdict in enumerate(report.verdicts)}
     found = []
     for _, members in groups:
-        lead, *others = sorted(members, key=lambda verdict: (_leads(verdict), order[id(verdict)]))
+        alike = _met_by_all(members)
+        lead, *others = sorted(members, key=lambda verdict: (not alike and _leads(verdict), order[id(verdict)]))
         found.append(Failure(lead, tuple(others)))
     return sorted(found, key=lambda failure: (_leads(failure.lead), order[id(failure.lead)]))
 
@@ -45,6 +46,18 @@ def failures(report: Report) -> list[Failure]:
 def _leads(verdict: Verdict) -> tuple[bool, int]:
     """Sort key: a crash before all else, told by the first law that met it, then the more specific law."""
     return (False, 0) if verdict.status is Status.CRASHED else (True, -verdict.rank)
+
+
+def _met_by_all(members: Sequence[Verdict]) -> bool:
+    """Whether several laws say one and the same of what the kernel lacks: none of them is the more specific."""
+    findings = [
+        finding
+        for verdict in members
+        for finding in (verdict.counterexample.findings if verdict.counterexample is not None else ())
+        if finding.outcome is Outcome.VIOLATED
+    ]
+    said = {(finding.tensor, finding.message, finding.worst is None) for finding in findings}
+    return len(said) == 1 and findings[0].worst is None and bool(findings[0].message)
 
 
 def _attached(
@@ -193,13 +206,14 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
     if counterexample is None:
         return {(verdict.kernel, verdict.law)}
     if verdict.status is Status.CRASHED:
-        return {(verdict.kernel, "crashed", _without_numbers(counterexample.message))}
+        return {(verdict.kernel, "crashed", without_numbers(counterexample.message))}
     wrong = [finding for finding in counterexample.findings if finding.outcome is Outcome.VIOLATED]
     marks: set[tuple[str, ...]] = {
-        (verdict.kernel, finding.tensor, _without_numbers(finding.pattern)) for finding in wrong
+        (verdict.kernel, finding.tensor, without_numbers(finding.pattern)) for finding in wrong
     }
     return marks or {(verdict.kernel, verdict.law)}
 
 
-def _without_numbers(text: str) -> str:
+def without_numbers(text: str) -> str:
+    """Text in which each number is #: what is left when cases differ in sizes and values."""
     return re.sub(r"\d[\d.e+-]*", "#", text)

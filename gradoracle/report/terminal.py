@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradoracle.report import exit_code
-from gradoracle.report.failure import also, cases, extent, failures, printable, tell
+from gradoracle.report.failure import also, cases, extent, failures, printable, tell, without_numbers
 from gradoracle.verdict import Report, Status, Verdict
 
 WIDTH = 120
@@ -131,9 +131,13 @@ def _not_checked(console: Console, report: Report) -> None:
     """Reasons why cases were refused or not checked, each with its cases and laws."""
     counts: dict[tuple[str, str], int] = {}
     laws: dict[tuple[str, str], dict[str, None]] = {}
+    first: dict[tuple[str, str], tuple[str, str]] = {}  # reasons that differ in their numbers alone are told by one
+    others: dict[tuple[str, str], set[str]] = {}
     for verdict in report.verdicts:
         for reason, count in verdict.reasons.items():
-            key = (Status.REFUSED.value if verdict.status is Status.REFUSED else Status.NOT_CHECKED.value, reason)
+            status = Status.REFUSED.value if verdict.status is Status.REFUSED else Status.NOT_CHECKED.value
+            key = first.setdefault((status, without_numbers(reason)), (status, reason))
+            others.setdefault(key, set()).update({reason} - {key[1]})
             counts[key] = counts.get(key, 0) + count
             laws.setdefault(key, {})[verdict.law] = None
     if not counts:
@@ -144,13 +148,19 @@ def _not_checked(console: Console, report: Report) -> None:
     for key in ranked[:_MOST_REASONS]:
         names = list(laws[key])
         who = names[0] if len(names) == 1 else f"{len(names)} laws, {names[0]} among them"
-        _line(console, str(counts[key]), f"{key[1]} ({who})")
+        like = f"; {len(others[key])} more with other numbers" if others[key] else ""
+        _line(console, str(counts[key]), f"{key[1]} ({who}{like})")
     if len(ranked) > _MOST_REASONS:
         _line(console, "", f"and {len(ranked) - _MOST_REASONS} more reasons (all are in --format json)")
 
 
 def _refusals(console: Console, report: Report) -> None:
-    for message, marks in list(report.refusals.items())[:_MOST_REASONS]:
+    alike: dict[str, tuple[str, dict[str, int]]] = {}  # without its numbers -> the first message, marks of all
+    for message, marks in report.refusals.items():
+        sums = alike.setdefault(without_numbers(message), (message, {}))[1]
+        for mark, count in marks.items():
+            sums[mark] = sums.get(mark, 0) + count
+    for message, marks in list(alike.values())[:_MOST_REASONS]:
         console.print()
         console.print(Text(f"refused: {printable(message)}", "yellow"))
         ranked = sorted(marks.items(), key=lambda mark: -mark[1])
@@ -198,8 +208,9 @@ def _end(console: Console, report: Report) -> None:
     console.print()
     console.print(
         Text(
-            f"{report.laws_checked} laws checked on {report.cases_run}{stopped} cases in {report.seconds:.1f} s; "
-            f"{len(report.verdicts)} verdicts: {shown or 'none'}"
+            f"{_count(report.laws_checked, 'law')} checked on {report.cases_run}{stopped} "
+            f"{'case' if report.cases_run == 1 and not stopped else 'cases'} in {report.seconds:.1f} s; "
+            f"{_count(len(report.verdicts), 'verdict')}: {shown or 'none'}"
         )
     )
     reasons = report.inconclusive()
@@ -234,6 +245,10 @@ def _line(console: Console, label: str, text: str, whole: bool = False) -> None:
     table.add_column(overflow="fold")
     table.add_row(head, Text(text))
     console.print(table)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _few(names: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ def test_a_green_run_says_so_with_its_contracts_and_counts() -> None:
     assert "contract float32 as ieee32, bfloat16 as bf16" in lines(text)
     assert "device cpu (a processor, 2 cores), seed 7" in lines(text)
     assert "forward_matches_the_oracle ✓ 42 3.1σ 2e-6 ✓ 42 3.1σ 2e-6" in lines(text)
-    assert "1 laws checked on 126 cases in 93.2 s; 2 verdicts: 2 holds" in lines(text)
+    assert "1 law checked on 126 cases in 93.2 s; 2 verdicts: 2 holds" in lines(text)
     assert lines(text)[-1] == "✓ sdpa: every checked property holds (exit code 0)"
     assert "✗" not in text and "\x1b" not in text
 
@@ -78,6 +78,30 @@ def test_wrong_numbers_are_no_part_of_a_fault_that_loses_values() -> None:
     also_lost = replace(wrong, message="dq holds non-finite values where the truth is finite")
     (one,) = failures(report(core, violated(relation, "float16", 2, also_lost)))
     assert [other.law for other in one.others] == [relation]
+
+
+def test_what_every_law_lacks_is_told_by_the_first_that_met_it() -> None:
+    lacking = Finding("gradient", Outcome.VIOLATED, "exact", message="the output o has no gradient")
+    match, storage = (
+        violated("vjp_matches", "float32", 0, lacking),
+        violated("inputs_unmodified", "float32", 9, lacking),
+    )
+    (one,) = failures(report(match, storage))
+    assert one.lead.law == "vjp_matches"
+    measured = replace(wrong("gradient"), pattern="")
+    (other,) = failures(report(match, violated("inputs_unmodified", "float32", 9, measured)))
+    assert other.lead.law == "inputs_unmodified"
+
+
+def test_reasons_and_refusals_that_differ_in_numbers_alone_are_told_once() -> None:
+    first, second = refused(), refused()
+    first.reasons, second.reasons = {"D is 7": 2, "D is 9": 1}, {"D is 7": 1, "M is 9": 4}
+    refusals = {"D is 7": {"dtype=float32": 1, "D=7": 1}, "D is 9": {"dtype=float32": 2}, "M is 9": {"M=9": 4}}
+    text = lines(render(report(holding(), first, second, refusals=refusals), "terminal"))
+    assert "4 D is 7 (forward_matches_the_oracle; 1 more with other numbers)" in text
+    assert "4 M is 9 (forward_matches_the_oracle)" in text
+    assert [line for line in text if line.startswith("refused:")] == ["refused: D is 7", "refused: M is 9"]
+    assert "where dtype=float32 x3, D=7 x1" in text
 
 
 def test_a_crash_is_told_with_its_cause() -> None:
