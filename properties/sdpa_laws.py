@@ -187,7 +187,7 @@ def rows_of_ds_sum_to_zero(evidence: Evidence) -> Iterator[Finding]:
         return changed
 
     variant = evidence.variant(
-        "ones in k: ",
+        "ones in k",
         lambda s: s.with_inputs(q=change(s.inputs["q"], 0.0), k=change(s.inputs["k"], 1.0)),
     )
     scores = Scores(variant.sample)
