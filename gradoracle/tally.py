@@ -75,6 +75,11 @@ class Tally:
         """What no case decided of decisive laws, as sentences, each reason said once: such a run is not green."""
         laws: dict[tuple[str, str], dict[str, list[str]]] = {}  # (kernel, reason) -> dtype -> laws
         found = []
+        taken = {  # where some decisive law has judged, a backward that always refuses is no want of support
+            (kernel, dtype)
+            for (law, kernel, dtype), count in self._counts.items()
+            if law in self._decisive and count.statuses.keys() & {Status.HOLDS, Status.VIOLATED}
+        }
         for (law, kernel, dtype), count in self._counts.items():
             if law not in self._decisive:
                 continue
@@ -82,6 +87,10 @@ class Tally:
                 reason = next(iter(count.reasons))
                 if not reason.startswith(DECLARED_MISSING):
                     laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
+            only_refused = count.refusals and not set(count.statuses) - {Status.REFUSED, Status.NOT_CHECKED}
+            if only_refused and (kernel, dtype) in taken:
+                reason = f"refused: {next(iter(count.refusals))}"
+                laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
             for tensor, reason in count.left.items():
                 if not count.decided[tensor] and not count.statuses[Status.VIOLATED]:
                     found.append(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {reason}")

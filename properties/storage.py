@@ -21,7 +21,7 @@ from gradoracle.subject import Refused, Unavailable
 _MOST_SAVED = 1 << 28  # bytes of saved tensors that are copied
 
 
-@law()
+@law(rank=7)
 def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
     """No element of an output, gradient, tangent or product holds what torch.empty gave: all of it was written.
 
@@ -38,7 +38,7 @@ def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
             yield exactly(name, left.bool().cpu(), f"{count} of {tensor.numel()} elements were never written")
 
 
-@law()
+@law(rank=7)
 def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
     """Nothing is written before or behind a tensor that the kernel allocated.
 

@@ -114,6 +114,18 @@ def test_a_reason_that_several_laws_share_is_said_once() -> None:
     assert Tally().undecided() == []
 
 
+def test_a_backward_that_always_refuses_is_owed_where_the_forward_was_judged() -> None:
+    refused = LawResult("vjp", Status.REFUSED, reason="RuntimeError: modified by an inplace operation")
+    tally = Tally(("law", "vjp"))
+    tally.add(CaseResult("k", CASES[0], (HOLDS, refused)))
+    assert tally.undecided() == [f"vjp was decided on no float32 case of k: refused: {refused.reason}"]
+    tally.add(CaseResult("k", CASES[1], (HOLDS, LawResult("vjp", Status.HOLDS, HOLDS.findings))))
+    assert tally.undecided() == []
+    unsupported = Tally(("law", "vjp"))
+    unsupported.add(CaseResult("k", CASES[0], (REFUSED, refused)))
+    assert unsupported.undecided() == [], "a dtype that the kernel does not take"
+
+
 def slanted(slope: float) -> LawResult:
     """A tensor within its budget whose errors all lean one way by so much."""
     pool = Pool(1000, 1000.0, (1000.0,) * 16, slope * 1e12, 1e12, tuple((-1) ** i * 1e-7 * 1e12 for i in range(16)))

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import torch
 from gradoracle.properties.universal import UNIVERSAL
+from jaxtyping import Float
+from torch import Tensor
 
+import gradoracle
 from gradoracle.case import Draw
 from gradoracle.dims import sizes
 from gradoracle.examine import judge_law
@@ -192,6 +195,18 @@ def test_a_result_that_a_later_call_overwrites_is_seen():
             return torch.func.vjp(right, *ctx.saved_tensors)[1]((dp, ds))
 
     assert judged(LAWS["first_call_equals_second"], kernel(Reusing.apply)).status is Status.VIOLATED
+
+
+def test_a_kernel_that_returns_its_input_is_right():
+    """What it gave is its argument, so it changes with it."""
+
+    @gradoracle.family(outputs=("o",))
+    def same(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+        return x
+
+    law, case = LAWS["first_call_equals_second"], replace(CASE, family="same")
+    for call in (lambda x: x, lambda x: x.clone()):
+        assert judged(law, Kernel("same", "same", call, deterministic=True), case, same).status is Status.HOLDS
 
 
 def test_a_wrong_block_configuration_is_found_among_right_ones():
