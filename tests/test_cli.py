@@ -171,12 +171,10 @@ def test_what_was_known_before_a_fault_is_shown(engine: Check, run: Run) -> None
 
 
 def test_a_run_that_a_fault_cut_short_is_not_green(engine: Check, run: Run) -> None:
-    fault = RuntimeError("2 cases could not be judged; the first:\nTraceback\n  a line\nOSError: the cause\n")
+    engine.answers = [fault := RuntimeError("2 cases could not be judged; the first:\nTraceback\nOSError: the cause\n")]
     fault.report = made()  # type: ignore[attr-defined]
-    engine.answers = [fault]
     code, out, err = run("check", "sdpa")
-    assert code == 3 and "? sdpa: inconclusive" in out and "the exit code is then 3" in out
-    assert "every checked property holds" not in out
+    assert code == 3 and "? sdpa: inconclusive" in out and "every checked property holds" not in out
     assert "RuntimeError: 2 cases could not be judged; the first: OSError: the cause; the traceback is in " in err
 
 
@@ -396,8 +394,7 @@ def test_the_parser_of_this_typer_raises_what_run_knows() -> None:
 def test_every_shipped_law_is_listed_and_explained(run: Run) -> None:
     code, out, _ = run("list")
     assert code == 0 and out.startswith("families\n  sdpa(q[B H T D], k[B H M D], v[B H M Dv], *, ")
-    code, explained, _ = run("explain", "*")
-    assert code == 0
+    _, explained, _ = run("explain", "*")
     for name in (line.split()[0] for line in explained.splitlines() if line and not line.startswith(" ")):
         assert f"\n  {name}\n" in out
     assert explained.count("  Cannot catch:") == explained.count("  Holds because:") > 25

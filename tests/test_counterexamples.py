@@ -35,6 +35,13 @@ def shown(verdict: Verdict) -> Any:
     return verdict.counterexample
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No result here hangs on how fast the machine is."""
+    monkeypatch.setattr(counterexamples, "SHRINK_SECONDS", 600.0)
+    monkeypatch.setattr(counterexamples, "SHRINK_SECONDS_IN_ALL", 3600.0)
+
+
 @pytest.mark.parametrize(
     ("kernel", "workers", "how"),
     [
