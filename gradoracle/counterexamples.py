@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gradoracle.case import Case
@@ -13,7 +11,7 @@ from gradoracle.crashes import TIME_LIMIT
 from gradoracle.examine import Job, LawResult
 from gradoracle.strategies import shrink
 from gradoracle.tally import Key
-from gradoracle.verdict import Counterexample, Status
+from gradoracle.verdict import Counterexample, Status, without_numbers
 
 if TYPE_CHECKING:
     from gradoracle.check import Run
@@ -59,17 +57,15 @@ class Counterexamples:
             return known[candidate].status is Status.VIOLATED
 
         smallest, note = self._shrunk(key, case, violates, seconds)
-        explained = replace(known[smallest])
-        if not self._run.interrupted:
-            explained = self._judge(kernel, smallest, law, presets=True)
+        explained = known[smallest] if self._run.interrupted else self._judge(kernel, smallest, law, presets=True)
         first = self._run.line(kernel, case) if smallest != case else ""
-        findings = tuple(f for f in (explained.findings or known[smallest].findings))
+        findings = explained.findings or known[smallest].findings
         return Counterexample(self._run.line(kernel, smallest), findings, first, note, _message(explained))
 
     def _crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
         """One call that crashes breaks every law that needs it: its case is made smaller once for all of them."""
         law, kernel, dtype = key
-        fault = (kernel, dtype, _numberless(result.reason))
+        fault = (kernel, dtype, without_numbers(result.reason))
         known = self._crashes.get(fault)
         if known is None or not self._applies(law, kernel, known[0]):
             self._crashes[fault] = known = self._smaller_crash(key, case, result, seconds)
@@ -82,14 +78,14 @@ class Counterexamples:
         law, kernel, _ = key
         if TIME_LIMIT in result.reason:
             return case, "not shrunk: each try of a call that hangs would take its time limit"
-        deadline, wanted = time.monotonic() + seconds, _numberless(result.reason)
+        deadline, wanted = time.monotonic() + seconds, without_numbers(result.reason)
 
         def crashes(candidate: Case) -> bool:
             if not self._applies(law, kernel, candidate):
                 return False
             limit = max(1.0, deadline - time.monotonic()) / self._run.setup.call_seconds
             tried = self._run.crashes.attempt(Job(kernel, candidate, (law,)), min(1.0, limit)).results
-            return any(each.status is Status.CRASHED and _numberless(each.reason) == wanted for each in tried)
+            return any(each.status is Status.CRASHED and without_numbers(each.reason) == wanted for each in tried)
 
         for (other, dtype, _), (smallest, _) in list(self._crashes.items()):  # what another call crashes on
             if (other, dtype) == key[1:] and seconds > 1 and crashes(smallest):
@@ -134,8 +130,3 @@ def _message(result: LawResult) -> str:
     if result.status is Status.CRASHED:
         return result.reason
     return f"holds under {result.preset}" if result.preset else ""
-
-
-def _numberless(reason: str) -> str:
-    """A crash without its addresses and numbers, which differ from case to case."""
-    return re.sub(r"0x[0-9a-f]+|\d+", "#", reason)

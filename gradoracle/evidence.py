@@ -34,8 +34,8 @@ class Evidence:
         subject: the kernel with its guard.
         oracle: the readings of the family's definition.
         blocks: the block configuration that is forced, "" for the kernel's own choice.
-        variant_of: the evidence that this is a variant's of; None for that of the case itself.
-        needs: the derivatives that the law being judged says it needs (``Property.needs``).
+        root: the evidence of the case itself, of which this may be a variant.
+        needs: of the root: the derivatives that the law being judged says it needs (``Property.needs``).
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Evidence:
         subject: Subject,
         oracle: Oracle,
         blocks: str | None = None,
-        variant_of: Evidence | None = None,
+        root: Evidence | None = None,
     ) -> None:
         self.case, self.sample, self.subject, self.oracle = case, sample, subject, oracle
-        self.variant_of = variant_of
+        self.root = root or self
         self.needs: tuple[Derivative, ...] = ()
         self.blocks = case.blocks if blocks is None else blocks
         self.continuous = case.continuous and not sample.source  # where saved values come from is not known
@@ -118,7 +118,7 @@ class Evidence:
 
         def make() -> Evidence:
             own = Subject(self.subject.family, self.kernel, self.subject.guard, f"{self.subject.label}{key}: ")
-            return Evidence(self.case, change(self.sample), own, self.oracle, chosen, self)
+            return Evidence(self.case, change(self.sample), own, self.oracle, chosen, self.root)
 
         return self._once(f"variant {key}", make)
 
@@ -154,10 +154,7 @@ class Evidence:
 
         Of a variant some laws need the outputs alone.
         """
-        case = self
-        while case.variant_of is not None:
-            case = case.variant_of
-        together = case is self or Derivative.VJP in case.needs or any("budgets vjp" in str(key) for key in self._kept)
+        together = self.root is self or Derivative.VJP in self.root.needs or "truths vjp" in self._kept
         return Derivative.VJP if derivative is Derivative.FORWARD and together else derivative
 
     def algorithms(self, derivative: Derivative) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -99,3 +100,8 @@ class Report:
         if any(v.status in (Status.VIOLATED, Status.CRASHED) for v in self.verdicts):
             return 1
         return 4 if self.inconclusive() else 0
+
+
+def without_numbers(text: str) -> str:
+    """Text with # for each number and address: what is left when cases differ in sizes and values."""
+    return re.sub(r"0x[0-9a-f]+|\d[\d.e+-]*", "#", text)

@@ -50,7 +50,7 @@ def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     copy = evidence.sample.map(own_storage)
     first, _ = evidence.subject.vjp(copy, evidence.blocks)
     kept = {name: tensor.clone() for name, tensor in first.items()}
-    arguments = {_storage(tensor).data_ptr() for tensor in copy.inputs.values()}
+    arguments = {tensor.untyped_storage().data_ptr() for tensor in copy.inputs.values()}
     first = {n: kept[n] if t.untyped_storage().data_ptr() in arguments else t for n, t in first.items()}  # x is x
     yield from agree(evidence, kept, evidence.vjp(), exact=exact, label=", first")
     halved = evidence.variant("inputs halved", lambda sample: sample.map(own_storage).with_inputs(**_halves(sample)))

@@ -190,7 +190,7 @@ def read(graph: Graph, args: Sequence[Tensor], *, bits: int = 128, operations: i
     try:
         outputs = interpret(graph, args, field)
     except Undecided:
-        outputs = [np.full(tuple(n.meta["val"].shape), field.unknown, dtype=object) for n in _outputs(graph)]
+        outputs = [np.full(tuple(n.meta["val"].shape), field.unknown, dtype=object) for n in graph.outputs]
     return [_enclosed(out, field) for out in outputs]
 
 
@@ -235,11 +235,6 @@ def certify(
 def _wider(ball: Enclosure, limit: Tensor) -> Tensor:
     """Where the radius exceeds the limit, a NaN limit always; an exact truth (infinities, NaN too) never does."""
     return ~((ball.radius <= limit) | (ball.radius == 0))
-
-
-def _outputs(graph: Graph) -> Sequence[Any]:
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    return tuple(output.args[0])
 
 
 def _enclosed(numbers: Array, field: Balls) -> Enclosure:

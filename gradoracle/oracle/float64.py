@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.fx import Node
 
 from gradoracle.oracle.trace import Graph, widened
-from gradoracle.oracle.trees import looked_up
 
 
 def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "cpu") -> list[Tensor]:
@@ -22,23 +21,15 @@ def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "
         device: where it is computed; the outputs stay there.
     """
     where = torch.device(device)
-    values: dict[Node, Any] = {}
-    inputs = iter(args)
+
+    def call(node: Node, positional: Any, named: Any) -> Any:
+        named = widened(named)
+        if "device" in named:
+            named["device"] = where
+        target: Any = node.target
+        return target(*positional, **named)
+
+    given = (arg.detach().to(where) for arg in args)
+    inputs = [arg.double() if arg.is_floating_point() else arg for arg in given]
     with torch.no_grad():
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                given = next(inputs).detach().to(where)
-                values[node] = given.double() if given.is_floating_point() else given
-            elif node.op == "get_attr":
-                values[node] = graph.constant(node).to(where)
-            elif node.op == "output":
-                return [values[out] for out in node.args[0]]
-            else:
-                positional, named = looked_up(node.args, values), looked_up(node.kwargs, values)
-                named = widened(named)
-                if "device" in named:
-                    named["device"] = where
-                values[node] = node.target(*positional, **named)
-            for used in graph.spent.get(node, ()):
-                del values[used]
-    raise AssertionError("a graph ends in its output node")
+        return graph.interpreted(inputs, call, lambda constant: constant.to(where))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.oracle.quantity import Quantity, any_error, errors, plus, quantities, values
-from gradoracle.oracle.trees import followed, leaves
+from gradoracle.oracle.trees import leaves, refilled
 
 FAR = 8.0  # standard deviations that a right kernel may be off: what they can turn is not decided
 
@@ -34,8 +34,7 @@ def slopes(
     with torch.enable_grad():
         for i in erring:
             filled[i] = filled[i].expand(shape).detach().requires_grad_()
-        fed = iter(filled)
-        out = operator(*followed(lambda _: next(fed), args), **values(kwargs))
+        out = operator(*refilled(args, filled), **values(kwargs))
         found = torch.autograd.grad(out.sum(), [filled[i] for i in erring], allow_unused=True) if erring else ()
     return [(flat[i], torch.zeros(shape) if s is None else s) for i, s in zip(erring, found, strict=True)]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.oracle.quantity import Quantity, all_finite, any_error, values
-from gradoracle.oracle.trees import followed, leaves
+from gradoracle.oracle.trees import followed, leaves, refilled
 
 _MASK = (1 << 64) - 1
 # The mean square of a rounding error in units of u |x| is 3 / (8 ln 2) / 3 for significands that are uniform in their
@@ -103,8 +103,8 @@ def run_lifted(operator: Callable[..., Any], args: Any, kwargs: Any, lifted: Any
 
     def once(*moved: Tensor) -> Any:
         fed = iter(moved)
-        filled = iter([next(fed) if axis == 0 else leaf for leaf, axis in zip(flat, axes, strict=True)])
-        return operator(*followed(lambda _: next(filled), args), **kwargs)
+        filled = [next(fed) if axis == 0 else leaf for leaf, axis in zip(flat, axes, strict=True)]
+        return operator(*refilled(args, filled), **kwargs)
 
     try:
         return torch.vmap(once)(*moving)

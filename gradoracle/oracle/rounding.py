@@ -23,7 +23,6 @@ from gradoracle.oracle.quantity import Quantity
 from gradoracle.oracle.roundoff import FAR, Roundoff
 from gradoracle.oracle.stored import fast_exp, stored, stored_sum
 from gradoracle.oracle.trace import Graph, widened
-from gradoracle.oracle.trees import looked_up
 from gradoracle.oracle.walk import Walk
 
 __all__ = ["EXACT", "Budget", "InputError", "budgets", "fast_exp", "stored", "stored_sum"]
@@ -194,27 +193,18 @@ def _tainted(
     """Where an output depends on an intermediate that overflows: NaN is planted there and followed."""
 
     def run(plant: bool) -> list[Any]:
-        known: dict[Node, Any] = {}
-        fed = iter(args)
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                known[node] = next(fed)
-            elif node.op == "get_attr":
-                known[node] = graph.constant(node)
-            elif node.op == "output":
-                return [known[n] if isinstance(n, Node) else torch.as_tensor(n) for n in node.args[0]]
-            else:
-                given = list(looked_up(node.args, known))
-                planted = overflowing.get(node, []) if plant else []
-                for operand, mask in planted:
-                    if operand is not None:
-                        given[operand] = torch.where(mask, torch.nan, given[operand])
-                result = effects.functional(node)(*given, **looked_up(widened(node.kwargs), known))
-                for operand, mask in planted:
-                    if operand is None:
-                        result = torch.where(mask if mask.dim() == result.dim() else mask.any(0), torch.nan, result)
-                known[node] = result
-        return []
+        def call(node: Node, args: Any, kwargs: Any) -> Any:
+            given, planted = list(args), overflowing.get(node, []) if plant else []
+            for operand, mask in planted:
+                if operand is not None:
+                    given[operand] = torch.where(mask, torch.nan, given[operand])
+            result = effects.functional(node)(*given, **widened(kwargs))
+            for operand, mask in planted:
+                if operand is None:
+                    result = torch.where(mask if mask.dim() == result.dim() else mask.any(0), torch.nan, result)
+            return result
+
+        return graph.interpreted(args, call)
 
     with torch.no_grad():
         masks = [

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from gradoracle.oracle.trace import Graph, UnsupportedOperator, operator_name, widened
-from gradoracle.oracle.trees import leaves, looked_up
+from gradoracle.oracle.trees import leaves
 
 Array = NDArray[Any]  # of the field's numbers, dtype object
 LESS, EQUAL, GREATER, UNKNOWN, UNORDERED = -1, 0, 1, 2, 3  # UNKNOWN: not at this precision; UNORDERED: one is NaN
@@ -320,23 +320,12 @@ def interpret(graph: Graph, args: Sequence[Tensor], field: Field) -> list[Array]
         UnsupportedOperator: an operator has no rule.
         Undecided: an index or a shape hangs on a comparison that is not decided at the field's precision.
     """
-    values: dict[Node, Value] = {}
-    inputs = iter(args)
+    inputs = (field.lift(arg) if arg.is_floating_point() else arg.detach().cpu() for arg in args)
     with field.context(), np.errstate(all="ignore"):
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                given = next(inputs)
-                values[node] = field.lift(given) if given.is_floating_point() else given.detach().cpu()
-            elif node.op == "get_attr":
-                values[node] = graph.constant(node).cpu()
-            elif node.op == "output":
-                reader = Reader(field, node)
-                return [reader.real(values[out]) for out in node.args[0]]
-            else:
-                values[node] = _call(Reader(field, node), *looked_up((node.args, node.kwargs), values))
-            for spent in graph.spent.get(node, ()):
-                del values[spent]
-    raise AssertionError("a graph ends in its output node")
+        found = graph.interpreted(
+            inputs, lambda node, *given: _call(Reader(field, node), *given), lambda constant: constant.cpu()
+        )
+        return [Reader(field, node).real(value) for node, value in zip(graph.outputs, found, strict=True)]
 
 
 def _call(reader: Reader, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,15 @@ class ValueDependent(RuntimeError):
     """A program takes a number, a branch or a shape from the values of its inputs: no graph holds for other values."""
 
 
+def _run(node: Node, args: Any, kwargs: Any) -> Any:
+    operator: Any = node.target
+    return operator(*args, **kwargs)
+
+
+def _itself(value: Tensor) -> Tensor:
+    return value
+
+
 @dataclass(frozen=True)
 class Graph:
     """An ATen graph over flat tensor inputs and outputs; shapes are those it was traced with.
@@ -62,6 +71,17 @@ class Graph:
         """The nodes in the order in which they are computed."""
         return self.graph.nodes
 
+    @property
+    def outputs(self) -> Sequence[Node]:
+        """The nodes whose values the graph gives."""
+        (output,) = (node for node in self.nodes if node.op == "output")
+        return tuple(output.args[0])
+
+    @functools.cached_property
+    def positions(self) -> Mapping[Node, int]:
+        """Which of the nodes each one is; inputs come first."""
+        return {node: position for position, node in enumerate(self.nodes)}
+
     @functools.cached_property
     def spent(self) -> Mapping[Node, Sequence[Node]]:
         """By node: those whose values nobody needs once it is computed, itself among them where nobody ever does."""
@@ -80,17 +100,31 @@ class Graph:
 
     def __call__(self, *args: Tensor) -> tuple[Tensor, ...]:
         """Run the graph as PyTorch would, in the dtype of the arguments (shapes as traced)."""
+        return tuple(self.interpreted(args, _run))
+
+    def interpreted(
+        self, inputs: Iterable[Any], call: Callable[[Node, Any, Any], Any], constant: Callable[[Tensor], Any] = _itself
+    ) -> list[Any]:
+        """The outputs of the graph over values of any kind; each is dropped after its last use.
+
+        Args:
+            inputs: the placeholders' values, in order; an iterator may make them as they are asked for.
+            call: gives the value of a call node from the values of its arguments and keyword arguments.
+            constant: what a tensor of the closure is among those values.
+        """
         known: dict[Node, Any] = {}
-        given = iter(args)
+        given = iter(inputs)
         for node in self.nodes:
             if node.op == "placeholder":
                 known[node] = next(given)
             elif node.op == "get_attr":
-                known[node] = self.constant(node)
+                known[node] = constant(self.constant(node))
             elif node.op == "output":
-                return tuple(known[out] for out in node.args[0])
+                return [known[out] for out in node.args[0]]
             else:
-                known[node] = node.target(*looked_up(node.args, known), **looked_up(node.kwargs, known))
+                known[node] = call(node, looked_up(node.args, known), looked_up(node.kwargs, known))
+            for used in self.spent.get(node, ()):
+                del known[used]
         raise AssertionError("a graph ends in its output node")
 
 
@@ -112,7 +146,7 @@ def _traced(program: Callable[..., Any], examples: Sequence[Tensor]) -> Graph:
     inputs = [recorder.input(example) for example in examples]
     with sdpa_kernel(SDPBackend.MATH), recorder:  # else PyTorch's attention is one opaque operator, without a JVP
         outputs = pure(*inputs)
-    recorder.nodes.output(tuple(recorder.node(tensor) for tensor in outputs))
+    recorder.nodes.output(tuple(recorder.node(torch.as_tensor(output)) for output in outputs))
     recorder.nodes.eliminate_dead_code()
     return Graph(recorder.nodes, recorder.constants)
 
@@ -209,7 +243,8 @@ def _writes(node: Node) -> bool:
 
 def widened(options: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments of a node with float64 for every narrower float: a cast in a definition rounds no truth."""
-    return {name: torch.float64 if value in NARROW else value for name, value in options.items()}
+    narrow = {name for name, value in options.items() if isinstance(value, torch.dtype) and value in NARROW}
+    return {name: torch.float64 if name in narrow else value for name, value in options.items()}
 
 
 def operator_name(node: Node) -> str:

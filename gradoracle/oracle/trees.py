@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch.fx import Node
@@ -26,6 +26,12 @@ def leaves(tree: Any) -> list[Any]:
     if isinstance(tree, dict):
         return [leaf for item in tree.values() for leaf in leaves(item)]
     return [tree]
+
+
+def refilled(tree: Any, filling: Iterable[Any]) -> Any:
+    """The tree with other leaves, given in the order of ``leaves``."""
+    fed = iter(filling)
+    return followed(lambda _: next(fed), tree)
 
 
 def looked_up(tree: Any, known: Mapping[Node, Any]) -> Any:

@@ -20,7 +20,7 @@ from gradoracle.oracle.roundoff import Roundoff
 from gradoracle.oracle.solve import triangular_solve
 from gradoracle.oracle.stored import FAST_EXP
 from gradoracle.oracle.trace import Graph, UnsupportedOperator, widened
-from gradoracle.oracle.trees import followed, looked_up
+from gradoracle.oracle.trees import followed
 
 
 class Walk:
@@ -57,23 +57,14 @@ class Walk:
 
     def run(self, graph: Graph, inputs: Sequence[Quantity]) -> list[Quantity]:
         """The quantities of the graph's outputs, before they are stored; raises UnsupportedOperator."""
-        known: dict[Node, Any] = {}
-        fed = iter(inputs)
-        for position, node in enumerate(graph.nodes):
-            if node.op == "output":
-                self.roundoff.node = None
-                return [known[n] if isinstance(n, Node) else self.created(torch.as_tensor(n)) for n in node.args[0]]
-            if node.op == "placeholder":
-                known[node] = next(fed).with_(place=mixed(position))
-            elif node.op == "get_attr":
-                known[node] = self.created(graph.constant(node))
-            else:
-                args = looked_up(node.args, known)
-                kwargs = looked_up(widened(node.kwargs), known)
-                known[node] = self.applied(node, mixed(position), args, kwargs)
-            for used in graph.spent.get(node, ()):
-                del known[used]
-        raise AssertionError("a traced graph ends in an output")
+
+        def call(node: Node, args: Any, kwargs: Any) -> Any:
+            return self.applied(node, mixed(graph.positions[node]), args, widened(kwargs))
+
+        placed = [quantity.with_(place=mixed(position)) for position, quantity in enumerate(inputs)]
+        found: list[Quantity] = graph.interpreted(placed, call, self.created)
+        self.roundoff.node = None
+        return found
 
     def created(self, value: Tensor) -> Quantity:
         """A constant of the definition: exact, but for numbers that its format does not hold."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gradoracle.finding import Finding, Outcome
-from gradoracle.verdict import Report, Status, Verdict
+from gradoracle.verdict import Report, Status, Verdict, without_numbers
 
 _MOST_TENSORS = 4  # of one counterexample that are told in full
 
@@ -212,8 +212,3 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
         (verdict.kernel, finding.tensor, without_numbers(finding.pattern)) for finding in wrong
     }
     return marks or {(verdict.kernel, verdict.law)}
-
-
-def without_numbers(text: str) -> str:
-    """Text in which each number is #: what is left when cases differ in sizes and values."""
-    return re.sub(r"\d[\d.e+-]*", "#", text)

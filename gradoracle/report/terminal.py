@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gradoracle.report import exit_code
-from gradoracle.report.failure import also, cases, extent, failures, printable, tell, without_numbers
-from gradoracle.verdict import Report, Status, Verdict
+from gradoracle.report.failure import also, cases, extent, failures, printable, tell
+from gradoracle.verdict import Report, Status, Verdict, without_numbers
 
 WIDTH = 120
 _LABEL = 9  # columns of a label
