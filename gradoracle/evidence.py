@@ -19,7 +19,7 @@ from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.trace import trace
 from gradoracle.oracle.truth import Oracle, Truth, Unread, axes, names
 from gradoracle.relation import PROBES, Part, related
-from gradoracle.rules import Allowance, judge
+from gradoracle.rules import Allowance, judge, typical
 from gradoracle.subject import Subject, Tensors, Unavailable
 
 T = TypeVar("T")
@@ -176,9 +176,9 @@ class Evidence:
         for name in self.names(derivative):
             if name not in tensors:
                 continue
-            truth = truths[name]
-            found = [
-                judge(
+            truth, found = truths[name], []
+            for algorithm in shipped:
+                finding = judge(
                     name,
                     tensors[name],
                     truth.value,
@@ -188,8 +188,9 @@ class Evidence:
                     largest=LARGEST[self.case.dtype],
                     axes=self.axes(name),
                 )
-                for algorithm in shipped
-            ]
+                found.append(finding)
+                if finding.outcome is not Outcome.VIOLATED and typical(finding):
+                    break  # another algorithm's budget is wanted only where this one explains too little
             best = min(found, key=lambda f: (f.outcome is Outcome.VIOLATED, f.error))
             if found[0].outcome is Outcome.VIOLATED and best.outcome is not Outcome.VIOLATED:
                 algorithm = shipped[found.index(best)]
@@ -261,9 +262,6 @@ class Evidence:
     ) -> Finding:
         """Judge a law among the kernel's own tensors: ``expression(*tensors, *constants)`` is 0 in exact arithmetic.
 
-        Where several algorithms are shipped for a kernel from outside, what holds under the budget of the first of them
-        holds under the widest, which is then not computed; such a finding is not pooled with those of other cases.
-
         Args:
             name: what the two sides are.
             expression: of float64 tensors; must be traceable.
@@ -276,6 +274,14 @@ class Evidence:
             known = [part if isinstance(part, Part) else part[0].part(part[1], part[2], algorithm) for part in parts]
             return related(name, expression, known, scale=scale, constants=constants, continuous=self.continuous)
 
+        return self.explained(found)
+
+    def explained(self, found: Callable[[str | None], Finding]) -> Finding:
+        """A law's finding, ``found`` under an algorithm's budgets: the first shipped, or else the widest of all.
+
+        What holds under the first holds under the widest, which is then not computed; such a finding is not pooled with
+        those of other cases. Only kernels from outside have several algorithms.
+        """
         first, *others = self.algorithms(Derivative.VJP)
         narrow = found(first)
         if not others:

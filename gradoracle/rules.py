@@ -154,6 +154,21 @@ def pooled(findings: Sequence[Finding]) -> list[Finding]:
     return out
 
 
+def typical(finding: Finding) -> bool:
+    """Whether a finding that holds is also what the probes show: a mean square and a slope of their own size.
+
+    Pooled over cases, such findings cannot break rules 2 and 3 by having been picked: the mean square of each is at
+    most what is explained, and slopes cut at two deviations scatter no more than 1.15 times what they are allowed.
+    """
+    pool = finding.pool
+    if pool is None or not pool.null_squares:
+        return True
+    mean = sum(pool.null_squares) / len(pool.null_squares)
+    if pool.squares > max(float(pool.count), mean):
+        return False
+    return abs(pool.slope_top) <= 2.0 * pool.slope_bottom * _deviation(pool.slope_bottom, pool.null_slope_tops)
+
+
 def _exact(
     name: str, got: Tensor, truth: Tensor, allowance: Allowance, largest: float
 ) -> tuple[Tensor, Finding | None]:
@@ -265,11 +280,9 @@ def _spread(found: Finding, signed: Tensor, truth: Tensor, allowance: Allowance,
 
 def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Finding:
     """Rule 2: the slope of the error on the truth against the slopes that the probes show."""
-    slope = top / bottom
-    independent = bottom**-0.5
-    rms = math.hypot(*(n / bottom for n in nulls)) / math.sqrt(len(nulls)) if nulls else 0.0  # squares may overflow
-    limit = LOCAL_SIGMA * max(rms, independent)
-    if max(rms, independent) > WIDEST_SLOPE:
+    slope, deviation = top / bottom, _deviation(bottom, nulls)
+    limit = LOCAL_SIGMA * deviation
+    if deviation > WIDEST_SLOPE:
         return Finding(name, Outcome.NOT_CHECKED, "bias", message="the slope is not known to one percent")
     ratio = abs(slope) / limit
     if ratio <= 1:
@@ -278,6 +291,14 @@ def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Findi
     return Finding(
         name, Outcome.VIOLATED, "bias", ratio, message=message, pattern=f"all elements, ratio {1 + slope:.6g}"
     )
+
+
+def _deviation(bottom: float, nulls: Sequence[float]) -> float:
+    """What rounding explains of a slope: the rms of the probes' slopes, never less than that of independent errors."""
+    if bottom <= 0:
+        return 0.0
+    rms = math.hypot(*(n / bottom for n in nulls)) / math.sqrt(len(nulls)) if nulls else 0.0  # squares may overflow
+    return max(rms, bottom**-0.5)
 
 
 def _spread_rule(name: str, mean_square: float, nulls: Sequence[float], count: int) -> Finding:

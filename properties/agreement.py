@@ -51,16 +51,34 @@ def agree(
         elif exact:
             yield exactly(shown, wrong.cpu(), f"{int(wrong.sum())} of {wrong.numel()} elements have other bits")
         else:
-            allowance = of_two(evidence.allowance(derivative_of(evidence, name), name))
-            yield judge(
-                shown,
-                mine,
-                other.detach().to("cpu", torch.float64),
-                allowance,
-                continuous=evidence.continuous,
-                largest=LARGEST[evidence.case.dtype],
-                axes=evidence.axes(name),
-            )
+            yield within_both(evidence, evidence, name, mine, other.detach().to("cpu", torch.float64), shown)
+
+
+def within_both(
+    evidence: Evidence, other: Evidence, name: str, got: Tensor, wanted: Tensor, label: str = ""
+) -> Finding:
+    """Judge a tensor of ``evidence`` by what another run gave: the errors of both runs are allowed for.
+
+    Args:
+        evidence: whose case and axes are shown.
+        other: whose budget both runs have.
+        name: a tensor that evidence knows.
+        got: what one run gave.
+        wanted: what the other gave, float64 on the CPU.
+        label: how the tensor is shown; by default by its name.
+    """
+    derivative = derivative_of(evidence, name)
+    return evidence.explained(
+        lambda algorithm: judge(
+            label or name,
+            got,
+            wanted,
+            of_two(other.allowance(derivative, name, algorithm)),
+            continuous=evidence.continuous,
+            largest=LARGEST[evidence.case.dtype],
+            axes=evidence.axes(name),
+        )
+    )
 
 
 def derivative_of(evidence: Evidence, name: str) -> Derivative:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from gradoracle.properties.applicability import all_of, every_input_has_a_gradient, may_take_float64, small_enough
@@ -70,19 +71,30 @@ def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
     ]
     up, down = (end.tensors(Derivative.VJP) for end in ends)
     for (name, hvp), bound in zip(true.items(), bounds, strict=True):
-        first, second = (end.allowance(Derivative.VJP, name) for end in ends)
-        allowance = _of_difference(first, second, bound, step, evidence.continuous)
-        got, shown = _quotient(up[name], down[name], step), f"difference of {name}"
+        got = _quotient(up[name], down[name], step)
         if not (up[name].isfinite().all() and down[name].isfinite().all()):
+            shown = f"difference of {name}"
             yield not_checked(shown, "a VJP at a perturbed point is not finite (vjp_matches_the_oracle judges that)")
             continue
-        # only the local rule: the truncation inside the limit is no rounding, and has no null for bias or spread
-        found = judge(shown, got, hvp, allowance, continuous=False, axes=evidence.axes(name))
-        found = replace(found, error_in_sigma=0.0)  # the error is mostly truncation, which has no sigma
-        if evidence.continuous and found.rule == "worst case":
-            found = replace(found, rule="local")
-        too_wide = found.outcome is Outcome.NOT_CHECKED and found.sensitivity is not None
-        yield _slope(found, got, hvp, allowance) if too_wide and evidence.continuous else found
+        yield evidence.explained(partial(_judged, evidence, ends, name, got, hvp, bound, step))
+
+
+def _judged(
+    evidence: Evidence, ends: Sequence[Evidence], name: str, got: Tensor, hvp: Tensor, bound: Tensor, step: float,
+    algorithm: str | None,
+) -> Finding:  # fmt: skip
+    """One gradient's difference quotient against the HVP, under an algorithm's budgets at both ends.
+
+    Only by the local rule: the truncation inside the limit is no rounding, and has no null for bias or spread.
+    """
+    first, second = (end.allowance(Derivative.VJP, name, algorithm) for end in ends)
+    allowance = _of_difference(first, second, bound, step, evidence.continuous)
+    found = judge(f"difference of {name}", got, hvp, allowance, continuous=False, axes=evidence.axes(name))
+    found = replace(found, error_in_sigma=0.0)  # the error is mostly truncation, which has no sigma
+    if evidence.continuous and found.rule == "worst case":
+        found = replace(found, rule="local")
+    too_wide = found.outcome is Outcome.NOT_CHECKED and found.sensitivity is not None
+    return _slope(found, got, hvp, allowance) if too_wide and evidence.continuous else found
 
 
 def _of_float32(case: Case, kernel: Kernel) -> str | None:
@@ -225,7 +237,7 @@ def _balanced_step(evidence: Evidence) -> float:
     largest = min((math.floor(math.log2(max(1.0, x) / t)) for x, t in sizes if t > 0 and math.isfinite(x)), default=0)
     exponents = []
     for name, bend in zip(evidence.names(Derivative.VJP), bends, strict=True):
-        floor = LOCAL_SIGMA * _rms(evidence.allowance(Derivative.VJP, name).sigma) / math.sqrt(2.0)
+        floor = LOCAL_SIGMA * _rms(_sigma(evidence, name)) / math.sqrt(2.0)
         curvature = _rms(bend) / 6
         if floor > 0 and curvature > 0 and math.isfinite(floor) and math.isfinite(curvature):
             exponents.append((math.log2(floor) - math.log2(2 * curvature)) / 3)
@@ -253,7 +265,7 @@ def _bounded(evidence: Evidence, step: float) -> tuple[Difference, list[Tensor]]
         up, down = (_gradients(evidence, end) for end in (difference.forward, difference.backward))
         fits = []
         for (name, hvp), bound in zip(true.items(), bounds, strict=True):
-            floor = evidence.allowance(Derivative.VJP, name).sigma / step
+            floor = _sigma(evidence, name) / step
             off = (_quotient(up[name], down[name], step) - hvp).abs()
             fits.append(bool((off <= bound + NEGLIGIBLE * floor).all()))
         if all(fits):
@@ -333,6 +345,11 @@ def _of_difference(one: Allowance, other: Allowance, bound: Tensor, step: float,
 
 def _quotient(up: Tensor, down: Tensor, step: float) -> Tensor:
     return (up.detach().to("cpu", torch.float64) - down.detach().to("cpu", torch.float64)) / (2 * step)
+
+
+def _sigma(evidence: Evidence, name: str) -> Tensor:
+    """A gradient's sigma under the first algorithm: what a step is chosen by."""
+    return evidence.allowance(Derivative.VJP, name, evidence.algorithms(Derivative.VJP)[0]).sigma
 
 
 def _rms(tensor: Tensor) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from gradoracle.properties.agreement import derivative_of, differing, of_two
+from gradoracle.properties.agreement import differing, within_both
 from gradoracle.properties.applicability import all_of, every_input_has_a_gradient, small_enough
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
 from gradoracle.property import law
-from gradoracle.rules import exactly, judge, not_checked
+from gradoracle.rules import exactly, not_checked
 
 MARGIN = 1.0 / 16  # a kernel may meet underflow at values that much above where the definition does
 
@@ -83,8 +83,8 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
         if not wrong.any():
             yield exactly(name, False, "", elements=got.numel())
             continue
-        one = evidence.allowance(Derivative.VJP, name)
         if evidence.kernel.deterministic:
+            one = evidence.allowance(Derivative.VJP, name)
             fine = wanted.isfinite() & (wanted.abs() <= LARGEST[evidence.case.dtype]) & ~_underflows(evidence, name)
             for excused in (one.overflow, doubled.budgets(Derivative.VJP)[name].overflow):
                 fine &= ~excused if excused is not None else True
@@ -93,11 +93,7 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
                 message = f"{int(unequal.sum())} of {unequal.numel()} elements are not exactly twice what g gives"
                 yield exactly(name, unequal, message)
                 continue
-        both = of_two(doubled.allowance(derivative_of(evidence, name), name))
-        yield judge(
-            name, got, wanted, both, continuous=evidence.continuous, largest=LARGEST[evidence.case.dtype],
-            axes=evidence.axes(name),
-        )  # fmt: skip
+        yield within_both(evidence, doubled, name, got, wanted)
 
 
 def _underflows(evidence: Evidence, name: str) -> Tensor:

@@ -37,13 +37,15 @@ def outputs_lie_in_the_hull_of_the_values(evidence: Evidence) -> Iterator[Findin
     low[:, :, : scores.first] = high[:, :, : scores.first] = 0.0
     got = evidence.tensors(FORWARD)["o"].to("cpu", torch.float64)
     nearest = torch.where(got.isfinite(), got.clamp(low, high), high)
-    yield judge(
-        "o and the hull of v",
-        got,
-        nearest,
-        evidence.allowance(FORWARD, "o"),
-        continuous=evidence.continuous,
-        axes=evidence.axes("o"),
+    yield evidence.explained(
+        lambda algorithm: judge(
+            "o and the hull of v",
+            got,
+            nearest,
+            evidence.allowance(FORWARD, "o", algorithm),
+            continuous=evidence.continuous,
+            axes=evidence.axes("o"),
+        )
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gradoracle.finding import Outcome
-from gradoracle.rules import LOCAL_SIGMA, Allowance, exactly, judge, pooled
+from gradoracle.rules import LOCAL_SIGMA, Allowance, exactly, judge, pooled, typical
 
 SHAPE, PROBES = (40, 50), 16
 
@@ -170,3 +170,26 @@ def test_slopes_too_steep_to_square_are_wide_and_not_a_fault():
     found = judge("o", truth, truth, Allowance(huge, huge.expand(PROBES, *SHAPE)), continuous=True)
     assert found.outcome is Outcome.NOT_CHECKED
     assert found.message.startswith("budget too wide")
+
+
+def test_typical_is_what_the_probes_show_and_neither_a_wider_spread_nor_a_steeper_slope(truth, allowance):
+    deviation = allowance.sigma.div(truth.abs().clamp_min(1e-9)).median() / 2000**0.5
+    got = {
+        "right": right(truth, allowance),
+        "wide": truth + 1.3 * (right(truth, allowance) - truth),
+        "steep": right(truth, allowance) + 4 * deviation * truth,
+    }
+    found = {name: judge("o", each, truth, allowance, continuous=True) for name, each in got.items()}
+    assert {name: finding.outcome for name, finding in found.items()} == dict.fromkeys(got, Outcome.HOLDS)
+    assert {name: typical(finding) for name, finding in found.items()} == {"right": True, "wide": False, "steep": False}
+
+
+def test_a_pool_of_findings_picked_as_typical_raises_no_alarm(truth, allowance):
+    """Only cases with small errors of a kernel at the edge of its budget: together they look no worse than each."""
+    findings = [
+        judge("o", truth + 1.25 * (right(truth, allowance, seed) - truth), truth, allowance, continuous=True)
+        for seed in range(400)
+    ]
+    picked = [finding for finding in findings if typical(finding)]
+    assert 20 <= len(picked) < len(findings)
+    assert all(finding.outcome is not Outcome.VIOLATED for finding in pooled(picked))

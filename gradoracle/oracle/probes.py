@@ -68,10 +68,11 @@ def _constants(seed: int, place: int, probes: range) -> Tensor:
     return 2 * _uniform(seed, place, probes) - 1
 
 
-def rounding_errors(key: Tensor, bits: int, factors: Tensor, width: Tensor) -> Tensor:
+def rounding_errors(key: Tensor, bits: int, factors: Tensor, width: Tensor, onto: Tensor | None = None) -> Tensor:
     """[R, *shape] errors of rounding ``key`` times a factor to ``bits`` bits, where ``width`` is an error of 2^-bits.
 
-    Where ``key`` is 0 or not finite the error is that of a value of its own, the same for all such elements.
+    Where ``key`` is 0 or not finite the error is that of a value of its own, the same for all such elements. ``onto``:
+    what the errors are added to, [*shape] or [R, *shape].
     """
     if int(key.count_nonzero()) < key.numel() or not all_finite(key):
         key = torch.where((key == 0) | ~key.isfinite(), 1.0, key)
@@ -79,12 +80,17 @@ def rounding_errors(key: Tensor, bits: int, factors: Tensor, width: Tensor) -> T
     units = (width * 2.0**bits).expand_as(key).reshape(-1)
     keys, rows = key.reshape(-1), factors.view(-1, 1)
     errors = torch.empty((len(factors), keys.numel()), dtype=key.dtype)
+    if onto is not None:
+        runs = [len(factors)] if onto.dim() > key.dim() else []
+        onto = onto.expand([*runs, *key.shape]).reshape([*runs, -1])
     step = max(_IN_CACHE // len(factors), 1)
     for at in range(0, keys.numel(), step):  # in blocks that stay in the cache: twice as fast as all at once
         some = slice(at, at + step)
         scaled, block = keys[some] * rows, errors[:, some]
         torch.mul(scaled, splitter, out=block)
         block.sub_(block - scaled).sub_(scaled).div_(scaled).mul_(units[some])
+        if onto is not None:
+            block.add_(onto[..., some])
     return errors.view(len(factors), *key.shape)
 
 

@@ -19,7 +19,7 @@ from torch.fx import Node
 from gradoracle.contract import EXACT, LARGEST, UNIT_ROUNDOFF, Contract
 from gradoracle.oracle import effects
 from gradoracle.oracle.probes import Dice, mixed
-from gradoracle.oracle.quantity import Quantity
+from gradoracle.oracle.quantity import Quantity, all_finite
 from gradoracle.oracle.roundoff import FAR, Roundoff
 from gradoracle.oracle.stored import fast_exp, stored, stored_sum
 from gradoracle.oracle.trace import Graph, widened
@@ -117,10 +117,10 @@ def budgets(
         if start == 0:
             overflowing = roundoff.overflowing
         found = found or outputs
-        signed.append([_errors(q, len(run)) / magnify for q in outputs])
+        signed.append([_errors(q, len(run), magnify) for q in outputs])
     masks = _tainted(graph, args, overflowing) if overflowing else [None] * len(found)
     dtypes = output_dtypes or [contract.output] * len(found)
-    errors = [torch.cat(parts) for parts in zip(*signed, strict=True)]
+    errors = signed[0] if len(signed) == 1 else [torch.cat(parts) for parts in zip(*signed, strict=True)]
     largest = [LARGEST[dtype] if contract.rounds else math.inf for dtype in dtypes]
     return [_budget(q, e, m, worst, most) for q, e, m, most in zip(found, errors, masks, largest, strict=True)]
 
@@ -160,25 +160,31 @@ def _input(
     )
 
 
-def _errors(q: Quantity, count: int) -> Tensor:
-    """[count, *shape] signed errors; 0 where the value is not finite."""
+def _errors(q: Quantity, count: int, magnify: float) -> Tensor:
+    """[count, *shape] signed errors, of units that are ``magnify`` times smaller; 0 where the value is not finite."""
     if q.probes is None or not q.is_float:
         return torch.zeros((count, *q.value.shape), dtype=torch.float64)
-    return torch.where(q.value.isfinite(), torch.nan_to_num(q.probes - q.value, nan=0.0), 0.0)
+    errors = q.probes - q.value
+    if not all_finite(errors):
+        errors = torch.where(q.value.isfinite(), torch.nan_to_num(errors, nan=0.0), 0.0)
+    return errors if magnify == 1 else errors / magnify
 
 
 def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool, largest: float) -> Budget:
     value = q.value.to(torch.float64)
     zero = torch.zeros_like(value)
     finite = value.isfinite()
+    whole = bool(finite.all())
 
     def proper(error: Tensor | None) -> Tensor:
         if error is None:
             return zero
+        if whole and all_finite(error):
+            return error.expand_as(value)
         return torch.where(finite, torch.nan_to_num(error.expand_as(value), nan=0.0, posinf=1e300), 0.0)
 
     independent, floor = proper(q.variance).sqrt(), proper(q.floor).sqrt()
-    seen = errors.square().mean(0).sqrt() if len(errors) else zero
+    seen = torch.linalg.vector_norm(errors, dim=0).div_(math.sqrt(len(errors))) if len(errors) else zero
     sigma = torch.maximum(torch.maximum(independent, proper(seen)), floor)
     bound = torch.maximum(proper(q.worst), errors.abs().amax(0) if len(errors) else zero) if worst else None
     beyond = finite & (value.abs() <= largest) & (value.abs() + FAR * sigma > largest)

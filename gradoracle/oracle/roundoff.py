@@ -123,14 +123,15 @@ class Roundoff:
             worst = plus(worst, half_width if bound is None else bound, None if low is None else low.bound, moved)
         if self.dice is not None:
             width = torch.copysign(half_width * ((1.0 if single else EVEN_SPREAD) * self.magnify), key)
-            noise = rounding_errors(key, min(bits, _KEY_BITS), self.dice.factors(place), width)
+            factors, carried = self.dice.factors(place), q.value if probes is None else probes
+            plain = low is None and shift is None
+            noise = rounding_errors(key, min(bits, _KEY_BITS), factors, width, carried if plain else None)
             if shift is not None:
                 noise = noise.add_(shift * self.magnify)
             if low is not None:
-                carried = (q.value if probes is None else probes).expand_as(noise)
-                lost = low.errors(carried, self.dice.factors(place), self.dice.constant(mixed(place, _FLUSH)))
+                lost = low.errors(carried.expand_as(noise), factors, self.dice.constant(mixed(place, _FLUSH)))
                 noise = torch.where(low.where, lost, noise)
-            probes = noise.add_(q.value if probes is None else probes)
+            probes = noise if plain else noise.add_(carried)
         return q.with_(variance=variance, floor=floor, worst=worst, probes=probes, held=None)
 
     def noise(self, key: Tensor, width: Tensor, place: int, bits: int = _KEY_BITS) -> Tensor:

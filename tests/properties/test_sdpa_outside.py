@@ -79,6 +79,16 @@ def test_what_holds_under_the_first_algorithm_of_several_is_not_pooled() -> None
     assert own.findings[0].pool is not None and outside.findings[0].pool is None
 
 
+def test_the_second_algorithm_is_read_only_where_the_first_explains_too_little() -> None:
+    """A typical error is pooled under the first budget; one that is not brings the second in, for its pool too."""
+    computed = {}
+    for origin in ("exact", "stored"):
+        found, evidence = judged(VJP, origin, outside=True)
+        computed[origin] = "budgets vjp flash" in evidence._kept
+        assert all(finding.pool is not None for finding in found.findings)
+    assert computed == {"exact": False, "stored": True}
+
+
 def test_an_algorithm_without_a_program_of_its_own_adds_no_budget() -> None:
     from gradoracle.derivative import Derivative
 
