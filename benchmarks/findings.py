@@ -53,11 +53,14 @@ def log_sum_exp() -> None:
         print(f"kept log-sum-exp, {str(dtype)[6:]}: off by {float(off.min()):.1e} to {float(off.max()):.1e}")
 
 
-def against_certified(dtype: str, recipe: str, algorithm: str) -> str:
-    """Each gradient against certified truth: worst element in sigma of an algorithm's budget, and errors as a whole."""
+def evidence_of(dtype: str, recipe: str) -> Evidence:
+    """What PyTorch's default does on one case, q drawn by the recipe, beside certified truth."""
     case = Case("sdpa", DIMS, dtype, draws={"q": Draw(recipe)})
-    sample = build(case, FAMILY.signature)
-    evidence = Evidence(case, sample, Subject(FAMILY, FUSED), Oracle(FAMILY, "certified"))
+    return Evidence(case, build(case, FAMILY.signature), Subject(FAMILY, FUSED), Oracle(FAMILY, "certified"))
+
+
+def against_certified(evidence: Evidence, algorithm: str) -> str:
+    """Each gradient against certified truth: worst element in sigma of an algorithm's budget, and errors as a whole."""
     truths, got = evidence.truths(Derivative.VJP), evidence.vjp()
     budgets = evidence.budgets(Derivative.VJP, algorithm)
     found = []
@@ -68,15 +71,13 @@ def against_certified(dtype: str, recipe: str, algorithm: str) -> str:
     return "  ".join(found)
 
 
-def from_a_rounded_output(dtype: str, recipe: str) -> str:
+def from_a_rounded_output(evidence: Evidence) -> str:
     """All of the backward in float64, but z = rowsum(dO * O) from an O that is rounded to the dtype."""
-    case = Case("sdpa", DIMS, dtype, draws={"q": Draw(recipe)})
-    sample = build(case, FAMILY.signature)
-    evidence = Evidence(case, sample, Subject(FAMILY, FUSED), Oracle(FAMILY, "certified"))
+    sample = evidence.sample
     q, k, v = (t.double() for t in sample.inputs.values())
     (g,) = (t.double() for t in sample.cotangents.values())
     p = torch.softmax(q @ k.mT * DIMS["D"] ** -0.5, -1)  # [B H T M]
-    o = (p @ v).to(getattr(torch, dtype)).double()
+    o = (p @ v).to(getattr(torch, evidence.case.dtype)).double()
     dq = (p * (g @ v.mT - (g * o).sum(-1, keepdim=True))) @ k * DIMS["D"] ** -0.5
     truth, budget = evidence.truths(Derivative.VJP)["dq"], evidence.budgets(Derivative.VJP, "definition")["dq"]
     return f"dq {float((truth.error(dq).abs() / budget.sigma).max()):4.3g}"
@@ -93,10 +94,11 @@ def main() -> None:
     )
     for dtype in ("bfloat16", "float16"):
         for recipe in ("normal:1e-3", "normal:1", "normal:8"):
+            evidence = evidence_of(dtype, recipe)
             for algorithm in ("definition", "flash"):
-                said = against_certified(dtype, recipe, algorithm)
+                said = against_certified(evidence, algorithm)
                 print(f"{dtype:8}  q ~ {recipe:11}  {algorithm:10}  {said}")
-            print(f"{dtype:8}  q ~ {recipe:11}  float64, z from a rounded O  {from_a_rounded_output(dtype, recipe)}")
+            print(f"{dtype:8}  q ~ {recipe:11}  float64, z from a rounded O  {from_a_rounded_output(evidence)}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ an option the definition's, a tensor ``normal`` (integers: ``index``) and ``cont
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, unquote
@@ -27,6 +27,7 @@ from gradoracle.signature import Signature, TensorSpec, cotangent_name, tangent_
 
 VERSION = "case:1"
 _RESERVED = ("family", "blocks", "seed")
+_FORMS = {"dim": "{}=SIZE", "option": "--{}=VALUE", "tensor": "{}~RECIPE/LAYOUT"}
 _V = TypeVar("_V")
 
 
@@ -250,7 +251,7 @@ def parse(line: str) -> tuple[str, str, Case]:
     if len(words) < 4:
         raise ValueError(f"case line {line!r} ends too soon; wanted {VERSION} TARGET DEVICE DTYPE DIM=SIZE ... seed=N")
     target, device, dtype = unquote(words[1]), words[2], words[3]
-    if device.partition(":")[0] not in ("cpu", "cuda"):
+    if device not in ("cpu", "cuda"):
         raise ValueError(f"case line names device {device!r}; wanted cpu or cuda as its third word")
     dims: dict[str, int] = {}
     options: dict[str, Any] = {}
@@ -260,7 +261,10 @@ def parse(line: str) -> tuple[str, str, Case]:
         _read(word, dims, options, draws, named)
     if "seed" not in named:
         raise ValueError(f"case line {line!r} lacks its seed; wanted seed=N as its last word")
-    seed = _whole(named["seed"], "seed")
+    for name in ("family", "blocks"):
+        if named.get(name) == "":
+            raise ValueError(f"case line gives {name} as ''; wanted {name}=NAME, or no {name} at all")
+    seed = _whole(named["seed"], "seed", 0)
     try:
         family = unquote(named.get("family", "")) or _family_of(target)
         return target, device, Case(family, dims, dtype, options, draws, unquote(named.get("blocks", "")), seed)
@@ -282,7 +286,7 @@ def _read(
         into, value = draws, _draw(name, text)
     else:
         name, mark, text = word.partition("=")
-        into, value = (named, text) if name in _RESERVED else (dims, _whole(text, f"dim {name}") if mark else 0)
+        into, value = (named, text) if name in _RESERVED else (dims, _size(name, text) if mark else 0)
     if not mark or not name.isidentifier():
         raise ValueError(f"case line holds {word!r}; wanted DIM=SIZE, --OPTION=VALUE, TENSOR~RECIPE/LAYOUT or seed=N")
     if name in into:
@@ -298,9 +302,14 @@ def _draw(name: str, text: str) -> Draw:
         raise ValueError(f"case line, tensor {name}: {error}") from None
 
 
-def _whole(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"case line gives {what} as {text!r}; wanted a whole number")
+def _size(name: str, text: str) -> int:
+    hint = f"; an option is written --{name}={text}, a tensor {name}~RECIPE" if text[:1].isalpha() else ""
+    return _whole(text, f"dim {name}", 1, hint)
+
+
+def _whole(text: str, what: str, least: int, hint: str = "") -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 1 << 63):
+        raise ValueError(f"case line gives {what} as {text!r}; wanted a whole number from {least} to 2^63 - 1{hint}")
     return int(text)
 
 
@@ -348,16 +357,21 @@ def require_fit(case: Case, signature: Signature) -> None:
     tensors = [spec.name for spec in signature.inputs]
     tensors += [tangent_name(spec.name) for spec in signature.primals]
     tensors += [cotangent_name(spec.name) for spec in signature.outputs if spec.kind == "float"]
-    groups = (
-        ("dim", case.dims, signature.dims),
-        ("option", case.options, [spec.name for spec in signature.options]),
-        ("tensor", case.draws, tensors),
-    )
-    for what, given, known in groups:
-        unknown = [name for name in given if name not in known]
+    options = {spec.name: spec for spec in signature.options}
+    known: dict[str, Collection[str]] = {"dim": signature.dims, "option": options, "tensor": tensors}
+    for what, given in zip(known, (case.dims, case.options, case.draws), strict=True):
+        unknown = [name for name in given if name not in known[what]]
         if unknown:
-            wanted = f"wanted some of {', '.join(known)}" if known else "it has none"
+            wanted = f"wanted some of {', '.join(known[what])}" if known[what] else "it has none"
+            own = [_FORMS[kind].format(unknown[0]) for kind in known if unknown[0] in known[kind]]
+            wanted += f"; {unknown[0]} is written {own[0]}" if own else ""
             raise ValueError(f"the case names {what} {', '.join(unknown)}, which {case.family} has not; {wanted}")
+    for name, value in case.options.items():
+        if form := options[name].wanted(value):
+            raise ValueError(f"the case gives option {name} the value {json.dumps(value)}; {case.family} wants {form}")
+    whole = {spec.name for spec in signature.inputs if spec.kind == "int"}
+    for name, draw in case.draws.items():
+        recipes.require_kind(draw.recipe, name, integers=name in whole)
     missing = [dim for dim in signature.dims if dim not in case.dims]
     if missing:
         wanted = ", ".join(signature.dims)

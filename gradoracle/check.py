@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradoracle import device, environment
+from gradoracle import capacity, device, environment
 from gradoracle.case import Case, parse
-from gradoracle.command import command
+from gradoracle.command import command, repeated
 from gradoracle.contract import contract
 from gradoracle.counterexamples import Counterexamples
 from gradoracle.crashes import Crashes
 from gradoracle.errors import UsageError
-from gradoracle.examine import CALL_SECONDS, CaseResult, Job, Setup, no_such_law, require_case, subjects
+from gradoracle.examine import CALL_SECONDS, CaseResult, Job, Setup, no_such_law, require_case, sizes_wanted, subjects
 from gradoracle.family import DTYPES, Family
 from gradoracle.kernel import Kernel
 from gradoracle.request import Progress, Request, Silent
@@ -44,7 +44,7 @@ class Run:
             request.oracle,
             dict(request.contracts),
             dict(request.arguments),
-            CALL_SECONDS,
+            CALL_SECONDS if request.call_seconds is None else request.call_seconds,
             request.inputs,
         )
         device.prepare(self.device)
@@ -63,7 +63,7 @@ class Run:
         self.refusals: dict[str, dict[str, int]] = {}
         self.planned = self.done = 0
         self.interrupted = ""
-        self.undefined: set[str] = set()
+        self.undefined: list[str] = []  # what is wrong with the definition, one sentence of each case
         self.workers = self._workers()
         self.crashes = Crashes(self.workers)
 
@@ -129,6 +129,8 @@ class Run:
             if verdict.counterexample is not None:
                 place, line = self.place(verdict.kernel), verdict.counterexample.case
                 shown = command(self.request, place, self.device, line, verdict.law)
+                if verdict.counterexample.pooled:
+                    shown = repeated(self.request, place, self.device, verdict.law)
                 verdict.counterexample = replace(verdict.counterexample, command=shown)
         return verdicts
 
@@ -154,7 +156,9 @@ class Run:
         if count is None:
             count = min(16, os.cpu_count() or 1)
         try:
-            return Workers("gradoracle.examine:entry", self.setup, count=count, env=device.variables(self.device))
+            free = capacity.memory(free=True) if self.device == "cpu" else None  # CUDA maps far more than it holds
+            own = device.variables(self.device)
+            return Workers("gradoracle.examine:entry", self.setup, count=count, env=own, memory=free)
         except StartupError as error:
             raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
 
@@ -167,7 +171,7 @@ class Run:
     def _take(self, result: CaseResult) -> None:
         self.tally.add(result)
         self.done += 1
-        self.undefined |= {r.reason for r in result.results if r.reason.startswith("the definition of")}
+        self.undefined += sorted({r.reason for r in result.results if r.reason.startswith("the definition of")})[:1]
         refused = [r.reason for r in result.results if r.status is Status.REFUSED]
         if refused:
             self._tabulate(refused[0], result.case)
@@ -190,28 +194,39 @@ class Run:
 
     def _unmet(self, report: Report) -> list[str]:
         """What should have been checked and was not."""
-        unmet = [*sorted(self.undefined)[:1], *self.tally.undecided()]
+        undecided = self.tally.undecided()
+        unmet = [*self._unjudged(undecided), *undecided]
         held = {v.law for v in report.verdicts if v.status in (Status.HOLDS, Status.VIOLATED)}
         for glob in self.request.require:
             if not fnmatch.filter(held, glob):
                 unmet.append(f"--require {glob}: no law that matches was checked")
         return unmet
 
+    def _unjudged(self, undecided: Sequence[str]) -> list[str]:
+        """On how many cases the definition raises or cannot be read, and how; nothing where ``undecided`` says it."""
+        if not self.undefined or any(reason in sentence for reason in self.undefined for sentence in undecided):
+            return []
+        count = len(self.undefined)
+        hint = f"; {sizes_wanted(self.family)}" if " raises " in self.undefined[0] else ""
+        return [f"{count} of {self.done} cases could not be judged by every law: {self.undefined[0]}{hint}"]
+
 
 def check(request: Request, progress: Progress | None = None) -> Report:
     """Check a target: cases x laws -> verdicts.
 
     Raises:
-        UsageError: the request does not fit (unknown target, dtype, contract, law, no GPU).
+        UsageError: the request does not fit (unknown target, dtype, contract, law, no GPU, sizes beyond the memory).
         InternalFault: gradoracle itself failed on a case; the message names the case.
     """
     run = Run(request, progress or Silent())
     try:
         jobs = list(_sharded(_jobs(run), request.shard))
-        if jobs and not request.inputs:
-            require_case(jobs[0].case, run.family, run.kernels[jobs[0].kernel])
+        if jobs:
+            require_case(jobs[0].case, run.family, run.kernels[jobs[0].kernel], request.inputs)
+        for job in jobs:
+            capacity.require(job.case, run.family)
         run.over(jobs)
-        report = run.report()
+        report = _known(run)
         if run.crashes.faults:
             raise InternalFault(run.crashes.faults, report)
         return report
@@ -223,7 +238,7 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
     """Judge one case line by all its laws (or those of ``property``), as ``gradoracle replay`` does.
 
     Raises:
-        UsageError: the line is malformed, or its target cannot be resolved.
+        UsageError: the line is malformed, its target cannot be resolved, or it needs more memory than there is.
     """
     try:
         target, device, case = parse(line)
@@ -238,12 +253,21 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
         for name, kernel in run.kernels.items():
             require_case(case, run.family, kernel)
             run.over([Job(name, case, run.laws_on(kernel, case), presets=True)])
-        report = run.report()
+        report = _known(run)
         if run.crashes.faults:
             raise InternalFault(run.crashes.faults, report)
         return report
     finally:
         run.close()
+
+
+def _known(run: Run) -> Report:
+    """A run's report; interrupted while it is made, it is made of what is known, without judging further cases."""
+    try:
+        return run.report()
+    except KeyboardInterrupt:
+        run.interrupted = run.interrupted or "interrupted while the report was made"
+        return run.report()
 
 
 class InternalFault(Exception):

@@ -121,6 +121,9 @@ def check(
     seconds: Annotated[
         float | None, typer.Option(metavar="S", help="Stop after a whole case once this much time has passed.")
     ] = None,
+    call_seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="A kernel call that takes longer hangs. Default: 60.")
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the stream of cases.")] = 0,
     property: Annotated[str, typer.Option(metavar="GLOB", help="Only laws that match.")] = "*",
     require: Annotated[
@@ -150,6 +153,7 @@ def check(
         "oracle": options.one_of("--oracle", oracle, options.ORACLES),
         "examples": None if examples is None else options.at_least("--examples", examples, 1),
         "seconds": options.seconds(seconds),
+        "call_seconds": options.seconds(call_seconds, "--call-seconds"),
         "seed": options.at_least("--seed", seed, 0),
         "property": property,
         "require": tuple(require or ()),
@@ -179,6 +183,9 @@ def replay(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="As the check had it. Repeatable.")
     ] = None,
     oracle: Annotated[str, typer.Option(metavar="auto|float64|certified|mpmath")] = "auto",
+    call_seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="A kernel call that takes longer hangs. Default: 60.")
+    ] = None,
 ) -> None:
     """Judge one case again, by every law that applies to it."""
     fields: dict[str, Any] = {"oracle": options.one_of("--oracle", oracle, options.ORACLES)}
@@ -192,6 +199,10 @@ def replay(
         fields["arguments"] = options.arguments(arg)
     if script and arg:
         raise UsageError("--arg cannot go with --script: a script calls the kernel with the options of the case alone")
+    if script and call_seconds is not None:
+        raise UsageError("--call-seconds cannot go with --script: a script calls the kernel without a time limit")
+    if call_seconds is not None:
+        fields["call_seconds"] = options.seconds(call_seconds, "--call-seconds")
     if script:
         from gradoracle.reproduction import reproduce
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gradoracle.case import Case
 from gradoracle.crashes import TIME_LIMIT
 from gradoracle.examine import Job, LawResult
+from gradoracle.finding import Outcome
 from gradoracle.strategies import shrink
 from gradoracle.tally import Key
 from gradoracle.verdict import Counterexample, Status, without_numbers
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from gradoracle.check import Run
 
 SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
+INTERRUPTED, NOT_SHRUNK = "shrinking was interrupted", "not shrunk: the run was interrupted"
 Failing = tuple[Key, Status, Case, LawResult]
 
 
@@ -28,18 +31,32 @@ class Counterexamples:
         self._crashes: dict[tuple[str, str, str], tuple[Case, str]] = {}  # (kernel, dtype, how) -> smallest, note
 
     def all(self) -> dict[Key, Counterexample]:
-        """Each failing verdict's case; a violation is judged once more under the other presets."""
-        deadline = time.monotonic() + SHRINK_SECONDS_IN_ALL
-        found = {}
-        for key, status, case, result in sorted(self._run.tally.failing(), key=self._specific):
-            seconds = min(SHRINK_SECONDS, deadline - time.monotonic())
-            if self._run.interrupted or self._run.request.inputs:
-                found[key] = Counterexample(self._run.line(key[1], case), result.findings, message=_message(result))
-            elif status is Status.CRASHED:
-                found[key] = self._crash(key, case, result, seconds)
-            else:
-                found[key] = self._violation(key, case, result, seconds)
-        return found
+        """Each failing verdict's case; a violation is judged once more under the other presets.
+
+        After an interrupt no further case is judged, and what is known by then is given.
+        """
+        run, failing = self._run, sorted(self._run.tally.failing(), key=self._specific)
+        found = {key: self._as_found(key, case, result) for key, _, case, result in failing}
+        if run.request.inputs:
+            return found
+        left = [key for key, *_ in failing]
+        try:
+            deadline = time.monotonic() + SHRINK_SECONDS_IN_ALL
+            for key, status, case, result in failing:
+                if run.interrupted:
+                    break
+                smaller = self._crash if status is Status.CRASHED else self._violation
+                found[key] = smaller(key, case, result, min(SHRINK_SECONDS, deadline - time.monotonic()))
+                left.remove(key)
+        except KeyboardInterrupt:
+            self._interrupt()
+        return found | {key: replace(found[key], shrink_note=NOT_SHRUNK) for key in left}
+
+    def _as_found(self, key: Key, case: Case, result: LawResult) -> Counterexample:
+        return Counterexample(self._run.line(key[1], case), result.findings, message=_message(result))
+
+    def _interrupt(self) -> None:
+        self._run.interrupted = self._run.interrupted or "interrupted while shrinking"
 
     def _specific(self, failing: Failing) -> tuple[bool, int, str]:
         (law, _, _), status, _, result = failing
@@ -57,10 +74,24 @@ class Counterexamples:
             return known[candidate].status is Status.VIOLATED
 
         smallest, note = self._shrunk(key, case, violates, seconds)
-        explained = known[smallest] if self._run.interrupted else self._judge(kernel, smallest, law, presets=True)
-        first = self._run.line(kernel, case) if smallest != case else ""
-        findings = explained.findings or known[smallest].findings
-        return Counterexample(self._run.line(kernel, smallest), findings, first, note, _message(explained))
+        explained = known[smallest]
+        if not self._run.interrupted:
+            try:
+                explained = self._judge(kernel, smallest, law, presets=True)
+            except KeyboardInterrupt:
+                self._interrupt()
+        findings = (explained if explained.status is Status.VIOLATED else known[smallest]).findings
+        shown = Counterexample(
+            self._run.line(kernel, smallest), findings, shrink_note=note, message=_message(explained)
+        )
+        return self._shrunk_from(shown, key, case, result)
+
+    def _shrunk_from(self, shown: Counterexample, key: Key, case: Case, result: LawResult) -> Counterexample:
+        """A counterexample with its first case and what was wrong on it, where that is another case."""
+        if shown.case == (first := self._run.line(key[1], case)):
+            return shown
+        wrong = tuple(finding for finding in result.findings if finding.outcome is Outcome.VIOLATED)
+        return replace(shown, shrunk_from=first, first_findings=wrong)
 
     def _crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
         """One call that crashes breaks every law that needs it: its case is made smaller once for all of them."""
@@ -70,8 +101,9 @@ class Counterexamples:
         if known is None or not self._applies(law, kernel, known[0]):
             self._crashes[fault] = known = self._smaller_crash(key, case, result, seconds)
         smallest, note = known
-        first = self._run.line(kernel, case) if smallest != case else ""
-        return Counterexample(self._run.line(kernel, smallest), result.findings, first, note, result.reason)
+        findings = result.findings if smallest == case else ()  # those of another case would be shown beside this one
+        shown = Counterexample(self._run.line(kernel, smallest), findings, shrink_note=note, message=result.reason)
+        return self._shrunk_from(shown, key, case, result)
 
     def _smaller_crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> tuple[Case, str]:
         """The smallest case found on which a law's call crashes as it did, and a note; hangs are left as they are."""
@@ -87,9 +119,13 @@ class Counterexamples:
             tried = self._run.crashes.attempt(Job(kernel, candidate, (law,)), min(1.0, limit)).results
             return any(each.status is Status.CRASHED and without_numbers(each.reason) == wanted for each in tried)
 
-        for (other, dtype, _), (smallest, _) in list(self._crashes.items()):  # what another call crashes on
-            if (other, dtype) == key[1:] and seconds > 1 and crashes(smallest):
-                return smallest, ""
+        try:
+            for (other, dtype, _), (smallest, _) in list(self._crashes.items()):  # what another call crashes on
+                if (other, dtype) == key[1:] and seconds > 1 and crashes(smallest):
+                    return smallest, ""
+        except KeyboardInterrupt:
+            self._interrupt()
+            return case, INTERRUPTED
         return self._shrunk(key, case, crashes, seconds)
 
     def _shrunk(self, key: Key, case: Case, fails: Callable[[Case], bool], seconds: float) -> tuple[Case, str]:
@@ -105,14 +141,14 @@ class Counterexamples:
             return found
 
         run, dims = self._run, self._run.request.dims or None
-        run.progress.shrinking(law, run.line(kernel, case))
         try:
+            run.progress.shrinking(law, run.line(kernel, case))
             return shrink(
                 run.family, run.kernels[kernel], case, failing, seconds=seconds, dtypes=(case.dtype,), dims=dims
             )
         except KeyboardInterrupt:
-            run.interrupted = run.interrupted or "interrupted while shrinking"
-            return best[-1], "interrupted"
+            self._interrupt()
+            return best[-1], INTERRUPTED
 
     def _judge(self, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
         if not self._applies(law, kernel, case):
@@ -129,4 +165,6 @@ def _message(result: LawResult) -> str:
     """What is said of a failing case beside its findings: how it crashed, or what would explain it."""
     if result.status is Status.CRASHED:
         return result.reason
+    if result.status is Status.HOLDS:
+        return "held when it was judged once more: the kernel differs from run to run"
     return f"holds under {result.preset}" if result.preset else ""

@@ -88,7 +88,8 @@ class Crashes:
         if (own, crash.kind) not in seen:
             seen.add((own, crash.kind))
             self._ended[job.kernel, own, crash.kind] += 1
-        crashes = {**job.crashes, call: f"{call}: {crash.how}"}
+        remedy = "; if it is only slow, raise --call-seconds" if crash.kind == "time limit" else ""
+        crashes = {**job.crashes, call: f"{call}: {crash.how}{remedy}"}
         barred = dict(job.barred)
         if len(crashes) >= MOST_OF_A_CASE:
             barred["*"] = f"left after {len(crashes)} calls that crashed on the same case"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -54,18 +55,27 @@ class Sizes:
 
     def intersect(self, other: Sizes) -> Sizes:
         """What both domains allow; ValueError where nothing is left."""
+        nothing = f"no size is in both {{{self}}} and {{{other}}}"
         lists = [set(domain.choices) for domain in (self, other) if domain.choices]
         if lists:
             both = sorted(size for size in set.intersection(*lists) if size in self and size in other)
             if not both:
-                raise ValueError(f"no size is in both {{{self}}} and {{{other}}}")
+                raise ValueError(nothing)
             return Sizes(choices=tuple(both))
-        multiple = max(self.multiple, other.multiple)
-        if multiple % min(self.multiple, other.multiple):
-            multiple = self.multiple * other.multiple
+        multiple = math.lcm(self.multiple, other.multiple)
+        minimum, maximum = max(self.minimum, other.minimum), min(self.maximum, other.maximum)
+        if -(-minimum // multiple) * multiple > maximum:
+            raise ValueError(nothing)
         large = min(self.large or self.maximum, other.large or other.maximum)
-        maximum = min(self.maximum, other.maximum)
-        return Sizes(max(self.minimum, other.minimum), maximum, multiple, (), large if large > maximum else 0)
+        return Sizes(minimum, maximum, multiple, (), large if large > maximum else 0)
+
+
+def written(dim: str, domain: Sizes) -> str:
+    """A domain as ``parse_sizes`` reads it: ``T=1:4096``, ``T=16:4096:16`` or ``D=64,128``."""
+    if domain.choices:
+        return f"{dim}={','.join(map(str, domain.choices))}"
+    step = f":{domain.multiple}" if domain.multiple > 1 else ""
+    return f"{dim}={domain.minimum}:{max(domain.maximum, domain.large)}{step}"
 
 
 def sizes(minimum: int = 1, maximum: int = 128, *, multiple: int = 1, large: int = 0) -> Sizes:

@@ -121,13 +121,16 @@ def domain(
         raise ValueError(f"family {family.name} has no dim {', '.join(unknown)}; it has {', '.join(family.dims)}")
     chosen = {}
     for name, sizes in family.dims.items():
+        allowed = f"family {family.name} allows {sizes}"
         try:
             if name in kernel.dims:
+                allowed += f", {kernel.name} supports {kernel.dims[name]}"
                 sizes = sizes.intersect(kernel.dims[name])
             if dims and name in dims:
+                allowed = f"{dims[name]} was asked for; {allowed}"
                 sizes = _reaching(sizes, dims[name]).intersect(dims[name])
-        except ValueError as error:
-            raise ValueError(f"dim {name} of {kernel.name}: {error}") from None
+        except ValueError:
+            raise ValueError(f"dim {name} of {kernel.name}: {allowed}; no size is in all of these") from None
         chosen[name] = sizes
     supported = tuple(dtype for dtype in dtypes or family.dtypes if kernel.dtypes is None or dtype in kernel.dtypes)
     if not supported:

@@ -209,7 +209,7 @@ class Evidence:
             subject = Subject(self.subject.family, kernel, self.subject.guard)
             other = Evidence(self.case, self.sample, subject, self.oracle, self.blocks)
             findings = list(other.compare(derivative, self.tensors(derivative)))
-            if not any(f.outcome is Outcome.VIOLATED for f in findings if f.tensor in violated):
+            if all(f.outcome is Outcome.HOLDS for f in findings if f.tensor in violated):
                 return preset.name
         return ""
 

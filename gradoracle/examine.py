@@ -13,24 +13,29 @@ from typing import Any
 
 import torch
 
-from gradoracle.case import Case, build, require_fit
+from gradoracle import capacity
+from gradoracle.case import Case, require_fit
 from gradoracle.contract import contract
+from gradoracle.derivative import Derivative
 from gradoracle.device import prepare
 from gradoracle.errors import UsageError
 from gradoracle.evidence import Evidence
 from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
 from gradoracle.kernel import Kernel
+from gradoracle.memory import out_of_memory
+from gradoracle.oracle.definition import Raises, Undefined, require
 from gradoracle.oracle.trace import UnsupportedOperator
-from gradoracle.oracle.truth import Oracle, Undefined
+from gradoracle.oracle.truth import Oracle
 from gradoracle.process import Phase, Poisoned
 from gradoracle.property import Property
 from gradoracle.saved import sample_of
-from gradoracle.subject import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong, out_of_memory
+from gradoracle.subject import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong
 from gradoracle.target import resolve
 from gradoracle.verdict import Status
 
 _LARGEST_TRIED = 512  # sizes up to which a definition is tried before the run
+LACKING = "memory: the device has not enough of it"
 CALL_SECONDS = 60.0  # a kernel call that takes longer hangs; it is run once more, alone, before it is called so
 
 
@@ -105,12 +110,13 @@ def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Propert
     return target.family, kernels, {law.name: law for law in laws_of(target.family)}
 
 
-def require_case(case: Case, family: Family, kernel: Kernel) -> None:
+def require_case(case: Case, family: Family, kernel: Kernel, inputs: str | None = None) -> None:
     """See that a case, which a user may have written, fits the family and the kernel, and that the family is defined.
 
     Raises:
         UsageError: another family, a dim, option, tensor or block configuration that is missing or unknown; a
-            definition that raises or gives what its annotations do not say.
+            definition that raises, gives what its annotations do not say, or cannot be traced; sizes that need more
+            memory than there is.
     """
     if case.family != family.name:
         raise UsageError(f"the case is one of family {case.family!r}, but its target is judged by {family.name}")
@@ -119,10 +125,32 @@ def require_case(case: Case, family: Family, kernel: Kernel) -> None:
         raise UsageError(f"{kernel.name} has no block configuration {case.blocks!r}; it has {known}")
     try:
         require_fit(case, family.signature)
-        if all(size <= _LARGEST_TRIED for size in case.dims.values()):
-            Oracle(family).require_definition(build(case, family.signature, domains=family.domains))
+        capacity.require(case, family)
+        if _is_tried(case):
+            sample = sample_of(case, family, inputs, "cpu")
+            require(family, sample)
+            Oracle(family).graph(sample, Derivative.VJP if sample.tangents else Derivative.FORWARD)
+    except Raises as error:
+        raise UsageError(f"{error}; {sizes_wanted(family)}") from None
     except (ValueError, Undefined) as error:
         raise UsageError(str(error)) from None
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):  # a lack of memory is told case by case
+            raise
+
+
+def _is_tried(case: Case) -> bool:
+    """Whether a case is small enough for its definition to be tried before anything else."""
+    return all(size <= _LARGEST_TRIED for size in case.dims.values())
+
+
+def sizes_wanted(family: Family) -> str:
+    """How to say which sizes a definition is meant for."""
+    if not family.signature.dims:
+        return "wanted a definition that takes every case of its family"
+    dim = family.signature.dims[-1]
+    example = f"@gradoracle.family(dims={{{dim!r}: gradoracle.multiples(16)}})"
+    return f"where it takes some sizes only, declare them, as in {example}"
 
 
 def laws_of(family: Family) -> tuple[Property, ...]:
@@ -194,8 +222,20 @@ def entry(setup: Setup) -> Callable[[Job, Phase], CaseResult]:
 def examine(
     job: Job, subject: Subject, oracle: Oracle, laws: Sequence[Property], device: str, inputs: str | None = None
 ) -> CaseResult:
-    """Judge one case by each of the laws, sharing one Evidence; ``inputs`` is a file of saved tensors."""
-    sample = sample_of(job.case, oracle.family, inputs, device)
+    """Judge one case by each of the laws, sharing one Evidence; ``inputs`` is a file of saved tensors.
+
+    Where the definition raises there is nothing to hold a kernel to, and what the kernel does there is no refusal.
+    """
+    try:
+        sample = sample_of(job.case, oracle.family, inputs, device)
+        if _is_tried(job.case):
+            require(oracle.family, sample)
+    except (RuntimeError, MemoryError, Undefined) as error:
+        if not isinstance(error, Undefined) and not out_of_memory(error):
+            raise
+        why = str(error) if isinstance(error, Undefined) else LACKING
+        unknown = (LawResult(law.name, Status.NOT_CHECKED, reason=why) for law in laws)
+        return CaseResult(job.kernel, job.case, tuple(unknown))
     evidence = Evidence(job.case, sample, subject, oracle)
     results: list[LawResult] = []
     for law in laws:
@@ -226,11 +266,11 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
         raise
     except Crashed as crash:
         return LawResult(law.name, Status.CRASHED, tuple(findings), str(crash))
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
         torch.cuda.empty_cache()
-        return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), "memory: the device has not enough of it")
+        return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), LACKING)
     if not findings:
         raise EmptyCheck(f"the law {law.name} applies to the case {evidence.case} but checked nothing")
     outcomes = {f.outcome for f in findings}

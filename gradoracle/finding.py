@@ -54,7 +54,11 @@ class Finding:
         sensitivity: median budget / |truth|; None for exact facts.
         message: one sentence; for ``not checked`` the reason.
         worst: the worst element, where there is one.
-        pattern: where the wrong elements lie, in words ("only rows >= 64 of dim T"); empty where nothing stands out.
+        pattern: where the wrong elements lie and how they are wrong, in words ("only T >= 64 (of 65); NaN"); "" where
+            nothing stands out.
+        place: the part of ``pattern`` that says where they lie.
+        among: of a law among several tensors, their names; empty for one tensor alone.
+        lost: whether values are lost, NaN or infinite where the truth is finite, and not merely wrong.
         elements: how many elements were compared; undecided ones are not in it but in ``undecided``.
         pool: for rules that pool over cases; dropped from reports.
     """
@@ -70,6 +74,9 @@ class Finding:
     pattern: str = ""
     elements: int = 0
     undecided: int = 0
+    place: str = ""
+    among: tuple[str, ...] = ()
+    lost: bool = False
     pool: Pool | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:

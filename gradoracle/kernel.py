@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,12 +133,20 @@ def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[st
     names = ", ".join(spec.name for spec in wanted)
     if (len(positional) < len(wanted) and not variadic) or len(required) > len(wanted) or needed:
         raise TypeError(
-            f"{label} does not fit family {family.name}: it takes ({', '.join(parameters)}), wanted the inputs "
-            f"({names}) positionally and nothing else without a default; write an adapter (examples/torch_sdpa.py)"
+            f"{label} does not fit family {family.name}: it takes {_written(parameters.values())}, wanted the inputs "
+            f"({names}) positionally and nothing else without a default; check an adapter, a function of ({names}) "
+            f"that calls {label}"
         )
     named = set(parameters)
     dropped = {spec.name: () for spec in specs if spec.name not in named and not takes_any}
     return dropped, ()
+
+
+def _written(parameters: Iterable[inspect.Parameter]) -> str:
+    """Parameters as in a def: with its / and *, a default as ``...``, no annotation."""
+    empty = inspect.Parameter.empty
+    plain = [p.replace(annotation=empty, default=empty if p.default is empty else ...) for p in parameters]
+    return str(inspect.Signature(plain)).replace("=Ellipsis", "=...")
 
 
 def _builtin_options(

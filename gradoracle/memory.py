@@ -203,3 +203,10 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(stride)
         stride *= max(size, 1)
     return tuple(reversed(strides))
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a device or the machine had no memory left, in whichever of the ways that there are of saying so."""
+    text = str(error)
+    named = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return named or "out of memory" in text or "can't allocate memory" in text

@@ -117,10 +117,10 @@ def at_least(option: str, given: int, smallest: int) -> int:
     return given
 
 
-def seconds(given: float | None) -> float | None:
+def seconds(given: float | None, option: str = "--seconds") -> float | None:
     """A time that must be positive and finite."""
     if given is not None and not 0 < given < float("inf"):
-        raise UsageError(f"--seconds must be a positive number, got {given:g}")
+        raise UsageError(f"{option} must be a positive number, got {given:g}")
     return given
 
 

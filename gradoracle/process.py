@@ -46,7 +46,7 @@ class Poisoned(Exception):
 class Process:
     """One child process as its parent sees it: its socket, its output file, its job and the phase it announced."""
 
-    def __init__(self, entry: str, setup: Any, env: Mapping[str, str], startup_limit: float):
+    def __init__(self, entry: str, setup: Any, env: Mapping[str, str], startup_limit: float, memory: int | None = None):
         message = pickle.dumps((entry, setup), pickle.HIGHEST_PROTOCOL)
         self.connection, theirs = Pipe(duplex=True)
         lifeline, self._lifeline = os.pipe()  # closed when this process dies, however it dies
@@ -58,7 +58,7 @@ class Process:
         path = [entry for entry in sys.path if isinstance(entry, str)]
         program = (
             f"import sys; sys.path[:] = {path!r}; "
-            f"from gradoracle.process import serve; serve({theirs.fileno()}, {lifeline})"
+            f"from gradoracle.process import serve; serve({theirs.fileno()}, {lifeline}, {memory})"
         )
         try:
             self.process = subprocess.Popen(
@@ -182,15 +182,19 @@ def _exit_code(error: BaseException) -> int:
     return 0 if code is None else code if isinstance(code, int) else 1
 
 
-def serve(channel: int, lifeline: int) -> None:
+def serve(channel: int, lifeline: int, memory: int | None = None) -> None:
     """The whole life of a child: answer jobs from the socket ``channel`` until it closes.
 
     Args:
         channel: file descriptor of the child's end of the socket pair.
         lifeline: read end of a pipe whose write end only the parent holds.
+        memory: bytes beyond which an allocation fails; None: no limit.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory is not None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (memory if hard < 0 else min(memory, hard), hard))
     faulthandler.enable()
     for descriptor in (channel, lifeline):
         os.set_inheritable(descriptor, False)

@@ -7,7 +7,7 @@ integer arithmetic, so that the tensor has the same bits on every machine and ho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -228,6 +228,20 @@ def split(text: str) -> tuple[str, float | None]:
     return name, parameter
 
 
+def require_kind(text: str, name: str, *, integers: bool) -> None:
+    """See that a recipe draws what a tensor holds: floats, or with ``integers`` whole numbers.
+
+    Raises:
+        ValueError: it does not; the message names the tensor and the recipes that do.
+    """
+    fitting: Collection[str] = INDEX_RECIPES if integers else RECIPES
+    if split(text)[0] not in fitting:
+        holds, drawn = ("integers", "floats") if integers else ("floats", "integers")
+        raise ValueError(
+            f"tensor {name} holds {holds}, recipe {text!r} draws {drawn}; wanted one of {', '.join(fitting)}"
+        )
+
+
 def canonical(text: str) -> str:
     """The shortest text of a recipe: ``normal:1.0`` becomes ``normal``, ``normal:3.0`` becomes ``normal:3``.
 
@@ -256,9 +270,8 @@ def values(text: str, shape: Sequence[int], dtype: str, *, seed: int, name: str)
     Raises:
         ValueError: the recipe or dtype is unknown, or the recipe is one of integers.
     """
+    require_kind(text, name, integers=False)
     recipe_name, parameter = split(text)
-    if recipe_name in INDEX_RECIPES:
-        raise ValueError(f"recipe {text!r} draws integers; wanted one of {', '.join(RECIPES)} for tensor {name}")
     draft = Draft(tuple(shape), seed, name, 0.0 if parameter is None else parameter, dtype)
     drawn = RECIPES[recipe_name].draw(draft).reshape(-1)
     largest = float(np.max(np.abs(drawn))) if draft.count else 0.0
@@ -273,12 +286,10 @@ def indices(text: str, shape: Sequence[int], low: int, high: int, *, seed: int, 
     Raises:
         ValueError: the recipe is unknown or draws floats, or the domain is empty.
     """
-    recipe_name, _ = split(text)
-    if recipe_name not in INDEX_RECIPES:
-        raise ValueError(f"recipe {text!r} draws floats; wanted one of {', '.join(INDEX_RECIPES)} for tensor {name}")
+    require_kind(text, name, integers=True)
     if high < low:
         raise ValueError(f"integer tensor {name} may hold no value: its domain is {low}..{high}")
-    drawn = INDEX_RECIPES[recipe_name].draw(tuple(shape), seed, name, low, high)
+    drawn = INDEX_RECIPES[split(text)[0]].draw(tuple(shape), seed, name, low, high)
     return torch.from_numpy(np.ascontiguousarray(drawn, np.int64).reshape(tuple(shape)))
 
 

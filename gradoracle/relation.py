@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -65,20 +65,22 @@ def related(
     got = [part.got.detach().to("cpu", torch.float64) for part in parts]
     true = [part.true for part in parts]
     exact = [constant.detach().to("cpu", torch.float64) for constant in constants]
+    among = tuple(dict.fromkeys(part.name for part in parts))
     lost = [part for part, tensor in zip(parts, got, strict=True) if not tensor.isfinite().all()]
     if lost:
         names = ", ".join(part.name for part in lost)
         excused = any(part.allowance.overflow is not None or _too_large(part) for part in lost)
         if excused or not all(tensor.isfinite().all() for tensor in true):
             return not_checked(name, f"{names} is not finite")
-        return exactly(name, True, f"{names} holds non-finite values where the truth is finite")
+        found = exactly(name, True, f"{names} holds non-finite values where the truth is finite", lost=True)
+        return replace(found, among=among)
     if not all(tensor.isfinite().all() for tensor in true):
         return not_checked(name, "the truth is not finite")
     graph = trace(lambda *tensors: (expression(*tensors),), *true, *exact)
     carried = [part.carried(turn) for turn, part in enumerate(parts)]
     allowance = _allowance(graph, true, exact, carried, worst=not continuous)
     residual = expression(*got, *exact)
-    return judge(
+    found = judge(
         name,
         residual,
         torch.zeros_like(residual),
@@ -86,6 +88,7 @@ def related(
         continuous=continuous,
         scale=scale(*got, *exact),
     )
+    return replace(found, among=among)
 
 
 def _too_large(part: Part) -> bool:

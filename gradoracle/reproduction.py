@@ -11,6 +11,8 @@ from gradoracle.derivative import Derivative
 from gradoracle.errors import UsageError
 from gradoracle.evidence import Evidence
 from gradoracle.examine import Setup, require_case, subjects
+from gradoracle.oracle.definition import Undefined
+from gradoracle.oracle.trace import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
 from gradoracle.script import reproduction, require_room
 from gradoracle.subject import Subject, Unavailable
@@ -76,7 +78,7 @@ def reproduce(
         require_room(sample.inputs.values(), sample.cotangents.values(), sample.tangents.values())
         truths = {name: evidence.truths(each)[name].value for each, name in shown}
         sigmas = {name: evidence.allowance(each, name).sigma for each, name in shown}
-    except Unavailable as reason:
+    except (Unavailable, Undefined, UnsupportedOperator) as reason:
         raise UsageError(f"the truth of this case cannot be had: {reason}") from None
     except ValueError as error:
         raise UsageError(str(error)) from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gradoracle.dims import Sizes
+from gradoracle.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Request:
         oracle: auto, float64, certified or mpmath.
         examples: how many cases in all.
         seconds: stop after a whole case once so much time has passed.
+        call_seconds: a kernel call that takes longer is run once more alone, with twice the time, and then hangs; None:
+            ``examine.CALL_SECONDS``. UsageError where it is not a positive, finite number.
         seed: of the stream.
         property: only laws that match this glob.
         require: globs of laws that must have been checked.
@@ -45,11 +48,16 @@ class Request:
     oracle: str = "auto"
     examples: int | None = None
     seconds: float | None = None
+    call_seconds: float | None = None
     seed: int = 0
     property: str = "*"
     require: tuple[str, ...] = ()
     workers: int | None = None
     shard: tuple[int, int] = (1, 1)
+
+    def __post_init__(self) -> None:
+        if self.call_seconds is not None and not 0 < self.call_seconds < float("inf"):
+            raise UsageError(f"call_seconds must be a positive number, got {self.call_seconds!r}")
 
 
 class Progress(Protocol):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.finding import Finding, Outcome, Pool, Worst
-from gradoracle.pattern import describe
+from gradoracle.pattern import describe, place
 
 LOCAL_SIGMA = 8.0
 WIDEST_SENSITIVITY = 0.1
@@ -74,7 +74,7 @@ def judge(
         largest = torch.finfo(got.dtype).max
     got = got.detach().to("cpu", torch.float64)
     signed = got - truth if error is None else error
-    compared, exact = _exact(name, got, truth, allowance, largest)
+    compared, exact = _exact(name, got, truth, allowance, largest, axes)
     if exact is not None:
         return exact
     limit = _limit(allowance, continuous)
@@ -104,6 +104,7 @@ def judge(
             found,
             outcome=Outcome.VIOLATED,
             pattern=describe(wrong, got, truth, axes),
+            place=place(wrong, axes),
             message=f"{int(wrong.sum())} of {found.elements} elements are further out than rounding explains",
         )
     if continuous:
@@ -118,14 +119,33 @@ def judge(
     return found
 
 
-def exactly(name: str, wrong: Tensor | bool, message: str, *, elements: int = 1) -> Finding:
-    """A fact that needs no budget: violated where any of ``wrong`` is true."""
+def exactly(
+    name: str,
+    wrong: Tensor | bool,
+    message: str,
+    *,
+    elements: int = 1,
+    lost: bool = False,
+    axes: Sequence[str] = (),
+) -> Finding:
+    """A fact that needs no budget: violated where any of ``wrong`` is true.
+
+    Args:
+        name: the tensor's name in the law.
+        wrong: bool, the elements that break it.
+        message: what is wrong with them.
+        elements: how many were compared.
+        lost: whether they are wrong for being NaN or infinite where the truth is finite.
+        axes: names of the dims of ``wrong``.
+    """
     mask = wrong if isinstance(wrong, Tensor) else torch.tensor(wrong)
     if bool(mask.any()):
         index = tuple(int(i) for i in mask.nonzero()[0]) if mask.dim() else ()
         worst = Worst(index, math.nan, math.nan, math.inf)
-        pattern = describe(mask, None, None) if mask.dim() else ""
-        return Finding(name, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, worst, pattern, mask.numel())
+        where, out = place(mask, axes), math.inf
+        return Finding(
+            name, Outcome.VIOLATED, "exact", out, out, None, message, worst, where, mask.numel(), place=where, lost=lost
+        )
     return Finding(name, Outcome.HOLDS, "exact", elements=max(elements, mask.numel()))
 
 
@@ -170,7 +190,7 @@ def typical(finding: Finding) -> bool:
 
 
 def _exact(
-    name: str, got: Tensor, truth: Tensor, allowance: Allowance, largest: float
+    name: str, got: Tensor, truth: Tensor, allowance: Allowance, largest: float, axes: Sequence[str]
 ) -> tuple[Tensor, Finding | None]:
     """Which elements can be compared, and the exact facts that are broken: non-finite values, zeros that must be 0."""
     representable = truth.isfinite() & (truth.abs() <= largest)
@@ -181,15 +201,14 @@ def _exact(
         excused |= allowance.undecided
     lost = representable & ~got.isfinite() & ~excused
     if lost.any():
-        return lost, _violation(
-            name, lost, got, truth, "is not finite where the truth is, and no declared intermediate overflows"
-        )
+        what = "is not finite where the truth is, and no declared intermediate overflows"
+        return lost, _violation(name, lost, got, truth, what, axes, lost=True)
     infinite = truth.isinf() & (got != truth) & ~excused
     if infinite.any():
-        return infinite, _violation(name, infinite, got, truth, "differs from an infinite truth")
+        return infinite, _violation(name, infinite, got, truth, "differs from an infinite truth", axes)
     missing = truth.isnan() & ~got.isnan() & ~excused
     if missing.any():
-        return missing, _violation(name, missing, got, truth, "is a number where the truth is NaN")
+        return missing, _violation(name, missing, got, truth, "is a number where the truth is NaN", axes)
     compared = representable & got.isfinite()
     if allowance.undecided is not None:
         compared &= ~allowance.undecided
@@ -197,19 +216,21 @@ def _exact(
     if allowance.radius is not None:
         zero &= allowance.radius == 0
     if zero.any():
-        return zero, _violation(name, zero, got, truth, "must be exactly 0")
+        return zero, _violation(name, zero, got, truth, "must be exactly 0", axes)
     return compared, None
 
 
-def _violation(name: str, wrong: Tensor, got: Tensor, truth: Tensor, what: str) -> Finding:
+def _violation(
+    name: str, wrong: Tensor, got: Tensor, truth: Tensor, what: str, axes: Sequence[str], lost: bool = False
+) -> Finding:
     """A broken exact fact at the elements ``wrong``."""
     index = tuple(int(i) for i in wrong.nonzero()[0])
     worst = Worst(index, float(got[index]), float(truth[index]), math.inf)
     message = f"{int(wrong.sum())} of {wrong.numel()} elements: the kernel's value {what}"
-    pattern = describe(wrong, got, truth)
+    pattern, where, out = describe(wrong, got, truth, axes), place(wrong, axes), math.inf
     return Finding(
-        name, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, worst, pattern, wrong.numel()
-    )  # fmt: skip
+        name, Outcome.VIOLATED, "exact", out, out, None, message, worst, pattern, wrong.numel(), place=where, lost=lost
+    )
 
 
 def _limit(allowance: Allowance, continuous: bool) -> Tensor:
@@ -288,9 +309,8 @@ def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Findi
     if ratio <= 1:
         return Finding(name, Outcome.HOLDS, "bias", ratio)
     message = f"is {slope:+.2e} of the truth too large throughout; rounding explains {limit:.1e}"
-    return Finding(
-        name, Outcome.VIOLATED, "bias", ratio, message=message, pattern=f"all elements, ratio {1 + slope:.6g}"
-    )
+    shown = f"{1 + slope:.6g}" if abs(slope) > 1e-4 else f"1 {'+' if slope > 0 else '-'} {abs(slope):.2e}"
+    return Finding(name, Outcome.VIOLATED, "bias", ratio, message=message, pattern=f"all elements, ratio {shown}")
 
 
 def _deviation(bottom: float, nulls: Sequence[float]) -> float:

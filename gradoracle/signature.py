@@ -29,6 +29,9 @@ class TensorSpec:
         return tuple(_size(dim, sizes) for dim in self.dims)
 
 
+_KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string"}
+
+
 @dataclass(frozen=True)
 class OptionSpec:
     """A keyword option that is no tensor: its default, and the values that cases draw (the default first)."""
@@ -36,6 +39,16 @@ class OptionSpec:
     name: str
     default: Any
     values: tuple[Any, ...]
+
+    def wanted(self, value: Any) -> str:
+        """What is wanted in place of a value, "" where it is of a type that the default or a drawn value has.
+
+        Whole and other numbers count as one type. Where the only known value is None, any type will do.
+        """
+        kinds = [_KINDS[type(known)] for known in (self.default, *self.values) if type(known) in _KINDS]
+        if set(kinds) <= {"null"} or _KINDS.get(type(value)) in kinds:
+            return ""
+        return " or ".join(dict.fromkeys(kinds))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gradoracle.derivative import Derivative, as_tuple
 from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
 from gradoracle.kernel import Kernel
-from gradoracle.memory import Memory, Originals, poisoned
+from gradoracle.memory import Memory, Originals, out_of_memory, poisoned
 from gradoracle.oracle.truth import names
 from gradoracle.signature import cotangent_name, tangent_name
 
@@ -354,11 +354,6 @@ def _require_whole(sample: Sample) -> None:
     for key, (call, change) in sample.changes.items():
         if not change.undone:
             raise Unavailable(f"{call} wrote to {key}, which is too large for a copy to have been kept")
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether a device had no memory left, in whichever of the ways that PyTorch has of saying so."""
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 
 def _raise_if_lost(error: BaseException, call: str) -> None:

@@ -146,7 +146,8 @@ class Tally:
                 verdict.worst_error = max(f.error for f in broken)
                 case, _ = count.first[Status.HOLDS]
                 message = f"over {len(count.pools)} tensors of all {dtype} cases together, each within its own budget"
-                verdict.counterexample = Counterexample(self._line(kernel, case), tuple(broken), message=message)
+                line = self._line(kernel, case)
+                verdict.counterexample = Counterexample(line, tuple(broken), message=message, pooled=True)
         return verdict
 
 

@@ -140,7 +140,8 @@ def testcase(
         family: the definition that an outside callable claims to implement: a shipped name, or a Family of its module.
         dtypes: None: those of the family that the kernel supports.
         examples: cases a dtype.
-        **fields: further fields of ``gradoracle.request.Request``, such as ``device``, ``seed`` and ``dims``.
+        **fields: further fields of ``gradoracle.request.Request``, such as ``device``, ``seed``, ``dims``
+            and ``call_seconds``.
 
     Raises:
         UsageError: the kernel has no name in its module, or its family cannot be found.

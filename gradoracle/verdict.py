@@ -22,14 +22,28 @@ class Status(str, Enum):
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A case on which a law is violated (or the kernel crashed), its findings, and the smallest such case found."""
+    """The smallest case found on which a law is violated or the kernel crashes, and what it shows.
 
-    case: str  # one line, replays anywhere
+    Attributes:
+        case: one line that replays anywhere.
+        findings: what the law says of each tensor of the case.
+        shrunk_from: the first such case, where shrinking found a smaller one.
+        shrink_note: why the case may not be the smallest.
+        message: for a crash what the process did; for a violation what explains it.
+        command: what shows it again where the case alone does not.
+        pooled: whether all cases of a dtype show it together, each being within its own budget; ``case`` is the first.
+        first_findings: what the law found wrong on ``shrunk_from``, whose sizes show where wrong elements lie; empty
+            where nothing was shrunk.
+    """
+
+    case: str
     findings: tuple[Finding, ...]
-    shrunk_from: str = ""  # the first violating case, where shrinking found a smaller one
-    shrink_note: str = ""  # such as "stopped by the time box"
-    message: str = ""  # for a crash: what the process did
-    command: str = ""  # what shows it again where the case alone does not: tensors read from a file
+    shrunk_from: str = ""
+    shrink_note: str = ""
+    message: str = ""
+    command: str = ""
+    pooled: bool = False
+    first_findings: tuple[Finding, ...] = ()
 
 
 @dataclass

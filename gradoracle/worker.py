@@ -21,6 +21,7 @@ from gradoracle.process import NOTHING, Phase, Poisoned, Process, Work, attempt,
 
 __all__ = ["Crash", "Phase", "Poisoned", "Result", "StartupError", "Work", "Workers"]
 
+_LACKING = ("llocate memory", "ut of memory", "bad_alloc")  # what libraries print before they abort
 _TICK = 0.2  # seconds between looks at children that may have died without closing their socket
 
 
@@ -68,6 +69,7 @@ class Workers:
         count: how many processes; 0 runs jobs in this one, without any protection.
         env: variables that the children have before they import anything.
         startup_limit: seconds that ``entry(setup)`` may take.
+        memory: bytes beyond which an allocation of a child fails; None: no limit.
     """
 
     def __init__(
@@ -78,11 +80,12 @@ class Workers:
         count: int,
         env: Mapping[str, str] | None = None,
         startup_limit: float = 600.0,
+        memory: int | None = None,
     ):
         if count < 0:
             raise ValueError(f"count of worker processes must be at least 0, got {count}")
         self._entry, self._setup = entry, setup
-        self._env, self._startup_limit = dict(env or {}), startup_limit
+        self._env, self._startup_limit, self._memory = dict(env or {}), startup_limit, memory
         self._ready: deque[Result] = deque()
         self._again: deque[tuple[Any, float]] = deque()  # jobs whose process was dead before it read them
         self._running = False
@@ -177,7 +180,7 @@ class Workers:
 
     def _fill(self) -> None:
         while len(self._children) < self._count:
-            self._children.append(Process(self._entry, self._setup, self._env, self._startup_limit))
+            self._children.append(Process(self._entry, self._setup, self._env, self._startup_limit, self._memory))
 
     def _idle(self) -> Process | None:
         return next((child for child in self._children if child.started and child.job is NOTHING), None)
@@ -276,6 +279,8 @@ class Workers:
             kind, how = cause(child.process.poll())
         child.end(keep_output=True)
         output = child.output()
+        if kind == "signal" and any(mark in output for mark in _LACKING):
+            kind, how = "memory", f"{how} for lack of memory"
         if child.job is not NOTHING and not child.taken:
             self._again.append((child.job, child.factor))
             child.rest()

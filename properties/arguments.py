@@ -44,8 +44,9 @@ def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
     """A wrong dtype, rank, shape or device raises ValueError naming the argument, its value and what is wanted.
 
     Holds because: a kernel reads raw addresses, so what it does not check it reads wrongly. A shipped kernel raises
-    ValueError with the three parts. A kernel from outside may raise any refusal or TypeError; where it takes without an
-    error what the definition itself refuses, the law says which arguments these are and is not checked.
+    ValueError with the three parts. A kernel from outside may raise any refusal, TypeError or IndexError, as PyTorch
+    does for a dim that is not there; where it takes without an error what the definition itself refuses, the law says
+    which arguments these are and is not checked.
     Catches: a missing guardrail, a mismatch that is broadcast or cut off in silence, a silent reference path on
     another device, an error that says neither what was given nor what is wanted.
     Cannot catch: arguments that are refused but should be taken; declared_support_is_accepted does.
@@ -59,7 +60,7 @@ def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
         elif raised is None and _definition_refuses(evidence, inputs):
             taken.append(bad.what)
         else:
-            wrong = raised is not None and not isinstance(raised, (*REFUSALS, TypeError))
+            wrong = raised is not None and not isinstance(raised, (*REFUSALS, TypeError, IndexError))
             yield exactly(bad.what, wrong, f"raised {_shown(raised)}, wanted ValueError")
     if taken:
         raise Unavailable(f"it takes without an error what the definition refuses: {', '.join(taken)}")

@@ -135,4 +135,5 @@ def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
                 yield not_checked(name, "no element has a finite truth that is decided")
                 continue
             wrong = compared & ~got.detach().cpu().isfinite()
-            yield exactly(name, wrong, f"{int(wrong.sum())} elements are not finite where the truth is")
+            said = f"{int(wrong.sum())} elements are not finite where the truth is"
+            yield exactly(name, wrong, said, lost=True, axes=evidence.axes(name))

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from gradoracle.case import Case, Sample
 from gradoracle.contract import PRESETS
-from gradoracle.derivative import Derivative, as_tuple
+from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding, Outcome
 from gradoracle.kernel import Kernel
+from gradoracle.oracle.definition import differentiating, transformed
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.truth import arguments
 from gradoracle.property import law
@@ -202,9 +203,7 @@ def _third_derivative(
     def outputs(*floats: Tensor) -> tuple[Tensor, ...]:
         given = dict(zip(names, floats, strict=True))
         inputs = {name: given.get(name, sample.inputs[name].detach().cpu()) for name in order}
-        keyword = {name: t for name, t in inputs.items() if family.signature.input(name).keyword}
-        positional = [t for name, t in inputs.items() if name not in keyword]
-        return as_tuple(family.definition(*positional, **keyword, **sample.options))
+        return transformed(family, inputs, sample.options)
 
     def gradients(s: Tensor) -> tuple[Tensor, ...]:
         here = tuple(point[name] + s * steps[name] for name in names)
@@ -213,7 +212,8 @@ def _third_derivative(
     derivative: Callable[[Tensor], tuple[Tensor, ...]] = gradients
     for _ in range(3):
         derivative = _along(derivative)
-    return derivative(torch.tensor(place, dtype=torch.float64))
+    with differentiating(family):
+        return derivative(torch.tensor(place, dtype=torch.float64))
 
 
 def _along(function: Callable[[Tensor], tuple[Tensor, ...]]) -> Callable[[Tensor], tuple[Tensor, ...]]:

@@ -17,6 +17,7 @@ from gradoracle.case import Sample
 from gradoracle.derivative import as_tuple
 from gradoracle.evidence import Evidence
 from gradoracle.family import Family
+from gradoracle.oracle.definition import Undefined, evaluated
 from gradoracle.signature import TensorSpec
 
 Change = Callable[[Tensor, Sequence[str], str], Tensor]  # tensor, its named dims, its name
@@ -115,8 +116,8 @@ def extensible(evidence: Evidence, first: bool = False) -> frozenset[str]:
         larger = {n: more.larger(t, family.signature.input(n).dims, n) for n, t in inputs.items()}
         try:
             after = _outputs(evidence, larger)
-        except (RuntimeError, IndexError):
-            continue  # the definition knows this size from somewhere else
+        except Undefined:
+            continue  # the definition knows this size from somewhere else, or does not take it
         kept = [more.former(t, s.dims) for t, s in zip(after, family.signature.outputs, strict=True)]
         if _same(kept, before):
             found.add(dim)
@@ -165,10 +166,9 @@ def _random(evidence: Evidence) -> dict[str, Tensor] | None:
 def _outputs(evidence: Evidence, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """The definition in plain float64."""
     family = evidence.oracle.family
-    positional = [inputs[s.name] for s in _present(evidence) if not s.keyword]
-    keyword = {s.name: inputs[s.name] for s in _present(evidence) if s.keyword}
+    given = {s.name: inputs[s.name] for s in _present(evidence)}
     with torch.no_grad():
-        return as_tuple(family.definition(*positional, **keyword, **evidence.sample.options))
+        return as_tuple(evaluated(family, given, evidence.sample.options))
 
 
 def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:

@@ -33,7 +33,7 @@ ABOVE_ROUNDING = 10.0
 
 def _wide(case: Case, kernel: Kernel) -> str | None:
     if case.dtype not in ("float32", "float64"):
-        return "in 16 bits the perturbed inputs are rounded to the dtype: no step is good (docs/seeds.md)"
+        return "in 16 bits the perturbed inputs are rounded to the dtype: no step is good"
     dims = case.dims
     scores = dims["B"] * dims["H"] * dims["T"] * dims["M"]
     return None if scores <= MOST_SCORES else f"it has more than {MOST_SCORES} scores"

@@ -124,7 +124,8 @@ def rows_that_see_no_key_are_zero_in_every_derivative(evidence: Evidence) -> Ite
             rows = evidence.tensors(derivative)[name][:, :, :first]
         except (Unavailable, Refused):  # a kernel without this derivative: the laws that match it say so
             continue
-        yield exactly(f"{name} of rows that see no key", rows.cpu() != 0, "is not 0 where the query sees no key")
+        shown, lost = f"{name} of rows that see no key", bool(rows.isnan().any())
+        yield exactly(shown, rows.cpu() != 0, "is not 0 where the query sees no key", lost=lost)
 
 
 @law(needs=(FORWARD,), applies=all_of(small_enough, exact_operands), one_in=3, rank=5)
@@ -135,9 +136,10 @@ def a_query_that_sees_one_key_gives_its_value(evidence: Evidence) -> Iterator[Fi
     Catches: an alignment that is off by one, a maximum that is not the row's own, l with a padded key in it.
     Cannot catch: errors that need a second key; forward_matches_the_oracle does.
     """
+    name = "o of a query that sees one key"
     scores = Scores(evidence.sample)
     if scores_overflow(scores, evidence.contract):
-        yield not_checked("o", "a score overflows")
+        yield not_checked(name, "a score overflows")
         return
     if evidence.sample.options["causal"] and scores.keys <= scores.queries:
         got = evidence.tensors(FORWARD)["o"][:, :, scores.first]
@@ -148,11 +150,11 @@ def a_query_that_sees_one_key_gives_its_value(evidence: Evidence) -> Iterator[Fi
         )
         got = alone.tensors(FORWARD)["o"][:, :, -1]
     else:
-        yield not_checked("o", "the kernel does not take M = 1")
+        yield not_checked(name, "the kernel does not take M = 1")
         return
     value = evidence.sample.inputs["v"][:, :, 0].to(got.device)
     flushed = (value.abs() < SMALLEST_NORMAL[evidence.case.dtype]) & (got.abs() <= value.abs())
-    yield exactly("o", differ(got, value) & ~flushed, "differs from the value of the only key that the query sees")
+    yield exactly(name, differ(got, value) & ~flushed, "differs from the value of the only key that the query sees")
 
 
 @law(needs=(HVP,), applies=small_enough, one_in=4, rank=2)

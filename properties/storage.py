@@ -35,7 +35,8 @@ def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
         for name, tensor in evidence.tensors(derivative).items():
             left = is_poison(tensor.detach()) if tensor.is_floating_point() else torch.zeros(())
             count = int(left.sum())
-            yield exactly(name, left.bool().cpu(), f"{count} of {tensor.numel()} elements were never written")
+            said = f"{count} of {tensor.numel()} elements were never written"
+            yield exactly(name, left.bool().cpu(), said, lost=True, axes=evidence.axes(name))
 
 
 @law(rank=7)

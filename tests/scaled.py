@@ -38,6 +38,12 @@ def hangs(x, w):
 
 
 @kernel
+def takes_half_a_second(x, w):
+    time.sleep(0.5)
+    return x * w
+
+
+@kernel
 def segfaults(x, w):
     if x.shape[-1] > 7:
         ctypes.string_at(0)
@@ -119,6 +125,11 @@ def gives_no_gradient(x, w):
 @kernel
 def gives_nan(x, w):
     return x * w * float("nan")
+
+
+@kernel
+def loses_its_tail(x, w):
+    return torch.where(torch.arange(x.shape[-1]) < 8, x * w, torch.nan)
 
 
 @kernel

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,21 @@ from gradoracle import check as engine
 from gradoracle import cli, counterexamples
 from gradoracle.case import Case, parse
 from gradoracle.check import check, replay
+from gradoracle.counterexamples import Counterexamples
+from gradoracle.crashes import Crashes
+from gradoracle.dims import sizes
+from gradoracle.examine import LawResult
+from gradoracle.finding import Outcome
 from gradoracle.report import render
 from gradoracle.report.failure import failures
-from gradoracle.request import Request
+from gradoracle.request import Request, Silent
 from gradoracle.saved import saved_line
 from gradoracle.verdict import Report, Status, Verdict
 from tests.scaled import scaled
 
 FILE = Path(__file__).with_name("scaled.py")
 FORWARD, VJP = "forward_matches_the_oracle", "vjp_matches_the_oracle"
+BOTH = "[fv]*_matches_the_oracle"
 
 
 def checked(kernel: str, property: str = FORWARD, **fields: Any) -> Report:
@@ -115,6 +122,40 @@ def test_the_command_of_saved_tensors_shows_the_failure_again(saved: str, capsys
     assert cli.run([*right, "--workers", "0"]) == 0
 
 
+LEANS = """
+import gradoracle
+from jaxtyping import Float
+from torch import Tensor
+
+@gradoracle.family(dims={"N": gradoracle.sizes(1, 40)})
+def square(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    return x * x
+
+@gradoracle.kernel(square)
+def leans(x):
+    return (x.double() ** 2 * (1 + SLOPE)).to(x.dtype)
+"""
+
+
+def test_what_all_cases_show_together_is_shown_again_by_all_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slope of 2.5e-8 of float32, which no case of at most 40 elements decides by itself."""
+    file, law = tmp_path / "leans.py", "forward_matches_the_oracle"
+    file.write_text(LEANS.replace("SLOPE", "2.5e-8"))
+    request = Request(str(file), dtypes=("float32",), dims={"N": sizes(1, 40)}, examples=60, property=law, workers=0)
+    found = shown(check(request).verdicts[0])
+    assert found.pooled and [finding.rule for finding in found.findings] == ["bias"]
+    assert "ratio 1 + 2." in found.findings[0].pattern
+    words = shlex.split(found.command)
+    assert words[:2] == ["gradoracle", "check"] and words[5:9] == ["--dim", "N=1:40", "--examples", "60"]
+    assert cli.run([*words[1:], "--workers", "0"]) == 1
+    out = capsys.readouterr().out
+    assert "all of its 60 cases together" in out and f"replay   {found.command}" in out and "first    case:1" in out
+    file.write_text(LEANS.replace("SLOPE", "0"))
+    assert cli.run([*words[1:], "--workers", "0"]) == 0
+
+
 def test_a_crash_on_saved_tensors_is_told_by_the_file_too(saved: str) -> None:
     found = shown(checked("exits", workers=0, inputs=saved).verdicts[0])
     assert found.case.startswith(f"the tensors x, w of {saved}: float32 B=4 N=12")
@@ -124,3 +165,118 @@ def test_a_crash_on_saved_tensors_is_told_by_the_file_too(saved: str) -> None:
 def test_options_are_part_of_what_is_told_of_saved_tensors(saved: str) -> None:
     case = Case("scaled", {"B": 4, "N": 12}, "float32", {"causal": True}, seed=3)
     assert "float32 B=4 N=12 --causal=True; drawn with seed 3" in saved_line(case, scaled, saved)
+
+
+def test_the_pattern_of_the_first_case_is_kept_beside_the_smallest_case() -> None:
+    report = checked("loses_its_tail", FORWARD, workers=0)
+    found = shown(report.verdicts[0])
+    (smallest,), (first,) = found.findings, found.first_findings
+    columns = parse(found.shrunk_from)[2].dims["N"]
+    assert parse(found.case)[2].dims == {"B": 1, "N": 9} and smallest.pattern == "only N = 8 (the last); NaN"
+    assert first.pattern == f"only N >= 8 (of {columns}); NaN" and columns > 9
+    assert f"  pattern  on the first case: {first.pattern}" in render([report], "terminal").splitlines()
+    again = shown(replay(found.case, workers=0, property=FORWARD).verdicts[0])
+    assert again.first_findings == () and again.shrunk_from == ""
+
+
+Spot = Callable[[pytest.MonkeyPatch], None]
+
+
+def interrupted_at(owner: Any, name: str, call: int = 1, **given: Any) -> Spot:
+    """Ctrl-C arrives in one call of a function: the ``call``-th of those with these keyword arguments."""
+
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        original, calls = getattr(owner, name), []
+
+        def function(*args: Any, **fields: Any) -> Any:
+            calls.extend([1] * (given.items() <= fields.items()))
+            if given.items() <= fields.items() and len(calls) == call:
+                raise KeyboardInterrupt
+            return original(*args, **fields)
+
+        monkeypatch.setattr(owner, name, function)
+
+    return plant
+
+
+def after_the_first_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C arrives while the smallest case of one crash is tried for another."""
+    original, attempt, done = Counterexamples._smaller_crash, Crashes.attempt, []
+
+    def smaller(*args: Any) -> Any:
+        found = original(*args)
+        done.append(found)
+        return found
+
+    def tried(*args: Any) -> Any:
+        if done:
+            raise KeyboardInterrupt
+        return attempt(*args)
+
+    monkeypatch.setattr(Counterexamples, "_smaller_crash", smaller)
+    monkeypatch.setattr(Crashes, "attempt", tried)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "spot"),
+    [
+        ("loses_its_tail", interrupted_at(Counterexamples, "_judge")),
+        ("loses_its_tail", interrupted_at(Counterexamples, "_judge", 3)),
+        ("loses_its_tail", interrupted_at(Counterexamples, "_judge", presets=True)),
+        ("loses_its_tail", interrupted_at(Counterexamples, "_violation", 2)),
+        ("loses_its_tail", interrupted_at(Counterexamples, "_shrunk_from", 2)),
+        ("loses_its_tail", interrupted_at(Counterexamples, "_applies", 2)),
+        ("loses_its_tail", interrupted_at(Silent, "shrinking")),
+        ("loses_its_tail", interrupted_at(engine.environment, "describe")),
+        ("exits", interrupted_at(Counterexamples, "_crash")),
+        ("exits", interrupted_at(Counterexamples, "_smaller_crash")),
+        ("exits", interrupted_at(Counterexamples, "_applies")),
+        ("exits", interrupted_at(Crashes, "attempt")),
+        ("exits", interrupted_at(Crashes, "attempt", 3)),
+        ("exits", after_the_first_crash),
+    ],
+)
+def test_an_interrupt_loses_nothing_that_is_known(kernel: str, spot: Spot, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {(v.law, v.status) for v in checked(kernel, BOTH, workers=0).verdicts}
+    spot(monkeypatch)
+    report = checked(kernel, BOTH, workers=0)
+    failing = [v for v in report.verdicts if v.status in (Status.VIOLATED, Status.CRASHED)]
+    assert {(v.law, v.status) for v in report.verdicts} == whole and len(failing) == 2 and report.exit_code == 1
+    assert report.interrupted.startswith("interrupted while")
+    for verdict in failing:
+        found = shown(verdict)
+        assert parse(found.case)[2].dims["N"] >= 1 and (
+            found.message if verdict.status is Status.CRASHED else found.findings
+        )
+    assert any("interrupted" in shown(v).shrink_note for v in failing)
+    text = render([report], "terminal")
+    assert f"besides  {report.interrupted}" in text and all(shown(v).shrink_note in text for v in failing[:1])
+
+
+def test_what_was_shrunk_before_an_interrupt_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted_at(Counterexamples, "_judge", presets=True)(monkeypatch)
+    (verdict,) = checked("loses_its_tail", workers=0).verdicts
+    found = shown(verdict)
+    assert parse(found.case)[2].dims == {"B": 1, "N": 9} and found.shrunk_from and found.findings[0].lost
+
+
+def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def always(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine.environment, "describe", always)
+    with pytest.raises(KeyboardInterrupt):
+        checked("loses_its_tail", workers=0)
+
+
+def test_a_violation_that_holds_when_it_is_judged_again_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = Counterexamples._judge
+
+    def second(self: Counterexamples, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
+        found = judge(self, kernel, case, law, presets)
+        return LawResult(law, Status.HOLDS, ()) if presets else found
+
+    monkeypatch.setattr(Counterexamples, "_judge", second)
+    found = shown(checked("loses_its_tail", workers=0).verdicts[0])
+    assert [f.outcome for f in found.findings] == [Outcome.VIOLATED]
+    assert found.message == "held when it was judged once more: the kernel differs from run to run"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradoracle.dims import Sizes, choices, multiples, parse_sizes, sizes
+from gradoracle.dims import Sizes, choices, multiples, parse_sizes, sizes, written
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ from gradoracle.dims import Sizes, choices, multiples, parse_sizes, sizes
 def test_a_domain_is_read_as_written(text, inside, outside):
     name, domain = parse_sizes(text)
     assert name == text[0]
+    assert parse_sizes(written(name, domain)) == (name, domain)
     assert all(size in domain for size in inside)
     assert not any(size in domain for size in outside)
 
@@ -36,8 +37,12 @@ def test_intersection_keeps_what_both_allow():
     assert 100_003 in sizes(1, 64, large=200_000).intersect(sizes(1, 4096, large=150_000))
     with pytest.raises(ValueError, match="no size is in both"):
         choices(8).intersect(multiples(16))
-    with pytest.raises(ValueError, match="no size fits"):
+    assert multiples(4).intersect(multiples(6, 24)) == Sizes(6, 24, 12)
+    assert sizes(1, 200).intersect(sizes(100, 300)) == Sizes(100, 200)
+    with pytest.raises(ValueError, match=r"no size is in both \{1 to 8\} and \{16 to 4096 in steps of 16\}"):
         sizes(1, 8).intersect(multiples(16))
+    with pytest.raises(ValueError, match=r"no size is in both \{1 to 40\} and \{100 to 200\}"):
+        sizes(1, 40).intersect(sizes(100, 200))
 
 
 def test_an_empty_domain_is_refused():

@@ -14,8 +14,9 @@ from gradoracle.errors import UsageError
 from gradoracle.evidence import Evidence
 from gradoracle.examine import EmptyCheck, Job, Setup, entry, examine, judge_law, require_case, subjects
 from gradoracle.finding import Outcome
+from gradoracle.oracle.definition import Undefined
 from gradoracle.oracle.trace import UnsupportedOperator
-from gradoracle.oracle.truth import Oracle, Undefined
+from gradoracle.oracle.truth import Oracle
 from gradoracle.process import Poisoned
 from gradoracle.property import law
 from gradoracle.rules import exactly, not_checked

@@ -22,7 +22,7 @@ FLOORS = (
     {"report", "environment", "script", "options"},
     {"kernel", "property", "family"},
     {"oracle"},
-    {"relation", "subject", "evidence"},
+    {"relation", "subject", "evidence", "capacity"},
     {"request", "domain", "drawing", "provider", "shrinking", "situations", "stream", "strategies", "target", "saved"},
     {"examine", "tally"},
     {"check", "command", "counterexamples", "crashes", "bench", "reproduction"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradoracle.memory import BAND, Originals, is_poison, poisoned
+from gradoracle.memory import BAND, Originals, is_poison, out_of_memory, poisoned
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.int64)
 
@@ -105,3 +105,18 @@ def test_of_large_arguments_a_sum_is_kept_that_an_exchange_changes_too():
     tensors["x"].as_strided((24,), (1,), 0).copy_(torch.arange(24.0).flip(0))
     (name, change), *more = originals.undo().items()
     assert (name, change.undone, change.elements, more) == ("x", False, None, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "lacking"),
+    [
+        (torch.OutOfMemoryError("of a GPU"), True),
+        (MemoryError("Unable to allocate 47.7 GiB for an array"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("shape mismatch"), False),
+        (ValueError("T must be a multiple of 16"), False),
+    ],
+)
+def test_a_lack_of_memory_is_told_from_other_errors(error, lacking):
+    assert out_of_memory(error) is lacking

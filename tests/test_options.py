@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def test_what_is_given_is_read(read: Callable[[Any], Any], text: Any, value: Any
         (options.shard, "5/4", "--shard '5/4' is out of range; wanted I/N with 1 <= I <= N"),
         (options.shard, "0/4", "--shard '0/4' is out of range"),
         (options.shard, "a/4", "--shard 'a' is not understood"),
+        (partial(options.seconds, option="--call-seconds"), 0.0, "--call-seconds must be a positive number, got 0"),
         (options.seconds, -1.0, "--seconds must be a positive number, got -1"),
         (options.seconds, float("nan"), "--seconds must be a positive number, got nan"),
         (options.saved, "missing.pt", "--inputs missing.pt: no such file; wanted tensors saved with torch.save"),

@@ -50,6 +50,18 @@ def test_where_the_wrong_elements_lie(index, words):
     assert words in describe(wrong, got, TRUTH, AXES)
 
 
+def test_two_elements_have_a_constant_ratio_only_where_both_have_it():
+    truth = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    assert "log2 e" in describe(truth > 0, truth * math.log2(math.e), truth)
+    assert describe(truth > 0, truth * torch.tensor([0.9, 0.5]), truth) == "every element"
+
+
+def test_a_truth_that_is_0_throughout_says_nothing_of_the_values():
+    wrong, truth = torch.tensor([True, False]), torch.zeros(2, dtype=torch.float64)
+    assert describe(wrong, wrong.double(), truth, ("N",)) == "only N = 0"
+    assert describe(wrong, wrong.double(), truth + ~wrong, ("N",)) == "only N = 0; not 0 where the truth is"
+
+
 def test_scattered_noise_has_no_pattern():
     generator = torch.Generator().manual_seed(6)
     wrong = torch.rand(TRUTH.shape, generator=generator) < 0.3

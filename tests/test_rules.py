@@ -82,6 +82,8 @@ def test_non_finite_where_the_truth_is_finite_is_exact(truth, allowance, value):
     got[3, 4] = value
     found = judge("o", got, truth, allowance, continuous=True)
     assert (found.outcome, found.rule, found.worst.index) == (Outcome.VIOLATED, "exact", (3, 4))
+    assert found.lost and found.place == "only dim 0 = 3, only dim 1 = 4" and found.pattern.startswith(found.place)
+    assert judge("o", got, truth, allowance, continuous=True, axes=("B", "N")).place == "only B = 3, only N = 4"
     excused = torch.zeros(SHAPE, dtype=torch.bool)
     excused[3, 4] = True
     declared = Allowance(allowance.sigma, allowance.errors, overflow=excused)
@@ -102,7 +104,7 @@ def test_a_masked_entry_must_be_exactly_zero(truth, allowance):
     got[5, 9] = 1e-40
     found = judge("o", got, truth, allowance, continuous=True)
     assert (found.outcome, found.rule) == (Outcome.VIOLATED, "exact")
-    assert "exactly 0" in found.message
+    assert "exactly 0" in found.message and not found.lost
 
 
 def test_a_budget_as_wide_as_the_truth_never_holds(truth, allowance):
@@ -160,7 +162,9 @@ def test_an_exact_fact_names_its_place():
     wrong = torch.zeros(3, 4, dtype=torch.bool)
     assert exactly("q", wrong, "was changed").outcome is Outcome.HOLDS
     wrong[2, 1] = True
-    found = exactly("q", wrong, "was changed")
+    found = exactly("q", wrong, "was changed", axes=("B", "N"))
+    assert found.place == found.pattern == "only B = 2 (the last), only N = 1" and not found.lost
+    assert exactly("q", wrong, "is not finite", lost=True).lost
     assert (found.outcome, found.worst.index, found.message) == (Outcome.VIOLATED, (2, 1), "was changed")
 
 

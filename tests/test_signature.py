@@ -6,7 +6,7 @@ import pytest
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gradoracle.signature import read_signature
+from gradoracle.signature import OptionSpec, read_signature
 
 
 def attention(
@@ -35,6 +35,20 @@ def test_inputs_outputs_and_options_are_read():
     assert signature.dims == ("B", "H", "T", "D")
     assert signature.outputs[0].shape({"B": 2, "H": 3, "T": 4, "D": 5}) == (2, 3, 5, 5)
     assert [s.name for s in signature.primals] == ["q", "sinks"]
+
+
+@pytest.mark.parametrize(
+    ("option", "right", "wrong", "wanted"),
+    [
+        (OptionSpec("causal", False, (False, True)), (True, False), (1, "yes", None), "true or false"),
+        (OptionSpec("scale", None, (None, 0.5)), (None, 2, 0.1), (True, "x"), "null or a number"),
+        (OptionSpec("mode", "a", ("a", "b")), ("c",), (0, None), "a string"),
+        (OptionSpec("scale", None, (None,)), (None, 0.5, "x"), (), ""),
+    ],
+)
+def test_an_option_wants_values_of_the_types_that_are_known(option, right, wrong, wanted):
+    assert [option.wanted(value) for value in right] == [""] * len(right)
+    assert [option.wanted(value) for value in wrong] == [wanted] * len(wrong)
 
 
 def test_names_of_outputs_have_a_default():

@@ -40,6 +40,9 @@ KERNELS = """
     def two(x, y):
         return x + y
 
+    def keyword(x, *, y):
+        return x + y
+
     NUMBER = 3
 """
 
@@ -178,6 +181,7 @@ def test_a_private_module_name_hides_nothing(write: Callable[..., str]) -> None:
         ("{file}:", None, "is not understood; wanted"),
         ("{file}:plian", None, "has no callable named 'plian'; did you mean plain?"),
         ("{file}:two", None, "two does not fit family double: it takes (x, y), wanted the inputs (x) positionally"),
+        ("{file}:keyword", None, "it takes (x, *, y), wanted the inputs (x) positionally"),
         ("{file}:NUMBER", None, "NUMBER is of type int and no callable"),
         ("{file}:double", None, "double is a family, not a kernel"),
         ("{file}:added", "{file}:plain", "plain is a function; wanted a @gradoracle.family"),

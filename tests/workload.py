@@ -37,6 +37,11 @@ def start(setup: object) -> Work:
             return state["jobs"]
         if kind == "environment":
             return os.environ.get(str(argument))
+        if kind == "aborts for lack of memory":
+            print("Unable to allocate memory", flush=True)
+            os.abort()
+        if kind == "allocate":
+            return len(bytearray(int(str(argument))))
         if kind == "big":
             return b"x" * int(str(argument))
         if kind == "sleep":

@@ -32,9 +32,11 @@ class UnsupportedOperator(Exception):
 
     def __init__(self, operator: str, reading: str) -> None:
         self.operator, self.reading = operator, reading
+        other = "" if reading == "rounding" else ", or choose --oracle float64"  # budgets have no other reading
         super().__init__(
             f"the {reading} reading has no rule for the operator {operator}; "
-            "write the definition with operators from docs/operators.md, or choose another reading"
+            "write the definition with elementwise functions, reductions, matrix products, indexing and torch.where"
+            f"{other}"
         )
 
 

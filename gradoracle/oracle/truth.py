@@ -17,11 +17,13 @@ from gradoracle.case import Sample
 from gradoracle.contract import UNIT_ROUNDOFF, Contract
 from gradoracle.derivative import Derivative, as_tuple, program
 from gradoracle.family import Family
+from gradoracle.memory import out_of_memory
 from gradoracle.oracle import float64, rounding
 from gradoracle.oracle.cost import TooLarge
+from gradoracle.oracle.definition import differentiating, require, transformed, untraceable
 from gradoracle.oracle.enclosure import Expansion
 from gradoracle.oracle.rounding import Budget
-from gradoracle.oracle.trace import Graph, ValueDependent, trace
+from gradoracle.oracle.trace import Graph, trace
 from gradoracle.signature import cotangent_name
 
 READINGS = ("auto", "float64", "certified", "mpmath")
@@ -31,10 +33,6 @@ TRUTH_SHARE = 1 / 16  # the truth's own error against the kernel's sigma (DESIGN
 
 class Unread(Exception):
     """A truth that cannot be had here, with the reason in one sentence."""
-
-
-class Undefined(Exception):
-    """The definition raises, gives what its annotations do not say, or cannot be traced; one sentence."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,11 @@ class Oracle:
         return derivative.value in programs or (derivative is Derivative.FORWARD and Derivative.VJP.value in programs)
 
     def graph(self, sample: Sample, derivative: Derivative, algorithm: str = "definition") -> Graph:
-        """The traced program of a derivative (or of an algorithm's) at the sample's shapes."""
+        """The traced program of a derivative (or of an algorithm's) at the sample's shapes.
+
+        Raises:
+            Undefined: the definition raises, gives what its annotations do not say, or cannot be traced.
+        """
         args = arguments(self.family, sample, derivative)
         fixed = {n: t for n, t in sample.inputs.items() if not t.is_floating_point()}
         key = (
@@ -103,50 +105,23 @@ class Oracle:
             repr(sorted(sample.options.items(), key=lambda item: item[0])),
         )
         if key not in self._graphs:
-            try:
-                self._graphs[key] = trace(self._program(sample, derivative, algorithm), *args)
-            except (RuntimeError, TypeError, ValueError, IndexError, KeyError) as error:
-                self.require_definition(sample, error)
-                raise
+            self._graphs[key] = self._traced(sample, derivative, algorithm, args)
             while len(self._graphs) > GRAPHS_KEPT:
                 self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)
         return self._graphs[key]
 
-    def require_definition(self, sample: Sample, failure: Exception | None = None) -> None:
-        """See that the definition gives, on the values of a sample, what its annotations say.
-
-        Args:
-            sample: the primals and sizes.
-            failure: what tracing it raised before, if that is why it is looked at.
-
-        Raises:
-            Undefined: it raises, gives other tensors, or takes a branch on values.
-        """
-        keyword = {spec.name for spec in self.family.signature.inputs if spec.keyword}
-        inputs = {n: (t.double() if t.is_floating_point() else t).cpu() for n, t in sample.inputs.items()}
-        of = f"the definition of {self.family.name}"
-        sizes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in sample.inputs.items())
+    def _traced(self, sample: Sample, derivative: Derivative, algorithm: str, args: Sequence[Tensor]) -> Graph:
         try:
-            given = self.family.definition(
-                *(t for n, t in inputs.items() if n not in keyword),
-                **{n: t for n, t in inputs.items() if n in keyword},
-                **sample.options,
-            )
+            with differentiating(self.family):
+                return trace(self._program(sample, derivative, algorithm), *args)
         except Exception as error:
-            what = (str(error).strip().splitlines() or ["no message"])[0]
-            raise Undefined(f"{of} raises {type(error).__name__} on {sizes}: {what}") from None
-        wanted = [tuple(sample.cotangents[spec.name].shape) for spec in self.family.signature.outputs]
-        found = given if isinstance(given, (tuple, list)) else (given,)
-        shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in found]
-        if shapes != wanted:
-            annotated = ", ".join(map(str, wanted))
-            raise Undefined(f"{of} gives {', '.join(map(str, shapes))} on {sizes}, its annotation says {annotated}")
-        if isinstance(failure, ValueDependent) or any(mark in str(failure) for mark in ("ata-dependent", "vmap")):
-            raise Undefined(
-                f"{of} cannot be traced: it takes a branch or a number from a tensor's values; wanted torch.where and "
-                "tensors all through"
-            )
+            if out_of_memory(error):
+                raise
+            if self.has(algorithm, derivative):
+                raise untraceable(f"the algorithm {algorithm!r} of {self.family.name}", error, self.family) from error
+            require(self.family, sample)  # what it does with plain tensors says more
+            raise
 
     def budgets(
         self,
@@ -218,10 +193,9 @@ class Oracle:
         order = [spec for spec in self.family.signature.inputs if spec.name in sample.inputs]
         fixed = {position: sample.inputs[spec.name].cpu() for position, spec in enumerate(order) if spec.kind == "int"}
 
-        def definition(*inputs: Tensor) -> Any:
-            positional = [t for t, spec in zip(inputs, order, strict=True) if not spec.keyword]
-            keyword = {spec.name: t for t, spec in zip(inputs, order, strict=True) if spec.keyword}
-            return self.family.definition(*positional, **keyword, **sample.options)
+        def definition(*inputs: Tensor) -> tuple[Tensor, ...]:
+            given = {spec.name: t for t, spec in zip(inputs, order, strict=True)}
+            return transformed(self.family, given, sample.options)
 
         primals = sum(spec.kind == "float" for spec in order)
         return program(definition, derivative, primals, constants=fixed)

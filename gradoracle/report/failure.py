@@ -9,17 +9,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gradoracle.finding import Finding, Outcome
-from gradoracle.verdict import Report, Status, Verdict, without_numbers
+from gradoracle.pattern import EVERYWHERE
+from gradoracle.verdict import Counterexample, Report, Status, Verdict, without_numbers
 
 _MOST_TENSORS = 4  # of one counterexample that are told in full
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Verdicts that share a wrong tensor with the same pattern (or a crash of the same kind); ``lead`` tells it."""
+    """Verdicts of one fault, which ``lead`` tells; ``direct`` shows a wrong tensor itself where ``lead`` does not."""
 
     lead: Verdict
     others: tuple[Verdict, ...]
+    direct: Verdict | None = None
 
 
 def failures(report: Report) -> list[Failure]:
@@ -39,7 +41,8 @@ def failures(report: Report) -> list[Failure]:
     for _, members in groups:
         alike = _met_by_all(members)
         lead, *others = sorted(members, key=lambda verdict: (not alike and _leads(verdict), order[id(verdict)]))
-        found.append(Failure(lead, tuple(others)))
+        measured = (verdict for verdict in others if _measured(verdict))
+        found.append(Failure(lead, tuple(others), None if _measured(lead) else next(measured, None)))
     return sorted(found, key=lambda failure: (_leads(failure.lead), order[id(failure.lead)]))
 
 
@@ -50,12 +53,7 @@ def _leads(verdict: Verdict) -> tuple[bool, int]:
 
 def _met_by_all(members: Sequence[Verdict]) -> bool:
     """Whether several laws say one and the same of what the kernel lacks: none of them is the more specific."""
-    findings = [
-        finding
-        for verdict in members
-        for finding in (verdict.counterexample.findings if verdict.counterexample is not None else ())
-        if finding.outcome is Outcome.VIOLATED
-    ]
+    findings = [finding for verdict in members for finding in _violations(verdict)]
     said = {(finding.tensor, finding.message, finding.worst is None) for finding in findings}
     return len(said) == 1 and findings[0].worst is None and bool(findings[0].message)
 
@@ -68,44 +66,76 @@ def _attached(
     Wrong numbers stay apart from values that are lost (NaN, infinite): they are another fault.
     """
     cores = [group for group in groups if any(_plain(verdict) for verdict in group[1])]
-    rest = [group for group in groups if group not in cores]
-    for marks, members in list(rest):
-        named = set().union(*(_gradients(verdict) for verdict in members))
-        lost = {_lost(verdict) for verdict in members}
-        for core in cores:
-            alike = [verdict for verdict in core[1] if _plain(verdict) and _lost(verdict) in lost]
-            if named & set().union(*(_gradients(verdict) for verdict in alike)):
-                core[0].update(marks)
-                core[1].extend(members)
-                rest.remove((marks, members))
-                break
-    return cores + rest
+    apart = []
+    for marks, members in (group for group in groups if group not in cores):
+        fit = [(_shared(members, core[1]), len(core[1]), -place) for place, core in enumerate(cores)]
+        shared, _, place = max(fit, default=(0, 0, 0))
+        if shared:
+            cores[-place][0].update(marks)
+            cores[-place][1].extend(members)
+        else:
+            apart.append((marks, members))
+    return cores + apart
 
 
-def _wrong(verdict: Verdict) -> list[str]:
-    """The names of a verdict's wrong tensors."""
+def _shared(members: Sequence[Verdict], core: Sequence[Verdict]) -> int:
+    """How many of the tensors that ``members`` speak of ``core`` finds wrong, in the same way and kernel."""
+    if members[0].kernel != core[0].kernel:
+        return 0
+    named = set().union(*(_named(verdict) for verdict in members))
+    lost = {_lost(verdict) for verdict in members}
+    return len(named & set().union(*(_compared(verdict) for verdict in core if _lost(verdict) in lost)))
+
+
+def _violations(verdict: Verdict) -> list[Finding]:
+    """What a verdict's smallest case shows to be wrong."""
     findings = verdict.counterexample.findings if verdict.counterexample is not None else ()
-    return [finding.tensor for finding in findings if finding.outcome is Outcome.VIOLATED]
+    return [finding for finding in findings if finding.outcome is Outcome.VIOLATED]
 
 
 def _plain(verdict: Verdict) -> bool:
     """Whether each wrong tensor is one that the kernel gave, and not a relation among several."""
-    wrong = _wrong(verdict)
-    return bool(wrong) and all(re.fullmatch(r"\w+|(?:jvp|hvp)\.\w+", name) for name in wrong)
+    wrong = _violations(verdict)
+    return bool(wrong) and all(re.fullmatch(r"\w+|(?:jvp|hvp)\.\w+", f.tensor) and not _placeless(f) for f in wrong)
+
+
+def _placeless(finding: Finding) -> bool:
+    """Whether a finding points at no element: a law among tensors that NaN in one of them kept from being judged."""
+    return finding.worst is not None and finding.worst.index == () and math.isnan(finding.worst.true)
+
+
+def _measured(verdict: Verdict) -> bool:
+    """Whether a tensor that the kernel gave is shown beside the truth: what it gave and what is true."""
+    worst = [finding.worst for finding in _violations(verdict)]
+    return _plain(verdict) and all(each is not None and not math.isnan(each.true) for each in worst)
 
 
 def _lost(verdict: Verdict) -> bool:
     """Whether values are lost, NaN or infinite, and not merely wrong."""
-    findings = verdict.counterexample.findings if verdict.counterexample is not None else ()
-    return any("finite" in finding.message for finding in findings if finding.outcome is Outcome.VIOLATED)
+    return any(finding.lost for finding in _violations(verdict))
 
 
-def _gradients(verdict: Verdict) -> set[str]:
-    """The gradients that a verdict's wrong tensors speak of: dq for ``dq`` and for ``hvp.q``."""
-    found = set()
-    for name in _wrong(verdict):
-        found |= {match.replace("hvp.", "d") for match in re.findall(r"(?:jvp|hvp)\.\w+|\bd\w{1,3}\b", name)}
-    return found
+def _named(verdict: Verdict) -> set[str]:
+    """The words that may be tensors a verdict's wrong ones speak of: dq and dk of ``<q, dq> - <k, dk>``."""
+    words = {name for each in _violations(verdict) for name in each.among}
+    words |= {word for each in _violations(verdict) for word in re.findall(r"(?:jvp|hvp)\.\w+|\w+", each.tensor)}
+    return {_differentiated(word) for word in words}
+
+
+def _compared(verdict: Verdict) -> set[str]:
+    """The tensors that a verdict finds wrong, each by itself: dk for ``dk, keys reversed``, but not ``o - 1``.
+
+    Those of the first case too: at T = M = 1 a wrong backward has a right dk.
+    """
+    first = verdict.counterexample.first_findings if verdict.counterexample is not None else ()
+    seen = (*_violations(verdict), *first)
+    names = (re.match(r"(?:jvp\.|hvp\.)?\w+(?=$|,)", finding.tensor) for finding in seen)
+    return {_differentiated(name[0]) for name in names if name is not None}
+
+
+def _differentiated(tensor: str) -> str:
+    """What a tangent or a Hessian-vector product is the derivative of: an output, a gradient."""
+    return tensor.removeprefix("jvp.").replace("hvp.", "d")
 
 
 def tell(verdict: Verdict) -> list[tuple[str, str]]:
@@ -114,20 +144,27 @@ def tell(verdict: Verdict) -> list[tuple[str, str]]:
     counterexample = verdict.counterexample
     if counterexample is None:
         return [*lines, ("case", "none was kept")]
-    wrong = [finding for finding in counterexample.findings if finding.outcome is Outcome.VIOLATED]
-    for finding in wrong[:_MOST_TENSORS]:
-        lines += _tell_finding(finding)
-    if len(wrong) > _MOST_TENSORS:
-        lines.append(("", f"and {len(wrong) - _MOST_TENSORS} more tensors: {_names(wrong[_MOST_TENSORS:])}"))
+    lines += _tell_findings(counterexample, _MOST_TENSORS)
     if counterexample.message:
         lines.append(("crash" if verdict.status is Status.CRASHED else "note", counterexample.message))
     lines += [("note", note) for note in verdict.notes]
-    lines.append(("case", counterexample.case))
+    lines.append(("first" if counterexample.pooled else "case", counterexample.case))
     shrunk = [part for part in (counterexample.shrink_note, _shrunk_from(counterexample.shrunk_from)) if part]
     if shrunk:
         lines.append(("shrunk", "; ".join(shrunk)))
-    lines.append(("replay", counterexample.command or f"gradoracle replay {shlex.quote(counterexample.case)}"))
+    lines.append(("replay", _replay(counterexample)))
     return lines
+
+
+def tell_directly(failure: Failure) -> list[tuple[str, str]]:
+    """What the tensors themselves show of a fault whose leading law compares something else, as (label, text) lines."""
+    direct = failure.direct
+    if direct is None or direct.counterexample is None:
+        return []
+    lines = [("directly", f"{direct.law}, {direct.dtype}"), *_tell_findings(direct.counterexample, 1)]
+    replay = _replay(direct.counterexample)
+    known = failure.lead.counterexample
+    return lines if known is not None and _replay(known) == replay else [*lines, ("replay", replay)]
 
 
 def headline(verdict: Verdict) -> str:
@@ -154,12 +191,17 @@ def cases(verdict: Verdict) -> int:
     )
 
 
-def also(others: Sequence[Verdict]) -> str:
-    """The other laws that one fault has broken, each with its dtypes."""
+def also(failure: Failure) -> str:
+    """The other laws that one fault has broken, each with its dtypes; "" where there are none."""
     dtypes: dict[str, list[str]] = {}
-    for verdict in others:
+    for verdict in failure.others:
         dtypes.setdefault(verdict.law, []).append(verdict.dtype)
-    return ", ".join(f"{law} ({', '.join(dict.fromkeys(names))})" for law, names in dtypes.items())
+    named = {law: ", ".join(dict.fromkeys(names)) for law, names in dtypes.items()}
+    more = len(named.keys() - {failure.lead.law})
+    if not more:
+        return f"the same in {', '.join(named.values())}" if named else ""
+    laws = ", ".join(f"{law} ({names})" for law, names in named.items())
+    return f"{more} more {'law shows' if more == 1 else 'laws show'} the same fault: {laws}"
 
 
 def number(value: float) -> str:
@@ -172,7 +214,20 @@ def printable(text: str) -> str:
     return re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
 
 
-def _tell_finding(finding: Finding) -> Iterable[tuple[str, str]]:
+def _tell_findings(counterexample: Counterexample, most: int) -> list[tuple[str, str]]:
+    """The wrong tensors of a case, ``most`` of them in full."""
+    wrong = [finding for finding in counterexample.findings if finding.outcome is Outcome.VIOLATED]
+    lines = [line for finding in wrong[:most] for line in _tell_finding(finding, counterexample.first_findings)]
+    if more := wrong[most:]:
+        lines.append(("", f"and {len(more)} more {'tensor' if len(more) == 1 else 'tensors'}: {_names(more)}"))
+    return lines
+
+
+def _replay(counterexample: Counterexample) -> str:
+    return counterexample.command or f"gradoracle replay {shlex.quote(counterexample.case)}"
+
+
+def _tell_finding(finding: Finding, first: Sequence[Finding]) -> Iterable[tuple[str, str]]:
     rule = f"[{finding.rule}] " if finding.rule else ""
     ratio = f"; {finding.error:.3g} times its budget" if math.isfinite(finding.error) else ""
     yield finding.tensor, f"{rule}{finding.message or 'is wrong'}{ratio}"
@@ -186,6 +241,20 @@ def _tell_finding(finding: Finding) -> Iterable[tuple[str, str]]:
             yield "worst", told
     if finding.pattern:
         yield "pattern", finding.pattern
+    for other in first:
+        if _alike(other, finding) and other.pattern and _kind(other.pattern) != _kind(finding.pattern):
+            yield "pattern", f"on the first case: {other.pattern}"
+
+
+def _alike(one: Finding, other: Finding) -> bool:
+    """Whether two findings are of one tensor and rule; which of both local rules decides hangs on the recipes."""
+    rules = {finding.rule.replace("worst case", "local") for finding in (one, other)}
+    return one.tensor == other.tensor and one.lost == other.lost and len(rules) == 1
+
+
+def _kind(pattern: str) -> str:
+    """A pattern without its numbers, which depend on the case."""
+    return re.sub(r"(?<!\bdim )\b\d[\d.e+-]*", "#", pattern)
 
 
 def _values(got: float, true: float) -> str:
@@ -201,14 +270,22 @@ def _names(findings: Iterable[Finding]) -> str:
 
 
 def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
-    """What two verdicts must share to be one fault; numbers in a pattern depend on the case and are left out."""
+    """What two verdicts must share to be one fault: where a tensor is wrong, and whether values are lost there.
+
+    The same tensor, or the derivative of one, unless the place says more than "every element".
+    """
     counterexample = verdict.counterexample
     if counterexample is None:
         return {(verdict.kernel, verdict.law)}
     if verdict.status is Status.CRASHED:
         return {(verdict.kernel, "crashed", without_numbers(counterexample.message))}
-    wrong = [finding for finding in counterexample.findings if finding.outcome is Outcome.VIOLATED]
-    marks: set[tuple[str, ...]] = {
-        (verdict.kernel, finding.tensor, without_numbers(finding.pattern)) for finding in wrong
-    }
+    seen = (*counterexample.findings, *counterexample.first_findings)
+    wrong = [finding for finding in seen if finding.outcome is Outcome.VIOLATED]
+    marks: set[tuple[str, ...]] = set()
+    for finding in wrong:
+        place = _kind(finding.place).replace("= # (the last)", ">= # (of #)")  # the last index alone is a tail too
+        fault = (verdict.kernel, place, "lost" if finding.lost else "wrong")
+        marks.add((*fault, _differentiated(finding.tensor)))
+        if finding.place not in ("", EVERYWHERE):  # a wrong tail of o makes that of dq, jvp.o and hvp.q wrong
+            marks.add(fault)
     return marks or {(verdict.kernel, verdict.law)}

@@ -19,6 +19,7 @@ SCHEMA = "gradoracle-report/1"  # raised when a field is renamed or removed, or 
 def render(reports: Sequence[Report]) -> str:
     """The reports of a run as one JSON document.
 
+    Fields are those of Report, Verdict, Counterexample and Finding, by name; a finding's ``pool`` is left out.
     Numbers that JSON lacks are the strings "inf", "-inf" and "nan", which ``float`` reads.
     """
     document = {"schema": SCHEMA, "exit_code": exit_code(reports), "reports": [_report(report) for report in reports]}
@@ -43,6 +44,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         fields["counterexample"] = {
             **{field.name: getattr(counterexample, field.name) for field in dataclasses.fields(counterexample)},
             "findings": [finding.to_dict() for finding in counterexample.findings],
+            "first_findings": [finding.to_dict() for finding in counterexample.first_findings],
         }
     return fields
 

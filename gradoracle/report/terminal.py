@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradoracle.report import exit_code
-from gradoracle.report.failure import also, cases, extent, failures, printable, tell
+from gradoracle.report.failure import also, cases, extent, failures, printable, tell, tell_directly
 from gradoracle.verdict import Report, Status, Verdict, without_numbers
 
 WIDTH = 120
@@ -117,14 +117,10 @@ def _failures(console: Console, report: Report) -> None:
         title = f"✗ {lead.status.value.upper()}  {lead.law}"
         console.print()
         console.print(Text.assemble((title, "bold red"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}"))
-        for label, text in tell(lead):
+        for label, text in [*tell(lead), *tell_directly(failure)]:
             _line(console, label, text, whole=label in ("case", "replay", "shrunk"))
-        if failure.others:
-            laws = len({verdict.law for verdict in failure.others} - {lead.law})
-            more = (
-                f"{laws} more {'law shows' if laws == 1 else 'laws show'} the same fault: " if laws else "the same in "
-            )
-            _line(console, "also", f"{more}{also(failure.others)}")
+        if more := also(failure):
+            _line(console, "also", more)
 
 
 def _not_checked(console: Console, report: Report) -> None:
@@ -237,9 +233,12 @@ def _line(console: Console, label: str, text: str, whole: bool = False) -> None:
     """A label and its text; ``whole`` text is never broken, so that it can be copied."""
     label, text = printable(label), printable(text)
     head = Text(f"  {label:<{_LABEL - 1}} ", "dim" if label else "")
-    if whole or len(label) >= _LABEL:
-        console.print(head.append_text(Text(text, "not dim")), soft_wrap=whole)
+    if whole:
+        console.print(head.append_text(Text(text, "not dim")), soft_wrap=True)
         return
+    if len(label) >= _LABEL:  # a label of several words has a line of its own
+        console.print(head)
+        head = Text("")
     table = Table.grid(padding=0)
     table.add_column(width=_LABEL + 2, no_wrap=True)
     table.add_column(overflow="fold")

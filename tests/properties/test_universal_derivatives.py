@@ -120,6 +120,7 @@ def test_infinite_outputs_are_named_where_the_truth_is_finite():
     assert judged(law, RIGHT, case).status is Status.HOLDS
     found = judged(law, kernel(overflowing), case)
     assert found.status is Status.VIOLATED
+    assert all(finding.lost and "dim" not in finding.place for finding in found.findings if finding.pattern)
     assert judged(law, kernel(overflowing)).status is Status.HOLDS  # at logits of ordinary size nothing overflows
 
 

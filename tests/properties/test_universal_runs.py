@@ -261,6 +261,12 @@ def test_guardrails_are_held_to_argument_value_and_want():
     assert "raised TypeError" in messages(judged(BAD, kernel(typed)))["x of dtype int32"]
     assert judged(BAD, kernel(typed, outside=True)).status is Status.HOLDS
 
+    def indexed(x, y):
+        return right(x, y) if x.size(1) else None
+
+    assert judged(BAD, kernel(indexed)).status is Status.VIOLATED
+    assert judged(BAD, kernel(indexed, outside=True)).status is Status.HOLDS
+
 
 def test_an_outside_kernel_may_take_what_the_definition_takes_and_no_more():
     outside = replace(WEIGH, outside=True)

@@ -20,7 +20,7 @@ def wrong(tensor: str = "dq", pattern: str = "only rows >= 64 of dim T") -> Find
     worst = Worst((0, 0, 64, 0), 0.5, 0.25, 34.125)
     message = "1 of 65 elements are further out than rounding explains"
     return Finding(
-        tensor, Outcome.VIOLATED, "local", 4.25, 34.125, 1e-6, message, worst, pattern, elements=65
+        tensor, Outcome.VIOLATED, "local", 4.25, 34.125, 1e-6, message, worst, pattern, elements=65, place=pattern
     )  # fmt: skip
 
 

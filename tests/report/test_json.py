@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from example import CASE, everything, holding, report, violated
+from example import CASE, everything, holding, report, violated, wrong
 
 from gradoracle.report import exit_code, render
 from gradoracle.report.json import SCHEMA
@@ -34,7 +34,9 @@ def test_everything_that_is_known_is_in_it() -> None:
     finding = read["verdicts"][1]["counterexample"]["findings"][0]
     assert finding["worst"] == {"index": [0, 0, 64, 0], "got": 0.5, "true": 0.25, "error_in_sigma": 34.125}
     assert finding["outcome"] == "violated" and "pool" not in finding
-    assert read["verdicts"][1]["counterexample"]["case"] == CASE
+    assert (finding["place"], finding["lost"]) == ("only rows >= 64 of dim T", False)
+    found = read["verdicts"][1]["counterexample"]
+    assert found["case"] == CASE and found["first_findings"] == []
 
 
 def test_numbers_that_json_lacks_are_strings_that_float_reads() -> None:
@@ -43,6 +45,15 @@ def test_numbers_that_json_lacks_are_strings_that_float_reads() -> None:
     assert float(exact["error"]) == float("inf")
     assert (exact["worst"]["got"], exact["worst"]["true"]) == ("nan", "-inf")
     render(everything(), "json").encode("utf-8")
+
+
+def test_what_the_first_case_showed_is_in_it() -> None:
+    made = violated()
+    assert made.counterexample is not None
+    first = wrong(pattern="only T >= 96 (of 100)")
+    made.counterexample = dataclasses.replace(made.counterexample, first_findings=(first,))
+    (read,) = load(render(report(made), "json"))["reports"]
+    assert read["verdicts"][0]["counterexample"]["first_findings"][0]["pattern"] == first.pattern
 
 
 def test_several_reports_share_a_document_and_the_worst_exit_code() -> None:

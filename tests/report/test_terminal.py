@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import replace
 
 import pytest
 from example import CASE, crashed, everything, holding, not_checked, refused, report, violated, wrong
 
-from gradoracle.finding import Finding, Outcome
+from gradoracle.finding import Finding, Outcome, Worst
 from gradoracle.report import render
 from gradoracle.report.failure import failures
 
@@ -70,14 +71,90 @@ def test_one_fault_is_told_once_by_its_most_specific_law() -> None:
 
 
 def test_wrong_numbers_are_no_part_of_a_fault_that_loses_values() -> None:
-    lost = Finding("dq", Outcome.VIOLATED, "exact", message="1 of 65 elements: the kernel's value is not finite")
+    lost = Finding("dq", Outcome.VIOLATED, "exact", message="1 of 65 elements are lost", lost=True)
     wrong = Finding("dq of permuted cotangents", Outcome.VIOLATED, "local", 9.0, message="further out than rounding")
     core, relation = violated("vjp_matches_the_oracle", "float16", 5, lost), "any_layout_of_cotangents_is_right"
     apart = failures(report(core, violated(relation, "float16", 2, wrong)))
     assert [failure.lead.law for failure in apart] == ["vjp_matches_the_oracle", relation]
-    also_lost = replace(wrong, message="dq holds non-finite values where the truth is finite")
+    also_lost = replace(wrong, message="dq holds what is no number", lost=True)
     (one,) = failures(report(core, violated(relation, "float16", 2, also_lost)))
     assert [other.law for other in one.others] == [relation]
+
+
+def test_one_place_is_one_fault_whatever_is_said_of_the_values_there() -> None:
+    nan = replace(wrong("o", "only T >= 64 (of 65); NaN"), place="only T >= 64 (of 65)", lost=True)
+    bare = replace(nan, pattern=nan.place, rule="exact")
+    last = replace(nan, pattern="only T = 16 (the last); infinite", place="only T = 16 (the last)")
+    tangent = replace(nan, tensor="jvp.o")
+    laws = {"forward_matches": nan, "finite_where": bare, "in_another_dtype": last, "jvp_matches": tangent}
+    made = [violated(law, "float32", 0, finding) for law, finding in laws.items()]
+    (one,) = failures(report(*made))
+    assert [verdict.law for verdict in one.others] == list(laws)[1:]
+    elsewhere = replace(nan, place="only H = 1", pattern="only H = 1; NaN")
+    finite = replace(nan, pattern=nan.place, lost=False)
+    assert len(failures(report(*made, violated("by_heads", "float32", 0, elsewhere)))) == 2
+    assert len(failures(report(*made, violated("by_size", "float32", 0, finite)))) == 2
+    other = violated("forward_matches", "float32", 0, nan)
+    other.kernel = "another"
+    assert len(failures(report(*made, other))) == 2
+
+
+def test_a_law_among_tensors_joins_the_law_that_finds_one_of_them_wrong() -> None:
+    core = violated("forward_matches", "float32", 0, wrong("o", "only T >= 64 (of 65)"))
+    of_o = violated("values_of_one", "float32", 3, wrong("o - 1", "only dim 2 >= 64 (of 65)"))
+    of_dv = violated("sums_of_dv", "float32", 2, wrong("1^T dv - 1^T g", "every element"))
+    joined, apart = failures(report(core, of_o, of_dv))
+    assert (joined.lead, joined.others, apart.lead) == (of_o, (core,), of_dv)
+    text = lines(render(report(core, of_o), "terminal"))
+    start = text.index("directly forward_matches, float32")
+    assert text[start + 1].startswith("o [local] 1 of 65 elements")
+    assert text[start + 2 : start + 4] == [
+        "worst at [0, 0, 64, 0], got 0.5, true 0.25, error 34.1 sigma", "pattern only T >= 64 (of 65)"
+    ]  # fmt: skip
+    assert sum(line.startswith("replay") for line in text) == 1, "of one case that both show"
+    nan = replace(wrong("o", "only T = 0; NaN"), place="only T = 0", lost=True)
+    other = violated("hvp_matches", "bfloat16", 0, wrong("hvp.v", "only B = 1"))
+    wide = violated("vjp_matches", "float32", 0, wrong("dv", "every element"), wrong("dk", "every element"))
+    first, second = failures(
+        report(other, wide, violated("by_layout", "float32", 0, wrong("dk", "every element")), of_dv)
+    )
+    assert (first.lead, second.lead, second.others) == (of_dv, other, ()), "the larger of two that share dv with it"
+    inner = violated("q_dq_equals_k_dk", "float32", 2, wrong("<q, dq> - <k, dk>", ""))
+    seen = violated("vjp_matches", "float32", 0, wrong("dv", "only M = 0"))
+    assert len(failures(report(seen, inner))) == 2 and seen.counterexample is not None
+    seen.counterexample = replace(seen.counterexample, first_findings=(wrong("dk", "only M = 0"),))
+    assert len(failures(report(seen, inner))) == 1
+    nowhere = Worst((), math.nan, math.nan, math.inf)
+    bare = replace(nan, pattern="", place="", worst=nowhere)
+    unjudged = [bare, replace(bare, tensor="rowsum of P'", among=("jvp.o",))]
+    laws = [violated(f"of_{each.tensor[0]}", "float32", 1, each) for each in unjudged]
+    assert len(failures(report(violated("forward_matches", "float32", 0, nan), *laws))) == 1
+    assert "directly" not in render(report(core), "terminal")
+
+
+def test_the_same_law_in_other_dtypes_is_told_by_these_alone() -> None:
+    made = [violated("forward_matches", dtype) for dtype in ("float32", "bfloat16", "float16")]
+    assert "also the same in bfloat16, float16" in lines(render(report(*made), "terminal"))
+
+
+@pytest.mark.parametrize(
+    ("smallest", "first", "said"),
+    [
+        ("", "only T >= 96 (of 100)", True),
+        ("every element; NaN", "only T >= 96 (of 100); NaN", True),
+        ("only dim 1 = 3", "only dim 2 = 3", True),
+        ("only T >= 16 (of 18)", "only T >= 96 (of 100)", False),
+        ("only T >= 16 (of 18)", "", False),
+    ],
+)
+def test_the_first_case_s_pattern_is_told_where_the_smallest_has_another(smallest: str, first: str, said: bool) -> None:
+    made = violated("forward_matches", "float32", 0, replace(wrong("o", smallest), rule="worst case"))
+    assert made.counterexample is not None
+    seen = (wrong("dq", "only H = 1"), wrong("o", first))
+    made.counterexample = replace(made.counterexample, first_findings=seen)
+    text = lines(render(report(made), "terminal"))
+    assert [line for line in text if "first case" in line] == [f"pattern on the first case: {first}"] * said
+    assert any(line.startswith("shrunk first seen on") for line in text)
 
 
 def test_what_every_law_lacks_is_told_by_the_first_that_met_it() -> None:
@@ -88,7 +165,7 @@ def test_what_every_law_lacks_is_told_by_the_first_that_met_it() -> None:
     )
     (one,) = failures(report(match, storage))
     assert one.lead.law == "vjp_matches"
-    measured = replace(wrong("gradient"), pattern="")
+    measured = replace(wrong("gradient"), pattern="", place="")
     (other,) = failures(report(match, violated("inputs_unmodified", "float32", 9, measured)))
     assert other.lead.law == "inputs_unmodified"
 
