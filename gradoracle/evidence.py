@@ -192,7 +192,7 @@ class Evidence:
                 if finding.outcome is not Outcome.VIOLATED and typical(finding):
                     break  # another algorithm's budget is wanted only where this one explains too little
             best = min(found, key=lambda f: (f.outcome is Outcome.VIOLATED, f.error))
-            if found[0].outcome is Outcome.VIOLATED and best.outcome is not Outcome.VIOLATED:
+            if found[0].outcome is Outcome.VIOLATED and best.outcome is Outcome.HOLDS:
                 algorithm = shipped[found.index(best)]
                 note = (
                     f"gives away accuracy: {found[0].error:.3g} times the budget of 'definition', held to '{algorithm}'"
