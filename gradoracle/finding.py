@@ -59,6 +59,7 @@ class Finding:
         place: the part of ``pattern`` that says where they lie.
         among: of a law among several tensors, their names; empty for one tensor alone.
         lost: whether values are lost, NaN or infinite where the truth is finite, and not merely wrong.
+        malformed: whether what the kernel gave is no tensor of the right shape and dtype: there is nothing to judge.
         elements: how many elements were compared; undecided ones are not in it but in ``undecided``.
         pool: for rules that pool over cases; dropped from reports.
     """
@@ -77,6 +78,7 @@ class Finding:
     place: str = ""
     among: tuple[str, ...] = ()
     lost: bool = False
+    malformed: bool = False
     pool: Pool | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:

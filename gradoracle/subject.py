@@ -346,7 +346,7 @@ class Subject:
             raise Wrong(self._malformed(key, f"{key} has dtype {str(tensor.dtype)[6:]}, wanted {str(dtype)[6:]}"))
 
     def _malformed(self, key: str, message: str) -> Finding:
-        return Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message)
+        return Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, malformed=True)
 
 
 def _require_whole(sample: Sample) -> None:

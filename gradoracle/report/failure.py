@@ -39,7 +39,7 @@ def failures(report: Report) -> list[Failure]:
     order = {id(verdict): position for position, verdict in enumerate(report.verdicts)}
     found = []
     for _, members in groups:
-        alike = _met_by_all(members)
+        alike = all(finding.malformed for verdict in members for finding in _violations(verdict))
         lead, *others = sorted(members, key=lambda verdict: (not alike and _leads(verdict), order[id(verdict)]))
         measured = (verdict for verdict in others if _measured(verdict))
         found.append(Failure(lead, tuple(others), None if _measured(lead) else next(measured, None)))
@@ -49,13 +49,6 @@ def failures(report: Report) -> list[Failure]:
 def _leads(verdict: Verdict) -> tuple[bool, int]:
     """Sort key: a crash before all else, told by the first law that met it, then the more specific law."""
     return (False, 0) if verdict.status is Status.CRASHED else (True, -verdict.rank)
-
-
-def _met_by_all(members: Sequence[Verdict]) -> bool:
-    """Whether several laws say one and the same of what the kernel lacks: none of them is the more specific."""
-    findings = [finding for verdict in members for finding in _violations(verdict)]
-    said = {(finding.tensor, finding.message, finding.worst is None) for finding in findings}
-    return len(said) == 1 and findings[0].worst is None and bool(findings[0].message)
 
 
 def _attached(

@@ -158,14 +158,14 @@ def test_the_first_case_s_pattern_is_told_where_the_smallest_has_another(smalles
 
 
 def test_what_every_law_lacks_is_told_by_the_first_that_met_it() -> None:
-    lacking = Finding("gradient", Outcome.VIOLATED, "exact", message="the output o has no gradient")
+    lacking = Finding("o", Outcome.VIOLATED, "exact", message="o has shape (1, 1), wanted (1, 2)", malformed=True)
     match, storage = (
         violated("vjp_matches", "float32", 0, lacking),
-        violated("inputs_unmodified", "float32", 9, lacking),
+        violated("inputs_unmodified", "float32", 9, replace(lacking, message="o has shape (3, 1), wanted (3, 4)")),
     )
     (one,) = failures(report(match, storage))
     assert one.lead.law == "vjp_matches"
-    measured = replace(wrong("gradient"), pattern="", place="")
+    measured = replace(wrong("o"), pattern="", place="")
     (other,) = failures(report(match, violated("inputs_unmodified", "float32", 9, measured)))
     assert other.lead.law == "inputs_unmodified"
 
