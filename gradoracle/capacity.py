@@ -129,7 +129,7 @@ def _elements(spec: TensorSpec, case: Case) -> int:
 
 
 def _width(spec: TensorSpec, case: Case) -> int:
-    return _WIDTH[case.dtype] if spec.kind == "float" else 8
+    return _WIDTH[spec.held(case.dtype)] if spec.kind == "float" else 8
 
 
 def _meminfo() -> dict[str, int]:

@@ -165,7 +165,7 @@ class Sample:
     """The tensors of a case, in the order of the definition's signature.
 
     Attributes:
-        inputs: by name; float ones in the case's dtype, integer ones int64; absent optional inputs left out.
+        inputs: by name; float ones in the case's dtype or their own, integer ones int64; absent optional ones left out.
         tangents: one for each float input, by the input's name.
         cotangents: one for each float output, by the output's name.
         options: every option of the definition, defaults included.
@@ -376,12 +376,14 @@ def require_fit(case: Case, signature: Signature) -> None:
     if missing:
         wanted = ", ".join(signature.dims)
         raise ValueError(f"the case gives no size of dim {', '.join(missing)}; {case.family} wants all of {wanted}")
+    signature.constraints.require(case.dims, case.draws)
 
 
 def _float(case: Case, spec: TensorSpec, name: str = "", role: str = "primal") -> Tensor:
     draw = case.draw(name or spec.name)
     shape, stream = spec.shape(case.dims), f"{role} {spec.name}"
-    return layouts.apply(recipes.values(draw.recipe, shape, case.dtype, seed=case.seed, name=stream), draw.layout)
+    drawn = recipes.values(draw.recipe, shape, spec.held(case.dtype), seed=case.seed, name=stream)
+    return layouts.apply(drawn, draw.layout)
 
 
 def _integer(case: Case, spec: TensorSpec, domains: Mapping[str, IndexRange]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -91,6 +91,10 @@ class Domain:
         found = [d for spec in (*self.signature.inputs, *self.signature.outputs) for d in spec.dims[:-1]]
         return tuple(dim for dim in self.signature.dims if dim in found) or self.signature.dims
 
+    def settled(self, dims: Mapping[str, int], fixed: Collection[str] = ()) -> dict[str, int]:
+        """Sizes that keep the family's constraints, those of ``fixed`` dims as they are where that can be."""
+        return self.signature.constraints.settled(dims, self.sizes, fixed)
+
     def favoured(self, dim: str) -> tuple[int, ...]:
         """The sizes of a dim that are drawn, ascending, the likelier ones several times."""
         if dim not in self._favoured:
@@ -137,7 +141,12 @@ def domain(
         raise ValueError(
             f"{kernel.name} supports {', '.join(kernel.dtypes or ())}; wanted one of {', '.join(dtypes or ())}"
         )
-    return Domain(family, kernel, supported, chosen)
+    settle = Domain(family, kernel, supported, chosen)
+    try:
+        settle.settled({dim: settle.favoured(dim)[0] for dim in chosen})
+    except ValueError as error:
+        raise ValueError(f"dims of {kernel.name}: {error}") from None
+    return settle
 
 
 def pairs(signature: Signature) -> tuple[tuple[str, str], ...]:

@@ -183,12 +183,12 @@ def _clamped(within: Domain, dims: dict[str, int], fixed: set[str]) -> dict[str,
         rows = math.prod(dims[dim] for dim in within.rows)
         elements = max(math.prod(spec.shape(dims)) for spec in tensors)
         if rows <= _MOST_ROWS and elements <= _MOST_ELEMENTS:
-            return dims
+            return within.settled(dims, fixed)
         candidates = [dim for dim in within.signature.dims if dim not in fixed and dims[dim] > within.favoured(dim)[0]]
         if rows > _MOST_ROWS:
             candidates = [dim for dim in candidates if dim in within.rows]
         if not candidates:
-            return dims
+            return within.settled(dims, fixed)
         dim = max(candidates, key=lambda name: (name in within.batch, dims[name]))
         smaller = [size for size in within.favoured(dim) if size <= dims[dim] // 2]
         dims[dim] = smaller[-1] if smaller else within.favoured(dim)[0]
@@ -201,12 +201,13 @@ def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], large: 
         most = 1 if dim in within.batch else _SHORT if dim in within.rows else _NARROW
         fitting = [other for other in within.favoured(dim) if other <= min(most, drawn)]
         small[dim] = fitting[-1] if fitting else within.favoured(dim)[0]
-    return {**small, large: choose(within.large(large))}
+    return within.settled({**small, large: choose(within.large(large))}, {large})
 
 
 def _present(choose: Choose[Any], within: Domain) -> list[str]:
     """The tensors that a case draws, by the name of the draw; optional inputs are absent, or present."""
     absent = {name for name in within.optional if not choose((False, True))}
+    absent |= {other for name in absent for other in within.signature.constraints.companions(name)}
     names = [spec.name for spec in within.signature.inputs]
     return [name for name in dict.fromkeys((*names, *within.floats)) if name not in absent]
 
@@ -251,8 +252,10 @@ def _focused_draws(
     inputs = {spec.name for spec in within.signature.inputs}
     if focus.given:
         name, present = focus.given
-        others = {other: draw for other, draw in draws.items() if other not in (name, tangent_name(name))}
-        draws = others | ({name: draws.get(name, Draw())} if present else {})
+        moved = within.signature.constraints.companions(name)
+        gone = {*moved, *map(tangent_name, moved)}
+        others = {other: draw for other, draw in draws.items() if other not in gone}
+        draws = others | ({each: draws.get(each, _plain(within, each)) for each in moved} if present else {})
     if focus.recipe or focus.joint:
         texts = within.family.joint.get(focus.joint, {})
         if focus.recipe:

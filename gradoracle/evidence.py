@@ -17,7 +17,7 @@ from gradoracle.memory import Memory
 from gradoracle.oracle import rounding
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.trace import trace
-from gradoracle.oracle.truth import Oracle, Truth, Unread, axes, names
+from gradoracle.oracle.truth import Oracle, Truth, Unread, names, tensor_of
 from gradoracle.relation import PROBES, Part, related
 from gradoracle.rules import Allowance, judge, typical
 from gradoracle.subject import Subject, Tensors, Unavailable
@@ -101,7 +101,11 @@ class Evidence:
 
     def axes(self, name: str) -> tuple[str, ...]:
         """The named dims of one of those tensors."""
-        return axes(self.oracle.family, name)
+        return tensor_of(self.oracle.family, name).dims
+
+    def dtype(self, name: str) -> str:
+        """The dtype of one of those tensors."""
+        return tensor_of(self.oracle.family, name).held(self.case.dtype)
 
     def ask(self, key: str, call: Callable[[], T]) -> T:
         """Any other call of the kernel, kept under ``key``, under the guard and with its refusals sorted."""
@@ -185,7 +189,7 @@ class Evidence:
                     self.allowance(derivative, name, algorithm),
                     continuous=self.continuous,
                     error=truth.error(tensors[name]),
-                    largest=LARGEST[self.case.dtype],
+                    largest=LARGEST[self.dtype(name)],
                     axes=self.axes(name),
                 )
                 found.append(finding)

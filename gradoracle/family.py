@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gradoracle.constraints import constrained
 from gradoracle.dims import Sizes
 from gradoracle.property import Property
 from gradoracle.signature import Signature, cotangent_name, read_signature
@@ -73,12 +74,17 @@ def family(
     joint: Mapping[str, Mapping[str, str]] | None = None,
     algorithms: Mapping[str, Mapping[str, Callable[..., Any]]] | None = None,
     properties: Sequence[Property] = (),
+    divides: Mapping[str, str] | None = None,
+    together: Sequence[Sequence[str]] = (),
 ) -> Any:
     """Make a Family of an annotated definition; used bare (``@family``) or with arguments (``@family(dims=...)``).
 
+    ``divides={"G": "H"}`` says that G divides H in every case, ``together=[("q_segments", "kv_segments")]`` that
+    optional inputs are given together or not at all. The others are the fields of ``Family``.
+
     Raises:
         TypeError: an annotation is missing or not understood.
-        ValueError: a dim, dtype or joint recipe names something that the definition does not have.
+        ValueError: a dim, dtype, joint recipe or constraint names something that the definition does not have.
     """
 
     def build(function: Callable[..., Any]) -> Family:
@@ -103,6 +109,9 @@ def family(
             raise ValueError(
                 f"family {own}: integer inputs {missing} need a domain: domains={{{missing[0]!r}: index(...)}}"
             )
+        optional = [spec.name for spec in signature.inputs if spec.optional]
+        constraints = constrained(own, signature.dims, optional, divides or {}, together)
+        signature = replace(signature, constraints=constraints)
         all_dims = {dim: (dims or {}).get(dim, Sizes()) for dim in signature.dims}
         return Family(
             own, function, signature, all_dims, tuple(dtypes), dict(domains or {}), dict(joint or {}),

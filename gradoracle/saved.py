@@ -120,8 +120,9 @@ def _wanted(family: Family) -> str:
 
 
 def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str) -> str:
-    """The one dtype of all float tensors."""
+    """The one dtype of all float tensors but those that have a dtype of their own."""
     found: dict[str, str] = {}
+    fixed: dict[str, str] = {}
     for name, tensor in tensors.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
         if specs[name].kind == "int":
@@ -132,13 +133,20 @@ def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, Te
             raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, wanted one of {', '.join(DTYPES)}")
         if bool(tensor.isnan().any()):
             raise UsageError(f"--inputs {inputs}: {name} holds NaN, of which no truth is known; wanted numbers")
-        found.setdefault(dtype, name)
+        if specs[name].dtype:
+            fixed[name] = dtype
+        else:
+            found.setdefault(dtype, name)
     if len(found) != 1:
         mixed = " and ".join(f"{name} in {dtype}" for dtype, name in found.items())
         raise UsageError(
             f"--inputs {inputs} holds {mixed or 'no float tensor'}; wanted one dtype for all float tensors"
         )
-    return next(iter(found))
+    (own,) = found
+    for name, dtype in fixed.items():
+        if dtype != specs[name].held(own):
+            raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, wanted {specs[name].held(own)}")
+    return own
 
 
 def _dims(

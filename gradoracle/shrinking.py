@@ -77,6 +77,7 @@ class _Ladder:
 
     groups: tuple[tuple[Part, ...], ...]
     case: Case
+    within: Domain
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -118,6 +119,8 @@ class _Ladder:
                 del changed[where][name]
             else:
                 changed[where][name] = value
+        changed["dims"] = self.within.settled(changed["dims"])
+        changed["draws"] = self.within.signature.constraints.complete(changed["draws"])
         return replace(self.case, **changed)
 
 
@@ -196,7 +199,7 @@ def _coarse(within: Domain, case: Case) -> _Ladder:
         [("dtype", "", (*plainer, case.dtype)), ("blocks", "", ("", case.blocks)), ("seed", "", (0, case.seed))],
     ]
     several = [tuple(part for part in group if len(set(part[2])) > 1) for group in groups]
-    return _Ladder(tuple(group for group in several if group), case)
+    return _Ladder(tuple(group for group in several if group), case, within)
 
 
 def _fine(within: Domain, case: Case) -> _Ladder:
@@ -207,7 +210,7 @@ def _fine(within: Domain, case: Case) -> _Ladder:
         every = (between for between in range(below + 1, size) if between in within.sizes[dim])
         found.append(("dims", dim, (*every, size)))
     parts = tuple(part for part in found if len(part[2]) > 1)
-    return _Ladder((parts,) if parts else (), case)
+    return _Ladder((parts,) if parts else (), case, within)
 
 
 def _sizes(within: Domain, dim: str, own: int) -> Steps:

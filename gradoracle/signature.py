@@ -1,6 +1,7 @@
 """Signature: what an annotated definition takes and gives, read from its jaxtyping annotations.
 
-``Float[Tensor, "B H T D"]`` declares a differentiable tensor with named dims, ``Int[Tensor, "B"]`` an integer tensor,
+``Float[Tensor, "B H T D"]`` declares a differentiable tensor with named dims in the dtype of the case,
+``Float32[Tensor, "B T"]`` one in float32 whatever the case's, ``Int[Tensor, "B"]`` an integer tensor,
 ``Float[Tensor, "H"] | None = None`` an optional one; keyword-only parameters that are no tensors are options.
 """
 
@@ -10,19 +11,26 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from gradoracle.constraints import Constraints
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of a definition: its name, named dims (an all-digit name is that constant), kind and optionality."""
+    """One tensor of a definition: its name, named dims (an all-digit name is that constant), kind and dtype."""
 
     name: str
     dims: tuple[str, ...]
     kind: str = "float"  # "float" or "int"
     optional: bool = False
     keyword: bool = False  # passed by keyword, not by position
+    dtype: str = ""  # of a float tensor: fixed, such as "float32"; "" where it is the case's
+
+    def held(self, dtype: str) -> str:
+        """The dtype that a float tensor has in a case of ``dtype``; in float64 every tensor is float64."""
+        return self.dtype if self.dtype and dtype != "float64" else dtype
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape at given sizes of the named dims; sums such as ``T+1`` are evaluated."""
@@ -58,6 +66,7 @@ class Signature:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     options: tuple[OptionSpec, ...]
+    constraints: Constraints = field(default_factory=Constraints)
 
     @property
     def primals(self) -> tuple[TensorSpec, ...]:
@@ -118,8 +127,8 @@ def read_signature(
         keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
         tensor = _tensor(hints.get(parameter.name))
         if tensor is not None:
-            dims, kind, optional = tensor
-            inputs.append(TensorSpec(parameter.name, dims, kind, optional, keyword))
+            dims, kind, optional, dtype = tensor
+            inputs.append(TensorSpec(parameter.name, dims, kind, optional, keyword, dtype))
         elif keyword and parameter.default is not inspect.Parameter.empty:
             values = drawn.pop(parameter.name, None)
             if values is None:
@@ -142,7 +151,8 @@ def read_signature(
     names = list(outputs) if outputs is not None else default
     if len(names) != len(read):
         raise TypeError(f"{name} returns {len(read)} tensors, but {len(names)} output names were given: {names}")
-    specs = tuple(TensorSpec(n, part[0], part[1]) for n, part in zip(names, read, strict=True) if part is not None)
+    given = [(name, part) for name, part in zip(names, read, strict=True) if part is not None]
+    specs = tuple(TensorSpec(n, dims, kind, dtype=dtype) for n, (dims, kind, _, dtype) in given)
     taken = [*(spec.name for spec in inputs), *(tangent_name(spec.name) for spec in inputs if spec.kind == "float")]
     clash = {cotangent_name(spec.name) for spec in specs} & set(taken) or {n for n in taken if taken.count(n) > 1}
     if clash:
@@ -153,8 +163,8 @@ def read_signature(
     return Signature(tuple(inputs), specs, tuple(option_specs))
 
 
-def _tensor(annotation: Any) -> tuple[tuple[str, ...], str, bool] | None:
-    """(dims, kind, optional) of a jaxtyping annotation, None for anything else."""
+def _tensor(annotation: Any) -> tuple[tuple[str, ...], str, bool, str] | None:
+    """(dims, kind, optional, fixed dtype) of a jaxtyping annotation, None for anything else."""
     optional = False
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         members = [member for member in typing.get_args(annotation) if member is not type(None)]
@@ -164,7 +174,7 @@ def _tensor(annotation: Any) -> tuple[tuple[str, ...], str, bool] | None:
     if dims is None or dtypes is None:
         return None
     kind = "int" if all("int" in str(dtype) for dtype in dtypes) else "float"
-    return tuple(dims.split()), kind, optional
+    return tuple(dims.split()), kind, optional, str(dtypes[0]) if kind == "float" and len(dtypes) == 1 else ""
 
 
 def _size(dim: str, sizes: Mapping[str, int]) -> int:

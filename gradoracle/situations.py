@@ -142,7 +142,8 @@ def _focuses(within: Domain) -> Iterator[Focus]:
                 yield Focus(name.format(dim), sizes={dim: fitting})
     for a, b in within.pairs:
         for low, high, name in ((a, b, f"{a} < {b}"), (b, a, f"{a} > {b}")):
-            if within.favoured(low)[0] < within.favoured(high)[-1]:
+            possible = within.signature.constraints.comparable(low, high)
+            if possible and within.favoured(low)[0] < within.favoured(high)[-1]:
                 yield Focus(name, less=(low, high))
     for option, values in within.options.items():
         for value in values:

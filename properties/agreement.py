@@ -75,7 +75,7 @@ def within_both(
             wanted,
             of_two(other.allowance(derivative, name, algorithm)),
             continuous=evidence.continuous,
-            largest=LARGEST[evidence.case.dtype],
+            largest=LARGEST[evidence.dtype(name)],
             axes=evidence.axes(name),
         )
     )

@@ -122,11 +122,10 @@ def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
     forward_matches_the_oracle and vjp_matches_the_oracle see it too; this law is the one that names it.
     Cannot catch: wrong finite values; those two do.
     """
-    largest = LARGEST[evidence.case.dtype]
     for derivative in (Derivative.FORWARD, Derivative.VJP):
         for name, got in evidence.tensors(derivative).items():
             truth, undecided = evidence.truths(derivative)[name].value, evidence.truths(derivative)[name].undecided
-            compared = truth.isfinite() & (truth.abs() <= largest)
+            compared = truth.isfinite() & (truth.abs() <= LARGEST[evidence.dtype(name)])
             compared &= ~undecided if undecided is not None else True
             if not got.isfinite().all():
                 overflow = evidence.allowance(derivative, name).overflow

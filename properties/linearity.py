@@ -85,7 +85,7 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
             continue
         if evidence.kernel.deterministic:
             one = evidence.allowance(Derivative.VJP, name)
-            fine = wanted.isfinite() & (wanted.abs() <= LARGEST[evidence.case.dtype]) & ~_underflows(evidence, name)
+            fine = wanted.isfinite() & (wanted.abs() <= LARGEST[evidence.dtype(name)]) & ~_underflows(evidence, name)
             for excused in (one.overflow, doubled.budgets(Derivative.VJP)[name].overflow):
                 fine &= ~excused if excused is not None else True
             unequal = wrong & fine

@@ -16,7 +16,19 @@ EVERYTHING = [*ENGINE, *KERNELS, *PROPERTIES, *sorted((ROOT / "tests").rglob("*.
 
 # From the ground up; a module may import from its own floor's earlier names and from any floor below.
 FLOORS = (
-    {"errors", "hashing", "signature", "dims", "contract", "derivative", "finding", "fields", "process", "worker"},
+    {
+        "errors",
+        "hashing",
+        "constraints",
+        "signature",
+        "dims",
+        "contract",
+        "derivative",
+        "finding",
+        "fields",
+        "process",
+        "worker",
+    },
     {"recipes", "layouts", "pattern", "interpreter", "memory", "device"},
     {"case", "verdict", "rules"},
     {"report", "environment", "script", "options"},

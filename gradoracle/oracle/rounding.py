@@ -70,6 +70,7 @@ def budgets(
     seed: int = 0,
     input_errors: Sequence[InputError | None] | None = None,
     output_dtypes: Sequence[str] | None = None,
+    input_dtypes: Sequence[str] | None = None,
 ) -> list[Budget]:
     """The budget of each output of ``graph`` at ``args``.
 
@@ -82,11 +83,13 @@ def budgets(
         seed: of the probes.
         input_errors: for each argument None, or (variance, worst, probes' errors [R, *shape]) of its own error.
         output_dtypes: the format each output is stored in; default ``contract.output`` for all.
+        input_dtypes: the format that holds each argument exactly; default ``contract.dtype`` for all.
 
     Raises:
         UnsupportedOperator: the graph has an operator without a rounding rule.
     """
     given = list(input_errors) if input_errors is not None else [None] * len(args)
+    held = list(input_dtypes) if input_dtypes is not None else [contract.dtype] * len(args)
     count, at_once = _schedule(graph, args, probes)
     carried = [error[2] for error in given if error is not None and error[2] is not None]
     if carried:
@@ -100,7 +103,7 @@ def budgets(
         dice = Dice(seed, run) if run and contract.rounds else None
         roundoff = Roundoff(contract, dice, worst and start == 0, magnify, variances=start == 0)
         inputs = [
-            _input(a, e, contract, run, worst and start == 0, start == 0) for a, e in zip(args, given, strict=True)
+            _input(a, e, h, run, worst and start == 0, start == 0) for a, e, h in zip(args, given, held, strict=True)
         ]
         with torch.no_grad():
             inputs = [
@@ -141,15 +144,13 @@ def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, i
     return count, max(1, min(count, _ELEMENTS_AT_ONCE // max(largest, 1)))
 
 
-def _input(
-    value: Tensor, error: InputError | None, contract: Contract, run: range, worst: bool, variances: bool
-) -> Quantity:
+def _input(value: Tensor, error: InputError | None, held: str, run: range, worst: bool, variances: bool) -> Quantity:
     value = value.detach()
     if not value.is_floating_point():
         return Quantity(value)
     value = value.to(torch.float64)
     if error is None:
-        return Quantity(value, held=contract.dtype)
+        return Quantity(value, held=held)
     variance, bound, errors = error
     return Quantity(
         value,

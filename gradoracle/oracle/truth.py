@@ -24,7 +24,7 @@ from gradoracle.oracle.definition import differentiating, require, transformed, 
 from gradoracle.oracle.enclosure import Expansion
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.trace import Graph, trace
-from gradoracle.signature import cotangent_name
+from gradoracle.signature import TensorSpec, cotangent_name
 
 READINGS = ("auto", "float64", "certified", "mpmath")
 GRAPHS_KEPT = 64
@@ -67,13 +67,13 @@ def names(family: Family, derivative: Derivative, sample: Sample) -> tuple[str, 
     }[derivative]
 
 
-def axes(family: Family, name: str) -> tuple[str, ...]:
-    """The named dims of a tensor of a derivative."""
+def tensor_of(family: Family, name: str) -> TensorSpec:
+    """The output or input that has the dims and the dtype of a tensor of a derivative; without dims for other names."""
     own = name.split(".")[-1]
     for spec in (*family.signature.outputs, *family.signature.inputs):
         if spec.name == own or cotangent_name(spec.name) == own:
-            return spec.dims
-    return ()
+            return spec
+    return TensorSpec(name, ())
 
 
 class Oracle:
@@ -134,9 +134,17 @@ class Oracle:
         probes: int = 16,
     ) -> dict[str, Budget]:
         """What rounding explains of each tensor of a derivative; for the VJP the outputs come with it."""
-        args = arguments(self.family, sample, derivative)
-        found = rounding.budgets(self.graph(sample, derivative, algorithm), args, contract, probes=probes, worst=worst)
-        return dict(zip(self._graph_names(sample, derivative), found, strict=True))
+        args, keys = arguments(self.family, sample, derivative), self._graph_names(sample, derivative)
+        found = rounding.budgets(
+            self.graph(sample, derivative, algorithm),
+            args,
+            contract,
+            probes=probes,
+            worst=worst,
+            output_dtypes=[_stored(tensor_of(self.family, key), contract) for key in keys],
+            input_dtypes=[spec.held(contract.dtype) for spec in _argument_specs(self.family, sample, derivative)],
+        )
+        return dict(zip(keys, found, strict=True))
 
     def truth(
         self, sample: Sample, derivative: Derivative, budgets: Mapping[str, Budget], contract: Contract
@@ -203,13 +211,29 @@ class Oracle:
 
 def arguments(family: Family, sample: Sample, derivative: Derivative) -> list[Tensor]:
     """The sample's tensors as float64 on the CPU, in the order of ``derivative.program``."""
-    primals = [spec.name for spec in family.signature.primals if spec.name in sample.inputs]
-    tensors = [sample.inputs[name] for name in primals]
-    if derivative.takes_tangents:
-        tensors += [sample.tangents[name] for name in primals]
-    if derivative.takes_cotangents:
-        tensors += [sample.cotangents[spec.name] for spec in family.signature.outputs]
+    groups = _groups(family, sample, derivative)
+    tensors = [group[spec.name] for specs, group in groups for spec in specs]
     return [t.detach().to("cpu", torch.float64).contiguous() for t in tensors]
+
+
+def _stored(spec: TensorSpec, contract: Contract) -> str:
+    """The format in which a kernel stores an output, or the gradient of an input."""
+    return spec.held(contract.dtype) if spec.dtype else contract.output
+
+
+def _argument_specs(family: Family, sample: Sample, derivative: Derivative) -> list[TensorSpec]:
+    """What each of ``arguments`` is, or is the tangent or cotangent of."""
+    return [spec for specs, _ in _groups(family, sample, derivative) for spec in specs]
+
+
+def _groups(
+    family: Family, sample: Sample, derivative: Derivative
+) -> list[tuple[Sequence[TensorSpec], Mapping[str, Tensor]]]:
+    """Primals, tangents and cotangents, as far as a derivative takes them, in the order of ``derivative.program``."""
+    primals = [spec for spec in family.signature.primals if spec.name in sample.inputs]
+    found: list[tuple[Sequence[TensorSpec], Mapping[str, Tensor]]] = [(primals, sample.inputs)]
+    found += [(primals, sample.tangents)] if derivative.takes_tangents else []
+    return found + ([(family.signature.outputs, sample.cotangents)] if derivative.takes_cotangents else [])
 
 
 def _float64_radius(budget: Budget, contract: Contract) -> Tensor:
