@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
+from ..tiles import columns_within, first_query, offsets, output_plane, plane, probabilities, statistics, visible_keys
 from . import moments
 from .guardrails import Gradients, Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import columns_within, first_query, offsets, output_plane, plane, probabilities, statistics, visible_keys
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", rows=("m", "l"), contiguous=("z", "dq")))

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from ..faithfulness import interprets_bfloat16
 from .blocks import Blocks, interpreted
-from .faithfulness import interprets_bfloat16
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -15,9 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
+from ..tiles import columns_within, offsets, plane, probabilities, statistics, visible_keys
 from .guardrails import Gradients, Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import columns_within, offsets, plane, probabilities, statistics, visible_keys
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=("z", "r", "z_tangent")))

@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
+from ..tiles import columns_within, offsets, output_plane, plane, reciprocal, visible_keys
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import columns_within, offsets, output_plane, plane, reciprocal, visible_keys
 
 
 @triton.jit(**unspecialised("q", "k", "v", contiguous=("o", "m", "l")))

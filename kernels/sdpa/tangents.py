@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
+from ..tiles import columns_within, offsets, output_plane, plane, probabilities, statistics, visible_keys
 from . import moments
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import columns_within, offsets, output_plane, plane, probabilities, statistics, visible_keys
 
 
 @triton.jit(**unspecialised("q", "k", "v", "tq", "tk", "tv", rows=("m", "l"), contiguous=("r", "o", "to")))

@@ -1,4 +1,4 @@
-"""What every SDPA kernel does with a tile: address it, mask it, rebuild its probabilities."""
+"""What attention-like kernels do with a tile: address it, mask it, rebuild its probabilities."""
 
 from __future__ import annotations
 

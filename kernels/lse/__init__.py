@@ -1,0 +1,12 @@
+"""Log-sum-exp of attention scores in Triton: forward and VJP, with softcap, sinks, segments and grouped heads.
+
+Import the package under TRITON_INTERPRET=1 to run it without a GPU.
+"""
+
+from __future__ import annotations
+
+from .blocks import BLOCKS, Blocks
+from .fused import workspace_bytes
+from .logsumexp import lse
+
+__all__ = ["BLOCKS", "Blocks", "lse", "workspace_bytes"]

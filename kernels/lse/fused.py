@@ -1,0 +1,114 @@
+"""VJP by one kernel over tiles of keys, which rebuilds P once: dK, and a partial dQ for each tile, which a second sums.
+
+The workspace is ceil(M / block) * B * H * T * D float32 numbers. Each program writes every element of its part, zeros
+where causal or segments leave nothing to compute, so nothing is filled in advance and nothing is added atomically.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..tiles import columns_within, offsets, output_plane, plane, statistics, visible_keys
+from .blocks import interpreted
+from .guardrails import Problem
+from .launch import Tensors, key_block, launch, unspecialised
+from .separate import score_gradient
+from .tiles import overlap, segment_ids
+
+
+@triton.jit(**unspecialised("m", "l", "dk", "partials"))
+def fused_kernel(
+    q, k, g, sinks, q_ids, kv_ids, tq, tk, tsinks,
+    m, l, dk, partials,
+    q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
+    tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
+    H, G, T, M, D, causal_offset, scale, softcap,
+    BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
+    SOFTCAP: tl.constexpr, SINK: tl.constexpr, SEGMENTS: tl.constexpr,
+):  # fmt: skip
+    """Compute dk [BLOCK_KEY, D] of one tile of keys and what these keys add to dq [H / G, T, D], without the scale.
+
+    Rounded to the dtype of q: dS, as operand of its dots, and dk, after the scale. All else is float32.
+    """
+    tiles = tl.cdiv(M, BLOCK_KEY)
+    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    batch, group, shared = index // G, index % G, H // G
+    planes = tl.num_programs(0) // tiles * shared  # B * H
+    keys = tile * BLOCK_KEY + tl.arange(0, BLOCK_KEY)
+    rows = tl.arange(0, BLOCK_QUERY)
+    columns = tl.arange(0, WIDTH)
+    within = columns_within(columns, D, ALIGNED)
+    present = keys < M
+    k_tile = tl.load(
+        plane(k, batch, group, k_b, k_h, ALIGNED) + offsets(keys, columns, k_r, k_c, ALIGNED),
+        mask=present[:, None] & within, other=0.0,
+    )  # fmt: skip
+    q_offsets = offsets(rows, columns, q_r, q_c, ALIGNED)
+    q_step = q_r.to(tl.int64)
+    if SEGMENTS:
+        own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r)
+
+    gradient = tl.zeros([BLOCK_KEY, WIDTH], tl.float32)
+    for member in range(0, shared):
+        head = group * shared + member
+        q_plane = plane(q, batch, head, q_b, q_h, ALIGNED)
+        g_plane = g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h
+        statistics_at = (batch * H + head).to(tl.int64) * T
+        part = output_plane(partials, tile.to(tl.int64) * planes + batch * H + head, T, D, ALIGNED)
+        for start in range(0, T, BLOCK_QUERY):
+            queries = start + rows
+            existing = queries < T
+            seen = visible_keys(queries, T, M, causal_offset)
+            allowed = keys[None, :] < seen[:, None]
+            needed = tl.max(seen, axis=0) > tile * BLOCK_KEY
+            if SEGMENTS:
+                query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r)
+                allowed = allowed & (query_ids[:, None] == own_ids[None, :])
+                needed = needed & overlap(query_ids, existing, own_ids, present)
+            partial = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
+            if needed:
+                row_max, inverse_sum = statistics(m + statistics_at + queries, l + statistics_at + queries, existing)
+                cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
+                q_tile = tl.load(q_plane + start * q_step + q_offsets, mask=existing[:, None] & within, other=0.0)
+                ds = score_gradient(
+                    q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, SOFTCAP
+                ).to(q_tile.dtype)  # fmt: skip
+                gradient = tl.dot(tl.trans(ds), q_tile, acc=gradient, input_precision="ieee")
+                partial = tl.dot(ds, k_tile, input_precision="ieee")
+            tl.store(
+                part + offsets(queries, columns, D, 1, ALIGNED), partial, mask=existing[:, None] & within
+            )  # fmt: skip
+
+    tl.store(
+        output_plane(dk, index, M, D, ALIGNED) + offsets(keys, columns, D, 1, ALIGNED),
+        (gradient * scale).to(dk.dtype.element_ty), mask=present[:, None] & within,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["tiles", "elements"], do_not_specialize_on_alignment=["partials", "dq"])
+def sum_kernel(partials, dq, tiles, elements, scale, ELEMENTS: tl.constexpr):
+    """Compute dq, flat: scale times the sum of its partials in the order of the keys, float32, rounded at its store."""
+    at = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)
+    total = tl.zeros([ELEMENTS], tl.float32)
+    step = elements.to(tl.int64)
+    for tile in range(0, tiles):
+        total += tl.load(partials + tile * step + at, mask=at < elements, other=0.0)
+    tl.store(dq + at, (total * scale).to(dq.dtype.element_ty), mask=at < elements)
+
+
+def workspace_bytes(*, batch: int, heads: int, queries: int, keys: int, features: int, block: int) -> int:
+    """Return the bytes of the partial dQ: ceil(M / block) * B * H * T * D float32 numbers."""
+    return -(-keys // block) * batch * heads * queries * features * 4
+
+
+def run(problem: Problem, tensors: Tensors, m: torch.Tensor, l: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return contiguous dq and dk of a checked problem."""
+    q, tiles = tensors.q, triton.cdiv(problem.keys, key_block(problem))
+    dq, dk = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, tensors.k))
+    partials = torch.empty((tiles, *q.shape), dtype=torch.float32, device=q.device)
+    launch(fused_kernel, problem, tensors, m, l, dk, partials, over="key")
+    size = 1 << 16 if interpreted() else 1024
+    sum_kernel[(triton.cdiv(q.numel(), size),)](partials, dq, tiles, q.numel(), problem.scale, ELEMENTS=size)
+    return dq, dk

@@ -1,0 +1,191 @@
+"""Exact HVP by two kernels: the tangents of dQ and dK along (q', k', sinks') with g fixed, in O(T + M) memory.
+
+dS' = g (P' t + P t')               t = 1 - tanh^2, P' = P (t S' - L')
+Hq = scale (dS' K + dS k')          Hk = scale (dS'^T Q + dS^T q')
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..tiles import columns_within, first_query, offsets, output_plane, plane, probabilities, statistics, visible_keys
+from .guardrails import Problem
+from .launch import Tensors, launch, unspecialised
+from .tiles import capped, capped_tangent, overlap, segment_ids
+
+
+@triton.jit
+def _score_gradients(
+    q_tile, k_tile, tq_tile, tk_tile, allowed, cotangent, tangent, row_max, inverse_sum, scale, softcap,
+    SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """Return dS and its tangent dS' [queries, keys] in float32, exactly 0 where a query does not see a key."""
+    scores, slope = capped(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale, softcap, SOFTCAP)
+    ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision="ieee")
+    ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision="ieee") * scale
+    moved, bend = capped_tangent(scores, slope, ts, softcap, SOFTCAP)
+    gp = cotangent[:, None] * probabilities(scores, allowed, row_max, inverse_sum)
+    return gp * slope, gp * (slope * (moved - tangent[:, None]) + bend)
+
+
+@triton.jit(**unspecialised("m", "l", "tangent", "hq"))
+def query_hvp_kernel(
+    q, k, g, sinks, q_ids, kv_ids, tq, tk, tsinks,
+    m, l, tangent, hq,
+    q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
+    tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
+    H, G, T, M, D, causal_offset, scale, softcap,
+    BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
+    SOFTCAP: tl.constexpr, SINK: tl.constexpr, SEGMENTS: tl.constexpr,
+):  # fmt: skip
+    """Compute hq [BLOCK_QUERY, D] of one tile of queries.
+
+    Rounded to the dtype of q: dS and dS', as operands of their dots, and hq, after the scale. All else is float32.
+    """
+    tiles = tl.cdiv(T, BLOCK_QUERY)
+    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    batch, head = index // H, index % H
+    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    keys = tl.arange(0, BLOCK_KEY)
+    columns = tl.arange(0, WIDTH)
+    within = columns_within(columns, D, ALIGNED)
+    existing = queries < T
+    seen = visible_keys(queries, T, M, causal_offset)
+    rows = index.to(tl.int64) * T + queries
+    row_max, inverse_sum = statistics(m + rows, l + rows, existing)
+    cotangent = tl.load(
+        g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h + queries.to(tl.int64) * g_r, mask=existing, other=0.0
+    )
+    q_tile = tl.load(
+        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
+        mask=existing[:, None] & within, other=0.0,
+    )  # fmt: skip
+    tq_tile = tl.load(
+        plane(tq, batch, head, tq_b, tq_h, ALIGNED) + offsets(queries, columns, tq_r, tq_c, ALIGNED),
+        mask=existing[:, None] & within, other=0.0,
+    )  # fmt: skip
+    moved = tl.load(tangent + rows, mask=existing, other=0.0)
+    k_plane = plane(k, batch, head // (H // G), k_b, k_h, ALIGNED)
+    tk_plane = plane(tk, batch, head // (H // G), tk_b, tk_h, ALIGNED)
+    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
+    tk_offsets = offsets(keys, columns, tk_r, tk_c, ALIGNED)
+    k_step, tk_step = k_r.to(tl.int64), tk_r.to(tl.int64)
+    if SEGMENTS:
+        own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r)
+
+    gradient = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
+    for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
+        present = start + keys < M
+        allowed = (start + keys)[None, :] < seen[:, None]
+        needed = start < M
+        if SEGMENTS:
+            key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r)
+            allowed = allowed & (own_ids[:, None] == key_ids[None, :])
+            needed = overlap(own_ids, existing, key_ids, present)
+        if needed:
+            k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present[:, None] & within, other=0.0)
+            tk_tile = tl.load(tk_plane + start * tk_step + tk_offsets, mask=present[:, None] & within, other=0.0)
+            ds, tds = _score_gradients(
+                q_tile, k_tile, tq_tile, tk_tile, allowed, cotangent, moved, row_max, inverse_sum, scale, softcap,
+                SOFTCAP,
+            )  # fmt: skip
+            gradient = tl.dot(tds.to(k_tile.dtype), k_tile, acc=gradient, input_precision="ieee")
+            gradient = tl.dot(ds.to(k_tile.dtype), tk_tile, acc=gradient, input_precision="ieee")
+
+    tl.store(
+        output_plane(hq, index, T, D, ALIGNED) + offsets(queries, columns, D, 1, ALIGNED),
+        (gradient * scale).to(hq.dtype.element_ty), mask=existing[:, None] & within,
+    )  # fmt: skip
+
+
+@triton.jit(**unspecialised("m", "l", "tangent", "hk"))
+def key_hvp_kernel(
+    q, k, g, sinks, q_ids, kv_ids, tq, tk, tsinks,
+    m, l, tangent, hk,
+    q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
+    tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
+    H, G, T, M, D, causal_offset, scale, softcap,
+    BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
+    SOFTCAP: tl.constexpr, SINK: tl.constexpr, SEGMENTS: tl.constexpr,
+):  # fmt: skip
+    """Compute hk [BLOCK_KEY, D] of one tile of keys, summed over the query heads of its group.
+
+    Rounded to the dtype of q: dS and dS', as operands of their dots, and hk, after the scale. All else is float32.
+    """
+    tiles = tl.cdiv(M, BLOCK_KEY)
+    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    batch, group, shared = index // G, index % G, H // G
+    keys = tile * BLOCK_KEY + tl.arange(0, BLOCK_KEY)
+    rows = tl.arange(0, BLOCK_QUERY)
+    columns = tl.arange(0, WIDTH)
+    within = columns_within(columns, D, ALIGNED)
+    present = keys < M
+    k_tile = tl.load(
+        plane(k, batch, group, k_b, k_h, ALIGNED) + offsets(keys, columns, k_r, k_c, ALIGNED),
+        mask=present[:, None] & within, other=0.0,
+    )  # fmt: skip
+    tk_tile = tl.load(
+        plane(tk, batch, group, tk_b, tk_h, ALIGNED) + offsets(keys, columns, tk_r, tk_c, ALIGNED),
+        mask=present[:, None] & within, other=0.0,
+    )  # fmt: skip
+    q_offsets = offsets(rows, columns, q_r, q_c, ALIGNED)
+    tq_offsets = offsets(rows, columns, tq_r, tq_c, ALIGNED)
+    q_step, tq_step = q_r.to(tl.int64), tq_r.to(tl.int64)
+    if SEGMENTS:
+        own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r)
+
+    gradient = tl.zeros([BLOCK_KEY, WIDTH], tl.float32)
+    for member in range(0, shared):
+        head = group * shared + member
+        q_plane = plane(q, batch, head, q_b, q_h, ALIGNED)
+        tq_plane = plane(tq, batch, head, tq_b, tq_h, ALIGNED)
+        g_plane = g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h
+        statistics_at = (batch * H + head).to(tl.int64) * T
+        for start in range(first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
+            queries = start + rows
+            existing = queries < T
+            allowed = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
+            row_max, inverse_sum = statistics(m + statistics_at + queries, l + statistics_at + queries, existing)
+            cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
+            needed = start < T
+            if SEGMENTS:
+                query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r)
+                allowed = allowed & (query_ids[:, None] == own_ids[None, :])
+                needed = overlap(query_ids, existing, own_ids, present)
+            if needed:
+                q_tile = tl.load(q_plane + start * q_step + q_offsets, mask=existing[:, None] & within, other=0.0)
+                tq_tile = tl.load(tq_plane + start * tq_step + tq_offsets, mask=existing[:, None] & within, other=0.0)
+                moved = tl.load(tangent + statistics_at + queries, mask=existing, other=0.0)
+                ds, tds = _score_gradients(
+                    q_tile, k_tile, tq_tile, tk_tile, allowed, cotangent, moved, row_max, inverse_sum, scale, softcap,
+                    SOFTCAP,
+                )  # fmt: skip
+                gradient = tl.dot(tl.trans(tds.to(q_tile.dtype)), q_tile, acc=gradient, input_precision="ieee")
+                gradient = tl.dot(tl.trans(ds.to(q_tile.dtype)), tq_tile, acc=gradient, input_precision="ieee")
+
+    tl.store(
+        output_plane(hk, index, M, D, ALIGNED) + offsets(keys, columns, D, 1, ALIGNED),
+        (gradient * scale).to(hk.dtype.element_ty), mask=present[:, None] & within,
+    )  # fmt: skip
+
+
+def run(
+    problem: Problem,
+    tensors: Tensors,
+    m: torch.Tensor,
+    l: torch.Tensor,
+    tangent: torch.Tensor,
+    needs: tuple[bool, bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Return contiguous hq and hk of a checked problem, None where not asked for; `tangent` is that of L."""
+    hq, hk = (
+        torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
+        for primal, need in zip((tensors.q, tensors.k), needs, strict=True)
+    )
+    if needs[0]:
+        launch(query_hvp_kernel, problem, tensors, m, l, tangent, hq, over="query")
+    if needs[1]:
+        launch(key_hvp_kernel, problem, tensors, m, l, tangent, hk, over="key")
+    return hq, hk

@@ -1,0 +1,141 @@
+"""The one place that launches a kernel: grid, blocks, device, strides."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from triton.runtime.errors import OutOfResources
+
+from .blocks import choose, padded_features
+from .guardrails import Problem
+
+STRIDES = (
+    *(f"{name}_{axis}" for name in "qk" for axis in "bhrc"),
+    *(f"g_{axis}" for axis in "bhr"),
+    "sinks_h",
+    *(f"{name}_{axis}" for name in ("q_ids", "kv_ids") for axis in "br"),
+    *(f"{name}_{axis}" for name in ("tq", "tk") for axis in "bhrc"),
+    "tsinks_h",
+)
+SCALARS = ("H", "G", "T", "M", "D", "causal_offset")
+INPUTS = ("q", "k", "g", "sinks", "q_ids", "kv_ids", "tq", "tk", "tsinks")
+
+
+class Tensors(NamedTuple):
+    """What a pass reads besides what this package allocated; None where it is absent.
+
+    q [B, H, T, D], k [B, G, M, D], g [B, H, T], sinks [H], q_ids [B, T], kv_ids [B, M], any strides; tq, tk, tsinks are
+    tangents of q, k, sinks.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    g: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+    q_ids: torch.Tensor | None = None
+    kv_ids: torch.Tensor | None = None
+    tq: torch.Tensor | None = None
+    tk: torch.Tensor | None = None
+    tsinks: torch.Tensor | None = None
+
+
+def unspecialised(*contiguous: str) -> dict[str, list[str]]:
+    """Return options of triton.jit by which one compiled kernel serves every dim, stride and pointer.
+
+    Triton would compile anew for each pattern of integers equal to 1 or divisible by 16 and of aligned pointers. Here
+    the constant ALIGNED alone says so, of q, k and their tangents at once.
+
+    Args:
+        contiguous: names of the tensors beside INPUTS.
+    """
+    return {
+        "do_not_specialize": [*STRIDES, *SCALARS],
+        "do_not_specialize_on_alignment": [*INPUTS, *contiguous],
+    }
+
+
+def launch(
+    kernel: Any,
+    problem: Problem,
+    tensors: Tensors,
+    *contiguous: torch.Tensor | None,
+    over: str,
+    **flags: bool,
+) -> None:
+    """Launch a kernel with one program for each tile of queries of each head, or of keys of each key head.
+
+    Args:
+        kernel: takes INPUTS, the contiguous tensors, STRIDES, SCALARS, scale, softcap, constants.
+        problem: what `guardrails.check` returned.
+        tensors: what it reads.
+        contiguous: tensors that this package allocated; None where a flag says that there is none.
+        over: "query" or "key".
+        flags: constants of the kernel.
+
+    Raises:
+        ValueError: where the blocks need more shared memory or registers than the GPU has.
+    """
+    width = padded_features(problem.features)
+    blocks = problem.blocks or choose(problem.dtype, width, problem.queries, problem.keys)
+    rows, size, heads = (
+        (problem.queries, blocks.query, problem.heads)
+        if over == "query"
+        else (problem.keys, blocks.key, problem.groups)
+    )
+    on_device = torch.cuda.device(problem.device) if problem.device.type == "cuda" else contextlib.nullcontext()
+    ranks = (4, 4, 3, 1, 2, 2, 4, 4, 1)
+    strides = (s for tensor, rank in zip(tensors, ranks, strict=True) for s in _strides(tensor, rank))
+    with on_device:
+        try:
+            kernel[(triton.cdiv(rows, size) * problem.batch * heads,)](
+                *tensors,
+                *contiguous,
+                *strides,
+                problem.heads,
+                problem.groups,
+                problem.queries,
+                problem.keys,
+                problem.features,
+                problem.causal_offset,
+                problem.scale,
+                problem.softcap,
+                BLOCK_QUERY=blocks.query,
+                BLOCK_KEY=blocks.key,
+                WIDTH=width,
+                ALIGNED=_aligned(problem, tensors),
+                SOFTCAP=problem.softcap > 0,
+                SINK=tensors.sinks is not None,
+                SEGMENTS=tensors.q_ids is not None,
+                num_warps=blocks.num_warps,
+                num_stages=blocks.num_stages,
+                **flags,
+            )
+        except OutOfResources as error:
+            raise ValueError(
+                f"blocks is {blocks} for {kernel.__name__} at {problem.dtype} and D padded to {width}: "
+                f"wanted blocks that fit this GPU ({error})"
+            ) from error
+
+
+def key_block(problem: Problem) -> int:
+    """Return how many keys a program of a pass over keys holds."""
+    width = padded_features(problem.features)
+    return (problem.blocks or choose(problem.dtype, width, problem.queries, problem.keys)).key
+
+
+def _strides(tensor: torch.Tensor | None, rank: int) -> tuple[int, ...]:
+    return (0,) * rank if tensor is None else tensor.stride()
+
+
+def _aligned(problem: Problem, tensors: Tensors) -> bool:
+    """Say whether rows of q, k and their tangents are contiguous, of 16 n elements, and start at multiples of 16."""
+    return problem.features % 16 == 0 and all(
+        tensor.data_ptr() % 16 == 0
+        and tensor.stride(3) == 1
+        and all(stride % 16 == 0 for stride in tensor.stride()[:3])
+        for tensor in (tensors.q, tensors.k, tensors.tq, tensors.tk)
+        if tensor is not None
+    )

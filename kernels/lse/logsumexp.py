@@ -1,0 +1,264 @@
+"""LSE as torch.autograd sees it: reverse mode, forward mode, and every mix of two of them, each through its kernel.
+
+    order 1: VJP (`_Gradients`), JVP (`_Tangent`)
+    order 2: double backward, forward over reverse and reverse over forward, all through the exact HVP (`_Hessian`)
+
+Order 3, and forward over forward, raise NotImplementedError.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from . import fused, hessian, output, separate, sinks, tangents
+from .blocks import Blocks
+from .guardrails import Problem, check, check_cotangent
+from .launch import Tensors, key_block
+
+WORKSPACE_LIMIT = 1 << 30
+Given = tuple[Any, ...]  # q, k, sinks, q_ids, kv_ids
+Needs = tuple[bool, bool, bool]
+
+
+def lse(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    *,
+    sinks: torch.Tensor | None = None,
+    q_segments: torch.Tensor | None = None,
+    kv_segments: torch.Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    softcap: float | None = None,
+    backward: str = "auto",
+    workspace_limit: int = WORKSPACE_LIMIT,
+    blocks: Blocks | None = None,
+) -> torch.Tensor:
+    """Return L_i = log(e^sink + sum over the keys j that query i sees of e^S_ij), S = scale q k^T.
+
+    Args:
+        q: [B, H, T, D]. k: [B, G, M, D], G divides H: query head h reads key head h // (H / G). T, M >= 1, D from 1 to
+            256, one dtype of float32, bfloat16, float16; any strides, none is copied.
+        sinks: [H] in the dtype of q, one more term of every row of a head; none by default.
+        q_segments, kv_segments: [B, T] and [B, M], int32 or int64: a query sees the keys of its own segment only.
+        scale: a finite number above 0; 1 / sqrt(D) by default.
+        causal: query i sees key j iff j <= i + M - T.
+        softcap: S becomes c tanh(S / c), before the mask; none by default.
+        backward: "fused" (P is rebuilt once, partial gradients of q lie in a workspace of `workspace_bytes`),
+            "separate" (one kernel for dq, one for dk, no workspace), or "auto": fused where the workspace keeps to its
+            limit and both gradients are asked for.
+        workspace_limit: bytes of that workspace at most; 1 GiB by default.
+        blocks: forces one block configuration on every pass; automatic by default.
+
+    Returns:
+        L [B, H, T] in float32 and natural units, contiguous; -inf, with derivatives exactly 0, where a query sees no
+        key and there is no sink.
+
+    Raises:
+        ValueError: naming the argument, the value given and what is wanted; also where "fused" is demanded and its
+            workspace is above the limit. Nothing falls back to another kernel.
+        NotImplementedError: from a third derivative, or forward mode over forward mode.
+
+    Rounded to the dtype of q: dS and dS', as operands of their dots, and each gradient, once. All else is float32. P is
+    rebuilt from the row maximum and sum, and not from L, which at logits of 1e4 is a thousandth off. Every run gives
+    the same bits.
+    """
+    problem = check(
+        q, k, sinks, q_segments, kv_segments, scale=scale, causal=causal, softcap=softcap, backward=backward,
+        workspace_limit=workspace_limit, blocks=blocks,
+    )  # fmt: skip
+    if problem.backward == "fused":
+        _fuses(problem, True)
+    result: torch.Tensor = _LogSumExp.apply(q, k, sinks, q_segments, kv_segments, problem)[0]
+    return result
+
+
+def _tensors(given: Given, g: Any = None, tangents: tuple[Any, ...] = (None, None, None)) -> Tensors:
+    q, k, own, q_ids, kv_ids = given
+    return Tensors(q, k, g, own, q_ids, kv_ids, *tangents)
+
+
+def _complete(tangents: tuple[Any, ...], given: Given) -> tuple[Any, ...]:
+    """Return the tangents of q, k, sinks with zeros, one expanded number and so no memory, for those that are None."""
+    return tuple(
+        primal.new_zeros(()).expand(primal.shape) if tangent is None and primal is not None else tangent
+        for tangent, primal in zip(tangents, given[:3], strict=True)
+    )
+
+
+def _vjp(problem: Problem, needs: Needs, given: Given, g: Any, m: Any, l: Any) -> tuple[Any, ...]:
+    """Return the VJP for the primals that need it, itself differentiable."""
+    if not any(needs):
+        return None, None, None
+    return _spread(needs, _Gradients.apply(*given, g, m, l, problem, needs))
+
+
+def _hvp(
+    problem: Problem, needs: Needs, given: Given, g: Any, tangents: tuple[Any, ...], m: Any, l: Any
+) -> tuple[Any, ...]:
+    """Return the HVP for the primals that need it; None where no tangent is given, since it is zero there."""
+    if not any(needs) or all(tangent is None for tangent in tangents):
+        return None, None, None
+    return _spread(needs, _Hessian.apply(*given, g, *_complete(tangents, given), m, l, problem, needs))
+
+
+def _spread(needs: Needs, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return one entry per primal from the results of those that need one."""
+    remaining = iter(results)
+    return tuple(next(remaining) if need else None for need in needs)
+
+
+def _plus(a: Any, b: Any) -> Any:
+    """Return a + b where None is zero."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def _refuse(what: str) -> NoReturn:
+    raise NotImplementedError(f"lse has no {what}: wanted at most two derivatives, not both in forward mode")
+
+
+class _LogSumExp(torch.autograd.Function):
+    """(q, k, sinks, q_ids, kv_ids) -> (L, m, l); m and l are residuals, their derivatives are part of each formula."""
+
+    @staticmethod
+    def forward(q: Any, k: Any, own: Any, q_ids: Any, kv_ids: Any, problem: Problem) -> tuple[Any, ...]:
+        return output.run(problem, _tensors((q, k, own, q_ids, kv_ids)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        *given, ctx.problem = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given, *output[1:])
+        ctx.save_for_forward(*given, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, *_: None) -> tuple[Any, ...]:
+        if g is None:
+            return (None,) * 6
+        *given, m, l = ctx.saved_tensors
+        return *_vjp(ctx.problem, ctx.needs_input_grad[:3], tuple(given), g, m, l), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        *given, m, l = ctx.saved_tensors
+        return _Tangent.apply(*given, *_complete(tangents[:3], tuple(given)), m, l, ctx.problem), None, None
+
+
+class _Gradients(torch.autograd.Function):
+    """(q, k, sinks, q_ids, kv_ids, g, m, l) -> those of (dq, dk, dsinks) that are needed."""
+
+    @staticmethod
+    def forward(
+        q: Any, k: Any, own: Any, q_ids: Any, kv_ids: Any, g: Any, m: Any, l: Any, problem: Problem, needs: Needs
+    ) -> tuple[Any, ...]:
+        tensors = _tensors((q, k, own, q_ids, kv_ids), check_cotangent(problem, g))
+        if (needs[0] or needs[1]) and _fuses(problem, needs[0] and needs[1]):
+            dq, dk = fused.run(problem, tensors, m, l)
+        else:
+            dq, dk = separate.run(problem, tensors, m, l, needs[:2])
+        found = (dq, dk, sinks.run(problem, tensors, m, l) if needs[2] else None)
+        return tuple(each for each, need in zip(found, needs, strict=True) if need)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        *tensors, ctx.problem, ctx.needs = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        # <u, VJP(x, g)> = <g, J(x) u>: its gradient is H u in x, since the Hessian is symmetric, and J u in g
+        *given, g, m, l = ctx.saved_tensors
+        directions = _spread(ctx.needs, cotangents)
+        if all(direction is None for direction in directions):
+            return (None,) * 10
+        second = _hvp(ctx.problem, ctx.needs_input_grad[:3], tuple(given), g, directions, m, l)
+        tangent = None
+        if ctx.needs_input_grad[5]:
+            tangent = _Tangent.apply(*given, *_complete(directions, tuple(given)), m, l, ctx.problem)
+        return *second, None, None, tangent, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        *given, g, m, l = ctx.saved_tensors
+        second = _hvp(ctx.problem, ctx.needs, tuple(given), g, tangents[:3], m, l)
+        linear = (None,) * 3 if tangents[5] is None else _vjp(ctx.problem, ctx.needs, tuple(given), tangents[5], m, l)
+        return tuple(_plus(a, b) for a, b, need in zip(second, linear, ctx.needs, strict=True) if need)
+
+
+class _Tangent(torch.autograd.Function):
+    """(q, k, sinks, q_ids, kv_ids, tq, tk, tsinks, m, l) -> the tangent of L."""
+
+    @staticmethod
+    def forward(
+        q: Any, k: Any, own: Any, q_ids: Any, kv_ids: Any, tq: Any, tk: Any, town: Any, m: Any, l: Any, problem: Problem
+    ) -> torch.Tensor:
+        return tangents.run(problem, _tensors((q, k, own, q_ids, kv_ids), None, (tq, tk, town)), m, l)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        *tensors, ctx.problem = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
+        # <g, J(x) t>: its gradient is the HVP along t in x, and the VJP of g in t
+        *tensors, m, l = ctx.saved_tensors
+        given, directions, needed = tuple(tensors[:5]), tuple(tensors[5:]), ctx.needs_input_grad
+        second = _hvp(ctx.problem, needed[:3], given, g, directions, m, l)
+        return *second, None, None, *_vjp(ctx.problem, needed[5:8], given, g, m, l), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *given: Any) -> NoReturn:
+        _refuse("forward mode over forward mode")
+
+
+class _Hessian(torch.autograd.Function):
+    """(q, k, sinks, q_ids, kv_ids, g, tq, tk, tsinks, m, l) -> those of (hq, hk, hsinks) that are needed."""
+
+    @staticmethod
+    def forward(
+        q: Any, k: Any, own: Any, q_ids: Any, kv_ids: Any, g: Any, tq: Any, tk: Any, town: Any, m: Any, l: Any,
+        problem: Problem, needs: Needs,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        tensors = _tensors((q, k, own, q_ids, kv_ids), check_cotangent(problem, g), (tq, tk, town))
+        tangent = tangents.run(problem, tensors, m, l)
+        hq, hk = hessian.run(problem, tensors, m, l, tangent, needs[:2])
+        found = (hq, hk, sinks.run(problem, tensors, m, l, tangent) if needs[2] else None)
+        return tuple(each for each, need in zip(found, needs, strict=True) if need)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> NoReturn:
+        _refuse("third derivative")
+
+    @staticmethod
+    def jvp(ctx: Any, *given: Any) -> NoReturn:
+        _refuse("third derivative")
+
+
+def _fuses(problem: Problem, both: bool) -> bool:
+    """Say whether the backward is the fused one; ``both``: whether dq and dk are asked for."""
+    needed = fused.workspace_bytes(
+        batch=problem.batch,
+        heads=problem.heads,
+        queries=problem.queries,
+        keys=problem.keys,
+        features=problem.features,
+        block=key_block(problem),
+    )
+    if problem.backward == "fused" and needed > problem.workspace_limit:
+        raise ValueError(
+            f"workspace_limit is {problem.workspace_limit} bytes and the fused backward needs {needed}: wanted a limit "
+            "that holds it, or backward='separate'"
+        )
+    return problem.backward == "fused" or (problem.backward == "auto" and both and needed <= problem.workspace_limit)

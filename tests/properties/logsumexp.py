@@ -1,0 +1,198 @@
+"""LSE by hand in eager PyTorch with float32 arithmetic, right or with one named fault, for the tests of its laws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.case import build, parse
+from gradoracle.evidence import Evidence
+from gradoracle.examine import LawResult, judge_law
+from gradoracle.interpreter import activate
+from gradoracle.kernel import Kernel
+from gradoracle.oracle.truth import Oracle
+from gradoracle.property import Property
+from gradoracle.subject import Subject
+
+if not torch.cuda.is_available():
+    activate()
+
+from gradoracle.properties.lse import FAMILY
+
+ORACLE = Oracle(FAMILY)
+LAWS = {law.name: law for law in FAMILY.properties}
+RIGHT = ""
+LOG2_E = 1.4426950408889634
+
+
+class _Changed(torch.autograd.Function):
+    """The identity whose gradient is changed by a function: a fault of backward alone."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, change: Any) -> Tensor:
+        ctx.change = change
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.change(gradient), None
+
+
+class LogSumExp:
+    """One right implementation, formula by formula; ``fault`` names what is wrong with it."""
+
+    def __init__(self, fault: str = RIGHT) -> None:
+        self.fault = fault
+
+    def has(self, fault: str) -> bool:
+        return self.fault == fault
+
+    def backward_changed(self, fault: str, tensor: Tensor, change: Any) -> Tensor:
+        return _Changed.apply(tensor, change) if self.has(fault) else tensor
+
+    def visible(self, batch: int, queries: int, keys: int, causal: bool, segments: Any) -> Tensor:
+        """[B, 1, T, M] which keys each query sees."""
+        found = torch.ones(batch, 1, queries, keys, dtype=torch.bool)
+        if causal:
+            offset = 0 if self.has("aligned top-left") else keys - queries
+            offset += self.has("mask off by one")
+            found = found & (torch.arange(keys)[None, :] <= torch.arange(queries)[:, None] + offset)
+        if segments[0] is not None and not self.has("segments ignored"):
+            found = found & (segments[0][:, None, :, None] == segments[1][:, None, None, :])
+        if self.has("last key dropped") and keys > 1:
+            found = found & (torch.arange(keys) < keys - 1)
+        return found
+
+    def heads(self, k: Tensor, share: int) -> Tensor:
+        """[B, H, M, D] the key head of each query head."""
+        if self.has("key heads interleaved"):
+            return k.repeat(1, share, 1, 1)
+        k = k.repeat_interleave(share, 1)
+        if share > 1 and self.has("dk without the sum over the group"):
+            first = (torch.arange(k.shape[1]) % share == 0)[None, :, None, None]
+            k = torch.where(first, k, k.detach())
+        return k
+
+    def scores(self, q: Tensor, k: Tensor, scale: float | None, softcap: float | None) -> Tensor:
+        """[B, H, T, M] capped."""
+        factor = q.shape[-1] ** -0.5 if scale is None or self.has("default scale") else scale
+        if self.has("k clamped"):
+            k = k.clamp(-1.5, 1.5)
+        k = self.backward_changed("dk lacks the scale", k, lambda g: g / factor)
+        k = self.backward_changed("dk one percent large", k, lambda g: g * 1.01)
+        q = self.backward_changed("dq one percent large", q, lambda g: g * 1.01)
+        s = q @ self.heads(k, q.shape[1] // k.shape[1]).transpose(-1, -2) * factor
+        if softcap is not None:
+            capped = torch.tanh(s / softcap)
+            s = capped if self.has("cap not multiplied back") else softcap * capped
+        return s
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        *,
+        sinks: Tensor | None = None,
+        q_segments: Tensor | None = None,
+        kv_segments: Tensor | None = None,
+        scale: float | None = None,
+        causal: bool = False,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """lse [B, H, T] in float32; in float64 for float64."""
+        held = torch.float64 if q.dtype == torch.float64 else torch.float32
+        q, k = q.to(held), k.to(held)
+        s = self.scores(q, k, scale, softcap)
+        batch, heads, queries, keys = s.shape
+        visible = self.visible(batch, queries, keys, causal, (q_segments, kv_segments))
+        terms = torch.where(visible, s, -1e9 if self.has("masked by a large number") else -torch.inf)
+        sees = visible.any(-1, keepdim=True).expand(batch, heads, queries, 1)
+        if self.has("padded key"):
+            terms = torch.cat([terms, torch.zeros(batch, heads, queries, 1, dtype=held)], -1)
+            sees = torch.ones_like(sees)
+        if sinks is not None:
+            terms, sees = self.with_sinks(terms, sinks.to(held), sees)
+        if self.has("masked by a large number"):
+            sees = torch.ones_like(sees)
+        rows = torch.where(sees, terms, 0.0)
+        total = torch.logsumexp(rows, -1)
+        if self.has("hessian with the wrong sign"):
+            total = _flipped(total, q, k)
+        if self.has("shares sum to more than one"):
+            total = total + 0.01 * torch.where(visible, s - s.detach(), 0.0).sum(-1)
+        if self.has("leaky mask in backward"):
+            total = total + 1e-9 * torch.where(visible, 0.0, s - s.detach()).sum(-1)
+        if self.has("base 2"):
+            total = total * LOG2_E
+        blind = 0.0 if self.has("zero for empty rows") else -torch.inf
+        return torch.where(sees[..., 0], total, blind)
+
+    def with_sinks(self, terms: Tensor, sinks: Tensor, sees: Tensor) -> tuple[Tensor, Tensor]:
+        """Terms with the sinks, and which rows have a term."""
+        if self.has("sink left out"):
+            return terms, sees
+        sinks = self.backward_changed("sign of dsinks", sinks, lambda g: -g)
+        sinks = self.backward_changed("dsinks one percent large", sinks, lambda g: 1.01 * g)
+        if self.has("sink in base 2"):
+            sinks = sinks * LOG2_E
+        if self.has("sink clamped"):
+            sinks = sinks.clamp(min=-2.0)
+        if self.has("sink of another head"):
+            sinks = sinks.roll(1)
+        column = sinks[None, :, None, None].expand(*terms.shape[:3], 1)
+        if self.has("sink skipped in empty rows"):
+            return torch.cat([terms, column], -1), sees
+        return torch.cat([terms, column], -1), torch.ones_like(sees)
+
+
+def _flipped(total: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """A function with the value of ``total`` and, to second order, minus its curvature in q and in k."""
+    return total - 10.0 * ((q - q.detach()).square().sum(-1) + (k - k.detach()).square().sum((1, 2, 3))[:, None, None])
+
+
+class Backwards:
+    """Two backwards of one kernel: the separate one is autograd's, the fused one may have a fault."""
+
+    def __init__(self, own: LogSumExp) -> None:
+        self.own, self.runs = own, 0
+
+    def __call__(
+        self, inputs: Mapping[str, Tensor], cotangent: Tensor, options: Mapping[str, Any], blocks: Any, which: str
+    ) -> dict[str, Tensor]:
+        """The gradients by name (``dq``)."""
+        given = {n: t.detach().requires_grad_(t.is_floating_point()) for n, t in inputs.items()}
+        wanted = [name for name, tensor in given.items() if tensor.is_floating_point()]
+        with torch.enable_grad():
+            out = self.own(**given, **options)  # type: ignore[arg-type]
+            found = torch.autograd.grad(out, [given[name] for name in wanted], cotangent)
+        gradients = {f"d{name}": tensor for name, tensor in zip(wanted, found, strict=True)}
+        self.runs += 1
+        if which == "fused" and self.own.has("a partial dq counted twice"):
+            gradients["dq"] = gradients["dq"] * torch.where(torch.arange(gradients["dq"].shape[2]) > 3, 2, 1)[:, None]
+        if which == "fused" and self.own.has("other bits each time"):
+            gradients["dq"] = gradients["dq"] * (1.0 + 2.0**-20 * self.runs)
+        return gradients
+
+
+def kernel(fault: str = RIGHT) -> Kernel:
+    """The kernel with a fault, or without."""
+    own = LogSumExp(fault)
+    return Kernel(fault or "right", "lse", own, deterministic=True, extras={"backward": Backwards(own)})
+
+
+def evidence(line: str, subject: Kernel) -> Evidence:
+    """What a kernel does on a case line."""
+    _, _, case = parse(line)
+    sample = build(case, FAMILY.signature, domains=FAMILY.domains)
+    return Evidence(case, sample, Subject(FAMILY, subject), ORACLE)
+
+
+def judge(law: str | Property, line: str, subject: Kernel) -> LawResult:
+    """What a law says of a kernel on a case line."""
+    found, own = LAWS[law] if isinstance(law, str) else law, evidence(line, subject)
+    reason = found.applies(own.case, subject)
+    assert reason is None, f"{found.name} does not apply: {reason}"
+    return judge_law(found, own)
