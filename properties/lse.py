@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -93,6 +93,11 @@ def _backward(
     return dict(zip(wanted, torch.autograd.grad(result, list(wanted.values()), cotangent), strict=True))
 
 
+def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
+    """The block configurations that every pass can run on this device."""
+    return kernels.fitting(getattr(torch, dtype), dims["D"])
+
+
 FAMILY = lse
 KERNELS = (
     Kernel(
@@ -102,6 +107,7 @@ KERNELS = (
         dtypes=("float32", "bfloat16", "float16"),
         deterministic=True,
         blocks=dict(kernels.BLOCKS),
+        fits=_fits,
         extras={"compilations": compilations, "backward": _backward},
     ),
 )

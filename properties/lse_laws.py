@@ -22,6 +22,7 @@ from gradoracle.properties.lse_scores import (
 from torch import Tensor
 
 from gradoracle.case import Sample
+from gradoracle.contract import LARGEST
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
 from gradoracle.property import law
@@ -185,6 +186,7 @@ def a_sink_takes_between_none_and_all_of_g(evidence: Evidence) -> Iterator[Findi
             variant.allowance(VJP, "dsinks", algorithm),
             continuous=variant.continuous,
             scale=whole,
+            largest=LARGEST[variant.dtype("dsinks")],
             axes=variant.axes("dsinks"),
         )
     )
@@ -234,7 +236,7 @@ def _not_negative(variant: Evidence, name: str, axes: tuple[int, ...]) -> Findin
 
 
 @law(needs=(JVP,), applies=all_of(small_enough, no_sinks, no_softcap), rank=4)
-def a_common_tangent_of_all_keys_moves_lse_by_its_product_with_q(evidence: Evidence) -> Iterator[Finding]:
+def a_common_tangent_of_all_keys_moves_lse_along_q(evidence: Evidence) -> Iterator[Finding]:
     """Along one tangent c of all keys, the tangent of lse is scale q . c where a query sees a key.
 
     Holds because: all scores of a row move by scale q_i . c, and the shares of the keys sum to 1.
@@ -301,6 +303,6 @@ IDENTITIES = (
     a_sink_takes_between_none_and_all_of_g,
     lse_is_convex_in_q,
     lse_is_convex_in_k,
-    a_common_tangent_of_all_keys_moves_lse_by_its_product_with_q,
+    a_common_tangent_of_all_keys_moves_lse_along_q,
     a_common_tangent_of_all_keys_moves_dq_by_itself,
 )

@@ -37,7 +37,7 @@ FAR = 150.0  # e^-150 is 0 beside 1 in every format
 
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, no_sinks, no_softcap), rank=4)
-def shifting_keys_by_a_constant_moves_lse_by_its_product_with_q(evidence: Evidence) -> Iterator[Finding]:
+def shifting_keys_by_a_constant_moves_lse_along_q(evidence: Evidence) -> Iterator[Finding]:
     """Adding one vector c to every key adds scale q . c to lse and scale g c to dq, and leaves dk.
 
     Holds because: all scores of a row move by scale q . c, and their shares stay. The keys are first rounded to a
@@ -342,7 +342,7 @@ def scaling_q_is_scaling_the_scores(evidence: Evidence) -> Iterator[Finding]:
 
 
 SYMMETRIES = (
-    shifting_keys_by_a_constant_moves_lse_by_its_product_with_q,
+    shifting_keys_by_a_constant_moves_lse_along_q,
     lse_of_split_keys_adds_up,
     repeating_every_key_adds_log_2,
     the_order_of_the_keys_leaves_lse,

@@ -50,6 +50,16 @@ def padded_features(features: int) -> int:
     return max(16, triton.next_power_of_2(features))
 
 
+def fitting(dtype: torch.dtype, features: int) -> dict[str, Blocks]:
+    """Return the shipped configurations that every pass, the HVP included, can run for this dtype and D.
+
+    In the interpreter all of them; on a GPU not "large" for float32, whose IEEE dots take no tensor cores and spill,
+    nor for rows of 256, whose four tiles take more shared memory than a program can have.
+    """
+    narrow = dtype != torch.float32 and padded_features(features) < 256
+    return {name: each for name, each in BLOCKS.items() if name != "large" or narrow or interpreted()}
+
+
 def choose(dtype: torch.dtype, width: int, queries: int, keys: int) -> Blocks:
     """Choose blocks for a pass that no `blocks=` forces.
 

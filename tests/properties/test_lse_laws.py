@@ -27,9 +27,9 @@ EVERYTHING = f"{SIZES} --causal=true --softcap=2.0 sinks~normal q_segments~index
 SUM_OF_DK = "the_sum_of_dk_is_that_of_g_q"
 SHARES = "the_shares_of_keys_and_sink_sum_to_one"
 DSINKS = "dsinks_is_the_sum_of_g_times_the_share_of_the_sink"
-MOVES_LSE = "a_common_tangent_of_all_keys_moves_lse_by_its_product_with_q"
+MOVES_LSE = "a_common_tangent_of_all_keys_moves_lse_along_q"
 MOVES_DQ = "a_common_tangent_of_all_keys_moves_dq_by_itself"
-SHIFT = "shifting_keys_by_a_constant_moves_lse_by_its_product_with_q"
+SHIFT = "shifting_keys_by_a_constant_moves_lse_along_q"
 
 # law, fault, case
 CAUGHT = [
