@@ -35,13 +35,13 @@ class Demand:
     largest: str
 
 
-def require(case: Case, family: Family) -> None:
-    """See that a case, which fits its family, can be held in memory. Nothing is allocated.
+def require(case: Case, family: Family, there: int | None = None) -> None:
+    """See that a case, which fits its family, can be held in ``there`` bytes, by default ``memory()``; allocates none.
 
     Raises:
         UsageError: what it needs at the very least, what there is, and what to do.
     """
-    there = memory()
+    there = memory() if there is None else there
     needed = demand(case, family, there)
     if needed.held > there:
         sizes = " ".join(f"{dim}={size}" for dim, size in case.dims.items())

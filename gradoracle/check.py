@@ -128,9 +128,10 @@ class Run:
                 verdict.reasons = {"the run was interrupted before": 0}
             if verdict.counterexample is not None:
                 place, line = self.place(verdict.kernel), verdict.counterexample.case
-                shown = command(self.request, place, self.device, line, verdict.law)
                 if verdict.counterexample.pooled:
                     shown = repeated(self.request, place, self.device, verdict.law)
+                else:
+                    shown = command(self.request, place, self.device, line, verdict.law)
                 verdict.counterexample = replace(verdict.counterexample, command=shown)
         return verdicts
 
@@ -223,8 +224,9 @@ def check(request: Request, progress: Progress | None = None) -> Report:
         jobs = list(_sharded(_jobs(run), request.shard))
         if jobs:
             require_case(jobs[0].case, run.family, run.kernels[jobs[0].kernel], request.inputs)
+        there = capacity.memory()
         for job in jobs:
-            capacity.require(job.case, run.family)
+            capacity.require(job.case, run.family, there)
         run.over(jobs)
         report = _known(run)
         if run.crashes.faults:

@@ -1,26 +1,11 @@
-"""Block configurations: how many queries and keys one program holds at a time, and which choice is automatic."""
+"""Block configurations of the LSE kernels, and which choice is automatic."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
-from triton.runtime.interpreter import InterpretedFunction
 
-
-class Blocks(NamedTuple):
-    """One block configuration of an LSE kernel.
-
-    `query` and `key` are rows of q and rows of k per tile: powers of two, at least 16, which is the least that a
-    tensor-core dot takes. `num_warps` and `num_stages` are Triton's launch options; the interpreter ignores them.
-    """
-
-    query: int
-    key: int
-    num_warps: int = 4
-    num_stages: int = 2
-
+from ..blocks import Blocks, interpreted, interpreted_blocks
 
 BLOCKS: dict[str, Blocks] = {
     "small": Blocks(16, 16, num_warps=4, num_stages=1),
@@ -30,19 +15,6 @@ BLOCKS: dict[str, Blocks] = {
     "large": Blocks(64, 64, num_warps=4, num_stages=2),
 }
 """Every shipped configuration by name; `blocks=` forces one on every pass."""
-
-INTERPRETED_TILE = 1 << 17
-"""Elements of a score tile in the interpreter, where an operation costs about 0.05 ms however small its tile is."""
-
-
-@triton.jit
-def _decorated() -> None:
-    """Do nothing: its type says whether Triton interpreted or compiled when this package was imported."""
-
-
-def interpreted() -> bool:
-    """Say whether these kernels run in Triton's interpreter, which TRITON_INTERPRET decides at their import."""
-    return isinstance(_decorated, InterpretedFunction)
 
 
 def padded_features(features: int) -> int:
@@ -69,14 +41,11 @@ def choose(dtype: torch.dtype, width: int, queries: int, keys: int) -> Blocks:
         queries: T.
         keys: M.
 
-    In the interpreter tiles are as large as the problem, up to `INTERPRETED_TILE` scores. On a GPU IEEE float32 dots
+    In the interpreter the choice is `interpreted_blocks`. On a GPU IEEE float32 dots
     take no tensor cores, and larger tiles than 32 by 32 spill.
     """
     if interpreted():
-        rows, columns = (max(16, triton.next_power_of_2(size)) for size in (queries, keys))
-        shorter = min(256, rows, columns)
-        longer = min(INTERPRETED_TILE // shorter, max(rows, columns))
-        return Blocks(longer, shorter) if rows > columns else Blocks(shorter, longer)
+        return interpreted_blocks(queries, keys)
     if dtype == torch.float32:
         return BLOCKS["small"] if width == 256 else BLOCKS["medium"]
     return BLOCKS["medium"] if width == 256 else BLOCKS["large"]

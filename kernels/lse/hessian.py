@@ -79,11 +79,12 @@ def query_hvp_kernel(
     for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
         present = start + keys < M
         allowed = (start + keys)[None, :] < seen[:, None]
-        needed = start < M
         if SEGMENTS:
             key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r)
             allowed = allowed & (own_ids[:, None] == key_ids[None, :])
             needed = overlap(own_ids, existing, key_ids, present)
+        else:
+            needed: tl.constexpr = True
         if needed:
             k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present[:, None] & within, other=0.0)
             tk_tile = tl.load(tk_plane + start * tk_step + tk_offsets, mask=present[:, None] & within, other=0.0)
@@ -149,11 +150,12 @@ def key_hvp_kernel(
             allowed = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
             row_max, inverse_sum = statistics(m + statistics_at + queries, l + statistics_at + queries, existing)
             cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
-            needed = start < T
             if SEGMENTS:
                 query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r)
                 allowed = allowed & (query_ids[:, None] == own_ids[None, :])
                 needed = overlap(query_ids, existing, own_ids, present)
+            else:
+                needed: tl.constexpr = True
             if needed:
                 q_tile = tl.load(q_plane + start * q_step + q_offsets, mask=existing[:, None] & within, other=0.0)
                 tq_tile = tl.load(tq_plane + start * tq_step + tq_offsets, mask=existing[:, None] & within, other=0.0)

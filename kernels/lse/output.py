@@ -67,11 +67,11 @@ def forward_kernel(
         allowed = (start + keys)[None, :] < seen[:, None]
         if SEGMENTS:
             key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r)
-            if overlap(own_ids, existing, key_ids, present):
-                k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present[:, None] & within, other=0.0)
-                allowed = allowed & (own_ids[:, None] == key_ids[None, :])
-                row_max, row_sum = _further(q_tile, k_tile, allowed, scale, softcap, row_max, row_sum, SOFTCAP)
+            allowed = allowed & (own_ids[:, None] == key_ids[None, :])
+            needed = overlap(own_ids, existing, key_ids, present)
         else:
+            needed: tl.constexpr = True
+        if needed:
             k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present[:, None] & within, other=0.0)
             row_max, row_sum = _further(q_tile, k_tile, allowed, scale, softcap, row_max, row_sum, SOFTCAP)
 

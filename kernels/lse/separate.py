@@ -67,14 +67,11 @@ def query_kernel(
         allowed = (start + keys)[None, :] < seen[:, None]
         if SEGMENTS:
             key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r)
-            if overlap(own_ids, existing, key_ids, present):
-                k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present[:, None] & within, other=0.0)
-                allowed = allowed & (own_ids[:, None] == key_ids[None, :])
-                ds = score_gradient(
-                    q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, SOFTCAP
-                )  # fmt: skip
-                gradient = tl.dot(ds.to(k_tile.dtype), k_tile, acc=gradient, input_precision="ieee")
+            allowed = allowed & (own_ids[:, None] == key_ids[None, :])
+            needed = overlap(own_ids, existing, key_ids, present)
         else:
+            needed: tl.constexpr = True
+        if needed:
             k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present[:, None] & within, other=0.0)
             ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, SOFTCAP)
             gradient = tl.dot(ds.to(k_tile.dtype), k_tile, acc=gradient, input_precision="ieee")
@@ -130,14 +127,11 @@ def key_kernel(
             cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
             if SEGMENTS:
                 query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r)
-                if overlap(query_ids, existing, own_ids, present):
-                    q_tile = tl.load(q_plane + start * q_step + q_offsets, mask=existing[:, None] & within, other=0.0)
-                    allowed = allowed & (query_ids[:, None] == own_ids[None, :])
-                    ds = score_gradient(
-                        q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, SOFTCAP
-                    )  # fmt: skip
-                    gradient = tl.dot(tl.trans(ds.to(q_tile.dtype)), q_tile, acc=gradient, input_precision="ieee")
+                allowed = allowed & (query_ids[:, None] == own_ids[None, :])
+                needed = overlap(query_ids, existing, own_ids, present)
             else:
+                needed: tl.constexpr = True
+            if needed:
                 q_tile = tl.load(q_plane + start * q_step + q_offsets, mask=existing[:, None] & within, other=0.0)
                 ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, SOFTCAP)
                 gradient = tl.dot(tl.trans(ds.to(q_tile.dtype)), q_tile, acc=gradient, input_precision="ieee")

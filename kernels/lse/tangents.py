@@ -76,13 +76,10 @@ def tangent_kernel(
         if SEGMENTS:
             key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r)
             allowed = allowed & (own_ids[:, None] == key_ids[None, :])
-            if overlap(own_ids, existing, key_ids, present):
-                k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=there, other=0.0)
-                tk_tile = tl.load(tk_plane + start * tk_step + tk_offsets, mask=there, other=0.0)
-                total += _moved(
-                    q_tile, k_tile, tq_tile, tk_tile, allowed, row_max, inverse_sum, scale, softcap, SOFTCAP
-                )  # fmt: skip
+            needed = overlap(own_ids, existing, key_ids, present)
         else:
+            needed: tl.constexpr = True
+        if needed:
             k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=there, other=0.0)
             tk_tile = tl.load(tk_plane + start * tk_step + tk_offsets, mask=there, other=0.0)
             total += _moved(q_tile, k_tile, tq_tile, tk_tile, allowed, row_max, inverse_sum, scale, softcap, SOFTCAP)

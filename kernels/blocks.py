@@ -1,0 +1,43 @@
+"""Blocks: how many queries and keys a program of an attention-like kernel holds, and how many the interpreter does."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+from triton.runtime.interpreter import InterpretedFunction
+
+
+class Blocks(NamedTuple):
+    """One block configuration of a kernel.
+
+    `query` and `key` are rows of q and rows of k (and v) per tile: powers of two, at least 16, which is the least that
+    a tensor-core dot takes. `num_warps` and `num_stages` are Triton's launch options; the interpreter ignores them.
+    """
+
+    query: int
+    key: int
+    num_warps: int = 4
+    num_stages: int = 2
+
+
+INTERPRETED_TILE = 1 << 17
+"""Elements of a score tile in the interpreter, where an operation costs about 0.05 ms however small its tile is."""
+
+
+@triton.jit
+def _decorated() -> None:
+    """Do nothing: its type says whether Triton interpreted or compiled when this package was imported."""
+
+
+def interpreted() -> bool:
+    """Say whether these kernels run in Triton's interpreter, which TRITON_INTERPRET decides at their import."""
+    return isinstance(_decorated, InterpretedFunction)
+
+
+def interpreted_blocks(queries: int, keys: int) -> Blocks:
+    """Return the blocks for the interpreter: as large as the problem, up to `INTERPRETED_TILE` scores."""
+    rows, columns = (max(16, triton.next_power_of_2(size)) for size in (queries, keys))
+    shorter = min(256, rows, columns)
+    longer = min(INTERPRETED_TILE // shorter, max(rows, columns))
+    return Blocks(longer, shorter) if rows > columns else Blocks(shorter, longer)
