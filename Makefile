@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: setup check test lint campaign calibration clean
+.PHONY: setup check test lint campaign campaign-sdpa campaign-lse campaign-lightning calibration shared-memory clean
 
 setup: $(VENV)/.ready
 
@@ -24,19 +24,35 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Ten thousand cases each of the shipped kernel and of PyTorch's fused and eager SDPA: no false alarm. Hours on 2 cores;
-# ARGS="--shard 1/4" for one machine of four, ARGS="--seconds 600" to cut each of the three (docs/calibration.md).
+# Ten thousand cases each of the shipped kernels and of right ones in PyTorch: no false alarm. Hours on 2 cores;
+# ARGS="--shard 1/4" for one machine of four, ARGS="--seconds 600" to cut each line, `make campaign-lse` for one family
+# (docs/calibration.md).
 CASES ?= 10000
 ARGS ?=
 CAMPAIGN = --examples $(CASES) --property '*_matches_the_oracle' $(ARGS)
-campaign: setup
+EAGER = --contract bfloat16=eager-bf16 --contract float16=eager-fp16
+campaign: campaign-sdpa campaign-lse campaign-lightning
+
+campaign-sdpa: setup
 	$(BIN)/gradoracle check sdpa $(CAMPAIGN)
 	$(BIN)/gradoracle check examples/torch_sdpa.py:fused --family sdpa $(CAMPAIGN)
-	$(BIN)/gradoracle check examples/torch_sdpa.py:eager --family sdpa $(CAMPAIGN) \
-	    --contract bfloat16=eager-bf16 --contract float16=eager-fp16
+	$(BIN)/gradoracle check examples/torch_sdpa.py:eager --family sdpa $(CAMPAIGN) $(EAGER)
+
+campaign-lse: setup
+	$(BIN)/gradoracle check lse $(CAMPAIGN)
+	$(BIN)/gradoracle check examples/torch_lse.py:upcast --family lse $(CAMPAIGN)
+
+campaign-lightning: setup
+	$(BIN)/gradoracle check lightning $(CAMPAIGN)
+	$(BIN)/gradoracle check examples/torch_lightning.py:quadratic --family lightning $(CAMPAIGN)
+	$(BIN)/gradoracle check examples/torch_lightning.py:chunked --family lightning $(CAMPAIGN) $(EAGER)
 
 calibration: setup
 	$(BIN)/python benchmarks/calibration.py
+
+# What every shipped compilation takes of each architecture's shared memory; compiles all of them, without a GPU.
+shared-memory: setup
+	$(BIN)/python -m gradoracle.properties.shared_memory > docs/shared_memory.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -3,9 +3,10 @@
 Prints the table of docs/calibration.md. Every kernel here is right, so an rms far above 1 would be a budget that is too
 narrow, one far below 1 a budget that sees less than it could, and a worst element beyond 8 a false alarm.
 
+    --family F    sdpa (default), lse or lightning: the shipped kernel, interpreted, and plain PyTorch
     --seconds S   how long (default 240); cases form one fixed stream
     --seed N      of the stream
-    --device D    cpu (default), or cuda: PyTorch's kernels there, without the float64 reading
+    --device D    cpu (default), or with sdpa cuda: PyTorch's kernels there, without the float64 reading
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import platform
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from gradoracle.properties.sdpa_algorithms import ALGORITHMS
@@ -23,14 +25,21 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from gradoracle import __version__
+from gradoracle import __version__, device
+from gradoracle.case import Case, Draw, build
 from gradoracle.contract import PRESETS, default_contract
 from gradoracle.derivative import Derivative, program
+from gradoracle.evidence import Evidence
 from gradoracle.oracle import certified
 from gradoracle.oracle.rounding import Budget, budgets
 from gradoracle.oracle.trace import Graph, trace
+from gradoracle.oracle.truth import Oracle
 from gradoracle.recipes import RECIPES, values
+from gradoracle.subject import Subject as Runner
+from gradoracle.target import resolve
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
+EAGER = {"bfloat16": "eager-bf16", "float16": "eager-fp16"}
 Kernel = Callable[..., Sequence[Tensor]]
 DTYPES = ("float32", "bfloat16", "float16")
 NAMES = ("o", "dq", "dk", "dv")
@@ -79,13 +88,45 @@ SUBJECTS = {
     "cpu": [
         Subject("PyTorch math", of_torch(SDPBackend.MATH)),
         Subject("PyTorch flash", of_torch(SDPBackend.FLASH_ATTENTION), "flash"),
-        Subject("PyTorch eager", eager, presets={"bfloat16": "eager-bf16", "float16": "eager-fp16"}),
+        Subject("PyTorch eager", eager, presets=EAGER),
     ],
     "cuda": [
-        Subject("PyTorch math", of_torch(SDPBackend.MATH), presets={"bfloat16": "eager-bf16", "float16": "eager-fp16"}),
+        Subject("PyTorch math", of_torch(SDPBackend.MATH), presets=EAGER),
         Subject("PyTorch flash", of_torch(SDPBackend.FLASH_ATTENTION), "flash"),
         Subject("PyTorch cuDNN", of_torch(SDPBackend.CUDNN_ATTENTION), "flash"),
         Subject("PyTorch mem-efficient", of_torch(SDPBackend.EFFICIENT_ATTENTION), "flash", {"float32": "tf32x3"}),
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kernel of another family that is right; ``algorithm``: what it is held to where it declares none."""
+
+    name: str
+    target: str
+    algorithm: str = "definition"
+    presets: dict[str, str] = field(default_factory=dict)
+
+
+TARGETS = {
+    "lse": [
+        Target("shipped, interpreted", "lse"),
+        Target("PyTorch eager, upcast", f"{EXAMPLES}/torch_lse.py:upcast"),
+    ],
+    "lightning": [
+        Target("shipped, interpreted", "lightning"),
+        Target("PyTorch eager, quadratic", f"{EXAMPLES}/torch_lightning.py:quadratic"),
+        Target("PyTorch eager, chunked", f"{EXAMPLES}/torch_lightning.py:chunked", "chunks of 64", EAGER),
+    ],
+}
+SIZES = {  # of one batch member and two heads
+    "lse": [{"T": t, "M": m, "D": d, "G": g} for g, (t, m, d) in enumerate((*SHAPES, LARGE[0]), 1)],
+    "lightning": [
+        {"N": n, "D": d, "Dv": e}
+        for n, d, e in zip(
+            (1, 7, 33, 64, 100, 130, 300, 1000), (5, 64, 32, 1, 128, 16, 64, 8), (3, 64, 8, 70, 128, 1, 64, 16)
+        )
     ],
 }
 
@@ -195,6 +236,53 @@ def calibrate_float64(rows: dict[tuple[str, ...], Row], graphs: Graphs, draw: ra
         row.add(ball.error(budget.value), budget, not repeats, where)
 
 
+class Family:
+    """The targets of one family, and the oracle that knows its definition."""
+
+    def __init__(self, name: str) -> None:
+        device.prepare("cpu")
+        self.name, self.targets = name, TARGETS[name]
+        found = [resolve(target.target, name) for target in self.targets]
+        self.kernels = [each.kernels[0] for each in found]
+        self.family = found[0].family
+        self.oracle = Oracle(self.family)
+
+    def calibrate(self, rows: dict[tuple[str, ...], Row], draw: random.Random) -> None:
+        """One case without options, all kernels."""
+        dtype, kind, seed = draw.choice(DTYPES), draw.random(), draw.randrange(1 << 30)
+        sizes = draw.choice(SIZES[self.name])
+        dims = {"B": 1, "H": 2, **sizes, **({"G": 1 + sizes["G"] % 2} if "G" in sizes else {})}
+        if kind < 0.75:
+            group, recipes = "ordinary", [draw.choice(CONTINUOUS)] * 4
+        elif kind < 0.9:
+            group, recipes = "extreme", [draw.choice(EXTREMES)] * 4
+        else:
+            group, recipes = "repeating", [draw.choice([*REPEATING, *REPEATING, "normal"]) for _ in range(4)]
+        primals = [spec.name for spec in self.family.signature.primals if not spec.optional]
+        outputs = [f"d{spec.name}" for spec in self.family.signature.outputs if not spec.asked_by]
+        draws = {name: Draw(recipe) for name, recipe in zip([*primals, *outputs], recipes, strict=False)}
+        case = Case(self.name, dims, dtype, {}, draws, "", seed)
+        for target, kernel in zip(self.targets, self.kernels, strict=True):
+            contracts = {d: PRESETS[preset] for d, preset in target.presets.items()} or kernel.contracts
+            runner = Runner(self.family, replace(kernel, contracts=contracts))
+            evidence = Evidence(case, build(case, self.family.signature), runner, self.oracle)
+            algorithm = evidence.algorithm if target.algorithm == "definition" else target.algorithm
+            own = self.oracle.budgets(
+                evidence.sample,
+                Derivative.VJP,
+                runner.kernel.contract(dtype),
+                algorithm=algorithm,
+                worst=group == "repeating",
+            )
+            chunks = "own chunks" if algorithm.startswith("chunks") else algorithm
+            reading = f"rounding, {runner.kernel.contract(dtype).name}, {chunks}"
+            row = rows.setdefault((dtype, reading, target.name, group), Row())
+            row.cases += 1
+            for name, got in evidence.tensors(Derivative.VJP).items():
+                where = f"{name} at {tuple(sizes.values())}, {recipes[0]}, seed {seed}"
+                row.add(got.double() - own[name].value, own[name], group != "repeating", where)
+
+
 def table(rows: dict[tuple[str, ...], Row]) -> str:
     """The rows as markdown."""
     lines = [
@@ -221,12 +309,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", choices=tuple(SUBJECTS), default="cpu")
+    parser.add_argument("--family", choices=("sdpa", *TARGETS), default="sdpa")
     asked = parser.parse_args()
+    if asked.family != "sdpa" and asked.device != "cpu":
+        parser.error(f"--device {asked.device} goes with --family sdpa alone")
     rows: dict[tuple[str, ...], Row] = {}
     graphs, draw, end = Graphs(), random.Random(asked.seed), time.monotonic() + asked.seconds
-    missing = certified.unavailable()
+    missing = certified.unavailable() if asked.family == "sdpa" else None
     torch.set_num_threads(1)
+    other = None if asked.family == "sdpa" else Family(asked.family)
     while time.monotonic() < end:
+        if other is not None:
+            other.calibrate(rows, draw)
+            continue
         for _ in range(3):
             calibrate_kernels(rows, graphs, draw, asked.device)
         if missing is None and asked.device == "cpu":

@@ -1,9 +1,9 @@
 """Bench: how long a kernel takes beside its peers, and a verdict beside gradcheck. Ratios of one run, side by side.
 
-Every entry of a row does the same work on the same tensors. On CUDA a time is the median over repeated launches between
-device events; on the CPU it is the median wall time of a call, and the first call's time is kept beside it. A peer that
-cannot do the work says why; one that is stopped before its end (``--seconds``) says how far it came, and nothing is
-extrapolated from there.
+Every entry of a row does the same work on the same tensors. On CUDA a time is the median over repeated calls between
+device events, launching aside; on the CPU it is the median wall time of a call, and the first call's time is kept
+beside it. A peer that cannot do the work says why; one that is stopped before its end (``--seconds``) says how far it
+came, and nothing is extrapolated from there.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from gradoracle.errors import UsageError
 
 Work = Callable[[], object]
 LONG = 10_000.0  # milliseconds; a call that takes longer is timed once, cold
+CACHE = 256 << 20  # bytes written before a call is timed on a device: more than any cache holds
+CYCLES = 2e9  # a device's clock, at most, in cycles a second
+TIMED = 0.3  # seconds of a device's work that are timed of each entry
 EVERY = 10.0  # seconds between two lines about a work that lasts
 
 
@@ -223,9 +226,32 @@ def _duration(milliseconds: float) -> str:
 
 
 def _events(call: Work) -> float:
-    from triton.testing import do_bench
+    """Median milliseconds that the device takes for a call, with its cache cleared.
 
-    return float(do_bench(call, warmup=50, rep=200, return_mode="median"))
+    Before each call the device waits for as long as the host takes to launch it, so that it never waits within one.
+    """
+    import torch
+
+    times: list[float] = []
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    call()
+    host = time.perf_counter() - started
+    torch.cuda.synchronize()
+    once = time.perf_counter() - started
+    cleared = torch.empty(CACHE // 4, dtype=torch.int32, device="cuda")
+    for _ in range(max(5, min(100, int(TIMED / max(once, 1e-6))))):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        cleared.zero_()
+        torch.cuda._sleep(int(CYCLES * (2 * host + 1e-4)))
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
 
 
 def _repeated(call: Work, cold: float) -> list[float]:

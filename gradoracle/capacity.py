@@ -61,7 +61,7 @@ def demand(case: Case, family: Family, there: int) -> Demand:
             than the product of two of the case's.
     """
     present = [spec for spec in family.signature.inputs if not spec.optional or spec.name in case.draws]
-    outputs = [spec for spec in family.signature.outputs if spec.kind == "float"]
+    outputs = [spec for spec in family.signature.returned(case.options) if spec.kind == "float"]
     own = {spec.name: (_elements(spec, case), _width(spec, case)) for spec in present}
     own |= {tangent_name(s.name): own[s.name] for s in present if s.kind == "float"}
     own |= {cotangent_name(s.name): (_elements(s, case), _width(s, case)) for s in outputs}

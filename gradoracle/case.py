@@ -167,7 +167,7 @@ class Sample:
     Attributes:
         inputs: by name; float ones in the case's dtype or their own, integer ones int64; absent optional ones left out.
         tangents: one for each float input, by the input's name.
-        cotangents: one for each float output, by the output's name.
+        cotangents: one for each float output that the options ask for, by the output's name.
         options: every option of the definition, defaults included.
         source: the file that some of the tensors were read from; "" where all are drawn.
         changes: what calls of the kernel wrote to tensors, by ``q``, ``do``, ``tq``: (call, change), the first of each;
@@ -231,7 +231,7 @@ def build(
     floats = [spec for spec in present if spec.kind == "float"]
     inputs = {s.name: _integer(case, s, domains or {}) if s.kind == "int" else _float(case, s) for s in present}
     tangents = {spec.name: _float(case, spec, tangent_name(spec.name), "tangent") for spec in floats}
-    outputs = [spec for spec in signature.outputs if spec.kind == "float"]
+    outputs = [spec for spec in signature.returned(case.options) if spec.kind == "float"]
     cotangents = {spec.name: _float(case, spec, cotangent_name(spec.name), "cotangent") for spec in outputs}
     options = {spec.name: spec.default for spec in signature.options} | dict(case.options)
     sample = Sample(inputs, tangents, cotangents, options)
@@ -376,7 +376,7 @@ def require_fit(case: Case, signature: Signature) -> None:
     if missing:
         wanted = ", ".join(signature.dims)
         raise ValueError(f"the case gives no size of dim {', '.join(missing)}; {case.family} wants all of {wanted}")
-    signature.constraints.require(case.dims, case.draws)
+    signature.require(case.dims, case.draws, case.options)
 
 
 def _float(case: Case, spec: TensorSpec, name: str = "", role: str = "primal") -> Tensor:

@@ -319,7 +319,7 @@ def _saved_jobs(run: Run, inputs: str) -> Iterator[Job]:
     for name, kernel in run.kernels.items():
         defaults = {spec.name: spec.default for spec in run.family.signature.options}
         options = {n: values[0] for n, values in kernel.options.items() if values and defaults[n] not in values}
-        case = saved_case(run.family, inputs, options=options, seed=request.seed)
+        case = saved_case(run.family, inputs, options=options, seed=request.seed, supported=kernel.options)
         if case.dtype not in (request.dtypes or (case.dtype,)):
             raise UsageError(
                 f"--inputs {inputs} holds {case.dtype} tensors, but --dtype is {','.join(request.dtypes or ())}"

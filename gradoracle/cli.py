@@ -235,18 +235,18 @@ def explain(
     from gradoracle.report.catalogue import explanation
 
     targets, universal = _catalogue()
-    owners: dict[str, list[str]] = {law.name: [law.families.words] for law in universal}
-    laws = {law.name: law for law in universal}
-    for target in targets:
-        for law in target.family.properties:
-            laws[law.name] = law
-            owners.setdefault(law.name, []).append(target.family.name)
-    found = [known for known in laws if fnmatch.fnmatchcase(known, name)]
+    known = [(law, law.families.words) for law in universal]
+    known += [(law, target.family.name) for target in targets for law in target.family.properties]
+    owners: dict[Property, list[str]] = {}  # laws of one name and text are one, of one name and other texts several
+    for law, whose in known:
+        owners.setdefault(law, []).append(whose)
+    laws = list(dict.fromkeys(law.name for law in owners))
+    found = [each for each in laws if fnmatch.fnmatchcase(each, name)]
     if not found:
-        close = difflib.get_close_matches(name, laws, n=3, cutoff=0.5) or [known for known in laws if name in known][:3]
+        close = difflib.get_close_matches(name, laws, n=3, cutoff=0.5) or [each for each in laws if name in each][:3]
         hint = f"did you mean {', '.join(close)}?" if close else "gradoracle list prints them all"
         raise UsageError(f"no law is named {name!r}: {hint}")
-    _print("\n".join(explanation(laws[known], owners[known]) for known in found))
+    _print("\n".join(explanation(law, owners[law]) for each in found for law in owners if law.name == each))
 
 
 @app.command()

@@ -58,20 +58,43 @@ class Domain:
         return found
 
     @cached_property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs that some case returns."""
+        return tuple(s for s in self.signature.outputs if not s.asked_by or self._may_be_true(s.asked_by))
+
+    def _may_be_true(self, option: str) -> bool:
+        defaults = {spec.name: spec.default for spec in self.signature.options}
+        return any(self.options.get(option, (defaults[option],)))
+
+    @cached_property
     def floats(self) -> dict[str, TensorSpec]:
         """The tensors that recipes of floats are drawn for, by the name of the draw: primals, then cotangents."""
-        cotangents = {cotangent_name(spec.name): spec for spec in self.signature.outputs if spec.kind == "float"}
-        return {spec.name: spec for spec in self.signature.primals} | cotangents
+        cotangents = {cotangent_name(spec.name): spec for spec in self.outputs if spec.kind == "float"}
+        return {spec.name: spec for spec in self.signature.primals if spec.name not in self.absent} | cotangents
 
     @cached_property
     def integers(self) -> dict[str, TensorSpec]:
         """The integer inputs by name."""
-        return {spec.name: spec for spec in self.signature.inputs if spec.kind == "int"}
+        inputs = (spec for spec in self.signature.inputs if spec.kind == "int")
+        return {spec.name: spec for spec in inputs if spec.name not in self.absent}
 
     @cached_property
     def optional(self) -> tuple[str, ...]:
-        """The names of the inputs that may be absent."""
-        return tuple(spec.name for spec in self.signature.inputs if spec.optional)
+        """The names of the inputs that may be absent, or there."""
+        names = (spec.name for spec in self.signature.inputs if spec.optional)
+        return tuple(name for name in names if name not in self.absent)
+
+    @cached_property
+    def absent(self) -> frozenset[str]:
+        """Optional inputs that the kernel does not take, with those that are given together with one of these."""
+        refused = [s.name for s in self.signature.inputs if s.optional and self.kernel.options.get(s.name) == ()]
+        return frozenset(each for name in refused for each in self.signature.constraints.companions(name))
+
+    @cached_property
+    def joint(self) -> dict[str, Mapping[str, str]]:
+        """The joint recipes whose tensors some case draws, by name."""
+        drawn = {*self.floats, *self.integers}
+        return {name: joint for name, joint in self.family.joint.items() if drawn.issuperset(joint)}
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:

@@ -16,7 +16,7 @@ from gradoracle.dims import Sizes
 from gradoracle.domain import Domain, domain
 from gradoracle.family import Family
 from gradoracle.kernel import Kernel
-from gradoracle.signature import tangent_name
+from gradoracle.signature import cotangent_name, tangent_name
 from gradoracle.situations import Focus, focuses
 
 V = TypeVar("V")
@@ -98,7 +98,7 @@ def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
     dims = _dims(choose, within)
     dtype = choose(within.dtypes)
     options = {name: choose(values) for name, values in within.options.items()}
-    names = _present(choose, within)
+    names = _present(choose, within, options)
     texts = _recipes(choose, within, names)
     places = _layouts(choose, names)
     draws = {name: Draw(texts[name], places[name]) for name in names}
@@ -111,8 +111,8 @@ def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
         options = {name: values[0] for name, values in within.options.items()}
     elif focus.situation:
         dims = _focused_dims(choose, within, dims, focus)
-        draws = _focused_draws(choose, within, dims, draws, focus)
         dtype, blocks, options = focus.dtype or dtype, focus.blocks or blocks, options | dict(focus.options)
+        draws, options = _focused_draws(choose, within, dims, draws, options, focus)
     fits = within.kernel.fits
     if blocks != "auto" and fits is not None and blocks not in fits(dtype, dims):
         blocks = "auto"
@@ -204,12 +204,13 @@ def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], large: 
     return within.settled({**small, large: choose(within.large(large))}, {large})
 
 
-def _present(choose: Choose[Any], within: Domain) -> list[str]:
+def _present(choose: Choose[Any], within: Domain, options: Mapping[str, Any]) -> list[str]:
     """The tensors that a case draws, by the name of the draw; optional inputs are absent, or present."""
     absent = {name for name in within.optional if not choose((False, True))}
-    absent |= {other for name in absent for other in within.signature.constraints.companions(name)}
+    absent |= {other for name in absent for other in within.signature.constraints.companions(name)} | within.absent
     names = [spec.name for spec in within.signature.inputs]
-    return [name for name in dict.fromkeys((*names, *within.floats)) if name not in absent]
+    floats = within.signature.without_absent(within.floats, options)
+    return [name for name in dict.fromkeys((*names, *floats)) if name not in absent]
 
 
 def _recipes(choose: Choose[Any], within: Domain, names: list[str]) -> dict[str, str]:
@@ -220,7 +221,7 @@ def _recipes(choose: Choose[Any], within: Domain, names: list[str]) -> dict[str,
         if name in within.integers:
             texts[name] = choose(("index", "index", *recipes.INDEX_RECIPES))
     mode = choose(_MODES)
-    joints = [joint for joint in within.family.joint.values() if set(joint) <= set(names)]
+    joints = [joint for joint in within.joint.values() if set(joint) <= set(names)]
     if mode == "joint" and joints:
         texts.update(choose(joints))
     elif mode == "one special" and floats:
@@ -246,18 +247,32 @@ def _fits(within: Domain, name: str, layout: str, dims: Mapping[str, int]) -> bo
 
 
 def _focused_draws(
-    choose: Choose[Any], within: Domain, dims: Mapping[str, int], draws: dict[str, Draw], focus: Focus
-) -> dict[str, Draw]:
-    """The draws with those that a focus asks for; beside a recipe that it asks for, other tensors are normal."""
-    inputs = {spec.name for spec in within.signature.inputs}
+    choose: Choose[Any],
+    within: Domain,
+    dims: Mapping[str, int],
+    draws: dict[str, Draw],
+    options: dict[str, Any],
+    focus: Focus,
+) -> tuple[dict[str, Draw], dict[str, Any]]:
+    """The draws with those that a focus asks for, and the options that these need.
+
+    Beside a recipe that it asks for, other tensors are normal.
+    """
+    signature = within.signature
+    inputs = {spec.name for spec in signature.inputs}
+    optional = {cotangent_name(s.name): s.asked_by for s in within.outputs if s.kind == "float" and s.asked_by}
+    there = signature.without_absent(draws, options)
+    draws = there | {name: Draw() for name in optional if name not in there}
     if focus.given:
         name, present = focus.given
-        moved = within.signature.constraints.companions(name)
+        moved = signature.constraints.companions(name)
         gone = {*moved, *map(tangent_name, moved)}
         others = {other: draw for other, draw in draws.items() if other not in gone}
         draws = others | ({each: draws.get(each, _plain(within, each)) for each in moved} if present else {})
     if focus.recipe or focus.joint:
-        texts = within.family.joint.get(focus.joint, {})
+        texts = within.joint.get(focus.joint, {})
+        needed = [each for name in texts if name in within.optional for each in signature.constraints.companions(name)]
+        draws = {each: _plain(within, each) for each in needed} | draws
         if focus.recipe:
             able = [name for name in draws if name in (within.integers if focus.recipe[1] else within.floats)]
             texts = {choose(able): focus.recipe[0]} if able else {}
@@ -270,7 +285,9 @@ def _focused_draws(
         if able:
             chosen = choose(able)
             draws = draws | {chosen: replace(draws[chosen], layout=layout)}
-    return draws
+    asked = {option: True for name, option in optional.items() if draws[name] != Draw()}
+    options = {**options, **asked, **focus.options}
+    return signature.without_absent(draws, options), options
 
 
 def _tangents(choose: Choose[Any], within: Domain, names: list[str]) -> dict[str, Draw]:

@@ -64,6 +64,12 @@ class Evidence:
         """The precision contract that this sample is judged under."""
         return self.kernel.contract(self.case.dtype)
 
+    @property
+    def algorithm(self) -> str:
+        """The algorithm whose order of roundings the kernel declares on this sample."""
+        own = self.kernel.algorithm
+        return own if isinstance(own, str) else own(self.case.dtype, self.sample, self.blocks)
+
     def forward(self) -> Tensors:
         """Outputs by name, run without gradients."""
         return self._once("forward", lambda: self.subject.forward(self.sample, self.blocks))[0]
@@ -128,7 +134,7 @@ class Evidence:
 
     def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
         """What rounding explains under the contract, by tensor name."""
-        chosen = algorithm or self.kernel.algorithm
+        chosen = algorithm or self.algorithm
         shared = self._read_with(derivative)
         return self._once(
             f"budgets {shared.value} {chosen}",
@@ -163,8 +169,8 @@ class Evidence:
 
     def algorithms(self, derivative: Derivative) -> tuple[str, ...]:
         """Whose roundings decide: the kernel's own; for a kernel from outside the widest of all that are shipped."""
-        if not self.kernel.outside or self.kernel.algorithm != "definition":
-            return (self.kernel.algorithm,)
+        if not self.kernel.outside or self.algorithm != "definition":
+            return (self.algorithm,)
         return ("definition", *(name for name in self.oracle.family.algorithms if self.oracle.has(name, derivative)))
 
     def allowance(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Allowance:
@@ -287,7 +293,7 @@ class Evidence:
         those of other cases. Only kernels from outside have several algorithms.
         """
         first, *others = self.algorithms(Derivative.VJP)
-        narrow = found(first)
+        narrow = found(first if others else None)  # None: each part by the algorithm that it declares itself
         if not others:
             return narrow
         return replace(narrow, pool=None) if narrow.outcome is not Outcome.VIOLATED else found(None)

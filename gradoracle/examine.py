@@ -123,6 +123,13 @@ def require_case(case: Case, family: Family, kernel: Kernel, inputs: str | None 
     if case.blocks and case.blocks not in kernel.blocks:
         known = ", ".join(kernel.blocks) or "none"
         raise UsageError(f"{kernel.name} has no block configuration {case.blocks!r}; it has {known}")
+    defaults = {spec.name: spec.default for spec in family.signature.options}
+    for name, value in case.options.items():
+        if kernel.options.get(name) == () and value != defaults.get(name):
+            raise UsageError(f"the case gives option {name}, which {kernel.name} does not take; wanted none")
+    for name in case.draws:
+        if kernel.options.get(name) == ():
+            raise UsageError(f"the case draws {name}, which {kernel.name} does not take; wanted none")
     try:
         require_fit(case, family.signature)
         capacity.require(case, family)
@@ -177,7 +184,7 @@ def _with_arguments(kernel: Kernel, family: Family, arguments: Mapping[str, Any]
     own = {spec.name for spec in family.signature.options}
     fixed = {name: (value,) for name, value in arguments.items() if name in own}
     passed = {name: value for name, value in arguments.items() if name not in own}
-    for name in passed:
+    for name in (*passed, *(option for option in fixed if kernel.options.get(option) == ())):
         _require_parameter(kernel, name)
     call = functools.partial(kernel.call, **passed) if passed else kernel.call
     return replace(kernel, call=call, options={**kernel.options, **fixed})

@@ -76,19 +76,23 @@ def family(
     properties: Sequence[Property] = (),
     divides: Mapping[str, str] | None = None,
     together: Sequence[Sequence[str]] = (),
+    optional_outputs: Mapping[str, str] | None = None,
 ) -> Any:
     """Make a Family of an annotated definition; used bare (``@family``) or with arguments (``@family(dims=...)``).
 
     ``divides={"G": "H"}`` says that G divides H in every case, ``together=[("q_segments", "kv_segments")]`` that
-    optional inputs are given together or not at all. The others are the fields of ``Family``.
+    optional inputs are given together or not at all, ``optional_outputs={"state": "return_state"}`` that the output
+    ``state`` is returned only where the bool option ``return_state`` is true (the annotation lists every output). The
+    others are the fields of ``Family``.
 
     Raises:
         TypeError: an annotation is missing or not understood.
-        ValueError: a dim, dtype, joint recipe or constraint names something that the definition does not have.
+        ValueError: a dim, dtype, joint recipe, constraint or optional output names something that the definition does
+            not have.
     """
 
     def build(function: Callable[..., Any]) -> Family:
-        signature = read_signature(function, outputs=outputs, options=options)
+        signature = read_signature(function, outputs=outputs, options=options, optional_outputs=optional_outputs)
         own = name or function.__name__
         unknown = sorted(set(dims or {}) - set(signature.dims))
         if unknown:

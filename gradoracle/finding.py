@@ -30,7 +30,9 @@ class Pool:
     """What the pooled rules need from one tensor: sums that add up over the cases of a dtype.
 
     ``squares`` is the sum of (e / sigma)^2 over ``count`` elements and ``null_squares`` what the probes show for it
-    (one number a probe); ``slope_top / slope_bottom`` is the bias slope, ``null_slopes`` the probes' tops.
+    (one number a probe); ``slope_top / slope_bottom`` is the bias slope, ``null_slope_tops`` the probes' tops.
+    ``shared`` is the sum of squared correlations over all pairs of elements: ``count`` where errors are independent,
+    its square where all are one rounding.
     """
 
     count: int
@@ -39,6 +41,7 @@ class Pool:
     slope_top: float
     slope_bottom: float
     null_slope_tops: tuple[float, ...]
+    shared: float = 0.0
 
 
 @dataclass(frozen=True)

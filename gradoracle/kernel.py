@@ -15,6 +15,10 @@ from gradoracle.dims import Sizes
 class Kernel:
     """One implementation of a family's definition.
 
+    Explicit derivatives are given tensors by name: ``inputs`` those that the case has, in order; ``tangents`` by the
+    name of the float input, ``cotangents`` by that of the output. They return one tensor for each float input (or
+    output, where these are said) of the case, in order.
+
     Attributes:
         name: as reports print it.
         family: the name of the family whose definition it implements.
@@ -23,17 +27,18 @@ class Kernel:
         jvp: explicit, ``jvp(inputs, tangents, options, blocks) -> (outputs, output tangents)``; None: forward mode.
         hvp: explicit, ``hvp(inputs, tangents, cotangents, options, blocks) -> products``; None: double backward.
         contracts: dtype -> Contract; a dtype that is missing has the preset of its name.
-        algorithm: the algorithm of the family whose order of roundings its budgets take.
+        algorithm: the algorithm of the family whose order of roundings its budgets take; or ``algorithm(dtype, sample,
+            blocks)``, which names it where a configuration decides that.
         dtypes: which it supports; None: all of the family's.
         dims: sizes it supports, where narrower than the family's.
-        options: option -> values it supports, where narrower than the family's; an option whose tuple is empty is
-            not passed at all.
+        options: option -> values it supports, where narrower than the family's; an option, or an optional input, whose
+            tuple is empty is not passed at all.
         deterministic: whether two runs are claimed to give the same bits.
         mutates: names of inputs that it is allowed to change.
         no_gradient: float inputs that have no gradient by declaration.
         blocks: named block configurations, each passed as ``blocks=`` where a case asks for it.
         fits: ``fits(dtype, dims)`` names the configurations that this device has room for; None: all.
-        extras: family-specific entry points that laws may use, such as ``stats`` of SDPA.
+        extras: what laws may use beyond that: entry points, such as ``stats`` of SDPA, and facts about compilations.
         outside: whether it came from outside the shipped kernels (judged by the widest shipped algorithm).
         notes: said once in the report, such as a signature that could not be read.
     """
@@ -45,7 +50,7 @@ class Kernel:
     jvp: Callable[..., Any] | None = None
     hvp: Callable[..., Any] | None = None
     contracts: Mapping[str, Contract] = field(default_factory=dict)
-    algorithm: str = "definition"
+    algorithm: str | Callable[[str, Any, str], str] = "definition"
     dtypes: tuple[str, ...] | None = None
     dims: Mapping[str, Sizes] = field(default_factory=dict)
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -54,7 +59,7 @@ class Kernel:
     no_gradient: tuple[str, ...] = ()
     blocks: Mapping[str, Any] = field(default_factory=dict)
     fits: Callable[[str, Mapping[str, int]], Collection[str]] | None = None
-    extras: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    extras: Mapping[str, Any] = field(default_factory=dict)
     outside: bool = False
     notes: tuple[str, ...] = ()
 
@@ -107,13 +112,15 @@ def kernel(
 def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
     """Which of a family's options a callable's signature names, and what to say where it cannot be read.
 
+    Optional inputs that are passed by keyword count as options.
+
     Returns:
         ({option: ()} for each option that must not be passed, notes).
 
     Raises:
         TypeError: the callable cannot take the family's inputs positionally, in order.
     """
-    specs = family.signature.options
+    options = _by_keyword(family)
     label = getattr(function, "__name__", str(function))
     try:
         parameters = inspect.signature(function).parameters
@@ -124,7 +131,7 @@ def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[st
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     wanted = [spec for spec in family.signature.inputs if not spec.keyword]
     required = [p.name for p in positional if p.default is p.empty]
-    option_names = {spec.name for spec in specs} | {"blocks"}
+    option_names = {*options, "blocks"}
     needed = [
         p.name
         for p in parameters.values()
@@ -138,8 +145,13 @@ def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[st
             f"that calls {label}"
         )
     named = set(parameters)
-    dropped = {spec.name: () for spec in specs if spec.name not in named and not takes_any}
-    return dropped, ()
+    return {name: () for name in options if name not in named and not takes_any}, ()
+
+
+def _by_keyword(family: Any) -> list[str]:
+    """Names of the options and of the optional inputs that are passed by keyword."""
+    inputs = [spec.name for spec in family.signature.inputs if spec.keyword and spec.optional]
+    return [*(spec.name for spec in family.signature.options), *inputs]
 
 
 def _written(parameters: Iterable[inspect.Parameter]) -> str:
@@ -153,6 +165,6 @@ def _builtin_options(
     family: Any, function: Callable[..., Any], label: str
 ) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
     """Options of a callable without a readable signature: none is passed, and the report says so."""
-    dropped: dict[str, tuple[Any, ...]] = {spec.name: () for spec in family.signature.options}
+    dropped: dict[str, tuple[Any, ...]] = {name: () for name in _by_keyword(family)}
     note = f"the signature of {label} cannot be read, so no option of {family.name} is drawn"
     return dropped, (note,) if dropped else ()

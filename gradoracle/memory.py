@@ -151,7 +151,8 @@ def poisoned() -> Iterator[Memory]:
         storage = plain_empty(used + 2 * BAND, dtype=dtype, device=device)
         _fill(storage)
         memory.add(storage, used, size)
-        return storage.as_strided(size, stride, BAND).requires_grad_(grad)
+        tensor = storage.as_strided(size, stride, BAND)
+        return tensor.requires_grad_() if grad else tensor  # torch.func lets nobody say even False
 
     def known(dtype: torch.dtype) -> bool:
         return dtype in _POISON or dtype in (torch.int16, torch.int32, torch.int64)

@@ -15,6 +15,7 @@ from gradoracle.oracle.trace import Graph, trace
 from gradoracle.rules import Allowance, exactly, judge, not_checked
 
 PROBES = 16
+NEGLIGIBLE = 1e-12  # of the size of a law's sides: what stands for an infinity has no part in them
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,25 @@ class Part:
         worst = None if own.worst is None else own.worst + radius
         return own.sigma.square() + radius.square(), worst, own.errors.roll(turn, 0)
 
+    @property
+    def unequal(self) -> Tensor:
+        """Where the truth is infinite and the kernel gave anything else, and no right kernel may."""
+        wrong = self.true.isinf() & (self.got.detach().to("cpu", torch.float64) != self.true)
+        for excused in (self.allowance.overflow, self.allowance.undecided):
+            wrong = wrong if excused is None else wrong & ~excused
+        return wrong
+
+    def standing(self) -> Part:
+        """The part with 0, which is exact, in place of what is infinite in truth."""
+        infinite, own = self.true.isinf(), self.allowance
+
+        def kept(tensor: Tensor) -> Tensor:
+            return torch.where(infinite, torch.zeros((), dtype=tensor.dtype), tensor.detach().cpu())
+
+        fields = {name: getattr(own, name) for name in ("sigma", "errors", "worst", "floor", "radius")}
+        zeroed = {name: kept(tensor) for name, tensor in fields.items() if tensor is not None}
+        return Part(self.name, kept(self.got), kept(self.true), replace(own, **zeroed))
+
 
 def related(
     name: str,
@@ -54,6 +74,9 @@ def related(
     two parts err independently: a kernel need not round P alike in forward and in backward, nor dS in the programs of
     dQ and of dK, so that nothing may cancel between them.
 
+    An element that is infinite in truth agrees where the kernel gave the same infinity, and anything else there is
+    wrong. The elements of the law that such an element enters are not checked further; the others are.
+
     Args:
         name: what the two sides are.
         expression: of float64 tensors; must be traceable.
@@ -62,10 +85,16 @@ def related(
         constants: exact float64 tensors that the expression takes after the parts.
         continuous: whether rule 1a or 1b of the verdict applies.
     """
+    among = tuple(dict.fromkeys(part.name for part in parts))
+    for part in parts:
+        if part.unequal.any():
+            found = exactly(name, part.unequal, f"{part.name} differs from an infinite truth")
+            return replace(found, among=among)
+    infinite = [part.true.isinf() for part in parts]
+    parts = [part.standing() if any_.any() else part for part, any_ in zip(parts, infinite, strict=True)]
     got = [part.got.detach().to("cpu", torch.float64) for part in parts]
     true = [part.true for part in parts]
     exact = [constant.detach().to("cpu", torch.float64) for constant in constants]
-    among = tuple(dict.fromkeys(part.name for part in parts))
     lost = [part for part, tensor in zip(parts, got, strict=True) if not tensor.isfinite().all()]
     if lost:
         names = ", ".join(part.name for part in lost)
@@ -80,6 +109,11 @@ def related(
     carried = [part.carried(turn) for turn, part in enumerate(parts)]
     allowance = _allowance(graph, true, exact, carried, worst=not continuous)
     residual = expression(*got, *exact)
+    if any(mask.any() for mask in infinite):
+        other = [torch.where(mask, 1.0, tensor) for mask, tensor in zip(infinite, true, strict=True)]
+        size = scale(*true, *exact).abs().clamp(min=1.0)
+        moved = (expression(*other, *exact) - expression(*true, *exact)).abs()
+        allowance = replace(allowance, undecided=~(moved <= NEGLIGIBLE * size))
     found = judge(
         name,
         residual,

@@ -170,7 +170,8 @@ def pooled(findings: Sequence[Finding]) -> list[Finding]:
             out.append(_bias(name, top, bottom, nulls))
         squares, count = sum(p.squares for p in pools), sum(p.count for p in pools)
         spreads = [sum(p.null_squares[r] for p in pools) / count for r in range(probes)]
-        out.append(_spread_rule(name, squares / count, spreads, count))
+        shared = sum(max(p.shared, p.count) for p in pools)
+        out.append(_spread_rule(name, squares / count, spreads, count, shared))
     return out
 
 
@@ -278,6 +279,7 @@ def _spread(found: Finding, signed: Tensor, truth: Tensor, allowance: Allowance,
         float((weight * e / sigma).sum()),
         float(weight.square().sum()),
         tuple((null @ weight).tolist()),
+        _shared(null),
     )
     found = replace(found, pool=pool)
     if pool.slope_bottom > 0:
@@ -291,9 +293,8 @@ def _spread(found: Finding, signed: Tensor, truth: Tensor, allowance: Allowance,
                 message=bias.message,
                 pattern=bias.pattern,
             )
-    spread = _spread_rule(
-        found.tensor, pool.squares / pool.count, [s / pool.count for s in pool.null_squares], pool.count
-    )
+    nulls = [s / pool.count for s in pool.null_squares]
+    spread = _spread_rule(found.tensor, pool.squares / pool.count, nulls, pool.count, pool.shared)
     if spread.outcome is Outcome.VIOLATED:
         return replace(found, outcome=spread.outcome, rule=spread.rule, error=spread.error, message=spread.message)
     return found
@@ -321,11 +322,28 @@ def _deviation(bottom: float, nulls: Sequence[float]) -> float:
     return max(rms, bottom**-0.5)
 
 
-def _spread_rule(name: str, mean_square: float, nulls: Sequence[float], count: int) -> Finding:
-    """Rule 3: the mean square of e/sigma against what the probes show, their scatter and that of ``count`` draws."""
+def _shared(null: Tensor) -> float:
+    """The sum of squared correlations over all pairs of elements, by the probes' errors in sigma [R, n].
+
+    Two probes are independent draws, so the square of their scalar product is that sum on average. At least n, which it
+    is where no two elements err together.
+    """
+    probes, count = null.shape
+    if probes < 2:
+        return float(count)
+    products = null @ null.T
+    apart = products.square().sum() - products.diagonal().square().sum()
+    return max(float(count), float(apart) / (probes * (probes - 1)))
+
+
+def _spread_rule(name: str, mean_square: float, nulls: Sequence[float], count: int, shared: float) -> Finding:
+    """Rule 3: the mean square of e/sigma against what the probes show, their scatter and that of as many free draws.
+
+    A mean over ``count`` squares that are not independent scatters as one over ``count^2 / shared`` that are.
+    """
     mean = sum(nulls) / len(nulls) if nulls else 1.0
     scatter = math.sqrt(sum((n - mean) ** 2 for n in nulls) / max(len(nulls) - 1, 1)) if len(nulls) > 1 else 0.0
-    limit = max(1.0, mean) + LOCAL_SIGMA * max(scatter, math.sqrt(2.0 / count))
+    limit = max(1.0, mean) + LOCAL_SIGMA * max(scatter, math.sqrt(2.0 * shared) / count)
     ratio = mean_square / limit
     if ratio <= 1:
         return Finding(name, Outcome.HOLDS, "pooled", ratio)

@@ -7,7 +7,7 @@ cotangent as ``d`` and the output's name, a tangent as ``t`` and the input's. Th
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,18 +39,27 @@ def sample_of(case: Case, family: Family, inputs: str | None, device: str) -> Sa
     return sample if device == "cpu" else sample.to(device)
 
 
-def saved_case(family: Family, inputs: str, *, options: Mapping[str, Any], seed: int) -> Case:
+def saved_case(
+    family: Family,
+    inputs: str,
+    *,
+    options: Mapping[str, Any],
+    seed: int,
+    supported: Mapping[str, Collection[Any]] | None = None,
+) -> Case:
     """The case that stands for a file of tensors: its dims and dtype are read off their shapes.
 
     Args:
         family: whose signature names the tensors.
         inputs: the file.
-        options: those that differ from the definition's defaults.
+        options: those that differ from the definition's defaults. The cotangent of an optional output asks for it.
         seed: of the tensors that are drawn.
+        supported: the values of options that the kernel takes, where not all (``Kernel.options``).
 
     Raises:
         UsageError: no such file, not a dict of tensors, a missing or unknown name, shapes that contradict one another,
-            dtypes that are mixed or not supported, an index out of its domain.
+            dtypes that are mixed or not supported, an index out of its domain, the cotangent of an output that the
+            kernel is not asked for.
     """
     tensors = load(inputs)
     specs = _specs(family)
@@ -60,6 +69,7 @@ def saved_case(family: Family, inputs: str, *, options: Mapping[str, Any], seed:
     missing = [spec.name for spec in family.signature.inputs if not spec.optional and spec.name not in tensors]
     if missing:
         raise UsageError(f"--inputs {inputs} lacks {_listed(missing)}; {_wanted(family)}")
+    options = _asked_for(family, tensors, options, supported or {}, inputs)
     dtype = _dtype(family, tensors, specs, inputs)
     dims = _dims(family, tensors, specs, inputs)
     draws = {s.name: Draw() for s in family.signature.inputs if s.optional and s.kind == "float" and s.name in tensors}
@@ -76,6 +86,7 @@ def saved_line(case: Case, family: Family, inputs: str) -> str:
     held = load(inputs)
     absent = {spec.name for spec in family.signature.inputs if spec.optional and spec.name not in held}
     drawn = [name for name, spec in _specs(family).items() if name not in held and spec.name not in absent]
+    drawn = list(family.signature.without_absent(dict.fromkeys(drawn), case.options))
     words = [case.dtype, *(f"{dim}={size}" for dim, size in case.dims.items())]
     words += [f"--{name}={value}" for name, value in case.options.items()]
     rest = f"; drawn with seed {case.seed}: {', '.join(drawn)}" if drawn else ""
@@ -147,6 +158,29 @@ def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, Te
         if dtype != specs[name].held(own):
             raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, wanted {specs[name].held(own)}")
     return own
+
+
+def _asked_for(
+    family: Family,
+    tensors: Mapping[str, Tensor],
+    options: Mapping[str, Any],
+    supported: Mapping[str, Collection[Any]],
+    inputs: str,
+) -> dict[str, Any]:
+    """The options, with those that ask for the outputs whose cotangents the file holds."""
+    there = [spec.name for spec in family.signature.returned(options)]
+    found = dict(options)
+    for spec in family.signature.outputs:
+        name = cotangent_name(spec.name)
+        if name not in tensors or spec.name in there:
+            continue
+        if True not in supported.get(spec.asked_by, (True,)):
+            raise UsageError(
+                f"--inputs {inputs} holds {name!r}, but {spec.name} is returned only with {spec.asked_by}=true, which "
+                "is not among what is checked; wanted a file without it"
+            )
+        found[spec.asked_by] = True
+    return found
 
 
 def _dims(

@@ -184,7 +184,11 @@ def reproduction(
         f"    positional = [t for name, t in by_name.items() if name not in {sorted(keyword)!r}]\n"
         f"    named = {{name: t for name, t in by_name.items() if name in {sorted(keyword)!r}}}\n"
         "    outputs = kernel(*positional, **named, **options)\n"
-        "    return (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)\n\n"
+        "    outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)\n"
+        f"    wanted = {list(outputs)!r}\n"
+        "    if len(outputs) != len(wanted):\n"
+        '        raise SystemExit(f"the kernel gives {len(outputs)} tensors, wanted {wanted}")\n'
+        "    return outputs\n\n"
     )
     parts.append(_CALLS[derivative].format(outputs=list(outputs), names=list(names)))
     parts.append(_COMPARE)

@@ -120,7 +120,9 @@ class _Ladder:
             else:
                 changed[where][name] = value
         changed["dims"] = self.within.settled(changed["dims"])
-        changed["draws"] = self.within.signature.constraints.complete(changed["draws"])
+        signature = self.within.signature
+        changed["draws"] = signature.constraints.complete(changed["draws"])
+        changed["draws"] = signature.without_absent(changed["draws"], changed["options"])
         return replace(self.case, **changed)
 
 

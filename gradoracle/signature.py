@@ -11,10 +11,12 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from gradoracle.constraints import Constraints
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class TensorSpec:
     optional: bool = False
     keyword: bool = False  # passed by keyword, not by position
     dtype: str = ""  # of a float tensor: fixed, such as "float32"; "" where it is the case's
+    asked_by: str = ""  # of an output: the boolean option without which it is not returned
 
     def held(self, dtype: str) -> str:
         """The dtype that a float tensor has in a case of ``dtype``; in float64 every tensor is float64."""
@@ -83,6 +86,34 @@ class Signature:
                     found.setdefault(term)
         return tuple(found)
 
+    def returned(self, options: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+        """The outputs that there are under these options; one that is not named has its default."""
+        if not any(spec.asked_by for spec in self.outputs):
+            return self.outputs
+        known = {spec.name: spec.default for spec in self.options} | dict(options)
+        return tuple(spec for spec in self.outputs if not spec.asked_by or known[spec.asked_by])
+
+    def without_absent(self, draws: Mapping[str, V], options: Mapping[str, Any]) -> dict[str, V]:
+        """What is given by the names of draws, without the cotangents of outputs that these options do not ask for."""
+        there = self.returned(options)
+        absent = {cotangent_name(spec.name) for spec in self.outputs if spec not in there}
+        return {name: value for name, value in draws.items() if name not in absent}
+
+    def require(self, dims: Mapping[str, int], draws: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        """See that a case keeps the constraints, and draws no cotangent of an output that it does not ask for.
+
+        Raises:
+            ValueError: what it gives and what is wanted.
+        """
+        self.constraints.require(dims, draws)
+        kept = self.without_absent(draws, options)
+        for spec in self.outputs:
+            if (name := cotangent_name(spec.name)) in draws and name not in kept:
+                raise ValueError(
+                    f"the case draws {name}, but {spec.name} is returned only with --{spec.asked_by}=true; wanted that "
+                    f"option, or no {name}"
+                )
+
     def input(self, name: str) -> TensorSpec:
         """The input of that name; KeyError otherwise."""
         return {spec.name: spec for spec in self.inputs}[name]
@@ -103,6 +134,7 @@ def read_signature(
     *,
     outputs: Sequence[str] | None = None,
     options: Mapping[str, Sequence[Any]] | None = None,
+    optional_outputs: Mapping[str, str] | None = None,
 ) -> Signature:
     """Read the signature of an annotated definition.
 
@@ -111,9 +143,11 @@ def read_signature(
         outputs: names of the outputs; default ``out``, or ``out0, out1, ...`` of a tuple.
         options: for each option the values to draw; an option not named here keeps to its default
             (a bool option draws both values).
+        optional_outputs: output -> the bool option without which it is not returned.
 
     Raises:
         TypeError: naming the parameter whose annotation is missing or is not understood, and what is wanted.
+        ValueError: an optional output or its option is not one of the definition's, or every output is optional.
     """
     name = getattr(function, "__name__", str(function))
     try:
@@ -160,7 +194,29 @@ def read_signature(
             f"{name} has an input named {min(clash)!r}, the name of the cotangent or tangent of another of its tensors "
             "(d<output>, t<input>); rename one of them"
         )
+    asked = dict(optional_outputs or {})
+    _require_optional(name, asked, names, option_specs)
+    specs = tuple(replace(spec, asked_by=asked.get(spec.name, "")) for spec in specs)
     return Signature(tuple(inputs), specs, tuple(option_specs))
+
+
+def _require_optional(
+    name: str, asked: Mapping[str, str], outputs: Sequence[str], options: Sequence[OptionSpec]
+) -> None:
+    """See that each optional output is one of the outputs and its option a bool; see ``read_signature``."""
+    switches = [spec.name for spec in options if isinstance(spec.default, bool)]
+    for output, option in asked.items():
+        if output not in outputs:
+            raise ValueError(
+                f"optional_outputs of {name} names {output!r}, no output of it; wanted some of {', '.join(outputs)}"
+            )
+        if option not in switches:
+            wanted = f"wanted one of {', '.join(switches)}" if switches else "it has none"
+            raise ValueError(
+                f"optional_outputs of {name} has {output!r} asked for by {option!r}, no bool option of it; {wanted}"
+            )
+    if asked and set(outputs) <= set(asked):
+        raise ValueError(f"optional_outputs of {name} names every output; wanted at least one that is always returned")
 
 
 def _tensor(annotation: Any) -> tuple[tuple[str, ...], str, bool, str] | None:

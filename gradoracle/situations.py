@@ -94,16 +94,19 @@ def _situations(family: Family, kernel: Kernel, case: Case) -> Iterator[str]:
         yield f"blocks {case.blocks or 'auto'}"
     for tensor in signature.inputs:
         present = not tensor.optional or tensor.name in case.draws
-        if tensor.optional:
+        if tensor.optional and kernel.options.get(tensor.name) != ():
             yield f"{tensor.name} {'given' if present else 'absent'}"
         if present:
             default = Draw() if tensor.kind == "float" else Draw("index")
             yield from _drawn(case, case.draws.get(tensor.name, default), tensor, "input")
-    for tensor in signature.outputs:
+    for tensor in signature.returned(case.options):
         if tensor.kind == "float":
             yield from _drawn(case, case.draw(cotangent_name(tensor.name)), tensor, "cotangent")
     for name, joint in family.joint.items():
-        if all(case.draw(tensor).recipe == recipes.canonical(text) for tensor, text in joint.items()):
+        there = (spec for spec in signature.inputs if not spec.optional or spec.name in case.draws)
+        names = {spec.name for spec in there} | {cotangent_name(s.name) for s in signature.returned(case.options)}
+        drawn = (case.draw(tensor).recipe == recipes.canonical(text) for tensor, text in joint.items())
+        if set(joint) <= names and all(drawn):
             yield f"joint {name}"
 
 
@@ -127,7 +130,7 @@ def _focuses(within: Domain) -> Iterator[Focus]:
     for dim in signature.dims:
         if within.large(dim):
             yield Focus(f"{dim} > 100 000", large=dim)
-    for joint in within.family.joint:
+    for joint in within.joint:
         yield Focus(f"joint {joint}", joint=joint)
     for text in (*recipes.RECIPES, "normal:p"):
         yield Focus(f"recipe {text}", recipe=("normal:3" if text == "normal:p" else text, False))
@@ -160,7 +163,7 @@ def _focuses(within: Domain) -> Iterator[Focus]:
 
 def _layout_focuses(within: Domain) -> Iterator[Focus]:
     """Layouts that some tensor of the role can have at some favoured sizes."""
-    roles = (("input", within.signature.inputs), ("cotangent", within.signature.outputs))
+    roles = (("input", within.signature.inputs), ("cotangent", within.outputs))
     for role, tensors in roles:
         for layout in layouts.LAYOUTS.values():
             for spec in tensors:

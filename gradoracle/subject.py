@@ -96,12 +96,10 @@ class Subject:
         """
         with self.running("vjp", sample) as memory:
             if self.kernel.vjp is not None and wanted is None and upstream is None:
-                cotangents = tuple(sample.cotangents.values())
+                given = dict(sample.inputs), dict(sample.cotangents)
                 with torch.no_grad():
                     outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
-                    gradients = self.kernel.vjp(
-                        tuple(sample.inputs.values()), cotangents, self._options(sample), self._blocks(blocks)
-                    )
+                    gradients = self.kernel.vjp(*given, self._options(sample), self._blocks(blocks))
                 gradients = as_tuple(gradients)
                 found = self._named(Derivative.FORWARD, sample, outputs)
             else:
@@ -134,33 +132,22 @@ class Subject:
 
     def jvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The outputs' tangents by name."""
-        primals = self._primals(sample)
         with self.running("jvp", sample) as memory:
             if self.kernel.jvp is not None:
                 with torch.no_grad():
-                    _, tangents = self.kernel.jvp(
-                        tuple(sample.inputs.values()),
-                        tuple(sample.tangents[n] for n in primals),
-                        self._options(sample),
-                        self._blocks(blocks),
-                    )
+                    given = dict(sample.inputs), dict(sample.tangents)
+                    _, tangents = self.kernel.jvp(*given, self._options(sample), self._blocks(blocks))
             else:
-                tangents = self._forward_mode(sample, primals, blocks)
+                tangents = self._forward_mode(sample, self._primals(sample), blocks)
         return self._named(Derivative.JVP, sample, as_tuple(tangents)), memory
 
     def hvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The Hessian of <cotangent, f> times the tangents, by name of the primal."""
-        primals = self._primals(sample)
         with self.running("hvp", sample) as memory:
             if self.kernel.hvp is not None:
                 with torch.no_grad():
-                    products = self.kernel.hvp(
-                        tuple(sample.inputs.values()),
-                        tuple(sample.tangents[n] for n in primals),
-                        tuple(sample.cotangents.values()),
-                        self._options(sample),
-                        self._blocks(blocks),
-                    )
+                    given = dict(sample.inputs), dict(sample.tangents), dict(sample.cotangents)
+                    products = self.kernel.hvp(*given, self._options(sample), self._blocks(blocks))
             else:
                 products = self._double_backward(sample, blocks)
         return self._named(Derivative.HVP, sample, as_tuple(products)), memory
@@ -190,11 +177,13 @@ class Subject:
         else:
             wrong = [] if isinstance(returned, Tensor) else [type(returned).__name__]
         if wrong:
-            raise Wrong(self._malformed("output", f"the kernel returned {', '.join(wrong)}, wanted {self._wanted()}"))
+            raise Wrong(
+                self._malformed("output", f"the kernel returned {', '.join(wrong)}, wanted {self._wanted(sample)}")
+            )
         return as_tuple(returned)
 
-    def _wanted(self) -> str:
-        outputs = self.family.signature.outputs
+    def _wanted(self, sample: Sample) -> str:
+        outputs = self.family.signature.returned(sample.options)
         return ", ".join(f"{s.name}[{' '.join(s.dims)}]" for s in outputs)
 
     def _leaves(self, sample: Sample, wanted: Sequence[str] | None) -> Tensors:
@@ -216,7 +205,7 @@ class Subject:
             if o.requires_grad and (upstream is None or name in upstream)
         ]
         if not live:
-            dead = ", ".join(s.name for s in self.family.signature.outputs)
+            dead = ", ".join(sample.cotangents)
             raise Wrong(self._malformed("gradient", f"the output {dead} has no gradient: it does not require grad"))
         return torch.autograd.grad([o for o, _ in live], targets, [g for _, g in live], allow_unused=True)
 
@@ -332,7 +321,8 @@ class Subject:
 
     def _shapes(self, derivative: Derivative, sample: Sample) -> list[tuple[int, ...]]:
         if derivative in (Derivative.FORWARD, Derivative.JVP):
-            return [tuple(sample.cotangents[spec.name].shape) for spec in self.family.signature.outputs]
+            outputs = self.family.signature.returned(sample.options)
+            return [tuple(sample.cotangents[spec.name].shape) for spec in outputs]
         return [tuple(sample.inputs[name].shape) for name in self._primals(sample)]
 
     def _dtype(self, key: str, sample: Sample) -> torch.dtype:

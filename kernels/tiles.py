@@ -20,6 +20,18 @@ def plane(tensor, batch, head, batch_stride, head_stride, ALIGNED: tl.constexpr)
 
 
 @triton.jit
+def below(plane, row, row_stride, ALIGNED: tl.constexpr):
+    """Return the pointer to row `row` of a plane, whose start `plane` gave; `row_stride` is 64-bit.
+
+    Triton makes one addition of the two pointers, which forgets what it knew of the first.
+    """
+    start = plane + row * row_stride
+    if ALIGNED:
+        start = tl.multiple_of(start, 16)
+    return start
+
+
+@triton.jit
 def output_plane(tensor, index, rows, width, ALIGNED: tl.constexpr):
     """Return the pointer to plane `index` (batch * H + head) of a contiguous output [B, H, rows, width]."""
     start = tensor + index.to(tl.int64) * rows * width

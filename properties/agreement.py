@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -25,6 +24,11 @@ def differing(one: Tensor, other: Tensor) -> Tensor:
     return wrong & ~(one.isnan() & other.isnan())
 
 
+def differ(got: Tensor, wanted: Tensor) -> Tensor:
+    """Where two tensors have other values; NaN equals NaN."""
+    return (got != wanted) & ~(got.isnan() & wanted.isnan())
+
+
 def agree(
     evidence: Evidence,
     got: Mapping[str, Tensor],
@@ -32,6 +36,7 @@ def agree(
     *,
     exact: bool = False,
     label: str = "",
+    other: Evidence | None = None,
 ) -> Iterator[Finding]:
     """One Finding for each tensor of ``wanted``: equal bits hold at once, others are judged.
 
@@ -41,21 +46,29 @@ def agree(
         wanted: what they must be equal to, from the same kernel, on ``evidence``'s sample or one with equal budgets.
         exact: whether different bits are wrong; else the errors of both runs are allowed for.
         label: of the run, put behind each tensor's name.
+        other: whose budgets say it of the tensors that were got, where these are others.
     """
-    for name, other in wanted.items():
-        mine = got[name].detach().to(other.device)
-        wrong = differing(mine, other)
+    for name, theirs in wanted.items():
+        mine = got[name].detach().to(theirs.device)
+        wrong = differing(mine, theirs)
         shown = f"{name}{label}"
         if not wrong.any():
-            yield exactly(shown, False, "", elements=other.numel())
+            yield exactly(shown, False, "", elements=theirs.numel())
         elif exact:
             yield exactly(shown, wrong.cpu(), f"{int(wrong.sum())} of {wrong.numel()} elements have other bits")
         else:
-            yield within_both(evidence, evidence, name, mine, other.detach().to("cpu", torch.float64), shown)
+            true = theirs.detach().to("cpu", torch.float64)
+            yield within_both(evidence, evidence, name, mine, true, shown, other)
 
 
 def within_both(
-    evidence: Evidence, other: Evidence, name: str, got: Tensor, wanted: Tensor, label: str = ""
+    evidence: Evidence,
+    other: Evidence,
+    name: str,
+    got: Tensor,
+    wanted: Tensor,
+    label: str = "",
+    of_got: Evidence | None = None,
 ) -> Finding:
     """Judge a tensor of ``evidence`` by what another run gave: the errors of both runs are allowed for.
 
@@ -66,6 +79,7 @@ def within_both(
         got: what one run gave.
         wanted: what the other gave, float64 on the CPU.
         label: how the tensor is shown; by default by its name.
+        of_got: whose budget the run that gave ``got`` has, where it is another.
     """
     derivative = derivative_of(evidence, name)
     return evidence.explained(
@@ -73,7 +87,10 @@ def within_both(
             label or name,
             got,
             wanted,
-            of_two(other.allowance(derivative, name, algorithm)),
+            of_two(
+                other.allowance(derivative, name, algorithm),
+                None if of_got is None else of_got.allowance(derivative, name, algorithm),
+            ),
             continuous=evidence.continuous,
             largest=LARGEST[evidence.dtype(name)],
             axes=evidence.axes(name),
@@ -93,15 +110,22 @@ def derivative_of(evidence: Evidence, name: str) -> Derivative:
     raise KeyError(f"{name} is no tensor of family {evidence.oracle.family.name}")
 
 
-def of_two(one: Allowance) -> Allowance:
-    """What rounding explains of the difference of two runs that err independently; the truth plays no part in it."""
-    root = math.sqrt(2.0)
+def of_two(one: Allowance, other: Allowance | None = None) -> Allowance:
+    """What rounding explains of the difference of two runs that err independently; the truth plays no part in it.
+
+    Args:
+        one: what it explains of one run.
+        other: and of the other; None: the same.
+    """
+    two = one if other is None else other
+    overflows = [each.overflow for each in (one, two) if each.overflow is not None]
     return replace(
         one,
-        sigma=root * one.sigma,
-        errors=one.errors - one.errors.roll(1, 0),
-        worst=None if one.worst is None else 2 * one.worst,
-        floor=None if one.floor is None else root * one.floor,
+        sigma=torch.hypot(one.sigma, two.sigma),
+        errors=one.errors - two.errors.roll(1, 0),
+        worst=None if one.worst is None or two.worst is None else one.worst + two.worst,
+        floor=None if one.floor is None or two.floor is None else torch.hypot(one.floor, two.floor),
+        overflow=overflows[0] | overflows[-1] if overflows else None,
         radius=None,
         undecided=None,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from gradoracle.case import Case
+from gradoracle.contract import UNIT_ROUNDOFF
 from gradoracle.family import Family
 from gradoracle.kernel import Kernel
 from gradoracle.property import Families
@@ -24,14 +25,16 @@ def _has_several_primals(family: Family) -> bool:
     return len(family.signature.primals) > 1
 
 
-def _has_a_dim_of_all_inputs(family: Family) -> bool:
-    own = [set(spec.dims) & set(family.signature.dims) for spec in family.signature.primals if not spec.optional]
-    return not own or bool(set.intersection(*own))
+def _has_a_dim_of_all_outputs(family: Family) -> bool:
+    always = [set(spec.dims) & set(family.signature.dims) for spec in family.signature.outputs if not spec.asked_by]
+    return any(dim in spec.dims for spec in family.signature.primals for dim in set.intersection(*always))
 
 
 OF_SEVERAL_OUTPUTS = Families("every family with two or more float outputs", _has_several_outputs)
 OF_SEVERAL_PRIMALS = Families("every family with two or more float inputs", _has_several_primals)
-OF_A_DIM_OF_ALL_INPUTS = Families("every family with a dim that all its float inputs have", _has_a_dim_of_all_inputs)
+OF_A_DIM_OF_ALL_OUTPUTS = Families(
+    "every family with a dim that all its outputs and some float input have", _has_a_dim_of_all_outputs
+)
 
 
 def small_enough(case: Case, kernel: Kernel) -> str | None:
@@ -75,3 +78,36 @@ def all_of(*conditions: Applies) -> Applies:
         return next((reason for reason in (one(case, kernel) for one in conditions) if reason is not None), None)
 
     return applies
+
+
+def has(extra: str) -> Applies:
+    """A reason against laws of an entry point that the kernel does not have."""
+    return lambda case, kernel: None if extra in kernel.extras else f"the kernel has no entry point {extra!r}"
+
+
+def supports(kernel: Kernel, **sizes: int) -> bool:
+    """Whether a kernel takes such sizes."""
+    return all(name not in kernel.dims or size in kernel.dims[name] for name, size in sizes.items())
+
+
+def takes(kernel: Kernel, option: str, value: object) -> bool:
+    """Whether a kernel may be called with that value of an option."""
+    return option not in kernel.options or value in kernel.options[option]
+
+
+def causal(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws of causal cases."""
+    return None if case.options.get("causal", False) else "it is not causal"
+
+
+def bidirectional(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws of cases in which every query sees every key."""
+    return "it is causal" if case.options.get("causal", False) else None
+
+
+def exact_operands(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws in bits: a contract that rounds the inputs themselves (tf32)."""
+    contract = kernel.contract(case.dtype)
+    if UNIT_ROUNDOFF[contract.operand] <= UNIT_ROUNDOFF[case.dtype]:
+        return None
+    return f"the contract {contract.name} rounds the inputs to {contract.operand}"

@@ -27,8 +27,8 @@ def shared_memory_fits_each_architecture(evidence: Evidence) -> Iterator[Finding
     asks for is known once Triton has compiled, which needs no GPU.
     Catches: tiles that fit the author's GPU alone, one more pipeline stage than there is room for, an allocation that
     grows with two block lengths, code that an architecture does not compile.
-    Cannot catch: registers that spill, compilations that the kernel does not name, and kernels that name none (in
-    ``extras["compilations"]``), to which it does not apply.
+    Cannot catch: registers that spill, what the lowering of TTGIR to LLVM or ptxas alone refuses, compilations that the
+    kernel does not name, and kernels that name none (in ``extras["compilations"]``), to which it does not apply.
     """
     try:
         found = shared_memory(evidence.kernel.extras["compilations"], evidence.case.dtype)

@@ -6,8 +6,17 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from gradoracle.properties.agreement import agree
-from gradoracle.properties.applicability import OF_A_DIM_OF_ALL_INPUTS, small_enough
-from gradoracle.properties.members import Appended, apart, changed, everywhere, extensible, permutable, rolled
+from gradoracle.properties.applicability import OF_A_DIM_OF_ALL_OUTPUTS, small_enough
+from gradoracle.properties.members import (
+    Appended,
+    apart,
+    changed,
+    everywhere,
+    extensible,
+    permutable,
+    rolled,
+    separable,
+)
 from torch import Tensor
 
 from gradoracle.evidence import Evidence
@@ -22,7 +31,8 @@ def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Find
 
     Holds because: the definition itself has this symmetry, which is tried on it in float64 for each named dim before
     the kernel is asked (so the queries of attention count, and those of causal attention do not). What is shared by
-    all members keeps its gradient. All such dims are rolled by one at once.
+    all members keeps its gradient. All such dims are rolled at once by one member, dims of which one divides another
+    (key heads and the query heads that share them) by the same part of each.
     Catches: an index that takes one member's data for another's, a stride multiplied by the wrong id, the first or
     last member treated apart, a tile that is skipped at some places. vjp_matches_the_oracle sees it too.
     Cannot catch: a fault that is the same for all members; forward_matches_the_oracle does.
@@ -38,18 +48,19 @@ def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Find
     yield from agree(evidence, back, evidence.vjp())
 
 
-@law(applies=small_enough, one_in=5, families=OF_A_DIM_OF_ALL_INPUTS)
+@law(applies=small_enough, one_in=5, families=OF_A_DIM_OF_ALL_OUTPUTS)
 def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
     """A member of a batch that holds nothing but NaN leaves the outputs and gradients of all other members alone.
 
-    Holds because: along a dim that every float input has, and along which the definition computes its members apart,
-    no number of one member enters another's. NaN survives every multiplication by a mask.
+    Holds because: along a dim that every output has, and along which the definition computes its members apart, no
+    number of one member enters another's. NaN survives every multiplication by a mask. The gradient of an input that
+    all members share is left out: it is a sum over them.
     Catches: a load that runs over into the next member and is masked by multiplication, a reduction over the whole
     tensor, a sum across the batch, programs that share a tile. tail_and_padding_invariance sees the sums.
     Cannot catch: what happens within a member; the matching laws do.
     """
     family = evidence.oracle.family
-    dims = sorted(d for d in everywhere(evidence, apart(evidence)) if evidence.case.dims[d] > 1)
+    dims = sorted(separable(evidence))
     if not dims:
         raise Unavailable("no dim of several members which the definition computes apart")
     dim = dims[evidence.case.seed % len(dims)]
@@ -63,11 +74,12 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
 
     variant = evidence.variant(f"NaN in the last of {dim}", lambda sample: changed(family, sample, spoilt))
     others: dict[str, Tensor] = {}
-    for name, tensor in variant.vjp().items():
-        axis, base = evidence.axes(name).index(dim), evidence.vjp()[name]
+    having = {name: tensor for name, tensor in evidence.vjp().items() if dim in evidence.axes(name)}
+    for name, base in having.items():
+        axis, tensor = evidence.axes(name).index(dim), variant.vjp()[name]
         last = base.shape[axis] - 1
         others[name] = torch.cat([tensor.narrow(axis, 0, last), base.narrow(axis, last, 1)], axis)
-    yield from agree(evidence, others, evidence.vjp(), label=f", without the last of {dim}")
+    yield from agree(evidence, others, having, label=f", without the last of {dim}")
 
 
 @law(applies=small_enough, one_in=5)

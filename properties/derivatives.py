@@ -14,6 +14,7 @@ from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
 from gradoracle.property import law
 from gradoracle.rules import exactly, not_checked
+from gradoracle.subject import Unavailable
 
 
 @law(needs=(Derivative.FORWARD,), decisive=True)
@@ -100,6 +101,8 @@ def vjp_of_a_cotangent_on_each_output_alone(evidence: Evidence) -> Iterator[Find
     Cannot catch: anything for a family with one output, which has no such law.
     """
     outputs = list(evidence.sample.cotangents)
+    if len(outputs) < 2:
+        raise Unavailable("this case has one output")
     chosen = outputs[evidence.case.seed % len(outputs)]
     cotangents = {
         name: cotangent if name == chosen else torch.zeros_like(cotangent, memory_format=torch.contiguous_format)

@@ -15,7 +15,6 @@ from gradoracle.properties.lse_scores import (
     has_sinks,
     no_sinks,
     no_softcap,
-    relate,
     with_signless_cotangents,
     with_tangents_of,
 )
@@ -78,8 +77,7 @@ def q_dq_of_a_group_equals_k_dk(evidence: Evidence) -> Iterator[Finding]:
         left, right = sides(*tensors)
         return left.abs().sum(-1) + right.abs().sum(-1)
 
-    yield relate(
-        evidence,
+    yield evidence.relate(
         "<q, dq> - <k, dk>",
         difference,
         [(evidence, VJP, "dq"), (evidence, VJP, "dk")],
@@ -100,8 +98,7 @@ def the_sum_of_dk_is_that_of_g_q(evidence: Evidence) -> Iterator[Finding]:
     batch, groups, _, width = scores.k.shape
     terms = (scores.g * scores.sees)[..., None] * scores.q * scores.scale
     terms = terms.reshape(batch, groups, -1, width)  # [B, G, H/G T, D]
-    yield relate(
-        evidence,
+    yield evidence.relate(
         "1^T dk - scale g^T q",
         lambda dk, terms: dk.sum(2) - terms.sum(2),
         [(evidence, VJP, "dk")],
@@ -122,8 +119,7 @@ def the_shares_of_keys_and_sink_sum_to_one(evidence: Evidence) -> Iterator[Findi
     scores = Scores(variant.sample)
     weight = scores.g * scores.sees * scores.scale
     if scores.sinks is None:
-        yield relate(
-            variant,
+        yield variant.relate(
             "rowsum of ds - g",
             lambda dq, weight: dq[..., -1] - weight,
             [(variant, VJP, "dq")],
@@ -131,8 +127,7 @@ def the_shares_of_keys_and_sink_sum_to_one(evidence: Evidence) -> Iterator[Findi
             constants=[weight],
         )
         return
-    yield relate(
-        variant,
+    yield variant.relate(
         "rowsum of ds - g (1 - e^(sink - lse))",
         lambda dq, lse, weight, sinks: dq[..., -1] - weight * (1.0 - torch.exp(sinks - lse)),
         [(variant, VJP, "dq"), (variant, FORWARD, "lse")],
@@ -156,8 +151,7 @@ def dsinks_is_the_sum_of_g_times_the_share_of_the_sink(evidence: Evidence) -> It
     Cannot catch: an lse that is wrong in forward and backward alike; forward_matches_the_oracle does.
     """
     scores = Scores(evidence.sample)
-    yield relate(
-        evidence,
+    yield evidence.relate(
         "dsinks - sum of g e^(sink - lse)",
         lambda dsinks, lse, g, sinks: dsinks - (g * torch.exp(sinks - lse)).sum((0, 2)),
         [(evidence, VJP, "dsinks"), (evidence, FORWARD, "lse")],
@@ -225,8 +219,7 @@ def _not_negative(variant: Evidence, name: str, axes: tuple[int, ...]) -> Findin
     tangent = variant.sample.tangents[name].detach().to("cpu", torch.float64)
     product = variant.tensors(HVP)[f"hvp.{name}"].detach().to("cpu", torch.float64)
     nearest = (tangent * product).sum(axes).clamp_min(0.0).nan_to_num()
-    return relate(
-        variant,
+    return variant.relate(
         f"negative part of t^T H t along {name}",
         lambda product, tangent, nearest: (tangent * product).sum(axes) - nearest,
         [(variant, HVP, f"hvp.{name}")],
@@ -247,8 +240,7 @@ def a_common_tangent_of_all_keys_moves_lse_along_q(evidence: Evidence) -> Iterat
     variant.continuous = False
     scores = Scores(variant.sample)
     moves = scores.q * _key_tangent(variant) * scores.scale * scores.sees[..., None]  # [B, H, T, D]
-    yield relate(
-        variant,
+    yield variant.relate(
         "jvp.lse - scale q c",
         lambda tangent, moves: tangent - moves.sum(-1),
         [(variant, JVP, "jvp.lse")],
@@ -272,8 +264,7 @@ def a_common_tangent_of_all_keys_moves_dq_by_itself(evidence: Evidence) -> Itera
     wanted = (scores.g * scores.sees)[..., None] * common * scores.scale
     moved = (common * scores.q).sum(-1).abs() * scores.scale  # what cancels: P' before it is centred
     spread = (scores.p @ scores.k_of_heads.abs()) * (scores.g.abs() * moved)[..., None] * scores.scale
-    yield relate(
-        variant,
+    yield variant.relate(
         "hvp.q - scale g c",
         lambda product, wanted, size: product - wanted,
         [(variant, HVP, "hvp.q")],

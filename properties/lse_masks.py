@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
-from gradoracle.properties.applicability import all_of, small_enough
+from gradoracle.properties.agreement import differ
+from gradoracle.properties.applicability import all_of, causal, small_enough, supports, takes
 from gradoracle.properties.lse_scores import (
     DERIVATIVES,
     FORWARD,
@@ -19,9 +20,7 @@ from gradoracle.properties.lse_scores import (
     has_sinks,
     larger,
     no_sinks,
-    relate,
 )
-from gradoracle.properties.sdpa_scores import causal, differ, supports, takes
 from torch import Tensor
 
 from gradoracle.case import Case, Sample
@@ -81,8 +80,7 @@ def rows_that_see_no_key_give_the_sink(evidence: Evidence) -> Iterator[Finding]:
     variant = _without_keys(evidence)
     scores = Scores(variant.sample)
     blind = (~scores.sees).double()
-    yield relate(
-        variant,
+    yield variant.relate(
         "lse - sink of rows that see no key",
         lambda lse, blind, sinks: (lse - sinks) * blind,
         [(variant, FORWARD, "lse")],
@@ -211,8 +209,7 @@ def lse_of_the_last_query_is_that_of_it_alone(evidence: Evidence) -> Iterator[Fi
         "last query alone: ", lambda s: _cut(s, last, evidence.case.dims["M"]).with_options(causal=False)
     )
     for name in ("lse", "dq"):
-        yield relate(
-            evidence,
+        yield evidence.relate(
             f"{name} of the last query and of it alone",
             lambda whole, alone: whole[:, :, -1:] - alone,
             [(evidence, DERIVATIVES[name], name), (alone, DERIVATIVES[name], name)],

@@ -1,21 +1,17 @@
-"""Scores: what LSE laws know of a sample without any kernel, and how they relate tensors with rows of -inf."""
+"""Scores: what LSE laws know of a sample without any kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from gradoracle.properties.sdpa_scores import scale_of, seen
+from gradoracle.properties.attention import scale_of, seen
 from torch import Tensor
 
 from gradoracle.case import Case, Sample
 from gradoracle.derivative import Derivative
-from gradoracle.evidence import Evidence
-from gradoracle.finding import Finding
 from gradoracle.kernel import Kernel
-from gradoracle.relation import Part, related
 
 FORWARD, VJP, JVP, HVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP, Derivative.HVP
 DERIVATIVES = {"lse": FORWARD, "dq": VJP, "dk": VJP, "dsinks": VJP}
@@ -110,47 +106,6 @@ class Scores:
 
 def _double(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float64)
-
-
-def relate(
-    evidence: Evidence,
-    name: str,
-    expression: Callable[..., Tensor],
-    parts: Sequence[tuple[Evidence, Derivative, str]],
-    *,
-    scale: Callable[..., Tensor],
-    constants: Sequence[Tensor] = (),
-) -> Finding:
-    """As ``Evidence.relate``, with 0 for lse in rows without a term, where it is -inf in truth.
-
-    That it is -inf there, ``rows_without_a_term_are_minus_infinity`` and forward matching say.
-    """
-    return evidence.explained(
-        lambda algorithm: related(
-            name,
-            expression,
-            [_part(own, derivative, part, algorithm) for own, derivative, part in parts],
-            scale=scale,
-            constants=constants,
-            continuous=evidence.continuous,
-        )
-    )
-
-
-def _part(evidence: Evidence, derivative: Derivative, name: str, algorithm: str | None) -> Part:
-    part = evidence.part(derivative, name, algorithm)
-    finite = Scores(evidence.sample).finite
-    if name != "lse" or bool(finite.all()):
-        return part
-
-    def kept(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else torch.where(finite, tensor.detach().cpu(), 0)
-
-    own = part.allowance
-    fields = ("sigma", "errors", "worst", "floor", "radius")
-    changed = {field: kept(getattr(own, field)) for field in fields}
-    allowance = replace(own, **changed)  # type: ignore[arg-type]
-    return Part(name, kept(part.got), kept(part.true), allowance)  # type: ignore[arg-type]
 
 
 def larger(a: Tensor, b: Tensor, *_: Tensor) -> Tensor:

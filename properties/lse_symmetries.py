@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from gradoracle.properties.applicability import all_of, small_enough
+from gradoracle.properties.applicability import all_of, bidirectional, small_enough, supports, takes
 from gradoracle.properties.lse_scores import (
     DERIVATIVES,
     FORWARD,
@@ -19,10 +19,8 @@ from gradoracle.properties.lse_scores import (
     no_segments,
     no_sinks,
     no_softcap,
-    relate,
     without_inputs,
 )
-from gradoracle.properties.sdpa_scores import bidirectional, supports, takes
 from torch import Tensor
 
 from gradoracle.case import Case, Sample
@@ -59,8 +57,7 @@ def shifting_keys_by_a_constant_moves_lse_along_q(evidence: Evidence) -> Iterato
         "dk": torch.zeros_like(scores.k),
     }
     for name, move in moves.items():
-        yield relate(
-            before,
+        yield before.relate(
             f"{name} before and after the shift",
             lambda a, b, move: b - a - move,
             [(before, DERIVATIVES[name], name), (after, DERIVATIVES[name], name)],
@@ -104,8 +101,7 @@ def lse_of_split_keys_adds_up(evidence: Evidence) -> Iterator[Finding]:
         evidence.variant(key, functools.partial(_some_keys, keys=part))
         for key, part in (("first half of the keys", slice(half)), ("other half of the keys", slice(half, None)))
     )
-    yield relate(
-        evidence,
+    yield evidence.relate(
         "lse - logaddexp of the halves",
         lambda whole, a, b: whole - torch.logaddexp(a, b),
         [(evidence, FORWARD, "lse"), (first, FORWARD, "lse"), (second, FORWARD, "lse")],
@@ -134,19 +130,17 @@ def repeating_every_key_adds_log_2(evidence: Evidence) -> Iterator[Finding]:
 
     twice, keys = evidence.variant("keys twice", change), evidence.case.dims["M"]
     sees = Scores(evidence.sample).sees.double()
-    yield relate(
-        evidence,
+    yield evidence.relate(
         "lse with keys twice",
         lambda a, b, log2: b - a - log2,
         [(evidence, FORWARD, "lse"), (twice, FORWARD, "lse")],
         scale=larger,
         constants=[sees * math.log(2.0)],
     )
-    yield relate(
-        evidence, "dq with keys twice", lambda a, b: a - b, [(evidence, VJP, "dq"), (twice, VJP, "dq")], scale=larger
+    yield evidence.relate(
+        "dq with keys twice", lambda a, b: a - b, [(evidence, VJP, "dq"), (twice, VJP, "dq")], scale=larger
     )
-    yield relate(
-        evidence,
+    yield evidence.relate(
         "dk with keys twice",
         lambda a, b: a - b[:, :, :keys] - b[:, :, keys:],
         [(evidence, VJP, "dk"), (twice, VJP, "dk")],
@@ -194,15 +188,13 @@ def shared_key_heads_are_repeated_key_heads(evidence: Evidence) -> Iterator[Find
         "a key head for each query head", lambda s: s.with_inputs(k=s.inputs["k"].repeat_interleave(share, 1))
     )
     for name in ("lse", "dq"):
-        yield relate(
-            evidence,
+        yield evidence.relate(
             f"{name} of shared and of repeated key heads",
             lambda a, b: a - b,
             [(evidence, DERIVATIVES[name], name), (copies, DERIVATIVES[name], name)],
             scale=larger,
         )
-    yield relate(
-        evidence,
+    yield evidence.relate(
         "dk of shared and of repeated key heads",
         lambda a, b: a - b.reshape(batch, groups, share, keys, width).sum(2),
         [(evidence, VJP, "dk"), (copies, VJP, "dk")],
@@ -221,8 +213,7 @@ def a_sink_adds_one_term(evidence: Evidence) -> Iterator[Finding]:
     bare = evidence.variant("without sinks", lambda s: without_inputs(s, "sinks"))
     scores = Scores(evidence.sample)
     sees = scores.sees.double()
-    yield relate(
-        evidence,
+    yield evidence.relate(
         "lse - logaddexp(lse without sinks, sink)",
         lambda with_sink, bare, sees, sinks: (with_sink - torch.logaddexp(bare, sinks)) * sees,
         [(evidence, FORWARD, "lse"), (bare, FORWARD, "lse")],
@@ -249,8 +240,7 @@ def a_sink_far_below_is_no_sink(evidence: Evidence) -> Iterator[Finding]:
     far = evidence.variant("sinks far below", lambda s: s.with_inputs(sinks=level))
     sees = Scores(bare.sample).sees.double()
     for name, rows in (("lse", sees), ("dq", sees[..., None])):
-        yield relate(
-            evidence,
+        yield evidence.relate(
             f"{name} with sinks far below and without",
             lambda a, b, rows: (a - b) * rows,
             [(far, DERIVATIVES[name], name), (bare, DERIVATIVES[name], name)],
@@ -278,8 +268,7 @@ def a_softcap_far_above_is_no_softcap(evidence: Evidence) -> Iterator[Finding]:
     cap = 2.0 ** (math.frexp(largest)[1] + bits) if largest > 0 else 1.0
     high = evidence.variant("softcap far above", lambda s: s.with_options(softcap=cap))
     for name in ("lse", "dq", "dk"):
-        yield relate(
-            evidence,
+        yield evidence.relate(
             f"{name} with a softcap far above and without",
             lambda a, b: a - b,
             [(high, DERIVATIVES[name], name), (bare, DERIVATIVES[name], name)],
@@ -299,8 +288,7 @@ def queries_of_zero_count_the_keys(evidence: Evidence) -> Iterator[Finding]:
     variant.continuous = False
     seen = Scores(variant.sample).visible.sum(-1).double().expand(variant.sample.inputs["q"].shape[:3])
     count = seen.clamp_min(1.0)
-    yield relate(
-        variant,
+    yield variant.relate(
         "lse - log of the number of keys",
         lambda lse, count: lse - torch.log(count),
         [(variant, FORWARD, "lse")],
@@ -331,8 +319,7 @@ def scaling_q_is_scaling_the_scores(evidence: Evidence) -> Iterator[Finding]:
     plain = evidence.variant("scale 1", lambda s: s.with_options(scale=1.0))
     inside = evidence.variant("4 q at scale 1/4", lambda s: s.with_inputs(q=folded).with_options(scale=0.25))
     for name, factor in (("lse", 1.0), ("dq", 4.0), ("dk", 1.0)):
-        yield relate(
-            evidence,
+        yield evidence.relate(
             f"{name} with the scale in q",
             lambda a, b, factor: a - b * factor,
             [(plain, DERIVATIVES[name], name), (inside, DERIVATIVES[name], name)],

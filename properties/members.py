@@ -6,6 +6,7 @@ of a softmax from the dim that it sums over, nor the queries of attention from t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -62,10 +63,10 @@ class Appended:
         return tensor
 
 
-def rolled(tensor: Tensor, dims: Sequence[str], along: frozenset[str], shift: int = 1) -> Tensor:
-    """The tensor with its members moved on by ``shift`` along each of the dims ``along``; the last ones come first."""
+def rolled(tensor: Tensor, dims: Sequence[str], along: Mapping[str, int], times: int = 1) -> Tensor:
+    """The tensor with its members moved on along each dim of ``along``, so many; the last ones come first."""
     axes = [axis for axis, dim in enumerate(dims) if dim in along]
-    return torch.roll(tensor, [shift] * len(axes), axes) if axes else tensor
+    return torch.roll(tensor, [along[dims[axis]] * times for axis in axes], axes) if axes else tensor
 
 
 def changed(
@@ -73,7 +74,7 @@ def changed(
 ) -> Sample:
     """The sample with inputs (and tangents) changed by one function and cotangents by another, dims at hand."""
     inputs = {n: primal(t, family.signature.input(n).dims, n) for n, t in sample.inputs.items()}
-    outputs = {spec.name: spec.dims for spec in family.signature.outputs}
+    outputs = {spec.name: spec.dims for spec in family.signature.returned(sample.options)}
     cotangents = {n: (cotangent or primal)(t, outputs[n], n) for n, t in sample.cotangents.items()}
     moved = sample.tangents
     if tangents:
@@ -81,22 +82,42 @@ def changed(
     return replace(sample, inputs=inputs, cotangents=cotangents, tangents=moved)
 
 
-def permutable(evidence: Evidence) -> frozenset[str]:
-    """Dims of more than one member along which rolling the inputs rolls the outputs, by the definition."""
+def permutable(evidence: Evidence) -> dict[str, int]:
+    """Dims along which rolling the inputs rolls the outputs, by the definition, and by how many members.
+
+    A dim is rolled by one member; where that is no symmetry, together with the dims that divide it or that it divides,
+    each by the same part of its size (key heads by one, query heads by as many as share a key head).
+    """
     family, inputs = evidence.oracle.family, _random(evidence)
     if inputs is None:
-        return frozenset()
-    before = _outputs(evidence, inputs)
-    found = set()
-    for dim in candidates(evidence):
-        along = frozenset((dim,))
-        if evidence.case.dims[dim] < 2:
+        return {}
+    before, found = _outputs(evidence, inputs), dict[str, int]()
+    known = candidates(evidence)
+    for along in (*({dim: 1} for dim in known if evidence.case.dims[dim] > 1), *_linked(evidence, known)):
+        if any(dim in found for dim in along):
             continue
         moved = {n: rolled(t, family.signature.input(n).dims, along) for n, t in inputs.items()}
-        wanted = [rolled(t, s.dims, along) for t, s in zip(before, family.signature.outputs, strict=True)]
+        wanted = [rolled(t, s.dims, along) for t, s in zip(before, _returned(evidence), strict=True)]
         if _same(_outputs(evidence, moved), wanted):
-            found.add(dim)
-    return frozenset(found)
+            found |= along
+    return found
+
+
+def _linked(evidence: Evidence, known: Sequence[str]) -> list[dict[str, int]]:
+    """Sets of dims of which one divides another, some of them ``known``, each with its part of the smallest roll."""
+    groups: list[set[str]] = []
+    for pair in evidence.oracle.family.signature.constraints.divides.items():
+        touched = [group for group in groups if group & set(pair)]
+        groups = [group for group in groups if group not in touched] + [set(pair).union(*touched)]
+    tensors = [*_present(evidence), *_returned(evidence)]
+    found = []
+    for group in groups:
+        sizes = {dim: evidence.case.dims[dim] for dim in evidence.oracle.family.signature.dims if dim in group}
+        parts = math.gcd(*sizes.values())
+        once = all(spec.dims.count(dim) <= 1 for spec in tensors for dim in group)
+        if parts > 1 and once and group & set(known):
+            found.append({dim: size // parts for dim, size in sizes.items()})
+    return found
 
 
 def apart(evidence: Evidence) -> frozenset[str]:
@@ -118,10 +139,15 @@ def extensible(evidence: Evidence, first: bool = False) -> frozenset[str]:
             after = _outputs(evidence, larger)
         except Undefined:
             continue  # the definition knows this size from somewhere else, or does not take it
-        kept = [more.former(t, s.dims) for t, s in zip(after, family.signature.outputs, strict=True)]
+        kept = [more.former(t, s.dims) for t, s in zip(after, _returned(evidence), strict=True)]
         if _same(kept, before):
             found.add(dim)
     return frozenset(found)
+
+
+def separable(evidence: Evidence) -> frozenset[str]:
+    """Dims of several members that are apart: also those that some input lacks, which all members then share."""
+    return frozenset(dim for dim in apart(evidence) if evidence.case.dims[dim] > 1)
 
 
 def everywhere(evidence: Evidence, dims: frozenset[str]) -> frozenset[str]:
@@ -132,16 +158,16 @@ def everywhere(evidence: Evidence, dims: frozenset[str]) -> frozenset[str]:
 
 def candidates(evidence: Evidence) -> list[str]:
     """Dims that each output has once, some float input has, no tensor has twice, and no sum such as ``T+1`` names."""
-    signature = evidence.oracle.family.signature
-    tensors = [*_present(evidence), *signature.outputs]
+    signature, outputs = evidence.oracle.family.signature, _returned(evidence)
+    tensors = [*_present(evidence), *outputs]
     in_sums = {term for spec in tensors for dim in spec.dims if "+" in dim for term in dim.split("+")}
     return [
         dim
         for dim in signature.dims
         if dim not in in_sums
-        and all(spec.dims.count(dim) == 1 for spec in signature.outputs)
+        and all(spec.dims.count(dim) == 1 for spec in outputs)
         and all(spec.dims.count(dim) <= 1 for spec in tensors)
-        and any(dim in spec.dims for spec in tensors if spec.kind == "float" and spec not in signature.outputs)
+        and any(dim in spec.dims for spec in tensors if spec.kind == "float" and spec not in outputs)
     ]
 
 
@@ -149,8 +175,15 @@ def _present(evidence: Evidence) -> list[TensorSpec]:
     return [spec for spec in evidence.oracle.family.signature.inputs if spec.name in evidence.sample.inputs]
 
 
+def _returned(evidence: Evidence) -> tuple[TensorSpec, ...]:
+    return evidence.oracle.family.signature.returned(evidence.sample.options)
+
+
 def _random(evidence: Evidence) -> dict[str, Tensor] | None:
-    """Normal float64 inputs of the sample's shapes (their absolute values where the definition needs these)."""
+    """Normal float64 inputs of the sample's shapes (their absolute values where the definition needs these).
+
+    Outputs may be infinite where that has nothing to do with the values, as in rows that a mask leaves empty.
+    """
     inputs = {}
     for name, tensor in evidence.sample.inputs.items():
         inputs[name] = tensor.detach().cpu()
@@ -158,9 +191,21 @@ def _random(evidence: Evidence) -> dict[str, Tensor] | None:
             drawn = hashing.normal(5, f"member {name}", tensor.numel())
             inputs[name] = torch.from_numpy(drawn).reshape(tensor.shape)
     for candidate in (inputs, {n: t.abs() if t.is_floating_point() else t for n, t in inputs.items()}):
-        if all(t.isfinite().all() for t in _outputs(evidence, candidate)):
+        found = _outputs(evidence, candidate)
+        if all(t.isfinite().all() for t in found):
+            return candidate
+        halved = _outputs(evidence, {n: t / 2 if t.is_floating_point() else t for n, t in candidate.items()})
+        pairs = list(zip(found, halved, strict=True))
+        if not any(a.isnan().any() for a in found) and all(
+            torch.equal(_infinities(a), _infinities(b)) for a, b in pairs
+        ):
             return candidate
     return None
+
+
+def _infinities(tensor: Tensor) -> Tensor:
+    """+-inf where the tensor is infinite, 0 elsewhere."""
+    return torch.where(tensor.isinf(), tensor, 0.0)
 
 
 def _outputs(evidence: Evidence, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
@@ -172,7 +217,9 @@ def _outputs(evidence: Evidence, inputs: Mapping[str, Tensor]) -> tuple[Tensor, 
 
 
 def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return all(
-        a.shape == b.shape and torch.allclose(a, b, rtol=1e-9, atol=1e-12 * float(b.abs().max()) if b.numel() else 0.0)
-        for a, b in zip(one, other, strict=True)
-    )
+    """Whether tensors are the same but for rounding; infinities must stand where the other's do."""
+    for a, b in zip(one, other, strict=True):
+        largest = float(torch.where(b.isfinite(), b, 0.0).abs().max()) if b.numel() else 0.0
+        if a.shape != b.shape or not torch.allclose(a, b, rtol=1e-9, atol=1e-12 * largest):
+            return False
+    return True

@@ -1,20 +1,25 @@
-"""Offline: how much shared memory a Triton kernel takes on GPUs that this machine does not have.
+"""Offline: how much shared memory a Triton kernel takes on GPUs that this machine does not have, and for which tiles.
 
 Run as a program in a process of its own, since TRITON_INTERPRET decides at import whether a kernel can be compiled at
-all. Compiling stops where Triton has allotted shared memory: neither ptxas nor a GPU is needed.
+all. Compiling stops where Triton has allotted shared memory, before TTGIR is lowered to LLVM, which changes none of it:
+neither ptxas nor a GPU is needed.
 """
 
 from __future__ import annotations
 
+import functools
+import gc
 import importlib
 import importlib.util
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 Compilation = tuple[str, Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]
@@ -32,6 +37,27 @@ class Uncompiled(Exception):
     """The compilations could not be made here, with the reason in one sentence."""
 
 
+@dataclass(frozen=True)
+class Allotment:
+    """What one compilation puts into shared memory: how many bytes, and the shape of each tile, scratch included.
+
+    Attributes:
+        bytes: at most at a time; tiles may lie at the same place at different times.
+        tiles: shapes; pipelined tiles have a leading axis of stages.
+        origins: of each tile, the operation, element type and line of source: the same at other sizes.
+        shapes: the shapes of all that has such an origin, shared memory or not; of changed compilations alone.
+    """
+
+    bytes: int
+    tiles: tuple[Shape, ...]
+    origins: tuple[str, ...] = ()
+    shapes: Mapping[str, tuple[Shape, ...]] = field(default_factory=dict)
+
+
+Shape = tuple[int, ...]
+Allotments = dict[tuple[str, int], "Allotment | str"]
+
+
 def shared_memory(compilations: Callable[[str], Iterable[Compilation]], dtype: str) -> dict[tuple[str, int], int | str]:
     """Compile what ``compilations(dtype)`` names for each architecture, in another process.
 
@@ -45,6 +71,45 @@ def shared_memory(compilations: Callable[[str], Iterable[Compilation]], dtype: s
     Raises:
         Uncompiled: Triton is missing, or the process failed as a whole.
     """
+    found = allotments(compilations, dtype)
+    return {key: taken if isinstance(taken, str) else taken.bytes for key, taken in found.items()}
+
+
+def allotments(
+    compilations: Callable[[str], Iterable[Compilation]],
+    dtype: str,
+    changed: Mapping[str, Mapping[str, int]] | None = None,
+) -> Allotments:
+    """As ``shared_memory``, with the shapes of the tiles; what was compiled once in this process is kept.
+
+    Args:
+        compilations: a function of a module, called there with ``dtype``.
+        dtype: such as "bfloat16".
+        changed: compile those named alone, with other values of some constants.
+
+    Raises:
+        Uncompiled: Triton is missing, or the process failed as a whole.
+    """
+    compiled = _compiled(compilations, dtype, json.dumps(changed or {}, sort_keys=True), False)
+    return {key: found if isinstance(found, str) else _read(found) for key, found in compiled.items()}
+
+
+def shapes_by_line(
+    compilations: Callable[[str], Iterable[Compilation]], dtype: str, changed: Mapping[str, Mapping[str, int]]
+) -> dict[tuple[str, int], Mapping[str, tuple[Shape, ...]]]:
+    """The shapes of all that each line of source reads or makes, for the compilations named in ``changed``.
+
+    Read off TTIR, before layouts and shared memory: a small part of a compilation. Arguments and errors are those of
+    ``allotments``. What does not come as far has no lines.
+    """
+    compiled = _compiled(compilations, dtype, json.dumps(changed, sort_keys=True), True)
+    return {key: {} if isinstance(found, str) else _shapes(found["shapes"]) for key, found in compiled.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(
+    compilations: Callable[[str], Iterable[Compilation]], dtype: str, changed: str, by_line: bool
+) -> dict[tuple[str, int], Mapping[str, Any] | str]:
     if importlib.util.find_spec("triton") is None:
         raise Uncompiled("Triton is not installed")
     where = {
@@ -52,11 +117,13 @@ def shared_memory(compilations: Callable[[str], Iterable[Compilation]], dtype: s
         "file": inspect.getsourcefile(compilations),
         "function": compilations.__qualname__,
         "dtype": dtype,
+        "changed": json.loads(changed),
+        "by_line": by_line,
         "path": [entry for entry in sys.path if isinstance(entry, str)],
     }
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     with tempfile.TemporaryDirectory() as cache:
-        environment["TRITON_CACHE_DIR"] = cache
+        environment |= {"TRITON_CACHE_DIR": cache, "TRITON_STORE_BINARY_ONLY": "1"}
         command = [sys.executable, __file__, json.dumps(where)]
         try:
             ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT)
@@ -66,15 +133,25 @@ def shared_memory(compilations: Callable[[str], Iterable[Compilation]], dtype: s
     if ran.returncode != 0 or not lines:
         reason = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
         raise Uncompiled(f"the process that compiles failed: {reason}")
-    return {(name, capability): found for name, capability, found in json.loads(lines[-1])}
+    return {(name, capability): reason or found for name, capability, found, reason in json.loads(lines[-1])}
 
 
-class _Allotted(Exception):
-    """Raised inside a compilation once its shared memory is known."""
+def _read(found: Mapping[str, Any]) -> Allotment:
+    return Allotment(
+        found["bytes"], tuple(map(tuple, found["tiles"])), tuple(found["origins"]), _shapes(found["shapes"])
+    )
 
 
-def _bytes(compilation: Compilation, capability: int) -> int | str:
-    """The bytes that one compilation takes, or the first line of what stops it."""
+def _shapes(found: Mapping[str, Any]) -> dict[str, tuple[Shape, ...]]:
+    return {origin: tuple(map(tuple, every)) for origin, every in found.items()}
+
+
+class _Known(Exception):
+    """Raised inside a compilation once what is asked of it is known, with what ``read`` takes."""
+
+
+def _compile(compilation: Compilation, capability: int, read: Callable[..., dict[str, Any]]) -> tuple[Any, str]:
+    """What ``read`` says of the module with which one compilation ends, or the first line of what stops it before."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -82,38 +159,119 @@ def _bytes(compilation: Compilation, capability: int) -> int | str:
     _, function, signature, constants, options = compilation
     source = ASTSource(fn=function, constexprs=dict(constants), signature=dict(signature))
     try:
-        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
-    except _Allotted as allotted:
-        return int(allotted.args[0])
+        triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
+    except _Known as known:
+        return read(*known.args), ""
     except Exception as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return int(compiled.metadata.shared)
+        return {}, (str(error).strip().splitlines() or [type(error).__name__])[0]
+    raise RuntimeError("this version of Triton lowers TTGIR in a way that is not known here")
 
 
-def _stop_early() -> None:
-    """Have compilations end after the stage that allots shared memory, without LLVM's optimiser, which changes none."""
-    from triton._C.libtriton import llvm
+_TYPE = re.compile(r"(?:memdesc|tensor)<((?:\d+x)+)([a-z]+\d+)")
+_SHAPE = re.compile(r"<((?:\d+x)+)")  # of pointers and descriptors too
+_PLACE = re.compile(r"loc\((#loc\d*)\)\s*$")
+
+
+def _places(text: str) -> Callable[[str], str]:
+    """The line of source, with names and callers, at which a line of IR stands: "?" where it says none."""
+    places = dict(re.findall(r"^(#loc\d*) = loc\((.*)\)$", text, re.MULTILINE))
+
+    @functools.cache
+    def resolved(place: str) -> str:
+        return re.sub(r"#loc\d*", lambda inner: resolved(inner[0]), places.get(place, "?"))
+
+    def place(line: str) -> str:
+        found = _PLACE.search(line)
+        return resolved(found[1]) if found else "?"
+
+    return place
+
+
+def _sizes(shape: str) -> Shape:
+    return tuple(int(size) for size in shape.split("x")[:-1])
+
+
+def _values(text: str, mark: str) -> Iterator[tuple[str, str, Shape]]:
+    """Each line of TTGIR with a tile and this mark: the line, its origin, and the shape of what it makes."""
+    place = _places(text)
+    for line in (line for line in text.splitlines() if mark in line):
+        kind, of = re.search(r"\b(ttn?g|tt)\.\w+", line), _TYPE.findall(line)
+        if kind and of:
+            shape, element = of[-1]  # an operation's result is written last
+            yield line, f"{kind[0]} {element} {place(line)}", _sizes(shape)
+
+
+def _allotment(module: Any, least: int, with_shapes: bool) -> dict[str, Any]:
+    """The fields of Allotment, from TTGIR in which each operation that takes shared memory says where.
+
+    ``least``: how many bytes are asked for whatever is needed.
+    """
+    mark = "allocation.offset"
+    values = list(_values(str(module), "" if with_shapes else mark))
+    shared = [(origin, shape) for line, origin, shape in values if mark in line]
+    shapes: dict[str, list[Shape]] = {}
+    for _, origin, shape in values if with_shapes else ():
+        shapes.setdefault(origin, []).append(shape)
+    found = {"tiles": [shape for _, shape in shared], "origins": [origin for origin, _ in shared]}
+    return {"bytes": max(least, int(module.get_int_attr("ttg.shared"))), "shapes": shapes, **found}
+
+
+def _by_line(module: Any) -> dict[str, Any]:
+    """The shapes of operands and results, by line of source. What a loop or a branch carries stands in its first line.
+
+    An operation with a region has its place where the region ends.
+    """
+    text = str(module)
+    place = _places(text)
+    found: dict[str, set[Shape]] = {}
+    regions: list[set[Shape]] = []
+    for line in map(str.strip, text.splitlines()):
+        shapes = {_sizes(shape) for shape in _SHAPE.findall(line)}
+        if line.startswith("}") and regions:
+            shapes |= regions.pop()
+        if line.endswith("{"):
+            regions.append(shapes)
+        elif shapes:
+            found.setdefault(place(line), set()).update(shapes)
+    found.pop("?", None)
+    return {"shapes": {line: sorted(shapes) for line, shapes in found.items()}}
+
+
+def _stop_early(by_line: bool) -> None:
+    """Have compilations end with TTIR, or where the passes of the backend itself come to the lowering to LLVM.
+
+    By then they have allotted shared memory; the lowering, slow where products are unrolled, changes none of it.
+    """
+    from triton._C.libtriton import nvidia
     from triton.backends.nvidia.compiler import CUDABackend
 
-    llvm.optimize_module = lambda *arguments, **keywords: None
     whole = CUDABackend.add_stages
+    lowered: list[Any] = []
 
-    def add_stages(self: Any, stages: dict[str, Any], *arguments: Any, **keywords: Any) -> None:
-        whole(self, stages, *arguments, **keywords)
-        after = stages.get("ptx")
-        if after is not None:
+    def to_llvm(manager: Any, *arguments: Any, **keywords: Any) -> None:
+        manager.run(lowered[0], "allotment")
+        raise _Known(*lowered)
 
-            def ptx(source: Any, metadata: dict[str, Any]) -> Any:
-                if "shared" in metadata:
-                    raise _Allotted(metadata["shared"])
-                return after(source, metadata)
+    def add_stages(self: Any, stages: dict[str, Any], options: Any, *arguments: Any, **keywords: Any) -> None:
+        whole(self, stages, options, *arguments, **keywords)
+        first, last = stages["ttir"], stages["llir"]
 
-            stages["ptx"] = ptx
+        def ttir(source: Any, metadata: dict[str, Any]) -> Any:
+            module = first(source, metadata)
+            if by_line:
+                raise _Known(module)
+            return module
 
-    CUDABackend.add_stages = add_stages
+        def llir(source: Any, metadata: dict[str, Any]) -> Any:
+            lowered[:] = source, getattr(options, "min_shared_mem", None) or 0
+            return last(source, metadata)
+
+        stages |= {"ttir": ttir, "llir": llir}
+
+    CUDABackend.add_stages, nvidia.passes.ttgpuir.add_to_llvmir = add_stages, to_llvm
 
 
-def _program(where: Mapping[str, Any]) -> list[tuple[str, int, int | str]]:
+def _program(where: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     sys.path[:] = where["path"]
     try:
         module = importlib.import_module(where["module"])
@@ -124,12 +282,25 @@ def _program(where: Mapping[str, Any]) -> list[tuple[str, int, int | str]]:
         module = importlib.util.module_from_spec(spec)
         sys.modules["compiled_target"] = module
         spec.loader.exec_module(module)
-    found: Any = module
+    function: Any = module
     for part in where["function"].split("."):
-        found = getattr(found, part)
-    _stop_early()
-    compilations = list(found(where["dtype"]))
-    return [(one[0], capability, _bytes(one, capability)) for one in compilations for capability in SHARED_MEMORY]
+        function = getattr(function, part)
+    _stop_early(where["by_line"])
+    compilations, changed = list(function(where["dtype"])), where["changed"]
+    if changed:
+        named = [one for one in compilations if one[0] in changed]
+        compilations = [(n, k, s, {**constants, **changed[n]}, o) for n, k, s, constants, o in named]
+    read = _by_line if where["by_line"] else functools.partial(_allotment, with_shapes=bool(changed))
+    gc.freeze()  # what the imports made stays
+    made: dict[str, tuple[Any, str]] = {}  # compilations of other names may have the same arguments
+    found = []
+    for one in compilations:
+        arguments = repr((id(one[1]), *(sorted(part.items()) for part in one[2:])))
+        for capability in SHARED_MEMORY:
+            key = f"{capability} {arguments}"
+            made[key] = made.get(key) or _compile(one, capability, read)
+            found.append((one[0], capability, *made[key]))
+    return found
 
 
 if __name__ == "__main__":

@@ -125,7 +125,8 @@ def every_block_configuration_agrees(evidence: Evidence) -> Iterator[Finding]:
         except Refused as refusal:
             refusals.append(refusal)
             continue
-        yield from agree(evidence, found, evidence.vjp(), label=f", blocks {chosen}")
+        own = forced if forced.algorithm != evidence.algorithm else None
+        yield from agree(evidence, found, evidence.vjp(), label=f", blocks {chosen}", other=own)
         return
     raise refusals[0]
 

@@ -26,6 +26,7 @@ from gradoracle.kernel import Kernel
 
 Tensors = Sequence[Tensor]
 Options = Mapping[str, Any]
+Named = Mapping[str, Tensor]
 
 
 @family(
@@ -77,9 +78,9 @@ def _backward(inputs: Tensors, cotangents: Tensors, statistics: Tensors, options
     return kernels.backward(*inputs, *cotangents, *statistics, **options, blocks=blocks)
 
 
-def _jvp(inputs: Tensors, tangents: Tensors, options: Options, blocks: Any) -> tuple[Tensor, Tensor]:
+def _jvp(inputs: Named, tangents: Named, options: Options, blocks: Any) -> tuple[Tensor, Tensor]:
     """(o, tangent of o)."""
-    return kernels.jvp(*inputs, *tangents, **options, blocks=blocks)
+    return kernels.jvp(*inputs.values(), *tangents.values(), **options, blocks=blocks)
 
 
 def _jvp_frozen(
@@ -90,9 +91,9 @@ def _jvp_frozen(
     return kernels.jvp_frozen(*inputs, *tangents, m=m, l=l, **options, blocks=blocks)[1]
 
 
-def _hvp(inputs: Tensors, tangents: Tensors, cotangents: Tensors, options: Options, blocks: Any) -> Any:
+def _hvp(inputs: Named, tangents: Named, cotangents: Named, options: Options, blocks: Any) -> Any:
     """(hq, hk, hv)."""
-    return kernels.hvp(*inputs, *cotangents, *tangents, **options, blocks=blocks)
+    return kernels.hvp(*inputs.values(), *cotangents.values(), *tangents.values(), **options, blocks=blocks)
 
 
 def _hvp_central_difference(

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from gradoracle.kernels import sdpa as kernels
+from gradoracle.properties.oracle_benchmarks import certified_vjp
 from gradoracle.properties.sdpa import FAMILY, KERNELS
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -18,9 +19,7 @@ from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
 from gradoracle.kernel import Kernel
-from gradoracle.oracle import certified
-from gradoracle.oracle.enclosure import Enclosure
-from gradoracle.oracle.truth import Oracle, arguments
+from gradoracle.oracle.truth import Oracle
 from gradoracle.subject import Subject
 
 
@@ -38,6 +37,7 @@ BACKENDS = {
     "math": SDPBackend.MATH,
 }
 OURS = "gradoracle"
+SMALL = {"B": 1, "H": 2, "T": 33, "M": 65, "D": 32, "Dv": 32}
 
 
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
@@ -49,7 +49,7 @@ def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
             yield from _second_order(dtype, 4, 16, 2048, 64)
         yield from _first_order(torch.bfloat16, 4, 16, 4096, 128)
     else:
-        yield _certified()
+        yield certified_vjp(FAMILY, SMALL)
         yield _verdict_beside_gradcheck("PyTorch's math kernel", TORCH, seconds)
         yield _verdict_beside_gradcheck("the shipped kernel", KERNELS[0], seconds)
 
@@ -121,24 +121,7 @@ def _second_order(dtype: torch.dtype, B: int, H: int, T: int, D: int) -> Iterato
 
 
 def _small(dtype: str) -> Case:
-    return Case("sdpa", {"B": 1, "H": 2, "T": 33, "M": 65, "D": 32, "Dv": 32}, dtype)
-
-
-def _certified() -> Row:
-    """Reading one VJP in balls, tracing apart."""
-    sample = build(_small("float32"), FAMILY.signature)
-    oracle = Oracle(FAMILY)
-    graph, args = oracle.graph(sample, Derivative.VJP), arguments(FAMILY, sample, Derivative.VJP)
-
-    def radius(balls: list[Enclosure]) -> str:
-        widest, bits = max(float(ball.radius.max()) for ball in balls), balls[0].bits
-        return f"proven radius at most {widest:.0e} at {bits} bits"
-
-    return Row(
-        "certified reading of one SDPA VJP, 2x33x65x32",
-        {OURS: lambda: lambda: certified.read(graph, args)},
-        describe={OURS: radius},
-    )
+    return Case("sdpa", SMALL, dtype)
 
 
 def _verdict_beside_gradcheck(whose: str, kernel: Kernel, seconds: float | None) -> Row:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from gradoracle.properties.applicability import all_of, small_enough
-from gradoracle.properties.sdpa_scores import differ, has
+from gradoracle.properties.agreement import differ
+from gradoracle.properties.applicability import all_of, has, small_enough
 from gradoracle.properties.sdpa_statistics import extra
 from torch import Tensor
 

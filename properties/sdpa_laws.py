@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from gradoracle.properties.applicability import all_of, small_enough
-from gradoracle.properties.sdpa_scores import Scores, causal, differ, exact_operands, scores_overflow, supports
+from gradoracle.properties.agreement import differ
+from gradoracle.properties.applicability import all_of, causal, exact_operands, small_enough, supports
+from gradoracle.properties.sdpa_scores import Scores, scores_overflow
 from torch import Tensor
 
 from gradoracle.case import Case

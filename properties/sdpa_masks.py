@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import torch
-from gradoracle.properties.applicability import all_of, small_enough
-from gradoracle.properties.sdpa_scores import causal, differ, supports, takes
+from gradoracle.properties.agreement import differ
+from gradoracle.properties.applicability import all_of, causal, small_enough, supports, takes
 from torch import Tensor
 
 from gradoracle.case import Case, Sample

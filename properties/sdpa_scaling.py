@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import torch
-from gradoracle.properties.applicability import all_of, small_enough
-from gradoracle.properties.sdpa_scores import Scores, differ, exact_operands, scores_overflow, smallest_exact, times
+from gradoracle.properties.agreement import differ
+from gradoracle.properties.applicability import all_of, exact_operands, small_enough
+from gradoracle.properties.exactness import smallest_exact, times
+from gradoracle.properties.sdpa_scores import Scores, scores_overflow
 
 from gradoracle.case import Case
 from gradoracle.contract import LARGEST

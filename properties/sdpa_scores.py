@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from gradoracle.properties.applicability import Applies
+from gradoracle.properties.attention import scale_of, seen
 from torch import Tensor
 
-from gradoracle.case import Case, Sample
-from gradoracle.contract import LARGEST, SMALLEST_NORMAL, UNIT_ROUNDOFF, Contract
-from gradoracle.kernel import Kernel
+from gradoracle.case import Sample
+from gradoracle.contract import LARGEST, Contract
 
 
 @dataclass(frozen=True)
@@ -102,19 +99,6 @@ class Scores:
         return self.p * (self.s_tangent - (self.p * self.s_tangent).sum(-1, keepdim=True))
 
 
-def scale_of(sample: Sample) -> float:
-    """The factor of q k^T: the option, or 1 / sqrt(D)."""
-    scale = sample.options["scale"]
-    return 1 / math.sqrt(sample.inputs["q"].shape[-1]) if scale is None else float(scale)
-
-
-def seen(queries: int, keys: int, causal: bool) -> Tensor:
-    """[T] how many keys each query sees."""
-    if not causal:
-        return torch.full((queries,), keys)
-    return (torch.arange(queries) + keys - queries + 1).clamp(0, keys)
-
-
 def softmax(s: Tensor, visible: Tensor) -> Tensor:
     """Softmax over the visible keys [.., T, M]; 0 in rows that see none. Traceable."""
     sees = visible.any(-1, keepdim=True)
@@ -122,65 +106,8 @@ def softmax(s: Tensor, visible: Tensor) -> Tensor:
     return torch.where(sees, torch.softmax(masked, -1), 0.0)
 
 
-def pointwise(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """``change`` of every element, in the very layout of the tensor (its storage is copied whole)."""
-    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
-    storage = tensor.detach().as_strided((elements,), (1,), 0)
-    return change(storage.clone()).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-
-
-def times(tensor: Tensor, factor: float) -> Tensor | None:
-    """The tensor times a power of two, in its layout; None where that is not exact."""
-    changed = pointwise(tensor, lambda t: t * factor)
-    exact = tensor.double() * factor == changed.double()
-    return changed if bool(exact.all()) else None
-
-
-def causal(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of causal cases."""
-    return None if case.options.get("causal", False) else "it is not causal"
-
-
-def bidirectional(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of cases in which every query sees every key."""
-    return "it is causal" if case.options.get("causal", False) else None
-
-
-def has(extra: str) -> Applies:
-    """A reason against laws of an entry point that the kernel does not have."""
-    return lambda case, kernel: None if extra in kernel.extras else f"the kernel has no entry point {extra!r}"
-
-
-def supports(kernel: Kernel, **sizes: int) -> bool:
-    """Whether a kernel takes such sizes."""
-    return all(name not in kernel.dims or size in kernel.dims[name] for name, size in sizes.items())
-
-
-def takes(kernel: Kernel, option: str, value: object) -> bool:
-    """Whether a kernel may be called with that value of an option."""
-    return option not in kernel.options or value in kernel.options[option]
-
-
-def exact_operands(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws in bits: a contract that rounds the inputs themselves (tf32)."""
-    contract = kernel.contract(case.dtype)
-    if UNIT_ROUNDOFF[contract.operand] <= UNIT_ROUNDOFF[case.dtype]:
-        return None
-    return f"the contract {contract.name} rounds the inputs to {contract.operand}"
-
-
 def scores_overflow(scores: Scores, contract: Contract) -> bool:
     """Whether a score, or a partial sum of one, may be beyond the format that the contract keeps it in."""
     largest = LARGEST[contract.output if contract.store_all else contract.accumulate]
     size = scores.q.abs().amax((-1, -2), keepdim=True) * scores.k.abs().amax((-1, -2), keepdim=True)
     return bool((size * scores.q.shape[-1] * max(scores.scale, 1.0)).max() > largest / 4)
-
-
-def smallest_exact(dtype: str) -> float:
-    """A magnitude above which neither a result in ``dtype`` nor what it is summed from underflows."""
-    return SMALLEST_NORMAL[dtype] * (4.0 if dtype == "float16" else 2.0**40)
-
-
-def differ(got: Tensor, wanted: Tensor) -> Tensor:
-    """Where two tensors have other values; NaN equals NaN."""
-    return (got != wanted) & ~(got.isnan() & wanted.isnan())

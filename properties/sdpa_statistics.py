@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from gradoracle.properties.applicability import all_of, small_enough
-from gradoracle.properties.sdpa_scores import Scores, has, softmax
+from gradoracle.properties.applicability import all_of, has, small_enough
+from gradoracle.properties.sdpa_scores import Scores, softmax
 from torch import Tensor
 
 from gradoracle.derivative import Derivative

@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from gradoracle.properties.applicability import all_of, small_enough
-from gradoracle.properties.sdpa_scores import (
-    Scores,
-    bidirectional,
-    supports,
-)
+from gradoracle.properties.applicability import all_of, bidirectional, small_enough, supports
+from gradoracle.properties.sdpa_scores import Scores
 from torch import Tensor
 
 from gradoracle.case import Case, Sample

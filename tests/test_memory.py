@@ -65,6 +65,17 @@ def test_gradients_flow_through_poisoned_allocations():
     assert torch.equal(x.grad, 2 * torch.arange(4.0))
 
 
+def test_tangents_flow_through_poisoned_allocations():
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        y[:] = 3 * x
+        return y
+
+    with poisoned():
+        value, tangent = torch.func.jvp(written, (torch.ones(4),), (torch.arange(4.0),))
+    assert torch.equal(value, torch.full((4,), 3.0)) and torch.equal(tangent, 3 * torch.arange(4.0))
+
+
 def laid_out() -> dict[str, torch.Tensor]:
     storage = torch.arange(24.0)
     return {"x": storage.as_strided((3, 4), (8, 2)), "w": torch.arange(5), "b": torch.ones(()).expand(4)}

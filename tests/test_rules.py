@@ -197,3 +197,15 @@ def test_a_pool_of_findings_picked_as_typical_raises_no_alarm(truth, allowance):
     picked = [finding for finding in findings if typical(finding)]
     assert 20 <= len(picked) < len(findings)
     assert all(finding.outcome is not Outcome.VIOLATED for finding in pooled(picked))
+
+
+def test_elements_that_share_one_rounding_are_one_draw(truth):
+    """Errors of one rounding fill a uniform interval: 2.3 sigma of a significand near 1 are no wonder, 5 are."""
+    weights = torch.linspace(0.5, 2.0, 8, dtype=torch.float64).view(2, 4)
+    draws = torch.tensor([(-1) ** r * (0.7 + 0.04 * r) for r in range(PROBES)], dtype=torch.float64)
+    together = Allowance(weights * draws.square().mean().sqrt(), draws.view(-1, 1, 1) * weights)
+    free = Allowance(together.sigma, together.errors * torch.randn(PROBES, 2, 4, dtype=torch.float64).sign())
+    own = torch.full((2, 4), 100.0, dtype=torch.float64)
+    for size, allowance, outcome in ((2.3, together, "holds"), (5.0, together, "violated"), (2.6, free, "violated")):
+        found = judge("sum", own + size * together.sigma, own, allowance, continuous=True)
+        assert found.outcome.value == outcome, (size, found)

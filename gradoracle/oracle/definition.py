@@ -111,7 +111,7 @@ def require(family: Family, sample: Sample) -> None:
     written = [n for n, t in inputs.items() if t._version != versions[n]]
     if written:
         raise Undefined(f"{_of(family)} writes to its argument {written[0]} in place; {PURE}")
-    wanted = [tuple(sample.cotangents[spec.name].shape) for spec in family.signature.outputs]
+    wanted = [tuple(sample.cotangents[spec.name].shape) for spec in family.signature.returned(sample.options)]
     found = given if isinstance(given, (tuple, list)) else (given,)
     shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in found]
     if shapes != wanted:

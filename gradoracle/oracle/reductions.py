@@ -56,6 +56,25 @@ def sum_of(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: An
     return roundoff.elementwise(q, mixed(place, 7)) if name == "mean" else q
 
 
+def running_errors(
+    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
+) -> Quantity:
+    """The errors of running sums whose entries stand for several terms (``stored.running_sums``); their value is 0."""
+    x, dim, terms = args
+    value, rank = x.value.cumsum(dim), x.value.dim()
+    counts = terms * torch.arange(value.shape[dim], dtype=torch.float64)
+    counts = counts.view([-1 if d == dim % rank else 1 for d in range(rank)])
+    largest = worst.magnitude(x).cumsum(dim) if roundoff.worst else None
+    q = Quantity(value, place=place)
+    if roundoff.contract.rounds:
+        before = value - x.value
+        between = terms / 3 * (before.square() + before * value + value.square())  # along straight lines
+        between.narrow(dim, 0, 1).zero_()
+        q = roundoff.running_sum(q, x.value.square().cumsum(dim), counts, largest, place, between.cumsum(dim))
+    probes = None if q.probes is None else q.probes - value
+    return q.with_(value=torch.zeros_like(value), probes=probes)
+
+
 def matrix_product(
     roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
 ) -> Quantity:

@@ -58,7 +58,7 @@ class Truth:
 def names(family: Family, derivative: Derivative, sample: Sample) -> tuple[str, ...]:
     """The names of the tensors of a derivative: ``o``; ``dq``; ``jvp.o``; ``hvp.q``."""
     primals = [spec.name for spec in family.signature.primals if spec.name in sample.inputs]
-    outputs = [spec.name for spec in family.signature.outputs]
+    outputs = [spec.name for spec in family.signature.returned(sample.options)]
     return {
         Derivative.FORWARD: tuple(outputs),
         Derivative.VJP: tuple(cotangent_name(primal) for primal in primals),
@@ -100,6 +100,7 @@ class Oracle:
         key = (
             derivative,
             algorithm,
+            tuple(sample.inputs),  # two optional inputs may have one shape
             tuple(tuple(a.shape) for a in args),
             tuple(sorted((n, t.cpu().numpy().tobytes()) for n, t in fixed.items())),
             repr(sorted(sample.options.items(), key=lambda item: item[0])),
@@ -233,7 +234,8 @@ def _groups(
     primals = [spec for spec in family.signature.primals if spec.name in sample.inputs]
     found: list[tuple[Sequence[TensorSpec], Mapping[str, Tensor]]] = [(primals, sample.inputs)]
     found += [(primals, sample.tangents)] if derivative.takes_tangents else []
-    return found + ([(family.signature.outputs, sample.cotangents)] if derivative.takes_cotangents else [])
+    outputs = family.signature.returned(sample.options)
+    return found + ([(outputs, sample.cotangents)] if derivative.takes_cotangents else [])
 
 
 def _float64_radius(budget: Budget, contract: Contract) -> Tensor:

@@ -15,7 +15,7 @@ from gradoracle.oracle import effects, independent, worst
 from gradoracle.oracle.normalised import log_softmax, softmax
 from gradoracle.oracle.probes import LOG2_E, mixed, probed
 from gradoracle.oracle.quantity import Quantity, any_error, cleared, quantities, values, where_finite
-from gradoracle.oracle.reductions import accumulate, extreme, matrix_product, sum_of
+from gradoracle.oracle.reductions import accumulate, extreme, matrix_product, running_errors, sum_of
 from gradoracle.oracle.roundoff import Roundoff
 from gradoracle.oracle.solve import triangular_solve
 from gradoracle.oracle.stored import FAST_EXP
@@ -52,6 +52,7 @@ class Walk:
             (effects.names("_to_copy convert_element_type"), self.converted),
             (effects.names("linalg_solve_triangular"), lambda *call: triangular_solve(self.roundoff, *call)),
             (effects.names("storing_error storing_errors"), self.marked),
+            (effects.names("running_errors"), lambda *call: running_errors(self.roundoff, *call)),
             (effects.names("argmax argmin argsort searchsorted bucketize nonzero"), self.indices),
         )
 

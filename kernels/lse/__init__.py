@@ -5,8 +5,9 @@ Import the package under TRITON_INTERPRET=1 to run it without a GPU.
 
 from __future__ import annotations
 
+from .block_sizes import BlockSizes
 from .blocks import BLOCKS, Blocks, fitting
 from .fused import workspace_bytes
 from .logsumexp import lse
 
-__all__ = ["BLOCKS", "Blocks", "fitting", "lse", "workspace_bytes"]
+__all__ = ["BLOCKS", "BlockSizes", "Blocks", "fitting", "lse", "workspace_bytes"]

@@ -17,27 +17,36 @@ BLOCKS: dict[str, Blocks] = {
 """Every shipped configuration by name; `blocks=` forces one on every pass."""
 
 
-def padded_features(features: int) -> int:
-    """Return the width of a tile's rows: the power of two, at least 16, that holds D."""
-    return max(16, triton.next_power_of_2(features))
+def padded_features(features: int, blocks: Blocks) -> int:
+    """Return the width of a tile's rows: a power of two that holds D.
+
+    In the interpreter the least from 16. Compiled it is 32, 64, 128 or 256, and where a side of the tile is 16, which
+    is never the automatic choice up to D = 128, 64 or 256: each width is one more compilation of every kernel.
+    """
+    width = max(16, triton.next_power_of_2(features))
+    if interpreted():
+        return width
+    if min(blocks.query, blocks.key) == 16:
+        return 64 if width <= 64 else 256
+    return max(32, width)
 
 
 def fitting(dtype: torch.dtype, features: int) -> dict[str, Blocks]:
     """Return the shipped configurations that every pass, the HVP included, can run for this dtype and D.
 
     In the interpreter all of them; on a GPU not "large" for float32, whose IEEE dots take no tensor cores and spill,
-    nor for rows of 256, whose four tiles take more shared memory than a program can have.
+    nor for more than 128 features, whose four tiles take more shared memory than a program can have.
     """
-    narrow = dtype != torch.float32 and padded_features(features) < 256
+    narrow = dtype != torch.float32 and features <= 128
     return {name: each for name, each in BLOCKS.items() if name != "large" or narrow or interpreted()}
 
 
-def choose(dtype: torch.dtype, width: int, queries: int, keys: int) -> Blocks:
-    """Choose blocks for a pass that no `blocks=` forces.
+def choose(dtype: torch.dtype, features: int, queries: int, keys: int) -> Blocks:
+    """Choose blocks for a pass that nothing forces.
 
     Args:
         dtype: of q and k.
-        width: padded width of a tile's rows.
+        features: D.
         queries: T.
         keys: M.
 
@@ -47,5 +56,15 @@ def choose(dtype: torch.dtype, width: int, queries: int, keys: int) -> Blocks:
     if interpreted():
         return interpreted_blocks(queries, keys)
     if dtype == torch.float32:
-        return BLOCKS["small"] if width == 256 else BLOCKS["medium"]
-    return BLOCKS["medium"] if width == 256 else BLOCKS["large"]
+        return BLOCKS["medium"] if features <= 128 else BLOCKS["small"]
+    return BLOCKS["large"] if features <= 128 else BLOCKS["medium"]
+
+
+def with_launch_options(query: int, key: int, dtype: torch.dtype) -> Blocks:
+    """Return blocks of these sizes: a shipped configuration where there is one.
+
+    Else 4 warps, 8 beyond 64 x 64 scores; two tiles are held at once where both sides are 64 or more of a 16-bit dtype.
+    """
+    shipped = (each for each in BLOCKS.values() if (each.query, each.key) == (query, key))
+    num_stages = 2 if dtype != torch.float32 and min(query, key) >= 64 else 1
+    return next(shipped, Blocks(query, key, num_warps=4 if query * key <= 4096 else 8, num_stages=num_stages))

@@ -30,22 +30,27 @@ PASSES: dict[str, Any] = {
 def compilations(dtype: str) -> list[Compilation]:
     """Return (name, kernel, signature, constants, options) of every pass, as triton.compile takes them.
 
-    At the widest rows, and at half of them, for which blocks are larger.
+    Plain ones, without softcap and segments, at the widest rows and at half of them, for which blocks are larger; with
+    them at half of the widest, since an `if` around its loads keeps a kernel from holding two tiles at once.
 
     Args:
         dtype: "float32", "bfloat16" or "float16"; for any other there is nothing to compile.
     """
-    widths = (LARGEST_FEATURES // 2, LARGEST_FEATURES)
-    return [_compilation(name, dtype, width) for name in PASSES for width in widths] if dtype in NAMES else []
+    if dtype not in NAMES:
+        return []
+    half = LARGEST_FEATURES // 2
+    wanted = ((half, False), (half, True), (LARGEST_FEATURES, True))
+    return [_compilation(name, dtype, width, plain) for name in PASSES for width, plain in wanted]
 
 
-def _compilation(name: str, dtype: str, width: int) -> Compilation:
+def _compilation(name: str, dtype: str, width: int, plain: bool) -> Compilation:
     kernel, blocks = PASSES[name], choose(getattr(torch, dtype), width, LONG, LONG)
     constants: dict[str, Any] = {"BLOCK_QUERY": blocks.query, "BLOCK_KEY": blocks.key, "WIDTH": width}
-    constants |= {"ALIGNED": True, "SOFTCAP": True, "SINK": True, "SEGMENTS": True}
+    constants |= {"ALIGNED": True, "PLAIN": plain}
+    constants |= dict.fromkeys(("q_ids", "kv_ids")) if plain else {}
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
     options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
-    return f"{name}, D = {width}", kernel, signature, constants, options
+    return f"{name}, D = {width}{', plain' if plain else ''}", kernel, signature, constants, options
 
 
 def _type(argument: str, constants: dict[str, Any], dtype: str) -> str:

@@ -10,10 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, offsets, output_plane, plane, statistics, visible_keys
+from ..tiles import below, columns_within, first_query, offsets, output_plane, plane, statistics, visible_keys
 from .blocks import interpreted
 from .guardrails import Problem
-from .launch import Tensors, key_block, launch, unspecialised
+from .launch import Tensors, launch, unspecialised
 from .separate import score_gradient
 from .tiles import overlap, segment_ids
 
@@ -24,9 +24,9 @@ def fused_kernel(
     m, l, dk, partials,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, scale, softcap,
+    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-    SOFTCAP: tl.constexpr, SINK: tl.constexpr, SEGMENTS: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Compute dk [BLOCK_KEY, D] of one tile of keys and what these keys add to dq [H / G, T, D], without the scale.
 
@@ -47,8 +47,8 @@ def fused_kernel(
     )  # fmt: skip
     q_offsets = offsets(rows, columns, q_r, q_c, ALIGNED)
     q_step = q_r.to(tl.int64)
-    if SEGMENTS:
-        own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r)
+    if not PLAIN:
+        own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
 
     gradient = tl.zeros([BLOCK_KEY, WIDTH], tl.float32)
     for member in range(0, shared):
@@ -57,29 +57,34 @@ def fused_kernel(
         g_plane = g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h
         statistics_at = (batch * H + head).to(tl.int64) * T
         part = output_plane(partials, tile.to(tl.int64) * planes + batch * H + head, T, D, ALIGNED)
-        for start in range(0, T, BLOCK_QUERY):
+        first = first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY)
+        nothing = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
+        for start in range(0, tl.minimum(first, T), BLOCK_QUERY):
+            queries = start + rows
+            mask = (queries < T)[:, None] & within
+            tl.store(part + offsets(queries, columns, D, 1, ALIGNED), nothing, mask=mask)
+        for start in range(first, T, BLOCK_QUERY):
             queries = start + rows
             existing = queries < T
-            seen = visible_keys(queries, T, M, causal_offset)
-            allowed = keys[None, :] < seen[:, None]
-            needed = tl.max(seen, axis=0) > tile * BLOCK_KEY
-            if SEGMENTS:
-                query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r)
+            allowed = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
+            if not PLAIN:
+                query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
                 allowed = allowed & (query_ids[:, None] == own_ids[None, :])
-                needed = needed & overlap(query_ids, existing, own_ids, present)
+                needed = overlap(query_ids, existing, own_ids, present)
+            else:
+                needed: tl.constexpr = True
             partial = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
             if needed:
                 row_max, inverse_sum = statistics(m + statistics_at + queries, l + statistics_at + queries, existing)
                 cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
-                q_tile = tl.load(q_plane + start * q_step + q_offsets, mask=existing[:, None] & within, other=0.0)
-                ds = score_gradient(
-                    q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, SOFTCAP
-                ).to(q_tile.dtype)  # fmt: skip
+                q_tile = tl.load(
+                    below(q_plane, start, q_step, ALIGNED) + q_offsets, mask=existing[:, None] & within, other=0.0
+                )
+                ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, PLAIN)
+                ds = ds.to(q_tile.dtype)
                 gradient = tl.dot(tl.trans(ds), q_tile, acc=gradient, input_precision="ieee")
                 partial = tl.dot(ds, k_tile, input_precision="ieee")
-            tl.store(
-                part + offsets(queries, columns, D, 1, ALIGNED), partial, mask=existing[:, None] & within
-            )  # fmt: skip
+            tl.store(part + offsets(queries, columns, D, 1, ALIGNED), partial, mask=existing[:, None] & within)
 
     tl.store(
         output_plane(dk, index, M, D, ALIGNED) + offsets(keys, columns, D, 1, ALIGNED),
@@ -105,10 +110,10 @@ def workspace_bytes(*, batch: int, heads: int, queries: int, keys: int, features
 
 def run(problem: Problem, tensors: Tensors, m: torch.Tensor, l: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return contiguous dq and dk of a checked problem."""
-    q, tiles = tensors.q, triton.cdiv(problem.keys, key_block(problem))
+    q, tiles = tensors.q, triton.cdiv(problem.keys, problem.tile("dkv").key)
     dq, dk = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, tensors.k))
     partials = torch.empty((tiles, *q.shape), dtype=torch.float32, device=q.device)
-    launch(fused_kernel, problem, tensors, m, l, dk, partials, over="key")
+    launch(fused_kernel, problem, tensors, m, l, dk, partials, step="dkv")
     size = 1 << 16 if interpreted() else 1024
     sum_kernel[(triton.cdiv(q.numel(), size),)](partials, dq, tiles, q.numel(), problem.scale, ELEMENTS=size)
     return dq, dk

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 
-from ..faithfulness import interprets_bfloat16
-from .blocks import Blocks, interpreted
+from .. import arguments
+from ..arguments import LARGEST_ROWS
+from .block_sizes import BlockSizes
+from .blocks import Blocks, choose, with_launch_options
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 BACKWARDS = ("auto", "fused", "separate")
-INTEGERS = (torch.int32, torch.int64)
 LARGEST_FEATURES = 256
-LARGEST_ROWS = 2**30
 
 
 class Problem(NamedTuple):
     """A checked problem: dims, options and dtype, as every kernel of the family takes them.
 
     `groups` is G, the number of key heads; `causal_offset` is M - T + 1 where causal and M elsewhere; `softcap` is 0.0
-    where there is none; `blocks` is None where the choice is automatic.
+    where there is none; `blocks` and `block_sizes` are None where the choice is automatic.
     """
 
     batch: int
@@ -34,10 +33,20 @@ class Problem(NamedTuple):
     causal_offset: int
     softcap: float
     backward: str
-    workspace_limit: int
+    workspace_limit: int | None
     blocks: Blocks | None
+    block_sizes: BlockSizes | None
     dtype: torch.dtype
     device: torch.device
+
+    def tile(self, step: str) -> Blocks:
+        """Return the blocks of a step: "forward", "dq", "dkv" (also the fused backward), "jvp", "hq" or "hk"."""
+        if self.blocks is not None:
+            return self.blocks
+        sizes = None if self.block_sizes is None else self.block_sizes.tile(step)
+        if sizes is not None:
+            return with_launch_options(*sizes, self.dtype)
+        return choose(self.dtype, self.features, self.queries, self.keys)
 
 
 def check(
@@ -53,38 +62,38 @@ def check(
     backward: object,
     workspace_limit: object,
     blocks: object,
+    block_sizes: object,
 ) -> Problem:
     """Return the problem that the tensors and options pose; they are those of `lse`.
 
     Raises:
         ValueError: naming the argument, the value given and what is wanted.
     """
-    q, k = _dense("q", q, 4), _dense("k", k, 4)
-    _check_dtype_and_device(q)
-    _check_like("k", k, q.dtype, q)
+    q, k = arguments.dense("q", q, 4), arguments.dense("k", k, 4)
+    arguments.computable("q", q, DTYPES)
+    arguments.like("k", k, "q", q)
     (batch, heads, queries, features), (groups, keys) = q.shape, k.shape[1:3]
     if k.shape[0] != batch or k.shape[3] != features:
         raise ValueError(f"k has shape {tuple(k.shape)}: wanted [B, G, M, D] with the B and D of q, {tuple(q.shape)}")
-    for name, letter, size, largest in (
-        ("q", "B", batch, LARGEST_ROWS),
-        ("q", "H", heads, LARGEST_ROWS),
-        ("q", "T", queries, LARGEST_ROWS),
-        ("k", "G", groups, LARGEST_ROWS),
-        ("k", "M", keys, LARGEST_ROWS),
-        ("q", "D", features, LARGEST_FEATURES),
-    ):
-        if not 1 <= size <= largest:
-            shape = tuple((q if name == "q" else k).shape)
-            raise ValueError(f"{name} has {letter} = {size} (shape {shape}): wanted {letter} from 1 to {largest}")
+    arguments.extents(
+        (
+            ("q", q, "B", batch, LARGEST_ROWS),
+            ("q", q, "H", heads, LARGEST_ROWS),
+            ("q", q, "T", queries, LARGEST_ROWS),
+            ("k", k, "G", groups, LARGEST_ROWS),
+            ("k", k, "M", keys, LARGEST_ROWS),
+            ("q", q, "D", features, LARGEST_FEATURES),
+        )
+    )
     if heads % groups:
         raise ValueError(f"k has G = {groups} (shape {tuple(k.shape)}): wanted a G that divides the H = {heads} of q")
     if sinks is not None:
-        sinks = _dense("sinks", sinks, 1)
-        _check_like("sinks", sinks, q.dtype, q)
-        _check_shape("sinks", sinks, (heads,), "[H]")
+        sinks = arguments.dense("sinks", sinks, 1)
+        arguments.like("sinks", sinks, "q", q)
+        arguments.shape("sinks", sinks, (heads,), "[H]")
     _check_segments(q_segments, kv_segments, q, (batch, queries), (batch, keys))
-    if not isinstance(causal, bool):
-        raise ValueError(f"causal is {causal!r}: wanted True or False")
+    is_causal = arguments.boolean("causal", causal)
+    sizes = _check_block_sizes(block_sizes, blocks)
     return Problem(
         batch,
         heads,
@@ -92,12 +101,13 @@ def check(
         queries,
         keys,
         features,
-        1.0 / math.sqrt(features) if scale is None else _positive("scale", scale, "1 / sqrt(D)"),
-        keys - queries + 1 if causal else keys,
-        0.0 if softcap is None else _positive("softcap", softcap, "no cap"),
-        _check_backward(backward),
-        _check_limit(workspace_limit),
-        _check_blocks(blocks),
+        arguments.scale(scale, features),
+        keys - queries + 1 if is_causal else keys,
+        0.0 if softcap is None else arguments.positive("softcap", softcap, "no cap"),
+        _check_backward(backward, sizes),
+        None if workspace_limit is None else arguments.whole("workspace_limit", workspace_limit, 0, "bytes"),
+        arguments.blocks(blocks),
+        sizes,
         q.dtype,
         q.device,
     )
@@ -105,51 +115,11 @@ def check(
 
 def check_cotangent(problem: Problem, g: object) -> torch.Tensor:
     """Return the cotangent g [B, H, T], float32, on the device of q."""
-    g = _dense("g", g, 3)
-    _check_shape("g", g, (problem.batch, problem.heads, problem.queries), "[B, H, T]")
-    if g.dtype != torch.float32:
-        raise ValueError(f"g has dtype {g.dtype}: wanted torch.float32, that of lse")
-    if g.device != problem.device:
-        raise ValueError(f"g is on {g.device}: wanted the device of q, {problem.device}")
+    g = arguments.dense("g", g, 3)
+    arguments.shape("g", g, (problem.batch, problem.heads, problem.queries), "[B, H, T]")
+    arguments.dtype("g", g, torch.float32, "that of lse")
+    arguments.device("g", g, problem.device)
     return g
-
-
-def _dense(name: str, tensor: object, rank: int) -> torch.Tensor:
-    if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{name} is a {type(tensor).__name__}: wanted a torch.Tensor")
-    if tensor.layout != torch.strided:
-        raise ValueError(f"{name} has layout {tensor.layout}: wanted a dense (strided) tensor")
-    if tensor.dim() != rank:
-        raise ValueError(f"{name} has rank {tensor.dim()} (shape {tuple(tensor.shape)}): wanted rank {rank}")
-    return tensor
-
-
-def _check_dtype_and_device(q: torch.Tensor) -> None:
-    """See that this machine's Triton computes in the dtype of q, on its device."""
-    if q.dtype not in DTYPES:
-        raise ValueError(f"q has dtype {q.dtype}: wanted float32, bfloat16 or float16")
-    if interpreted():
-        if q.device.type not in ("cpu", "cuda"):
-            raise ValueError(f"q is on {q.device}: wanted cpu or cuda")
-        if q.dtype == torch.bfloat16 and not interprets_bfloat16():
-            raise ValueError(
-                "q has dtype torch.bfloat16, which this Triton's interpreter multiplies as raw bits: wanted another "
-                "dtype, or the corrected interpreter, activated before this package is imported"
-            )
-    elif q.device.type != "cuda":
-        raise ValueError(f"q is on {q.device}: wanted cuda, or TRITON_INTERPRET=1 set before this package is imported")
-
-
-def _check_like(name: str, tensor: torch.Tensor, dtype: torch.dtype, q: torch.Tensor) -> None:
-    if tensor.dtype != dtype:
-        raise ValueError(f"{name} has dtype {tensor.dtype}: wanted that of q, {dtype}")
-    if tensor.device != q.device:
-        raise ValueError(f"{name} is on {tensor.device}: wanted the device of q, {q.device}")
-
-
-def _check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...], letters: str) -> None:
-    if tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: wanted {letters} = {shape}")
 
 
 def _check_segments(
@@ -167,40 +137,33 @@ def _check_segments(
     ):
         if ids is None:
             continue
-        tensor = _dense(name, ids, 2)
-        _check_shape(name, tensor, shape, letters)
-        if tensor.dtype not in INTEGERS:
-            raise ValueError(f"{name} has dtype {tensor.dtype}: wanted int32 or int64")
-        if tensor.device != q.device:
-            raise ValueError(f"{name} is on {tensor.device}: wanted the device of q, {q.device}")
+        tensor = arguments.dense(name, ids, 2)
+        arguments.shape(name, tensor, shape, letters)
+        arguments.integers(name, tensor)
+        arguments.device(name, tensor, q.device)
 
 
-def _positive(name: str, value: object, default: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} is {value!r} of type {type(value).__name__}: wanted a number or None")
-    if not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{name} is {value!r}: wanted a finite number above 0, or None for {default}")
-    return float(value)
-
-
-def _check_backward(backward: object) -> str:
-    if backward not in BACKWARDS:
-        raise ValueError(f"backward is {backward!r}: wanted 'auto', 'fused' or 'separate'")
-    return str(backward)
-
-
-def _check_limit(limit: object) -> int:
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-        raise ValueError(f"workspace_limit is {limit!r}: wanted a number of bytes from 0")
-    return limit
-
-
-def _check_blocks(blocks: object) -> Blocks | None:
-    if blocks is None:
+def _check_block_sizes(block_sizes: object, blocks: object) -> BlockSizes | None:
+    if block_sizes is None:
         return None
-    if not isinstance(blocks, Blocks):
-        raise ValueError(f"blocks is {blocks!r}: wanted a Blocks or None")
-    for name, size in (("query", blocks.query), ("key", blocks.key)):
-        if not isinstance(size, int) or not 16 <= size <= 4096 or size & (size - 1):
-            raise ValueError(f"blocks.{name} is {size!r}: wanted a power of two from 16 to 4096")
-    return blocks
+    if not isinstance(block_sizes, BlockSizes):
+        raise ValueError(f"block_sizes is {block_sizes!r}: wanted a BlockSizes or None")
+    if blocks is not None:
+        raise ValueError(
+            f"blocks is {blocks!r} and block_sizes is {block_sizes!r}: wanted one of them, as blocks= is for every pass"
+        )
+    return block_sizes
+
+
+def _check_backward(backward: object, sizes: BlockSizes | None) -> str:
+    """Return which backward is asked for, by name or by the block sizes."""
+    asked = arguments.one_of("backward", backward, BACKWARDS)
+    sized = None if sizes is None else sizes.backward
+    if sized is None or asked == sized:
+        return asked
+    if asked != "auto":
+        raise ValueError(
+            f"backward is {asked!r}: wanted {sized!r} or 'auto', as block_sizes are those of the {sized} backward "
+            f"(use_fused_bwd_kernel={sized == 'fused'})"
+        )
+    return sized

@@ -10,7 +10,17 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, first_query, offsets, output_plane, plane, probabilities, statistics, visible_keys
+from ..tiles import (
+    below,
+    columns_within,
+    first_query,
+    offsets,
+    output_plane,
+    plane,
+    probabilities,
+    statistics,
+    visible_keys,
+)
 from .guardrails import Problem
 from .launch import Tensors, launch, unspecialised
 from .tiles import capped, capped_tangent, overlap, segment_ids
@@ -19,13 +29,13 @@ from .tiles import capped, capped_tangent, overlap, segment_ids
 @triton.jit
 def _score_gradients(
     q_tile, k_tile, tq_tile, tk_tile, allowed, cotangent, tangent, row_max, inverse_sum, scale, softcap,
-    SOFTCAP: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Return dS and its tangent dS' [queries, keys] in float32, exactly 0 where a query does not see a key."""
-    scores, slope = capped(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale, softcap, SOFTCAP)
+    scores, slope = capped(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale, softcap, PLAIN)
     ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision="ieee")
     ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision="ieee") * scale
-    moved, bend = capped_tangent(scores, slope, ts, softcap, SOFTCAP)
+    moved, bend = capped_tangent(scores, slope, ts, softcap, PLAIN)
     gp = cotangent[:, None] * probabilities(scores, allowed, row_max, inverse_sum)
     return gp * slope, gp * (slope * (moved - tangent[:, None]) + bend)
 
@@ -36,9 +46,9 @@ def query_hvp_kernel(
     m, l, tangent, hq,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, scale, softcap,
+    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-    SOFTCAP: tl.constexpr, SINK: tl.constexpr, SEGMENTS: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Compute hq [BLOCK_QUERY, D] of one tile of queries.
 
@@ -72,25 +82,29 @@ def query_hvp_kernel(
     k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
     tk_offsets = offsets(keys, columns, tk_r, tk_c, ALIGNED)
     k_step, tk_step = k_r.to(tl.int64), tk_r.to(tl.int64)
-    if SEGMENTS:
-        own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r)
+    if not PLAIN:
+        own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
 
     gradient = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
     for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
         present = start + keys < M
         allowed = (start + keys)[None, :] < seen[:, None]
-        if SEGMENTS:
-            key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r)
+        if not PLAIN:
+            key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r, has_segments)
             allowed = allowed & (own_ids[:, None] == key_ids[None, :])
             needed = overlap(own_ids, existing, key_ids, present)
         else:
             needed: tl.constexpr = True
         if needed:
-            k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present[:, None] & within, other=0.0)
-            tk_tile = tl.load(tk_plane + start * tk_step + tk_offsets, mask=present[:, None] & within, other=0.0)
+            k_tile = tl.load(
+                below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present[:, None] & within, other=0.0
+            )
+            tk_tile = tl.load(
+                below(tk_plane, start, tk_step, ALIGNED) + tk_offsets, mask=present[:, None] & within, other=0.0
+            )
             ds, tds = _score_gradients(
                 q_tile, k_tile, tq_tile, tk_tile, allowed, cotangent, moved, row_max, inverse_sum, scale, softcap,
-                SOFTCAP,
+                PLAIN,
             )  # fmt: skip
             gradient = tl.dot(tds.to(k_tile.dtype), k_tile, acc=gradient, input_precision="ieee")
             gradient = tl.dot(ds.to(k_tile.dtype), tk_tile, acc=gradient, input_precision="ieee")
@@ -107,9 +121,9 @@ def key_hvp_kernel(
     m, l, tangent, hk,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, scale, softcap,
+    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-    SOFTCAP: tl.constexpr, SINK: tl.constexpr, SEGMENTS: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Compute hk [BLOCK_KEY, D] of one tile of keys, summed over the query heads of its group.
 
@@ -134,8 +148,8 @@ def key_hvp_kernel(
     q_offsets = offsets(rows, columns, q_r, q_c, ALIGNED)
     tq_offsets = offsets(rows, columns, tq_r, tq_c, ALIGNED)
     q_step, tq_step = q_r.to(tl.int64), tq_r.to(tl.int64)
-    if SEGMENTS:
-        own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r)
+    if not PLAIN:
+        own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
 
     gradient = tl.zeros([BLOCK_KEY, WIDTH], tl.float32)
     for member in range(0, shared):
@@ -150,19 +164,23 @@ def key_hvp_kernel(
             allowed = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
             row_max, inverse_sum = statistics(m + statistics_at + queries, l + statistics_at + queries, existing)
             cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
-            if SEGMENTS:
-                query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r)
+            if not PLAIN:
+                query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
                 allowed = allowed & (query_ids[:, None] == own_ids[None, :])
                 needed = overlap(query_ids, existing, own_ids, present)
             else:
                 needed: tl.constexpr = True
             if needed:
-                q_tile = tl.load(q_plane + start * q_step + q_offsets, mask=existing[:, None] & within, other=0.0)
-                tq_tile = tl.load(tq_plane + start * tq_step + tq_offsets, mask=existing[:, None] & within, other=0.0)
+                q_tile = tl.load(
+                    below(q_plane, start, q_step, ALIGNED) + q_offsets, mask=existing[:, None] & within, other=0.0
+                )
+                tq_tile = tl.load(
+                    below(tq_plane, start, tq_step, ALIGNED) + tq_offsets, mask=existing[:, None] & within, other=0.0
+                )
                 moved = tl.load(tangent + statistics_at + queries, mask=existing, other=0.0)
                 ds, tds = _score_gradients(
                     q_tile, k_tile, tq_tile, tk_tile, allowed, cotangent, moved, row_max, inverse_sum, scale, softcap,
-                    SOFTCAP,
+                    PLAIN,
                 )  # fmt: skip
                 gradient = tl.dot(tl.trans(tds.to(q_tile.dtype)), q_tile, acc=gradient, input_precision="ieee")
                 gradient = tl.dot(tl.trans(ds.to(q_tile.dtype)), tq_tile, acc=gradient, input_precision="ieee")
@@ -187,7 +205,7 @@ def run(
         for primal, need in zip((tensors.q, tensors.k), needs, strict=True)
     )
     if needs[0]:
-        launch(query_hvp_kernel, problem, tensors, m, l, tangent, hq, over="query")
+        launch(query_hvp_kernel, problem, tensors, m, l, tangent, hq, step="hq")
     if needs[1]:
-        launch(key_hvp_kernel, problem, tensors, m, l, tangent, hk, over="key")
+        launch(key_hvp_kernel, problem, tensors, m, l, tangent, hk, step="hk")
     return hq, hk

@@ -9,7 +9,7 @@ import torch
 import triton
 from triton.runtime.errors import OutOfResources
 
-from .blocks import choose, padded_features
+from .blocks import padded_features
 from .guardrails import Problem
 
 STRIDES = (
@@ -20,7 +20,8 @@ STRIDES = (
     *(f"{name}_{axis}" for name in ("tq", "tk") for axis in "bhrc"),
     "tsinks_h",
 )
-SCALARS = ("H", "G", "T", "M", "D", "causal_offset")
+SCALARS = ("H", "G", "T", "M", "D", "causal_offset", "has_sinks", "has_segments")
+OVER_KEYS = ("dkv", "hk")
 INPUTS = ("q", "k", "g", "sinks", "q_ids", "kv_ids", "tq", "tk", "tsinks")
 
 
@@ -62,8 +63,7 @@ def launch(
     problem: Problem,
     tensors: Tensors,
     *contiguous: torch.Tensor | None,
-    over: str,
-    **flags: bool,
+    step: str,
 ) -> None:
     """Launch a kernel with one program for each tile of queries of each head, or of keys of each key head.
 
@@ -71,27 +71,30 @@ def launch(
         kernel: takes INPUTS, the contiguous tensors, STRIDES, SCALARS, scale, softcap, constants.
         problem: what `guardrails.check` returned.
         tensors: what it reads.
-        contiguous: tensors that this package allocated; None where a flag says that there is none.
-        over: "query" or "key".
-        flags: constants of the kernel.
+        contiguous: tensors that this package allocated.
+        step: as in `Problem.tile`; "dkv" and "hk" are over keys, all others over queries.
+
+    One compiled kernel serves with sinks and without. What is PLAIN, without softcap and segments, has a kernel of its
+    own, which takes fewer registers and loads the next tile while it computes; all else has one, for whichever options.
 
     Raises:
         ValueError: where the blocks need more shared memory or registers than the GPU has.
     """
-    width = padded_features(problem.features)
-    blocks = problem.blocks or choose(problem.dtype, width, problem.queries, problem.keys)
+    blocks = problem.tile(step)
+    width = padded_features(problem.features, blocks)
     rows, size, heads = (
-        (problem.queries, blocks.query, problem.heads)
-        if over == "query"
-        else (problem.keys, blocks.key, problem.groups)
+        (problem.keys, blocks.key, problem.groups)
+        if step in OVER_KEYS
+        else (problem.queries, blocks.query, problem.heads)
     )
+    plain = problem.softcap == 0 and tensors.q_ids is None
     on_device = torch.cuda.device(problem.device) if problem.device.type == "cuda" else contextlib.nullcontext()
     ranks = (4, 4, 3, 1, 2, 2, 4, 4, 1)
-    strides = (s for tensor, rank in zip(tensors, ranks, strict=True) for s in _strides(tensor, rank))
+    strides = [s for tensor, rank in zip(tensors, ranks, strict=True) for s in _strides(tensor, rank)]
     with on_device:
         try:
             kernel[(triton.cdiv(rows, size) * problem.batch * heads,)](
-                *tensors,
+                *_stand_ins(tensors, plain),
                 *contiguous,
                 *strides,
                 problem.heads,
@@ -100,18 +103,17 @@ def launch(
                 problem.keys,
                 problem.features,
                 problem.causal_offset,
+                int(tensors.sinks is not None),
+                int(tensors.q_ids is not None),
                 problem.scale,
                 problem.softcap,
                 BLOCK_QUERY=blocks.query,
                 BLOCK_KEY=blocks.key,
                 WIDTH=width,
                 ALIGNED=_aligned(problem, tensors),
-                SOFTCAP=problem.softcap > 0,
-                SINK=tensors.sinks is not None,
-                SEGMENTS=tensors.q_ids is not None,
+                PLAIN=plain,
                 num_warps=blocks.num_warps,
                 num_stages=blocks.num_stages,
-                **flags,
             )
         except OutOfResources as error:
             raise ValueError(
@@ -120,10 +122,16 @@ def launch(
             ) from error
 
 
-def key_block(problem: Problem) -> int:
-    """Return how many keys a program of a pass over keys holds."""
-    width = padded_features(problem.features)
-    return (problem.blocks or choose(problem.dtype, width, problem.queries, problem.keys)).key
+def _stand_ins(tensors: Tensors, plain: bool) -> Tensors:
+    """Return the tensors with others, which are not read, for options that are absent: None would compile anew."""
+    if tensors.sinks is None:
+        tensors = tensors._replace(sinks=tensors.q, tsinks=tensors.q)
+    elif tensors.tsinks is None:
+        tensors = tensors._replace(tsinks=tensors.q)
+    if tensors.q_ids is None and not plain:
+        ids = tensors.q.new_empty(1, dtype=torch.int64)
+        tensors = tensors._replace(q_ids=ids, kv_ids=ids)
+    return tensors
 
 
 def _strides(tensor: torch.Tensor | None, rank: int) -> tuple[int, ...]:

@@ -6,25 +6,26 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, offsets, plane, visible_keys
+from ..tiles import below, columns_within, offsets, plane, visible_keys
 from .guardrails import Problem
 from .launch import Tensors, launch, unspecialised
-from .tiles import capped, overlap, segment_ids
+from .tiles import LOG2E, capped, overlap, segment_ids, sink_of
 
 
 @triton.jit
 def _further(
     q_tile, k_tile, allowed, scale, softcap, row_max, row_sum,
-    SOFTCAP: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Return the running maximum and sum [queries] with one more tile of keys."""
-    scores, _ = capped(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale, softcap, SOFTCAP)
+    scores, _ = capped(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale, softcap, PLAIN)
     scores = tl.where(allowed, scores, float("-inf"))
     larger = tl.maximum(row_max, tl.max(scores, axis=1))
     # a row that has seen no key yet has larger = -inf: subtract 0 there, and not -inf from -inf
     shift = tl.where(larger == float("-inf"), 0.0, larger)
-    row_sum = row_sum * tl.exp(row_max - shift) + tl.sum(tl.exp(scores - shift[:, None]), axis=1)
-    return larger, row_sum
+    # exp2 is exp without its care for results below 1e-38, which a sum of at least 1 does not hold
+    terms = tl.exp2((scores - shift[:, None]) * LOG2E)
+    return larger, row_sum * tl.exp(row_max - shift) + tl.sum(terms, axis=1)
 
 
 @triton.jit(**unspecialised("lse", "m", "l"))
@@ -33,9 +34,9 @@ def forward_kernel(
     lse, m, l,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, scale, softcap,
+    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-    SOFTCAP: tl.constexpr, SINK: tl.constexpr, SEGMENTS: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Compute L = m + log(l), m and l [BLOCK_QUERY] of one tile of queries; all is float32, and nothing is rounded."""
     tiles = tl.cdiv(T, BLOCK_QUERY)
@@ -54,26 +55,24 @@ def forward_kernel(
         plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
         mask=existing[:, None] & within, other=0.0,
     )  # fmt: skip
-    row_max = tl.full([BLOCK_QUERY], float("-inf"), tl.float32)
-    row_sum = tl.zeros([BLOCK_QUERY], tl.float32)
-    if SINK:
-        sink = tl.load(sinks + head.to(tl.int64) * sinks_h).to(tl.float32)
-        row_max = tl.zeros([BLOCK_QUERY], tl.float32) + sink
-        row_sum = tl.where(row_max == float("-inf"), 0.0, 1.0)
-    if SEGMENTS:
-        own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r)
+    row_max = tl.zeros([BLOCK_QUERY], tl.float32) + sink_of(sinks, head, sinks_h, has_sinks)
+    row_sum = tl.where(row_max == float("-inf"), 0.0, 1.0)
+    if not PLAIN:
+        own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
     for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
         present = start + keys < M
         allowed = (start + keys)[None, :] < seen[:, None]
-        if SEGMENTS:
-            key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r)
+        if not PLAIN:
+            key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r, has_segments)
             allowed = allowed & (own_ids[:, None] == key_ids[None, :])
             needed = overlap(own_ids, existing, key_ids, present)
         else:
             needed: tl.constexpr = True
         if needed:
-            k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present[:, None] & within, other=0.0)
-            row_max, row_sum = _further(q_tile, k_tile, allowed, scale, softcap, row_max, row_sum, SOFTCAP)
+            k_tile = tl.load(
+                below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present[:, None] & within, other=0.0
+            )
+            row_max, row_sum = _further(q_tile, k_tile, allowed, scale, softcap, row_max, row_sum, PLAIN)
 
     rows = index.to(tl.int64) * T + queries
     tl.store(lse + rows, row_max + tl.log(row_sum), mask=existing)
@@ -85,5 +84,5 @@ def run(problem: Problem, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor,
     """Return L, m and l, each [B, H, T] in float32 and natural units, of a checked problem."""
     lse = tensors.q.new_empty((problem.batch, problem.heads, problem.queries), dtype=torch.float32)
     m, l = torch.empty_like(lse), torch.empty_like(lse)
-    launch(forward_kernel, problem, tensors, lse, m, l, over="query")
+    launch(forward_kernel, problem, tensors, lse, m, l, step="forward")
     return lse, m, l

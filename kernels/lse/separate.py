@@ -6,7 +6,17 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, first_query, offsets, output_plane, plane, probabilities, statistics, visible_keys
+from ..tiles import (
+    below,
+    columns_within,
+    first_query,
+    offsets,
+    output_plane,
+    plane,
+    probabilities,
+    statistics,
+    visible_keys,
+)
 from .guardrails import Problem
 from .launch import Tensors, launch, unspecialised
 from .tiles import capped, overlap, segment_ids
@@ -15,10 +25,10 @@ from .tiles import capped, overlap, segment_ids
 @triton.jit
 def score_gradient(
     q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap,
-    SOFTCAP: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Return dS = g P (1 - tanh^2) [queries, keys] in float32, exactly 0 where a query does not see a key."""
-    scores, slope = capped(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale, softcap, SOFTCAP)
+    scores, slope = capped(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale, softcap, PLAIN)
     p = probabilities(scores, allowed, row_max, inverse_sum)
     return cotangent[:, None] * p * slope
 
@@ -29,9 +39,9 @@ def query_kernel(
     m, l, dq,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, scale, softcap,
+    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-    SOFTCAP: tl.constexpr, SINK: tl.constexpr, SEGMENTS: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Compute dq [BLOCK_QUERY, D] = scale dS K of one tile of queries.
 
@@ -58,22 +68,24 @@ def query_kernel(
     k_plane = plane(k, batch, head // (H // G), k_b, k_h, ALIGNED)
     k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
     k_step = k_r.to(tl.int64)
-    if SEGMENTS:
-        own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r)
+    if not PLAIN:
+        own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
 
     gradient = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
     for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
         present = start + keys < M
         allowed = (start + keys)[None, :] < seen[:, None]
-        if SEGMENTS:
-            key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r)
+        if not PLAIN:
+            key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r, has_segments)
             allowed = allowed & (own_ids[:, None] == key_ids[None, :])
             needed = overlap(own_ids, existing, key_ids, present)
         else:
             needed: tl.constexpr = True
         if needed:
-            k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present[:, None] & within, other=0.0)
-            ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, SOFTCAP)
+            k_tile = tl.load(
+                below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present[:, None] & within, other=0.0
+            )
+            ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, PLAIN)
             gradient = tl.dot(ds.to(k_tile.dtype), k_tile, acc=gradient, input_precision="ieee")
 
     tl.store(
@@ -88,9 +100,9 @@ def key_kernel(
     m, l, dk,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, scale, softcap,
+    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
-    SOFTCAP: tl.constexpr, SINK: tl.constexpr, SEGMENTS: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Compute dk [BLOCK_KEY, D] = scale dS^T Q of one tile of keys, summed over the query heads of its group.
 
@@ -110,8 +122,8 @@ def key_kernel(
     )  # fmt: skip
     q_offsets = offsets(rows, columns, q_r, q_c, ALIGNED)
     q_step = q_r.to(tl.int64)
-    if SEGMENTS:
-        own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r)
+    if not PLAIN:
+        own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
 
     gradient = tl.zeros([BLOCK_KEY, WIDTH], tl.float32)
     for member in range(0, shared):
@@ -125,15 +137,17 @@ def key_kernel(
             allowed = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
             row_max, inverse_sum = statistics(m + statistics_at + queries, l + statistics_at + queries, existing)
             cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
-            if SEGMENTS:
-                query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r)
+            if not PLAIN:
+                query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
                 allowed = allowed & (query_ids[:, None] == own_ids[None, :])
                 needed = overlap(query_ids, existing, own_ids, present)
             else:
                 needed: tl.constexpr = True
             if needed:
-                q_tile = tl.load(q_plane + start * q_step + q_offsets, mask=existing[:, None] & within, other=0.0)
-                ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, SOFTCAP)
+                q_tile = tl.load(
+                    below(q_plane, start, q_step, ALIGNED) + q_offsets, mask=existing[:, None] & within, other=0.0
+                )
+                ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, PLAIN)
                 gradient = tl.dot(tl.trans(ds.to(q_tile.dtype)), q_tile, acc=gradient, input_precision="ieee")
 
     tl.store(
@@ -151,7 +165,7 @@ def run(
         for primal, need in zip((tensors.q, tensors.k), needs, strict=True)
     )
     if needs[0]:
-        launch(query_kernel, problem, tensors, m, l, dq, over="query")
+        launch(query_kernel, problem, tensors, m, l, dq, step="dq")
     if needs[1]:
-        launch(key_kernel, problem, tensors, m, l, dk, over="key")
+        launch(key_kernel, problem, tensors, m, l, dk, step="dkv")
     return dq, dk

@@ -12,7 +12,10 @@ from .launch import Tensors
 ROWS = 1024
 
 
-@triton.jit(do_not_specialize=["g_b", "g_h", "g_r", "sinks_h", "tsinks_h", "B", "H", "T"])
+@triton.jit(
+    do_not_specialize=["g_b", "g_h", "g_r", "sinks_h", "tsinks_h", "B", "H", "T"],
+    do_not_specialize_on_alignment=["g", "sinks", "tsinks", "m", "l", "tangent", "dsinks"],
+)
 def sink_kernel(
     g, sinks, tsinks, m, l, tangent, dsinks,
     g_b, g_h, g_r, sinks_h, tsinks_h, B, H, T,

@@ -5,59 +5,75 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+SMALLEST_ID: tl.constexpr = tl.constexpr(-(2**63))
+LARGEST_ID: tl.constexpr = tl.constexpr(2**63 - 1)
+
 
 @triton.jit
-def capped(scores, softcap, SOFTCAP: tl.constexpr):
-    """Return c tanh(S / c) and its slope 1 - tanh^2(S / c), both shaped as `scores`; S and 1 without SOFTCAP.
+def capped(scores, softcap, PLAIN: tl.constexpr):
+    """Return c tanh(S / c) and its slope 1 - tanh^2(S / c), both shaped as `scores`; S and 1 where softcap is 0.
+
+    PLAIN promises that it is.
 
     tanh is an odd series below 0.55, where 1 - exp(-2 |x|) would cancel, and within 2 ulp at every size. The slope is
     4 e / (1 + e)^2 with e = exp(-2 |x|), which does not cancel where tanh is near 1.
     """
-    if SOFTCAP:
-        x = scores / softcap
-        e = tl.exp(-2.0 * tl.abs(x))
-        z = x * x
-        # Taylor coefficients of tanh(x) / x in x^2; what is left out is 5e-9 of it at 0.55
-        series = -0.0014558343870513183 + z * 0.0005900274409455860
-        series = 0.0035921280365724810 + z * series
-        series = -0.0088632355299021966 + z * series
-        series = 0.0218694885361552028 + z * series
-        series = -0.0539682539682539683 + z * series
-        series = 0.1333333333333333333 + z * series
-        series = -0.3333333333333333333 + z * series
-        near = x + x * (z * series)
-        far = (1.0 - e) / (1.0 + e)
-        tanh = tl.where(tl.abs(x) < 0.55, near, tl.where(x < 0, -far, far))
-        result = softcap * tanh, 4.0 * e / ((1.0 + e) * (1.0 + e))
-    else:
-        result = scores, tl.full(scores.shape, 1.0, scores.dtype)
-    return result
+    slope = tl.full(scores.shape, 1.0, scores.dtype)
+    if not PLAIN:  # noqa: SIM102 (a constant, and a number at run time)
+        if softcap > 0:
+            x = scores / softcap
+            e = tl.exp(-2.0 * tl.abs(x))
+            z = x * x
+            # Taylor coefficients of tanh(x) / x in x^2; what is left out is 5e-9 of it at 0.55
+            series = -0.0014558343870513183 + z * 0.0005900274409455860
+            series = 0.0035921280365724810 + z * series
+            series = -0.0088632355299021966 + z * series
+            series = 0.0218694885361552028 + z * series
+            series = -0.0539682539682539683 + z * series
+            series = 0.1333333333333333333 + z * series
+            series = -0.3333333333333333333 + z * series
+            near = x + x * (z * series)
+            far = (1.0 - e) / (1.0 + e)
+            tanh = tl.where(tl.abs(x) < 0.55, near, tl.where(x < 0, -far, far))
+            scores = softcap * tanh
+            slope = 4.0 * e / ((1.0 + e) * (1.0 + e))
+    return scores, slope
 
 
 @triton.jit
-def capped_tangent(scores, slope, tangent, softcap, SOFTCAP: tl.constexpr):
+def capped_tangent(scores, slope, tangent, softcap, PLAIN: tl.constexpr):
     """Return the tangents of c tanh(S / c) and of its slope, of `capped`'s results and the tangent of S."""
     moved = slope * tangent
-    if SOFTCAP:
-        result = moved, -2.0 * (scores / softcap) / softcap * moved
-    else:
-        result = moved, tl.zeros(moved.shape, moved.dtype)
-    return result
+    bend = tl.zeros(moved.shape, moved.dtype)
+    if not PLAIN:  # noqa: SIM102 (a constant, and a number at run time)
+        if softcap > 0:
+            bend = -2.0 * (scores / softcap) / softcap * moved
+    return moved, bend
 
 
 @triton.jit
 def overlap(query_ids, query_there, key_ids, key_there):
     """Say whether some segment may hold queries and keys of both tiles: whether the ranges of their ids meet."""
-    least, most = -2147483648, 2147483647
-    query_low = tl.min(tl.where(query_there, query_ids, most), axis=0)
-    query_high = tl.max(tl.where(query_there, query_ids, least), axis=0)
-    key_low = tl.min(tl.where(key_there, key_ids, most), axis=0)
-    key_high = tl.max(tl.where(key_there, key_ids, least), axis=0)
+    query_low = tl.min(tl.where(query_there, query_ids, LARGEST_ID), axis=0)
+    query_high = tl.max(tl.where(query_there, query_ids, SMALLEST_ID), axis=0)
+    key_low = tl.min(tl.where(key_there, key_ids, LARGEST_ID), axis=0)
+    key_high = tl.max(tl.where(key_there, key_ids, SMALLEST_ID), axis=0)
     return (query_low <= key_high) & (key_low <= query_high)
 
 
 @triton.jit
-def segment_ids(ids, batch, positions, count, batch_stride, stride):
-    """Return the segment ids [positions] of one side as 32-bit integers, 0 past its end."""
+def segment_ids(ids, batch, positions, count, batch_stride, stride, has_segments):
+    """Return the segment ids [positions] of one side as 64-bit integers, 0 past its end.
+
+    Without segments all are 0: one segment, and nothing is read.
+    """
     start = ids + batch.to(tl.int64) * batch_stride
-    return tl.load(start + positions.to(tl.int64) * stride, mask=positions < count, other=0).to(tl.int32)
+    there = (positions < count) & (has_segments != 0)
+    return tl.load(start + positions.to(tl.int64) * stride, mask=there, other=0).to(tl.int64)
+
+
+@triton.jit
+def sink_of(sinks, head, stride, has_sinks):
+    """Return the sink of a head, or what belongs to it, in float32: -inf without sinks, and nothing is read."""
+    return tl.load(sinks + head.to(tl.int64) * stride, mask=has_sinks != 0, other=float("-inf")).to(tl.float32)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..absent import complete, plus, spread
 from . import gradients, hessian, output, tangents
 from .blocks import Blocks
 from .guardrails import Gradients, Problem, Triple, check
@@ -55,22 +56,13 @@ def sdpa(
     return _Attention.apply(q, k, v, problem)[0]
 
 
-def complete(given: tuple[torch.Tensor | None, ...], primals: Triple) -> Triple:
-    """Return the tangents with zeros, one expanded row and so no memory, for those that are None."""
-    tq, tk, tv = (
-        primal.new_zeros(primal.shape[-1]).expand(primal.shape) if tangent is None else tangent
-        for tangent, primal in zip(given, primals, strict=True)
-    )
-    return tq, tk, tv
-
-
 def _vjp(
     problem: Problem, needs: Needs, primals: Triple, g: torch.Tensor, m: torch.Tensor, l: torch.Tensor
 ) -> Gradients:
     """Return the VJP for the primals that need it, itself differentiable."""
     if not any(needs):
         return None, None, None
-    return _spread(needs, _Gradients.apply(*primals, g, m, l, problem, needs))
+    return spread(needs, _Gradients.apply(*primals, g, m, l, problem, needs))
 
 
 def _hvp(
@@ -85,21 +77,7 @@ def _hvp(
     """Return the HVP for the primals that need it; None where no tangent is given, since it is zero there."""
     if not any(needs) or all(tangent is None for tangent in given):
         return None, None, None
-    return _spread(needs, _Hessian.apply(*primals, g, *complete(given, primals), m, l, problem, needs))
-
-
-def _spread(needs: Needs, results: tuple[torch.Tensor | None, ...]) -> Gradients:
-    """Return one entry per primal from the results of those that need one."""
-    remaining = iter(results)
-    dq, dk, dv = (next(remaining) if need else None for need in needs)
-    return dq, dk, dv
-
-
-def _plus(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
-    """Return a + b where None is zero."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b
+    return spread(needs, _Hessian.apply(*primals, g, *complete(given, primals), m, l, problem, needs))
 
 
 def _refuse(what: str) -> NoReturn:
@@ -162,7 +140,7 @@ class _Gradients(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         # <u, VJP(x, g)> = <g, J(x) u>: its gradient is H u in x, since the Hessian is symmetric, and J u in g
         q, k, v, g, m, l = ctx.saved_tensors
-        directions = _spread(ctx.needs, cotangents)
+        directions = spread(ctx.needs, cotangents)
         if all(direction is None for direction in directions):
             return (None,) * 8
         needed = ctx.needs_input_grad
@@ -179,7 +157,7 @@ class _Gradients(torch.autograd.Function):
         primals = (q, k, v)
         second = _hvp(ctx.problem, ctx.needs, primals, g, given[:3], m, l)
         linear = (None,) * 3 if given[3] is None else _vjp(ctx.problem, ctx.needs, primals, given[3], m, l)
-        return tuple(_plus(a, b) for a, b, need in zip(second, linear, ctx.needs, strict=True) if need)
+        return tuple(plus(a, b) for a, b, need in zip(second, linear, ctx.needs, strict=True) if need)
 
 
 class _Tangent(torch.autograd.Function):

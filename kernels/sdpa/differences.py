@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
+from ..arguments import positive
 from .blocks import Blocks
 from .explicit import vjp
 from .guardrails import Gradients, check, check_like
@@ -39,8 +38,7 @@ def hvp_central_difference(
     Raises:
         ValueError: naming the argument, the value given and what is wanted.
     """
-    if isinstance(step, bool) or not isinstance(step, (int, float)) or not math.isfinite(step) or step <= 0:
-        raise ValueError(f"step is {step!r}: wanted a finite number above 0")
+    step = positive("step", step)
     problem = check(q, k, v, scale=scale, causal=causal, precision=precision, blocks=blocks)
     wide = problem.statistics_dtype
     ahead, behind = [], []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ..absent import complete
 from . import gradients, hessian, output, tangents
-from .attention import complete
 from .blocks import Blocks
 from .guardrails import Gradients, Problem, Triple, check, check_like, check_needs, check_statistics
 

@@ -12,7 +12,17 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, first_query, offsets, output_plane, plane, probabilities, statistics, visible_keys
+from ..tiles import (
+    below,
+    columns_within,
+    first_query,
+    offsets,
+    output_plane,
+    plane,
+    probabilities,
+    statistics,
+    visible_keys,
+)
 from . import moments
 from .guardrails import Gradients, Problem, Triple
 from .launch import launch, unspecialised
@@ -80,10 +90,14 @@ def query_hvp_kernel(
     for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
         present = (start + keys < M)[:, None]
         visible = (start + keys)[None, :] < seen[:, None]
-        k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present & score_columns, other=0.0)
-        v_tile = tl.load(v_plane + start * v_step + v_offsets, mask=present & value_columns, other=0.0)
-        tk_tile = tl.load(tk_plane + start * tk_step + tk_offsets, mask=present & score_columns, other=0.0)
-        tv_tile = tl.load(tv_plane + start * tv_step + tv_offsets, mask=present & value_columns, other=0.0)
+        k_tile = tl.load(below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present & score_columns, other=0.0)
+        v_tile = tl.load(below(v_plane, start, v_step, ALIGNED) + v_offsets, mask=present & value_columns, other=0.0)
+        tk_tile = tl.load(
+            below(tk_plane, start, tk_step, ALIGNED) + tk_offsets, mask=present & score_columns, other=0.0
+        )
+        tv_tile = tl.load(
+            below(tv_plane, start, tv_step, ALIGNED) + tv_offsets, mask=present & value_columns, other=0.0
+        )
         scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
         p = probabilities(scores, visible, row_max, inverse_sum)
         ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
@@ -172,9 +186,15 @@ def key_hvp_kernel(
             m_plane + queries.to(tl.int64) * m_r, l_plane + queries.to(tl.int64) * l_r, existing
         )
         tangent_mean = tl.load(r_plane + queries, mask=existing, other=0.0)
-        q_tile = tl.load(q_plane + start * q_step + q_offsets, mask=existing[:, None] & score_columns, other=0.0)
-        tq_tile = tl.load(tq_plane + start * tq_step + tq_offsets, mask=existing[:, None] & score_columns, other=0.0)
-        g_tile = tl.load(g_plane + start * g_step + g_offsets, mask=existing[:, None] & value_columns, other=0.0)
+        q_tile = tl.load(
+            below(q_plane, start, q_step, ALIGNED) + q_offsets, mask=existing[:, None] & score_columns, other=0.0
+        )
+        tq_tile = tl.load(
+            below(tq_plane, start, tq_step, ALIGNED) + tq_offsets, mask=existing[:, None] & score_columns, other=0.0
+        )
+        g_tile = tl.load(
+            below(g_plane, start, g_step, ALIGNED) + g_offsets, mask=existing[:, None] & value_columns, other=0.0
+        )
         scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
         p = probabilities(scores, visible, row_max, inverse_sum)
         ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, offsets, output_plane, plane, reciprocal, visible_keys
+from ..tiles import below, columns_within, offsets, output_plane, plane, reciprocal, visible_keys
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
 
@@ -49,8 +49,8 @@ def forward_kernel(
     output = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
     for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
         present = (start + keys < M)[:, None]
-        k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present & score_columns, other=0.0)
-        v_tile = tl.load(v_plane + start * v_step + v_offsets, mask=present & value_columns, other=0.0)
+        k_tile = tl.load(below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present & score_columns, other=0.0)
+        v_tile = tl.load(below(v_plane, start, v_step, ALIGNED) + v_offsets, mask=present & value_columns, other=0.0)
         scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
         scores = tl.where((start + keys)[None, :] < seen[:, None], scores, float("-inf"))
         larger = tl.maximum(row_max, tl.max(scores, axis=1))

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, offsets, output_plane, plane, probabilities, statistics, visible_keys
+from ..tiles import below, columns_within, offsets, output_plane, plane, probabilities, statistics, visible_keys
 from . import moments
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
@@ -69,10 +69,14 @@ def tangent_kernel(
     for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
         present = (start + keys < M)[:, None]
         visible = (start + keys)[None, :] < seen[:, None]
-        k_tile = tl.load(k_plane + start * k_step + k_offsets, mask=present & score_columns, other=0.0)
-        v_tile = tl.load(v_plane + start * v_step + v_offsets, mask=present & value_columns, other=0.0)
-        tk_tile = tl.load(tk_plane + start * tk_step + tk_offsets, mask=present & score_columns, other=0.0)
-        tv_tile = tl.load(tv_plane + start * tv_step + tv_offsets, mask=present & value_columns, other=0.0)
+        k_tile = tl.load(below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present & score_columns, other=0.0)
+        v_tile = tl.load(below(v_plane, start, v_step, ALIGNED) + v_offsets, mask=present & value_columns, other=0.0)
+        tk_tile = tl.load(
+            below(tk_plane, start, tk_step, ALIGNED) + tk_offsets, mask=present & score_columns, other=0.0
+        )
+        tv_tile = tl.load(
+            below(tv_plane, start, tv_step, ALIGNED) + tv_offsets, mask=present & value_columns, other=0.0
+        )
         scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
         p = probabilities(scores, visible, row_max, inverse_sum)
         ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)

@@ -148,3 +148,24 @@ def test_no_third_derivative_and_no_forward_over_forward() -> None:
     (second,) = torch.autograd.grad(first.sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match="third derivative"):
         torch.autograd.grad(second.sum(), q)
+
+
+def test_segments_are_told_apart_by_all_64_bits() -> None:
+    low = torch.arange(7) % 2
+    wide = low * 2**32
+    one = kernels.lse(Q, K, q_segments=low[:5].repeat(2, 1), kv_segments=low.repeat(2, 1))
+    assert torch.equal(kernels.lse(Q, K, q_segments=wide[:5].repeat(2, 1), kv_segments=wide.repeat(2, 1)), one)
+    assert not torch.equal(one, kernels.lse(Q, K))
+    narrow = kernels.lse(Q, K, q_segments=low[:5].int().repeat(2, 1), kv_segments=low.int().repeat(2, 1))
+    assert torch.equal(narrow, one)
+
+
+def test_a_sink_of_minus_infinity_is_no_sink() -> None:
+    given = [Q.clone().requires_grad_(), K.clone().requires_grad_(), torch.full((4,), -torch.inf, requires_grad=True)]
+    with_sink = kernels.lse(given[0], given[1], sinks=given[2], causal=True)
+    without = kernels.lse(given[0], given[1], causal=True)
+    assert torch.equal(with_sink, without)
+    *found, dsinks = torch.autograd.grad(with_sink.sum(), given)
+    for got, want in zip(found, torch.autograd.grad(without.sum(), given[:2]), strict=True):
+        assert torch.equal(got, want)
+    assert torch.equal(dsinks, torch.zeros(4))

@@ -62,6 +62,9 @@ def shared(name, dtype, width, capability, aligned):
         assert free or parameter.is_constexpr or parameter.name == "scale", f"{parameter.name} starts compilations"
     vectors = any(word in compiled.asm["ptx"] for word in ("ld.global.v4", "ld.global.v2", "cp.async.cg"))
     assert vectors == aligned, f"{name}: vector loads {vectors}, aligned {aligned}"
+    if dtype != torch.float32:  # whose row statistics are 4 bytes, as its elements are
+        narrow = compiled.asm["ptx"].count("ld.global.b16")
+        assert (narrow == 0) == aligned, f"{name}: {narrow} loads of one element, aligned {aligned}"
     return compiled.metadata.shared
 
 

@@ -16,7 +16,7 @@ from gradoracle.contract import EXACT, PRESETS, UNIT_ROUNDOFF, contract, default
 from gradoracle.derivative import Derivative, program
 from gradoracle.oracle import certified, multiprecision
 from gradoracle.oracle.probes import Dice, rounding_errors
-from gradoracle.oracle.rounding import Budget, budgets, fast_exp, stored, stored_sum
+from gradoracle.oracle.rounding import Budget, budgets, fast_exp
 from gradoracle.oracle.trace import trace
 
 
@@ -287,32 +287,6 @@ def test_a_law_reads_the_errors_of_its_inputs() -> None:
     assert budget.worst is not None and float(budget.worst) >= float(4e-3 * y.abs().sum()) * (1 - 1e-12)
     nothing = budgets(graph, [x, y], EXACT)[0]
     assert not nothing.sigma.any() and not nothing.errors.any()
-
-
-def test_stored_marks_a_rounding_and_changes_nothing_else() -> None:
-    x = random(40)
-    plain = budget_of(lambda x: x.sin() * 3, x, preset="bf16", output_dtypes=["float32"])
-    marked = budget_of(lambda x: stored(x.sin(), "output") * 3, x, preset="bf16", output_dtypes=["float32"])
-    assert torch.equal(plain.value, marked.value)
-    assert 1e3 < float((marked.sigma / plain.sigma).median()) < 1e6
-    with pytest.raises(ValueError, match="no precision contract has a format for 'nowhere'"):
-        stored(x, "nowhere")
-    gradient = torch.func.grad(lambda x: stored(x.square()).sum())(x)
-    assert torch.allclose(gradient, 2 * x)
-    tangent = torch.func.jvp(lambda x: stored_sum(x.square()), (x,), (x,))[1]
-    assert torch.allclose(tangent, 2 * x.square().sum())
-
-
-def test_stored_sums_round_after_each_term() -> None:
-    x = random(20, 30)
-    budget = budget_of(lambda x: stored_sum(x * 1.1), x, preset="bf16", worst=True)
-    got = torch.zeros(30, dtype=torch.bfloat16)
-    for term in x * 1.1:
-        got = (got.float() + term.float()).bfloat16()
-    assert in_sigma(got, budget) <= 8
-    assert float(((got.double() - budget.value) / budget.sigma).square().mean().sqrt()) > 0.3
-    once = budget_of(lambda x: (x * 1.1).sum(0), x, preset="bf16")
-    assert float((budget.sigma / once.sigma).median()) > 1.5
 
 
 def test_a_ramp_drifts_further_than_a_random_order() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -202,11 +202,18 @@ def kernel(fault: str = RIGHT) -> Kernel:
         fault or "right",
         "sdpa",
         call,
-        jvp=lambda inputs, tangents, given, blocks: own.jvp(inputs, tangents, *options(given)),
-        hvp=lambda inputs, tangents, cotangents, given, blocks: own.hvp(inputs, tangents, *cotangents, *options(given)),
+        jvp=lambda inputs, tangents, given, blocks: own.jvp(_of(inputs), _of(tangents), *options(given)),
+        hvp=lambda inputs, tangents, cotangents, given, blocks: own.hvp(
+            _of(inputs), _of(tangents), cotangents["o"], *options(given)
+        ),
         deterministic=True,
         extras=extras,
     )
+
+
+def _of(named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """(of q, of k, of v)."""
+    return named["q"], named["k"], named["v"]
 
 
 def evidence(line: str, subject: Kernel) -> Evidence:

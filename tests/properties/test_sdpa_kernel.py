@@ -59,7 +59,7 @@ def _without_causal(entry: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tangents_crossed(inputs: Any, tangents: Any, options: Any, blocks: Any) -> Any:
-    return SHIPPED.jvp(inputs, (tangents[0], torch.flip(tangents[1], (2,)), tangents[2]), options, blocks)
+    return SHIPPED.jvp(inputs, {**tangents, "k": torch.flip(tangents["k"], (2,))}, options, blocks)
 
 
 def _other_scale(q: Any, k: Any, v: Any, *, scale: Any = None, **options: Any) -> Any:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
+from gradoracle.kernels.sdpa.compilations import compilations as sdpa
 from gradoracle.properties.architectures import shared_memory_fits_each_architecture as law
 from gradoracle.properties.offline import SHARED_MEMORY, Uncompiled, shared_memory
 
@@ -10,6 +15,30 @@ from gradoracle.finding import Outcome
 from gradoracle.verdict import Status
 from tests.properties import compiled
 from tests.properties.toys import CASE, RIGHT, judged, kernel, right
+
+WHOLE = """
+import json, os, sys
+os.environ.pop("TRITON_INTERPRET", None)
+os.environ["TRITON_CACHE_DIR"] = sys.argv[1]
+import triton
+from gradoracle.kernels.sdpa.compilations import compilations
+from triton._C.libtriton import llvm
+from triton.backends.nvidia.compiler import CUDABackend
+
+def ptx(self, source, metadata, *rest):
+    raise KeyboardInterrupt(metadata["shared"])
+
+CUDABackend.make_ptx, llvm.optimize_module = ptx, lambda *arguments: None
+found = []
+for name, kernel, signature, constants, options in compilations("bfloat16")[:2]:
+    for capability in (80, 90, 100, 120):
+        source = triton.compiler.ASTSource(fn=kernel, constexprs=constants, signature=signature)
+        try:
+            triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", capability, 32), options=options)
+        except KeyboardInterrupt as known:
+            found.append((name, capability, known.args[0]))
+print(json.dumps(found))
+"""  # to the end of the lowering to LLVM, but for its optimiser, which knows nothing of shared memory
 
 
 def naming(compilations):
@@ -48,3 +77,14 @@ def test_a_process_that_fails_says_why():
 
     with pytest.raises(Uncompiled, match="the process that compiles failed: "):
         shared_memory(local, "float32")
+
+
+def test_bytes_are_those_of_a_whole_compilation(tmp_path):
+    path = f"import sys; sys.path[:] = {[entry for entry in sys.path if isinstance(entry, str)]!r}"
+    command = [sys.executable, "-c", f"{path}{WHOLE}"]
+    ran = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True)
+    whole = {(name, capability): shared for name, capability, shared in json.loads(ran.stdout)}
+    stopped = shared_memory(sdpa, "bfloat16")
+    assert len(whole) == 2 * len(SHARED_MEMORY)
+    assert whole == {key: stopped[key] for key in whole}
+    assert len(set(whole.values())) > 4

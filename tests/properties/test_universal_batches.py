@@ -53,11 +53,11 @@ def test_dims_are_those_that_the_definition_treats_apart():
         evidence(subject, Case(family.name, CASE.dims), family)
         for subject, family in ((RIGHT, evidence(RIGHT).oracle.family), (WEIGH, weigh), (TOTAL, total))
     )
-    assert (permutable(picked), extensible(picked), apart(picked)) == ({"B"}, {"B"}, {"B"})
+    assert (permutable(picked), extensible(picked), apart(picked)) == ({"B": 1}, {"B"}, {"B"})
     assert everywhere(picked, apart(picked)) == {"B"}
-    assert (permutable(weighed), apart(weighed)) == ({"B", "N"}, {"B", "N"})
+    assert (permutable(weighed), apart(weighed)) == ({"B": 1, "N": 1}, {"B", "N"})
     assert everywhere(weighed, apart(weighed)) == {"N"}  # the weight is shared by the members of B
-    assert (permutable(summed), extensible(summed), apart(summed)) == ({"B"}, {"B", "N"}, {"B"})
+    assert (permutable(summed), extensible(summed), apart(summed)) == ({"B": 1}, {"B", "N"}, {"B"})
 
 
 def test_members_are_appended_and_taken_away():
@@ -67,7 +67,9 @@ def test_members_are_appended_and_taken_away():
     assert larger.shape == (3, 4)
     assert (larger[:, 3] == 0).all() and (larger[2, :3] != 0).all()
     assert torch.equal(more.former(larger, ("B", "N")), x)
-    assert torch.equal(rolled(rolled(x, ("B", "N"), more.dims), ("B", "N"), more.dims, -1), x)
+    along = {"B": 1, "N": 2}
+    assert torch.equal(rolled(x, ("B", "N"), along), torch.tensor([[4.0, 5.0, 3.0], [1.0, 2.0, 0.0]]))
+    assert torch.equal(rolled(rolled(x, ("B", "N"), along), ("B", "N"), along, -1), x)
 
 
 def contiguous_assumed(tensor):

@@ -94,15 +94,19 @@ def test_a_family_has_no_law_that_its_signature_rules_out_for_every_case():
     def outer(x: Float[Tensor, "N"], y: Float[Tensor, "M"]) -> Float[Tensor, "N M"]:
         return x[:, None] * y[None, :]
 
+    @gradoracle.family(outputs=("o",))
+    def dot(x: Float[Tensor, "N"], y: Float[Tensor, "N"]) -> Float[Tensor, "1"]:
+        return (x * y).sum()[None]
+
     outputs, subsets = (
         "vjp_of_a_cotangent_on_each_output_alone",
         "every_subset_of_requires_grad_gives_the_same_gradients",
     )
     members = "batch_members_are_independent"
-    missing = {
-        f.name: {law.name for law in UNIVERSAL} - {law.name for law in laws_of(f)} for f in (cube, outer, weigh, pick)
-    }
-    assert missing == {"cube": {outputs, subsets}, "outer": {outputs, members}, "weigh": {outputs}, "pick": set()}
+    families = (cube, outer, dot, weigh, pick)
+    missing = {f.name: {law.name for law in UNIVERSAL} - {law.name for law in laws_of(f)} for f in families}
+    alone = {"outer": {outputs}, "weigh": {outputs}, "pick": set()}
+    assert missing == {"cube": {outputs, subsets}, "dot": {outputs, members}, **alone}
     assert (
         no_such_law(weigh, outputs)
         == f"{outputs} is a law of every family with two or more float outputs, and weigh is none"

@@ -76,8 +76,8 @@ def jvp_of(scale=1.0, drop=()):
     """An explicit JVP of ``pick``, scaled, or without the tangents of some inputs."""
 
     def jvp(inputs, tangents, options, blocks):
-        x, y = inputs
-        tx, ty = (torch.zeros_like(t) if name in drop else t for name, t in zip("xy", tangents, strict=True))
+        x, y = inputs["x"], inputs["y"]
+        tx, ty = (torch.zeros_like(tangents[name]) if name in drop else tangents[name] for name in "xy")
         (p, s), (tp, ts) = torch.func.jvp(lambda x, y: right(x, y), (x, y), (tx, ty))
         return (p, s), (tp * scale, ts * scale)
 
@@ -86,13 +86,13 @@ def jvp_of(scale=1.0, drop=()):
 
 def hvp_without_cross_terms(inputs, tangents, cotangents, options, blocks):
     """Hxx tx + Hxy ty, but Hyy ty alone: the cross term is there on one side only."""
-    x, y = inputs
+    x, y = inputs["x"], inputs["y"]
 
     def gradient(x, y):
-        return torch.func.vjp(right, x, y)[1](cotangents)
+        return torch.func.vjp(right, x, y)[1]((cotangents["p"], cotangents["s"]))
 
-    hx = torch.func.jvp(gradient, (x, y), tangents)[1][0]
-    hy = torch.func.jvp(gradient, (x, y), (torch.zeros_like(x), tangents[1]))[1][1]
+    hx = torch.func.jvp(gradient, (x, y), (tangents["x"], tangents["y"]))[1][0]
+    hy = torch.func.jvp(gradient, (x, y), (torch.zeros_like(x), tangents["y"]))[1][1]
     return hx, hy
 
 

@@ -1,0 +1,94 @@
+"""Block configurations of the lightning kernels, which choice is automatic, and the workspace that it takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+
+from ..blocks import interpreted
+
+ENOUGH_PROGRAMS = 128
+"""From how many programs on a head's sequence is left whole: about one for each of an H200's 132 processors."""
+
+PROGRAMS = 256
+"""How many programs a launch aims at where sequences are cut, whatever the device, so that its bits are the same."""
+
+LARGEST_PIECES = 64
+"""In how many pieces a sequence is cut at most; a program adds up the states of the pieces before its own."""
+
+
+class Blocks(NamedTuple):
+    """One block configuration of a lightning kernel.
+
+    A program walks over `piece` rows in chunks of `chunk`; scores exist as tiles of `chunk` queries by `micro` keys,
+    and `value` columns of v are one program's. `chunk`, `micro` and `value` are powers of two, at least 16; `micro`
+    divides `chunk`, which divides `piece`. `piece` = 0 leaves the length of a piece to `piece_rows`. `num_warps` and
+    `num_stages` are Triton's launch options, the latter of scans only: their tangents, which load twice the tiles, run
+    in one stage. The interpreter ignores both.
+    """
+
+    chunk: int
+    micro: int
+    value: int = 64
+    piece: int = 0
+    num_warps: int = 4
+    num_stages: int = 1
+
+
+BLOCKS: dict[str, Blocks] = {
+    "narrow": Blocks(32, 16, value=32, piece=96),
+    "tall": Blocks(64, 16, value=32, piece=128),
+    "square": Blocks(64, 64, value=64, num_stages=3),
+}
+"""Every shipped configuration by name; `blocks=` forces one on every pass. `fitting` says which fit a dtype."""
+
+
+def fitting(dtype: torch.dtype) -> dict[str, Blocks]:
+    """Return the shipped configurations that every pass, the HVP included, can run for this dtype, at any D and Dv.
+
+    Where scores are operands of tensor cores they stay in registers, or on sm_100 in tensor memory. IEEE float32 dots
+    take no tensor cores: scores pass through shared memory, which "square" would have grow with two chunk lengths.
+    """
+    return {name: each for name, each in BLOCKS.items() if dtype != torch.float32 or each.micro < each.chunk}
+
+
+def padded(features: int) -> int:
+    """Return the width of a tile's rows: the power of two, at least 16, that holds D or Dv."""
+    return max(16, triton.next_power_of_2(features))
+
+
+def choose(dtype: torch.dtype, rows: int) -> Blocks:
+    """Choose blocks where no `blocks=` forces them.
+
+    Args:
+        dtype: of q, k and v.
+        rows: N.
+
+    In the interpreter an operation costs about as much however large its tile is: chunks grow with the sequence. On a
+    GPU, IEEE float32 dots take no tensor cores, and larger tiles spill.
+    """
+    if interpreted():
+        chunk = min(512, max(64, triton.next_power_of_2(triton.cdiv(rows, 64))))
+        return Blocks(chunk, chunk, value=128, piece=triton.cdiv(rows, chunk) * chunk)
+    return BLOCKS["narrow"]._replace(piece=0) if dtype == torch.float32 else BLOCKS["square"]
+
+
+def piece_rows(blocks: Blocks, rows: int, programs: int) -> int:
+    """Return how many rows a piece has, a multiple of the chunk, where `programs` would run on whole sequences."""
+    if blocks.piece:
+        shortest = triton.cdiv(triton.cdiv(rows, LARGEST_PIECES), blocks.chunk) * blocks.chunk
+        return max(blocks.piece, shortest)
+    pieces = 1 if programs >= ENOUGH_PROGRAMS else min(LARGEST_PIECES, PROGRAMS // programs, max(1, rows // 512))
+    return triton.cdiv(triton.cdiv(rows, pieces), blocks.chunk) * blocks.chunk
+
+
+def workspace_bytes(*, batch: int, heads: int, features: int, value_features: int, pieces: int) -> int:
+    """Return the bytes of the states that are kept between pieces: a float32 [D, Dv] a head and piece but the last.
+
+    Nothing else is allocated beside inputs and outputs. Forward keeps one such workspace for backward; a VJP adds one,
+    a JVP one, an HVP three. `pieces` is at most 64, and where it is automatic at most N / 512: the memory is linear in
+    N, at most D Dv / 128 bytes a row and head for each workspace.
+    """
+    return 4 * batch * heads * (pieces - 1) * features * value_features

@@ -1,0 +1,108 @@
+"""What the lightning kernels accept, checked before any launch: a ValueError names argument, value and want."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+
+from ..arguments import (
+    LARGEST_ROWS,
+    block_size,
+    boolean,
+    computable,
+    dense,
+    device,
+    dtype,
+    extents,
+    launchable,
+    like,
+    shape,
+)
+from .blocks import Blocks, choose, padded, piece_rows
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LARGEST_FEATURES = 128
+
+
+class Problem(NamedTuple):
+    """A checked problem: dims, dtype and blocks, as every kernel of the family takes them.
+
+    `piece_rows` is how many rows a piece of a sequence has, and `pieces` how many there are.
+    """
+
+    batch: int
+    heads: int
+    rows: int
+    features: int
+    value_features: int
+    blocks: Blocks
+    piece_rows: int
+    pieces: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+def check(q: object, k: object, v: object, initial_state: object, return_state: object, blocks: object) -> Problem:
+    """Return the problem that the tensors and options pose; they are those of `lightning`.
+
+    Raises:
+        ValueError: naming the argument, the value given and what is wanted.
+    """
+    q, k, v = (dense(name, given, 4) for name, given in (("q", q), ("k", k), ("v", v)))
+    computable("q", q, DTYPES)
+    (batch, heads, rows, features), values = q.shape, v.shape[3]
+    extents(
+        (
+            ("q", q, "B", batch, LARGEST_ROWS),
+            ("q", q, "H", heads, LARGEST_ROWS),
+            ("q", q, "N", rows, LARGEST_ROWS),
+            ("q", q, "D", features, LARGEST_FEATURES),
+            ("v", v, "Dv", values, LARGEST_FEATURES),
+        )
+    )
+    shape("k", k, (batch, heads, rows, features), "[B, H, N, D]")
+    shape("v", v, (batch, heads, rows, values), "[B, H, N, Dv]")
+    like("k", k, "q", q)
+    like("v", v, "q", q)
+    if initial_state is not None:
+        state = dense("initial_state", initial_state, 4)
+        shape("initial_state", state, (batch, heads, features, values), "[B, H, D, Dv]")
+        dtype("initial_state", state, torch.float32)
+        device("initial_state", state, q.device)
+    boolean("return_state", return_state)
+    chosen = _check_blocks(blocks) or choose(q.dtype, rows)
+    widest = max(triton.cdiv(size, min(chosen.value, padded(size))) for size in (features, values))
+    length = piece_rows(chosen, rows, batch * heads * widest)
+    pieces = triton.cdiv(rows, length)
+    return Problem(batch, heads, rows, features, values, chosen, length, pieces, q.dtype, q.device)
+
+
+def check_cotangents(problem: Problem, g: object, dstate: object) -> None:
+    """See that the cotangents are g [B, H, N, Dv], in the dtype of q, and dstate [B, H, D, Dv], float32, or None."""
+    sizes = (problem.batch, problem.heads, problem.rows, problem.value_features)
+    for name, tensor, wanted, letters, held in (
+        ("g", g, sizes, "[B, H, N, Dv]", problem.dtype),
+        ("dstate", dstate, (*sizes[:2], problem.features, sizes[3]), "[B, H, D, Dv]", torch.float32),
+    ):
+        if tensor is not None:
+            found = dense(name, tensor, 4)
+            shape(name, found, wanted, letters)
+            dtype(name, found, held)
+            device(name, found, problem.device)
+
+
+def _check_blocks(blocks: object) -> Blocks | None:
+    if blocks is None:
+        return None
+    if not isinstance(blocks, Blocks):
+        raise ValueError(f"blocks is {blocks!r}: wanted a lightning Blocks or None")
+    for name in ("chunk", "micro", "value"):
+        block_size(f"blocks.{name}", getattr(blocks, name))
+    if blocks.micro > blocks.chunk:
+        raise ValueError(f"blocks.micro is {blocks.micro}: wanted at most blocks.chunk, {blocks.chunk}")
+    if not isinstance(blocks.piece, int) or blocks.piece < 0 or blocks.piece % blocks.chunk:
+        raise ValueError(f"blocks.piece is {blocks.piece!r}: wanted a multiple of blocks.chunk, {blocks.chunk}, or 0")
+    launchable(blocks.num_warps, blocks.num_stages)
+    return blocks

@@ -1,0 +1,191 @@
+"""The tangent of a scan along (x', y', z', S0'), in one pass: JVP and exact HVP are made of it.
+
+out'_i = x'_i S + x_i S' + sum over j <= i in the chunk of (x'_i . y_j + x_i . y'_j) z_j + (x_i . y_j) z'_j, with
+S' = S0' + sum y'^T z + y^T z' before the chunk. A scan is linear in each of x, y and z, so this is exact; and it is
+rounded to the dtype once, where three scans and their sum would be rounded five times.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..absent import complete
+from ..tiles import plane
+from .guardrails import Problem
+from .launch import UNSPECIALISED, launch
+from .scan import state_strides
+from .tiles import earlier, first_row, load_rows, masked_scores, operand, state_before, state_offsets, store_rows
+
+
+@triton.jit(**UNSPECIALISED)
+def tangent_sums_kernel(
+    y, z, ty, tz, tsums,
+    y_b, y_h, y_r, y_c, z_b, z_h, z_r, z_c, ty_b, ty_h, ty_r, ty_c, tz_b, tz_h, tz_r, tz_c,
+    H, N, D, E, direction, piece_rows, pieces,
+    CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Sum y'^T z + y^T z' [WIDTH, BLOCK_VALUE] over one piece of one head, in float32."""
+    blocks = tl.cdiv(E, BLOCK_VALUE)
+    values = tl.program_id(0) % blocks * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)
+    piece = tl.program_id(0) // blocks % (pieces - 1)
+    index = tl.program_id(0) // blocks // (pieces - 1)
+    batch, head = index // H, index % H
+    features = tl.arange(0, WIDTH)
+    rows = tl.arange(0, CHUNK)
+    y_plane = plane(y, batch, head, y_b, y_h, ALIGNED)
+    z_plane = plane(z, batch, head, z_b, z_h, ALIGNED)
+    ty_plane = plane(ty, batch, head, ty_b, ty_h, ALIGNED)
+    tz_plane = plane(tz, batch, head, tz_b, tz_h, ALIGNED)
+    first = first_row(piece, pieces, piece_rows, direction)
+    moved = tl.zeros([WIDTH, BLOCK_VALUE], tl.float32)
+    for start in range(first, tl.minimum(first + piece_rows, N), CHUNK):
+        y_tile = load_rows(y_plane, start, rows, features, N, D, y_r, y_c, ALIGNED)
+        z_tile = load_rows(z_plane, start, rows, values, N, E, z_r, z_c, ALIGNED)
+        ty_tile = load_rows(ty_plane, start, rows, features, N, D, ty_r, ty_c, ALIGNED)
+        tz_tile = load_rows(tz_plane, start, rows, values, N, E, tz_r, tz_c, ALIGNED)
+        moved = tl.dot(tl.trans(ty_tile), z_tile, acc=moved, input_precision="ieee")
+        moved = tl.dot(tl.trans(y_tile), tz_tile, acc=moved, input_precision="ieee")
+    place = tsums + (index.to(tl.int64) * (pieces - 1) + piece) * D * E
+    tl.store(place + state_offsets(features, values, E, 1), moved, mask=(features < D)[:, None] & (values < E)[None, :])
+
+
+@triton.jit(**UNSPECIALISED)
+def tangent_kernel(
+    x, y, z, tx, ty, tz, initial, tinitial, sums, tsums, out, last,
+    x_b, x_h, x_r, x_c, y_b, y_h, y_r, y_c, z_b, z_h, z_r, z_c,
+    tx_b, tx_h, tx_r, tx_c, ty_b, ty_h, ty_r, ty_c, tz_b, tz_h, tz_r, tz_c,
+    initial_b, initial_h, initial_r, initial_c, tinitial_b, tinitial_h, tinitial_r, tinitial_c, sums_r, sums_c,
+    H, N, D, E, direction, piece_rows, pieces, starts, ends, moves_z,
+    CHUNK: tl.constexpr, MICRO: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Compute the tangent [piece_rows, BLOCK_VALUE] of out for one piece of one head; the last piece, of the state.
+
+    Rounded to the dtype of x: scores, states before a chunk and their tangents, as operands of their dots, and the
+    result, once. States and all sums are float32. `moves_z` says whether z has a tangent: where not, it
+    is zeros, and so are the scores that it is multiplied with, of which one beyond float16 would make a NaN.
+    """
+    blocks = tl.cdiv(E, BLOCK_VALUE)
+    values = tl.program_id(0) % blocks * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)
+    piece = tl.program_id(0) // blocks % pieces
+    index = tl.program_id(0) // blocks // pieces
+    batch, head = index // H, index % H
+    features = tl.arange(0, WIDTH)
+    rows = tl.arange(0, CHUNK)
+    keys = tl.arange(0, MICRO)
+    there = (features < D)[:, None] & (values < E)[None, :]
+    x_plane = plane(x, batch, head, x_b, x_h, ALIGNED)
+    y_plane = plane(y, batch, head, y_b, y_h, ALIGNED)
+    z_plane = plane(z, batch, head, z_b, z_h, ALIGNED)
+    tx_plane = plane(tx, batch, head, tx_b, tx_h, ALIGNED)
+    ty_plane = plane(ty, batch, head, ty_b, ty_h, ALIGNED)
+    tz_plane = plane(tz, batch, head, tz_b, tz_h, ALIGNED)
+    out_plane = out + index.to(tl.int64) * N * E
+    state = state_before(
+        sums, initial, index, batch, head, piece, pieces, features, values, D, E, sums_r, sums_c,
+        initial_b, initial_h, initial_r, initial_c, starts, there,
+    )  # fmt: skip
+    moved = state_before(
+        tsums, tinitial, index, batch, head, piece, pieces, features, values, D, E, sums_r, sums_c,
+        tinitial_b, tinitial_h, tinitial_r, tinitial_c, starts, there,
+    )  # fmt: skip
+
+    first = first_row(piece, pieces, piece_rows, direction)
+    chunks = tl.cdiv(tl.minimum(piece_rows, N - first), CHUNK)
+    for chunk in range(0, chunks):
+        start = first + tl.where(direction > 0, chunk, chunks - 1 - chunk) * CHUNK
+        x_tile = load_rows(x_plane, start, rows, features, N, D, x_r, x_c, ALIGNED)
+        tx_tile = load_rows(tx_plane, start, rows, features, N, D, tx_r, tx_c, ALIGNED)
+        before, power = operand(state, x_tile)
+        tbefore, tpower = operand(moved, x_tile)
+        out_tile = tl.zeros([CHUNK, BLOCK_VALUE], tl.float32)
+        for micro in range(0, CHUNK, MICRO):
+            y_tile = load_rows(y_plane, start + micro, keys, features, N, D, y_r, y_c, ALIGNED)
+            ty_tile = load_rows(ty_plane, start + micro, keys, features, N, D, ty_r, ty_c, ALIGNED)
+            z_tile = load_rows(z_plane, start + micro, keys, values, N, E, z_r, z_c, ALIGNED)
+            tz_tile = load_rows(tz_plane, start + micro, keys, values, N, E, tz_r, tz_c, ALIGNED)
+            scores = masked_scores(x_tile, y_tile, rows, micro + keys, direction)
+            scores = tl.where(moves_z != 0, scores, 0.0)
+            tscores = tl.dot(tx_tile, tl.trans(y_tile), input_precision="ieee")
+            tscores = tl.dot(x_tile, tl.trans(ty_tile), acc=tscores, input_precision="ieee")
+            tscores = earlier(tscores, rows, micro + keys, direction)
+            out_tile = tl.dot(tscores.to(z_tile.dtype), z_tile, acc=out_tile, input_precision="ieee")
+            out_tile = tl.dot(scores.to(z_tile.dtype), tz_tile, acc=out_tile, input_precision="ieee")
+            state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision="ieee")
+            moved = tl.dot(tl.trans(ty_tile), z_tile, acc=moved, input_precision="ieee")
+            moved = tl.dot(tl.trans(y_tile), tz_tile, acc=moved, input_precision="ieee")
+        if x_tile.dtype == tl.float16:
+            out_tile += tl.dot(tx_tile, before, input_precision="ieee") * power
+            out_tile += tl.dot(x_tile, tbefore, input_precision="ieee") * tpower
+        else:
+            out_tile = tl.dot(tx_tile, before, acc=out_tile, input_precision="ieee")
+            out_tile = tl.dot(x_tile, tbefore, acc=out_tile, input_precision="ieee")
+        store_rows(out_plane, out_tile, start, rows, values, N, E, ALIGNED)
+    if (piece == pieces - 1) & (ends != 0):
+        place = last + index.to(tl.int64) * D * E
+        tl.store(place + state_offsets(features, values, E, 1), moved, mask=there)
+
+
+def tangent_sums(
+    problem: Problem,
+    y: torch.Tensor,
+    z: torch.Tensor,
+    ty: torch.Tensor | None,
+    tz: torch.Tensor | None,
+    direction: int = 1,
+) -> torch.Tensor | None:
+    """Return y'^T z + y^T z' over each piece but the last, as `scan.sum_pieces` does; None is a tangent of zero."""
+    if problem.pieces == 1:
+        return None
+    ty, tz = complete((ty, tz), (y, z))
+    features, values = y.shape[3], z.shape[3]
+    tsums = y.new_empty((*y.shape[:2], problem.pieces - 1, features, values), dtype=torch.float32)
+    launch(
+        tangent_sums_kernel, problem, (y, z, ty, tz), (tsums,), (),
+        features=features, values=values, direction=direction, programs=problem.pieces - 1,
+    )  # fmt: skip
+    return tsums
+
+
+def tangent(
+    problem: Problem,
+    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    moved: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
+    *,
+    initial: torch.Tensor | None,
+    tinitial: torch.Tensor | None,
+    sums: torch.Tensor | None,
+    tsums: torch.Tensor | None,
+    direction: int = 1,
+    ends: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the tangents of what `scan.scan` returns for (x, y, z) and initial.
+
+    Args:
+        problem: what `guardrails.check` returned.
+        rows: x, y [B, H, N, D] and z [B, H, N, E], any strides.
+        moved: their tangents; None is zero.
+        initial: [B, H, D, E] or None.
+        tinitial: its tangent; None is zero.
+        sums: of `scan.sum_pieces` and `tangent_sums`, or their transposes.
+        direction: 1, or -1 backwards in time.
+        ends: whether the tangent of the last state is wanted.
+    """
+    x, _, z = rows
+    flags = (int(initial is not None), int(ends), int(moved[2] is not None))
+    (tinitial,) = complete((tinitial,), (initial,))
+    features, values = x.shape[3], z.shape[3]
+    out = x.new_empty((*x.shape[:3], values))
+    last = x.new_empty((*x.shape[:2], features, values), dtype=torch.float32) if ends else None
+    strides = (
+        *state_strides(initial),
+        *state_strides(tinitial),
+        *(sums.stride()[3:] if sums is not None else (0, 0)),
+    )
+    launch(
+        tangent_kernel, problem, (*rows, *complete(moved, rows)), (initial, tinitial, sums, tsums, out, last), strides,
+        flags,
+        features=features, values=values, direction=direction, programs=problem.pieces, MICRO=problem.blocks.micro,
+    )  # fmt: skip
+    return out, last

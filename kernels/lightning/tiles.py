@@ -1,0 +1,96 @@
+"""What lightning kernels do with a tile: address it, load it, store it; and with the state between chunks."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..tiles import columns_within
+
+
+@triton.jit
+def load_rows(plane, start, rows, columns, N, count, row_stride, column_stride, ALIGNED: tl.constexpr):
+    """Load rows start + rows of a plane [N, count] as a tile [rows, columns], 0 where there are none.
+
+    ALIGNED promises a column stride of 1, rows and a count that are multiples of 16 elements, and rows so close that 32
+    bits hold the offsets of a tile.
+    """
+    pointer = plane + start * row_stride.to(tl.int64)
+    if ALIGNED:
+        offsets = tl.multiple_of(rows * row_stride, 16)[:, None] + columns[None, :]
+        pointer = tl.multiple_of(pointer, 16)
+    else:
+        offsets = rows.to(tl.int64)[:, None] * row_stride + columns.to(tl.int64)[None, :] * column_stride
+    there = (start + rows < N)[:, None] & columns_within(columns, count, ALIGNED)
+    return tl.load(pointer + offsets, mask=there, other=0.0)
+
+
+@triton.jit
+def store_rows(plane, tile, start, rows, columns, N, count, ALIGNED: tl.constexpr):
+    """Store a tile [rows, columns] as rows start + rows of a contiguous plane [N, count], where they exist."""
+    lines = (start + rows).to(tl.int64) * count
+    if ALIGNED:
+        lines = tl.multiple_of(lines, 16)
+    there = (start + rows < N)[:, None] & columns_within(columns, count, ALIGNED)
+    tl.store(plane + lines[:, None] + columns[None, :], tile.to(plane.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def masked_scores(x_tile, y_tile, query_rows, key_rows, direction):
+    """Return x y^T [queries, keys] where the key is no later than the query in the direction of time, 0 elsewhere."""
+    scores = tl.dot(x_tile, tl.trans(y_tile), input_precision="ieee")
+    return earlier(scores, query_rows, key_rows, direction)
+
+
+@triton.jit
+def earlier(scores, query_rows, key_rows, direction):
+    """Return scores [queries, keys] where the key is no later than the query in the direction of time, 0 elsewhere."""
+    return tl.where((query_rows[:, None] - key_rows[None, :]) * direction >= 0, scores, 0.0)
+
+
+@triton.jit
+def state_offsets(features, values, feature_stride, value_stride):
+    """Return the 64-bit offsets [features, values] of a state."""
+    return features.to(tl.int64)[:, None] * feature_stride + values.to(tl.int64)[None, :] * value_stride
+
+
+@triton.jit
+def state_before(
+    sums, initial, index, batch, head, piece, pieces, features, values, D, E, sums_r, sums_c,
+    initial_b, initial_h, initial_r, initial_c, starts, there,
+):  # fmt: skip
+    """Return the state [features, values] before a piece: the initial one and the sums over earlier pieces, in order.
+
+    `sums` is [B H, pieces - 1, D E] in float32; `starts` says whether there is an initial state.
+    """
+    state = tl.zeros(there.shape, tl.float32)
+    if starts:
+        place = initial + (batch.to(tl.int64) * initial_b + head.to(tl.int64) * initial_h)
+        state += tl.load(place + state_offsets(features, values, initial_r, initial_c), mask=there, other=0.0)
+    place = sums + index.to(tl.int64) * (pieces - 1) * D * E + state_offsets(features, values, sums_r, sums_c)
+    step = D.to(tl.int64) * E
+    for before in range(0, piece):
+        state += tl.load(place + before * step, mask=there, other=0.0)
+    return state
+
+
+@triton.jit
+def operand(state, tile):
+    """Return a state as an operand in the dtype of a tile, and powers of two [1, values] to multiply its columns by.
+
+    The powers are 1 but in float16 where a column goes beyond 2^15, so that no element of it becomes infinite.
+    """
+    if tile.dtype == tl.float16:
+        peak = tl.max(tl.abs(state), axis=0)
+        beyond = tl.maximum((peak.to(tl.int32, bitcast=True) >> 23) - 141, 0)
+        inverse = ((127 - beyond) << 23).to(tl.float32, bitcast=True)
+        power = ((127 + beyond) << 23).to(tl.float32, bitcast=True)
+        return (state * inverse[None, :]).to(tl.float16), power[None, :]
+    else:
+        return state.to(tile.dtype), 1.0
+
+
+@triton.jit
+def first_row(piece, pieces, piece_rows, direction):
+    """Return the first row of a piece; backwards in time the first piece is the one that ends the sequence."""
+    return tl.where(direction > 0, piece, pieces - 1 - piece) * piece_rows

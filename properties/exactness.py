@@ -1,0 +1,28 @@
+"""Exactness: changes of a tensor that round nothing, and magnitudes from which on nothing underflows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from gradoracle.contract import SMALLEST_NORMAL
+
+
+def pointwise(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """``change`` of every element, in the very layout of the tensor (its storage is copied whole)."""
+    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+    storage = tensor.detach().as_strided((elements,), (1,), 0)
+    return change(storage.clone()).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def times(tensor: Tensor, factor: float) -> Tensor | None:
+    """The tensor times a power of two, in its layout; None where that is not exact."""
+    changed = pointwise(tensor, lambda t: t * factor)
+    exact = tensor.double() * factor == changed.double()
+    return changed if bool(exact.all()) else None
+
+
+def smallest_exact(dtype: str) -> float:
+    """A magnitude above which neither a result in ``dtype`` nor what it is summed from underflows."""
+    return SMALLEST_NORMAL[dtype] * (4.0 if dtype == "float16" else 2.0**40)

@@ -1,0 +1,200 @@
+"""The lightning kernels against their definition, derivative by derivative, and their promises of memory and bits."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from gradoracle.kernels import lightning as kernels
+from gradoracle.kernels.lightning import scan
+from gradoracle.kernels.lightning.guardrails import check
+from gradoracle.properties.lightning import FAMILY, KERNELS
+
+from gradoracle.case import Case, Draw, build
+from gradoracle.derivative import Derivative
+from gradoracle.evidence import Evidence
+from gradoracle.finding import Outcome
+from gradoracle.oracle.truth import Oracle
+from gradoracle.subject import Subject
+
+(KERNEL,) = KERNELS
+ORACLE = Oracle(FAMILY)
+DIMS = {
+    "one row": {"B": 1, "H": 2, "N": 1, "D": 1, "Dv": 1},
+    "tails, Dv > D": {"B": 2, "H": 2, "N": 37, "D": 3, "Dv": 33},
+    "several chunks, D > Dv": {"B": 1, "H": 2, "N": 130, "D": 40, "Dv": 20},
+    "several pieces, aligned": {"B": 1, "H": 1, "N": 300, "D": 32, "Dv": 48},
+}
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def evidence(dims: str, dtype: str, blocks: str, initial: bool, state: bool) -> Evidence:
+    draws = {"initial_state": Draw("normal")} if initial else {}
+    options = {"return_state": True} if state else {}
+    case = Case("lightning", DIMS[dims], dtype, options, draws, blocks, seed=4)
+    return Evidence(case, build(case, FAMILY.signature, domains=FAMILY.domains), Subject(FAMILY, KERNEL), ORACLE)
+
+
+CASES = [
+    *itertools.product(DIMS, DTYPES, ["", *kernels.BLOCKS], (True,), (True,)),
+    *itertools.product(["several chunks, D > Dv"], DTYPES, ["", "narrow"], (False,), (False, True)),
+    *itertools.product(["tails, Dv > D"], DTYPES, ["", "narrow"], (True,), (False,)),
+]
+
+
+@pytest.mark.parametrize(("dims", "dtype", "blocks", "initial", "state"), CASES)
+def test_every_derivative_is_within_its_budget(dims: str, dtype: str, blocks: str, initial: bool, state: bool) -> None:
+    found = evidence(dims, dtype, blocks, initial, state)
+    names = set()
+    for derivative in Derivative:
+        for finding in found.compare(derivative):
+            assert finding.outcome is not Outcome.VIOLATED, finding
+            names.add(finding.tensor)
+    wanted = {"o", "dq", "dk", "dv", "jvp.o", "hvp.q", "hvp.k", "hvp.v"}
+    wanted |= {"dinitial_state", "hvp.initial_state"} if initial else set()
+    assert names >= wanted | ({"state", "jvp.state"} if state else set())
+
+
+def tensors(N: int = 100, D: int = 5, Dv: int = 7) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(3)
+    return tuple(torch.randn(2, 2, N, width, generator=generator) for width in (D, D, Dv))
+
+
+@pytest.mark.parametrize("blocks", kernels.BLOCKS)
+def test_every_configuration_cuts_a_sequence_of_300_rows(blocks: str) -> None:
+    q, k, v = tensors(300)
+    problem = check(q, k, v, None, False, kernels.BLOCKS[blocks])
+    assert problem.pieces == {"narrow": 4, "tall": 3, "square": 1}[blocks]
+    problem = check(*tensors(1300), None, False, kernels.BLOCKS["square"])
+    assert (problem.pieces, problem.piece_rows) == (2, 704), "few heads: pieces of at least 512 rows"
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_the_sums_of_pieces_are_those_of_their_rows(direction: int) -> None:
+    q, k, v = tensors(300)
+    problem = check(q, k, v, None, False, kernels.BLOCKS["narrow"])
+    sums = scan.sum_pieces(problem, k, v, direction)
+    assert sums is not None and sums.shape == (2, 2, 3, 5, 7)
+    starts = (0, 96, 192) if direction > 0 else (288, 192, 96)
+    for piece, start in enumerate(starts):
+        rows = slice(start, start + 96)
+        wanted = k[:, :, rows].double().transpose(-1, -2) @ v[:, :, rows].double()
+        assert torch.allclose(sums[:, :, piece].double(), wanted, rtol=0, atol=1e-4)
+
+
+def test_the_workspace_is_what_is_allocated() -> None:
+    for N in (100, 300, 1300, 200_000):
+        q, k, v = (x.expand(2, 2, N, x.shape[3]) for x in tensors(1))
+        problem = check(q, k, v, None, False, kernels.BLOCKS["tall"])
+        sizes = {"batch": 2, "heads": 2, "features": 5, "value_features": 7}
+        formula = kernels.workspace_bytes(**sizes, pieces=problem.pieces)
+        assert problem.pieces <= 64 and formula == 4 * 4 * 35 * (problem.pieces - 1)
+        if N <= 1300:
+            sums = scan.sum_pieces(problem, k, v)
+            assert formula == (0 if sums is None else sums.nbytes)
+
+
+def test_memory_grows_with_the_sequence_and_not_with_its_square() -> None:
+    q, k, v = tensors(2000, 4, 4)
+    made: list[int] = []
+
+    class Allocations(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                made.append(result.numel())
+            return result
+
+    with Allocations():
+        kernels.lightning(q, k, v)
+    assert made and max(made) <= q.numel()
+
+
+def test_two_runs_give_the_same_bits() -> None:
+    leaves = [x.requires_grad_() for x in tensors(300)]
+    first, second = (
+        torch.autograd.grad(kernels.lightning(*leaves, blocks=kernels.BLOCKS["tall"]).square().sum(), leaves)
+        for _ in range(2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_part_of_the_gradients_is_the_same_as_all_of_them() -> None:
+    q, k, v = tensors()
+    state = torch.randn(2, 2, 5, 7)
+    leaves = {"q": q, "k": k, "v": v, "initial_state": state}
+
+    def gradients(*wanted: str) -> list[torch.Tensor]:
+        own = {name: x.detach().requires_grad_(name in wanted) for name, x in leaves.items()}
+        o, last = kernels.lightning(own["q"], own["k"], own["v"], initial_state=own["initial_state"], return_state=True)
+        return list(torch.autograd.grad(o.sum() + last.square().sum(), [own[name] for name in wanted]))
+
+    together = dict(zip(leaves, gradients(*leaves), strict=True))
+    for name, whole in together.items():
+        assert torch.equal(gradients(name)[0], whole), name
+
+
+def test_the_state_alone_has_gradients_too() -> None:
+    q, k, v = (x.requires_grad_() for x in tensors())
+    _, state = kernels.lightning(q, k, v, return_state=True)
+    dk, dv = torch.autograd.grad(state.sum(), (k, v))
+    assert torch.allclose(dk, v.sum(-1, keepdim=True).expand_as(dk), atol=1e-5)
+    assert torch.allclose(dv, k.sum(-1, keepdim=True).expand_as(dv), atol=1e-5)
+
+
+def test_a_third_derivative_is_refused_in_one_sentence() -> None:
+    q, k, v = (x.requires_grad_() for x in tensors(20))
+    (dq,) = torch.autograd.grad(kernels.lightning(q, k, v).square().sum(), q, create_graph=True)
+    (hk,) = torch.autograd.grad(dq.square().sum(), k, create_graph=True)
+    with pytest.raises(NotImplementedError, match=r"^lightning has no third derivative: wanted at most two"):
+        torch.autograd.grad(hk.sum(), q)
+
+
+BAD = {
+    "q of rank 3": ({"q": torch.zeros(2, 100, 5)}, r"q has rank 3 \(shape \(2, 100, 5\)\): wanted rank 4"),
+    "q is no tensor": ({"q": [1.0]}, "q is a list: wanted a torch.Tensor"),
+    "float64": ({"q": torch.zeros(2, 2, 100, 5, dtype=torch.float64)}, "q has dtype torch.float64: wanted float32"),
+    "N = 0": ({"q": torch.zeros(2, 2, 0, 5)}, r"q has N = 0 .*: wanted N from 1 to 1073741824"),
+    "D = 0": ({"q": torch.zeros(2, 2, 100, 0)}, r"q has D = 0 .*: wanted D from 1 to 128"),
+    "D = 129": ({"q": torch.zeros(2, 2, 100, 129)}, r"q has D = 129 .*: wanted D from 1 to 128"),
+    "Dv = 129": ({"v": torch.zeros(2, 2, 100, 129)}, r"v has Dv = 129 .*: wanted Dv from 1 to 128"),
+    "k of another length": (
+        {"k": torch.zeros(2, 2, 99, 5)},
+        r"k has shape .*: wanted \[B, H, N, D\] = \(2, 2, 100, 5\)",
+    ),
+    "v of another length": ({"v": torch.zeros(2, 2, 99, 7)}, r"v has shape .*: wanted \[B, H, N, Dv\]"),
+    "k of another dtype": ({"k": torch.zeros(2, 2, 100, 5).half()}, "k has dtype torch.float16: wanted torch.float32"),
+    "a state of another shape": (
+        {"initial_state": torch.zeros(2, 2, 7, 5)},
+        r"initial_state has shape \(2, 2, 7, 5\): wanted \[B, H, D, Dv\] = \(2, 2, 5, 7\)",
+    ),
+    "a state of another dtype": (
+        {"initial_state": torch.zeros(2, 2, 5, 7).half()},
+        "initial_state has dtype torch.float16: wanted torch.float32",
+    ),
+    "return_state is a word": ({"return_state": "yes"}, "return_state is 'yes': wanted True or False"),
+    "blocks is a tuple": ({"blocks": (64, 64)}, r"blocks is \(64, 64\): wanted a Blocks or None"),
+    "a chunk of 48": ({"blocks": kernels.Blocks(48, 16)}, "blocks.chunk is 48: wanted a power of two from 16 to 4096"),
+    "micro above chunk": ({"blocks": kernels.Blocks(32, 64)}, "blocks.micro is 64: wanted at most blocks.chunk, 32"),
+    "a piece of 100": ({"blocks": kernels.Blocks(32, 16, piece=100)}, "blocks.piece is 100: wanted a multiple of"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_refused_in_one_sentence(what: str) -> None:
+    changed, message = BAD[what]
+    given = dict(zip("qkv", tensors(), strict=True)) | changed
+    with pytest.raises(ValueError, match=message) as error:
+        kernels.lightning(given.pop("q"), given.pop("k"), given.pop("v"), **given)
+    assert "\n" not in str(error.value)
+
+
+def test_cotangents_are_checked_too() -> None:
+    problem = check(*tensors(), None, True, None)
+    from gradoracle.kernels.lightning.guardrails import check_cotangents
+
+    with pytest.raises(ValueError, match=r"g has shape \(1,\)|g has rank 1"):
+        check_cotangents(problem, torch.zeros(1), None)
+    with pytest.raises(ValueError, match=r"dstate has dtype torch.float16: wanted torch.float32"):
+        check_cotangents(problem, None, torch.zeros(2, 2, 5, 7).half())

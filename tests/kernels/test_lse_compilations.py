@@ -1,0 +1,135 @@
+"""How many times Triton compiles the LSE kernels: options, dims and strides start no compilation of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from gradoracle.kernels import lse as kernels
+from gradoracle.kernels.lse import blocks, fused, hessian, output, separate, sinks, tangents
+
+MODULES = (output, separate, fused, tangents, hessian, sinks)
+Q, K = torch.randn(1, 2, 5, 3), torch.randn(1, 2, 7, 3)
+IDS = {"q_segments": torch.zeros(1, 5, dtype=torch.int64), "kv_segments": torch.zeros(1, 7, dtype=torch.int64)}
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> set[tuple[Any, ...]]:
+    """What Triton would compile: for each launch the kernel, its constants, and the type of every argument."""
+    seen: set[tuple[Any, ...]] = set()
+
+    class Watched:
+        def __init__(self, kernel: Any) -> None:
+            self.kernel, self.__name__ = kernel, kernel.__name__
+
+        def __getitem__(self, grid: Any) -> Any:
+            def run(*args: Any, **constants: Any) -> None:
+                types = (str(getattr(argument, "dtype", type(argument).__name__)) for argument in args)
+                seen.add((self.__name__, *types, *constants.items()))
+                self.kernel[grid](*args, **constants)
+
+            return run
+
+    for module in MODULES:
+        for name in list(vars(module)):
+            if name.endswith("_kernel") and hasattr(getattr(module, name), "__getitem__"):
+                monkeypatch.setattr(module, name, Watched(getattr(module, name)))
+    return seen
+
+
+def every_derivative(**options: Any) -> None:
+    """Run every kernel: forward, both backwards, JVP and HVP."""
+    for backward in ("fused", "separate"):
+        q, k = Q.clone().requires_grad_(), K.clone().requires_grad_()
+        result = kernels.lse(q, k, backward=backward, blocks=kernels.BLOCKS["small"], **options)
+        first = torch.autograd.grad(result.sum(), (q, k), create_graph=True)
+        torch.autograd.grad(sum(each.sum() for each in first), (q, k))
+
+
+def test_all_options_together_compile_each_kernel_twice(compiled: set[tuple[Any, ...]]) -> None:
+    for softcap in (None, 2.0, 30.0):
+        for segments in ({}, IDS):
+            for sink in ({}, {"sinks": torch.zeros(2)}):
+                for causal in (False, True):
+                    every_derivative(softcap=softcap, causal=causal, **segments, **sink)
+    names = [name for name, *_ in compiled]
+    counts = {name: names.count(name) for name in names}
+    seven = ("forward", "query", "key", "fused", "tangent", "query_hvp", "key_hvp")
+    assert counts == {f"{name}_kernel": 2 for name in seven} | {"sum_kernel": 1}
+
+
+def test_only_the_type_of_segment_ids_starts_another(compiled: set[tuple[Any, ...]]) -> None:
+    every_derivative(**IDS)
+    before = len(compiled)
+    every_derivative(softcap=2.0)
+    assert len(compiled) == before
+    every_derivative(**{name: ids.int() for name, ids in IDS.items()})
+    assert len(compiled) == before + 7
+
+
+def test_compiled_widths_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert blocks.padded_features(3, kernels.BLOCKS["large"]) == 16, "the interpreter compiles nothing"
+    monkeypatch.setattr(blocks, "interpreted", lambda: False)
+    widths = {
+        name: {blocks.padded_features(features, each) for features in range(1, 257)}
+        for name, each in kernels.BLOCKS.items()
+    }
+    many, few = {32, 64, 128, 256}, {64, 256}
+    assert widths == {"small": few, "wide": few, "tall": few, "medium": many, "large": many}
+    for each in kernels.BLOCKS.values():
+        assert all(blocks.padded_features(features, each) >= features for features in range(1, 257))
+
+
+# in a process of its own, since TRITON_INTERPRET decides at import whether a kernel knows its parameters
+PROGRAM = """
+import json
+from gradoracle.kernels.lse import fused, hessian, output, separate, sinks, tangents
+kernels = [getattr(m, n) for m in (output, separate, fused, tangents, hessian, sinks) for n in vars(m)
+           if n.endswith("_kernel")]
+print(json.dumps({
+    kernel.__name__: [p.name for p in kernel.params
+        if not (p.is_constexpr or p.do_not_specialize or p.do_not_specialize_on_alignment)]
+    for kernel in kernels
+}))
+"""
+
+
+def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(ran.stdout)
+    assert len(found) == 9 and {name for names in found.values() for name in names} == {"scale", "softcap"}, found
+
+
+LOADS = """
+import json
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from gradoracle.kernels.lse.compilations import compilations
+found = {}
+for name, kernel, signature, constants, options in compilations("bfloat16"):
+    if name.endswith("128, plain"):
+        for aligned in (True, False):
+            source = ASTSource(fn=kernel, constexprs=constants | {"ALIGNED": aligned}, signature=signature)
+            ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+            found[f"{name}, {aligned}"] = ptx.count("ld.global.b16")
+print(json.dumps(found))
+"""
+
+
+def test_every_load_of_an_aligned_tile_is_a_vector() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    ran = subprocess.run([sys.executable, "-c", LOADS], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(ran.stdout)
+    sinks = {"forward": 1, "jvp": 2}  # one number each: of sinks, of their tangent
+    aligned = {name.split(",")[0]: count for name, count in found.items() if name.endswith("True")}
+    assert aligned == {name: sinks.get(name, 0) for name in aligned} and len(aligned) == 7
+    assert all(count > 8 for name, count in found.items() if name.endswith("False")), found

@@ -1,0 +1,164 @@
+"""Linear attention by hand in eager PyTorch with float32 arithmetic, right or with one named fault, for its laws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.case import build, parse
+from gradoracle.evidence import Evidence
+from gradoracle.examine import LawResult, judge_law
+from gradoracle.interpreter import activate
+from gradoracle.kernel import Kernel
+from gradoracle.oracle.truth import Oracle
+from gradoracle.property import Property
+from gradoracle.subject import Subject
+
+if not torch.cuda.is_available():
+    activate()
+
+from gradoracle.properties.lightning import FAMILY
+
+ORACLE = Oracle(FAMILY)
+LAWS = {law.name: law for law in FAMILY.properties}
+RIGHT = ""
+CHUNK = 8
+ONE_PERCENT = 1.01
+
+
+class _Changed(torch.autograd.Function):
+    """The identity whose gradient is changed by a function: a fault of backward alone."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.change = change
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.change(gradient), None
+
+
+class LinearAttention:
+    """One right implementation, chunk by chunk; ``fault`` names what is wrong with it."""
+
+    def __init__(self, fault: str = RIGHT) -> None:
+        self.fault = fault
+
+    def has(self, fault: str) -> bool:
+        return self.fault == fault
+
+    def backward_changed(self, fault: str, tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        return _Changed.apply(tensor, change) if self.has(fault) else tensor
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, *, initial_state: Tensor | None = None, return_state: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """o [B H N Dv] in the dtype of q, and on request the state [B H D Dv] in float32; float64 for float64."""
+        dtype, held = q.dtype, torch.float64 if q.dtype == torch.float64 else torch.float32
+        q, k, v = self.inputs(q.to(held), k.to(held), v.to(held))
+        state = k.new_zeros((*k.shape[:2], k.shape[3], v.shape[3])) if initial_state is None else initial_state
+        if self.has("ones without an initial state") and initial_state is None:
+            state = torch.ones_like(state)
+        state = self.backward_changed("dS0 one percent large", state, lambda g: ONE_PERCENT * g)
+        outputs = []
+        for first in range(0, q.shape[2], CHUNK):
+            rows = slice(first, first + CHUNK)
+            outputs.append(self.chunk(q[:, :, rows], k[:, :, rows], v[:, :, rows], state))
+            state = self.updated(state, q[:, :, rows], k[:, :, rows], v[:, :, rows], last=first + CHUNK >= q.shape[2])
+        o = self.outputs(torch.cat(outputs, 2), q, k, v)
+        if self.has("state cotangent dropped"):
+            state = _Changed.apply(state, torch.zeros_like)
+        return (o.to(dtype), state) if return_state else o.to(dtype)
+
+    def inputs(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v with the faults that sit before the chunks."""
+        q = self.backward_changed("dq one percent large", q, lambda g: ONE_PERCENT * g)
+        k = self.backward_changed("dk one percent large", k, lambda g: ONE_PERCENT * g)
+        v = self.backward_changed("dv one percent large", v, lambda g: ONE_PERCENT * g)
+        if self.has("dk and dv one percent large"):
+            k, v = (_Changed.apply(x, lambda g: ONE_PERCENT * g) for x in (k, v))
+        k = self.backward_changed("dk leaks to the next row", k, lambda g: g + 1e-6 * g.roll(1, 2))
+        if self.has("a query reads its neighbour"):
+            q = q + 1e-6 * q.roll(1, 2)
+        if self.has("decay"):
+            k = k * (1 - 1e-3 * torch.arange(k.shape[2], dtype=k.dtype))[:, None]
+        if self.has("queries clamped"):
+            q = q.clamp(-1.0, 1.0)
+        return q, k, v
+
+    def chunk(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> Tensor:
+        """o of one chunk: its own tokens up to each row, and the state before it."""
+        scores = q @ k.transpose(-1, -2)
+        if self.has("tanh of the scores"):
+            scores = torch.tanh(scores)
+        diagonal = {"diagonal left out": -1, "mask off by one": 1}.get(self.fault, 0)
+        masked = torch.tril(scores, diagonal)
+        if self.has("leaky mask"):
+            masked = masked + 1e-9 * torch.triu(scores, 1)
+        if self.has("first row of a chunk sees nothing before"):
+            return masked @ v + torch.cat([torch.zeros_like(q[:, :, :1]), q[:, :, 1:]], 2) @ state
+        if self.has("chunk in its own state"):
+            state = state + k.transpose(-1, -2) @ v
+        if self.has("state left out of dq"):
+            return masked @ v + q.detach() @ state
+        return masked @ v + q @ state
+
+    def updated(self, state: Tensor, q: Tensor, k: Tensor, v: Tensor, last: bool) -> Tensor:
+        """The state after a chunk."""
+        if last and self.has("last token left out of the state"):
+            k, v = k[:, :, :-1], v[:, :, :-1]
+        state = state + k.transpose(-1, -2) @ v
+        if self.has("queries in the state"):
+            state = state + 1e-5 * q.sum(2).unsqueeze(-1)
+        if last and self.has("state rounded to 16 bit"):
+            state = state.bfloat16().to(state.dtype)
+        return state
+
+    def outputs(self, o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """o with the faults that sit behind the chunks."""
+        if self.has("normalised by the keys"):
+            o = o / (1 + k.abs().sum(-1, keepdim=True).cumsum(2))
+        if self.has("values add up by themselves"):
+            o = o + 1e-3 * v.cumsum(2)
+        if self.has("a curvature in q"):  # of no value and no gradient here
+            o = o + 10 * (q - q.detach()).square().sum(-1, keepdim=True)
+        return o
+
+
+def _jvp_without_k(own: LinearAttention) -> Callable[..., Any]:
+    """An explicit JVP that leaves out the tangent of k."""
+
+    def jvp(inputs: Any, tangents: Any, options: Any, blocks: Any) -> Any:
+        def call(q: Tensor, k: Tensor, v: Tensor, *initial: Tensor) -> Any:
+            return own(q, k, v, initial_state=initial[0] if initial else None, **options)
+
+        moved = tuple(torch.zeros_like(t) if name == "k" else t for name, t in tangents.items())
+        return torch.func.jvp(call, tuple(inputs.values()), moved)
+
+    return jvp
+
+
+def kernel(fault: str = RIGHT) -> Kernel:
+    """The kernel with a fault, or without."""
+    own = LinearAttention(fault)
+    jvp = _jvp_without_k(LinearAttention()) if fault == "jvp without k'" else None
+    return Kernel(fault or "right", "lightning", own, jvp=jvp, algorithm="chunks of 16", deterministic=True)
+
+
+def evidence(line: str, subject: Kernel) -> Evidence:
+    """What a kernel does on a case line."""
+    _, _, case = parse(line)
+    sample = build(case, FAMILY.signature, domains=FAMILY.domains)
+    return Evidence(case, sample, Subject(FAMILY, subject), ORACLE)
+
+
+def judge(law: str | Property, line: str, subject: Kernel) -> LawResult:
+    """What a law says of a kernel on a case line."""
+    found, own = LAWS[law] if isinstance(law, str) else law, evidence(line, subject)
+    reason = found.applies(own.case, subject)
+    assert reason is None, f"{found.name} does not apply: {reason}"
+    return judge_law(found, own)
