@@ -49,6 +49,8 @@ campaign-lightning: setup
 
 calibration: setup
 	$(BIN)/python benchmarks/calibration.py
+	$(BIN)/python benchmarks/calibration.py --family lse
+	$(BIN)/python benchmarks/calibration.py --family lightning
 
 # What every shipped compilation takes of each architecture's shared memory; compiles all of them, without a GPU.
 shared-memory: setup

@@ -103,13 +103,13 @@ def _multiple(once: Evidence, twice: Evidence, name: str, factor: float) -> Find
 
 
 def _underflows(evidence: Evidence, name: str) -> Tensor:
-    """Where the budget of a tensor has an underflow part at smaller inputs."""
+    """Where the budget of a tensor has an underflow part, at the inputs as they are or at smaller ones."""
 
     def smaller(sample: Sample) -> Sample:
         return sample.with_inputs(**{n: t.double() * ABOVE_UNDERFLOW for n, t in sample.inputs.items()})
 
     small = evidence.variant("smaller inputs, for their budgets alone", smaller)
-    return small.budgets(DERIVATIVES[name])[name].floor > 0
+    return (small.budgets(DERIVATIVES[name])[name].floor > 0) | (evidence.budgets(DERIVATIVES[name])[name].floor > 0)
 
 
 @law(needs=(VJP,), applies=small_enough, one_in=3, rank=5)

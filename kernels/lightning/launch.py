@@ -20,7 +20,7 @@ STRIDES = (
     "sums_r",
     "sums_c",
 )
-SCALARS = ("H", "N", "D", "E", "direction", "piece_rows", "pieces", "starts", "ends", "moves_z")
+SCALARS = ("H", "N", "D", "E", "direction", "piece_rows", "pieces", "starts", "ends")
 
 
 UNSPECIALISED: dict[str, list[str]] = {

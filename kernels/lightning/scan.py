@@ -11,10 +11,20 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import plane
+from ..tiles import columns_within, plane
 from .guardrails import Problem
 from .launch import UNSPECIALISED, launch
-from .tiles import first_row, load_rows, masked_scores, operand, state_before, state_offsets, store_rows
+from .tiles import (
+    first_row,
+    load_rows,
+    masked_scores,
+    operand,
+    row_offsets,
+    state_before,
+    state_offsets,
+    store_rows,
+    times_values,
+)
 
 
 @triton.jit(**UNSPECIALISED)
@@ -35,10 +45,14 @@ def sums_kernel(
     y_plane = plane(y, batch, head, y_b, y_h, ALIGNED)
     z_plane = plane(z, batch, head, z_b, z_h, ALIGNED)
     first = first_row(piece, pieces, piece_rows, direction)
+    y_offsets = row_offsets(rows, features, y_r, y_c, ALIGNED)
+    z_offsets = row_offsets(rows, values, z_r, z_c, ALIGNED)
+    of_features, of_values = columns_within(features, D, ALIGNED), columns_within(values, E, ALIGNED)
     state = tl.zeros([WIDTH, BLOCK_VALUE], tl.float32)
     for start in range(first, tl.minimum(first + piece_rows, N), CHUNK):
-        y_tile = load_rows(y_plane, start, rows, features, N, D, y_r, y_c, ALIGNED)
-        z_tile = load_rows(z_plane, start, rows, values, N, E, z_r, z_c, ALIGNED)
+        existing = (start + rows < N)[:, None]
+        y_tile = load_rows(y_plane, start, y_r, y_offsets, existing & of_features, ALIGNED)
+        z_tile = load_rows(z_plane, start, z_r, z_offsets, existing & of_values, ALIGNED)
         state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision="ieee")
     place = sums + (index.to(tl.int64) * (pieces - 1) + piece) * D * E
     tl.store(place + state_offsets(features, values, E, 1), state, mask=(features < D)[:, None] & (values < E)[None, :])
@@ -77,22 +91,28 @@ def scan_kernel(
 
     first = first_row(piece, pieces, piece_rows, direction)
     chunks = tl.cdiv(tl.minimum(piece_rows, N - first), CHUNK)
+    x_offsets = row_offsets(rows, features, x_r, x_c, ALIGNED)
+    y_offsets = row_offsets(keys, features, y_r, y_c, ALIGNED)
+    z_offsets = row_offsets(keys, values, z_r, z_c, ALIGNED)
+    of_features, of_values = columns_within(features, D, ALIGNED), columns_within(values, E, ALIGNED)
     for chunk in range(0, chunks):
         start = first + tl.where(direction > 0, chunk, chunks - 1 - chunk) * CHUNK
-        x_tile = load_rows(x_plane, start, rows, features, N, D, x_r, x_c, ALIGNED)
+        existing = (start + rows < N)[:, None]
+        x_tile = load_rows(x_plane, start, x_r, x_offsets, existing & of_features, ALIGNED)
         before, power = operand(state, x_tile)
         out_tile = tl.zeros([CHUNK, BLOCK_VALUE], tl.float32)
         for micro in range(0, CHUNK, MICRO):
-            y_tile = load_rows(y_plane, start + micro, keys, features, N, D, y_r, y_c, ALIGNED)
-            z_tile = load_rows(z_plane, start + micro, keys, values, N, E, z_r, z_c, ALIGNED)
+            present = (start + micro + keys < N)[:, None]
+            y_tile = load_rows(y_plane, start + micro, y_r, y_offsets, present & of_features, ALIGNED)
+            z_tile = load_rows(z_plane, start + micro, z_r, z_offsets, present & of_values, ALIGNED)
             scores = masked_scores(x_tile, y_tile, rows, micro + keys, direction)
-            out_tile = tl.dot(scores.to(z_tile.dtype), z_tile, acc=out_tile, input_precision="ieee")
+            out_tile = times_values(scores, z_tile, out_tile)
             state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision="ieee")
         if x_tile.dtype == tl.float16:
             out_tile += tl.dot(x_tile, before, input_precision="ieee") * power
         else:
             out_tile = tl.dot(x_tile, before, acc=out_tile, input_precision="ieee")
-        store_rows(out_plane, out_tile, start, rows, values, N, E, ALIGNED)
+        store_rows(out_plane, out_tile, start, rows, values, E, existing & of_values, ALIGNED)
     if (piece == pieces - 1) & (ends != 0):
         place = last + index.to(tl.int64) * D * E
         tl.store(place + state_offsets(features, values, E, 1), state, mask=there)

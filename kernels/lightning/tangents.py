@@ -12,11 +12,22 @@ import triton
 import triton.language as tl
 
 from ..absent import complete
-from ..tiles import plane
+from ..tiles import columns_within, plane
 from .guardrails import Problem
 from .launch import UNSPECIALISED, launch
 from .scan import state_strides
-from .tiles import earlier, first_row, load_rows, masked_scores, operand, state_before, state_offsets, store_rows
+from .tiles import (
+    earlier,
+    first_row,
+    load_rows,
+    masked_scores,
+    operand,
+    row_offsets,
+    state_before,
+    state_offsets,
+    store_rows,
+    times_values,
+)
 
 
 @triton.jit(**UNSPECIALISED)
@@ -39,12 +50,18 @@ def tangent_sums_kernel(
     ty_plane = plane(ty, batch, head, ty_b, ty_h, ALIGNED)
     tz_plane = plane(tz, batch, head, tz_b, tz_h, ALIGNED)
     first = first_row(piece, pieces, piece_rows, direction)
+    y_offsets = row_offsets(rows, features, y_r, y_c, ALIGNED)
+    z_offsets = row_offsets(rows, values, z_r, z_c, ALIGNED)
+    ty_offsets = row_offsets(rows, features, ty_r, ty_c, ALIGNED)
+    tz_offsets = row_offsets(rows, values, tz_r, tz_c, ALIGNED)
+    of_features, of_values = columns_within(features, D, ALIGNED), columns_within(values, E, ALIGNED)
     moved = tl.zeros([WIDTH, BLOCK_VALUE], tl.float32)
     for start in range(first, tl.minimum(first + piece_rows, N), CHUNK):
-        y_tile = load_rows(y_plane, start, rows, features, N, D, y_r, y_c, ALIGNED)
-        z_tile = load_rows(z_plane, start, rows, values, N, E, z_r, z_c, ALIGNED)
-        ty_tile = load_rows(ty_plane, start, rows, features, N, D, ty_r, ty_c, ALIGNED)
-        tz_tile = load_rows(tz_plane, start, rows, values, N, E, tz_r, tz_c, ALIGNED)
+        existing = (start + rows < N)[:, None]
+        y_tile = load_rows(y_plane, start, y_r, y_offsets, existing & of_features, ALIGNED)
+        z_tile = load_rows(z_plane, start, z_r, z_offsets, existing & of_values, ALIGNED)
+        ty_tile = load_rows(ty_plane, start, ty_r, ty_offsets, existing & of_features, ALIGNED)
+        tz_tile = load_rows(tz_plane, start, tz_r, tz_offsets, existing & of_values, ALIGNED)
         moved = tl.dot(tl.trans(ty_tile), z_tile, acc=moved, input_precision="ieee")
         moved = tl.dot(tl.trans(y_tile), tz_tile, acc=moved, input_precision="ieee")
     place = tsums + (index.to(tl.int64) * (pieces - 1) + piece) * D * E
@@ -57,14 +74,13 @@ def tangent_kernel(
     x_b, x_h, x_r, x_c, y_b, y_h, y_r, y_c, z_b, z_h, z_r, z_c,
     tx_b, tx_h, tx_r, tx_c, ty_b, ty_h, ty_r, ty_c, tz_b, tz_h, tz_r, tz_c,
     initial_b, initial_h, initial_r, initial_c, tinitial_b, tinitial_h, tinitial_r, tinitial_c, sums_r, sums_c,
-    H, N, D, E, direction, piece_rows, pieces, starts, ends, moves_z,
+    H, N, D, E, direction, piece_rows, pieces, starts, ends,
     CHUNK: tl.constexpr, MICRO: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Compute the tangent [piece_rows, BLOCK_VALUE] of out for one piece of one head; the last piece, of the state.
 
     Rounded to the dtype of x: scores, states before a chunk and their tangents, as operands of their dots, and the
-    result, once. States and all sums are float32. `moves_z` says whether z has a tangent: where not, it
-    is zeros, and so are the scores that it is multiplied with, of which one beyond float16 would make a NaN.
+    result, once. States and all sums are float32.
     """
     blocks = tl.cdiv(E, BLOCK_VALUE)
     values = tl.program_id(0) % blocks * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)
@@ -93,25 +109,33 @@ def tangent_kernel(
 
     first = first_row(piece, pieces, piece_rows, direction)
     chunks = tl.cdiv(tl.minimum(piece_rows, N - first), CHUNK)
+    x_offsets = row_offsets(rows, features, x_r, x_c, ALIGNED)
+    tx_offsets = row_offsets(rows, features, tx_r, tx_c, ALIGNED)
+    y_offsets = row_offsets(keys, features, y_r, y_c, ALIGNED)
+    ty_offsets = row_offsets(keys, features, ty_r, ty_c, ALIGNED)
+    z_offsets = row_offsets(keys, values, z_r, z_c, ALIGNED)
+    tz_offsets = row_offsets(keys, values, tz_r, tz_c, ALIGNED)
+    of_features, of_values = columns_within(features, D, ALIGNED), columns_within(values, E, ALIGNED)
     for chunk in range(0, chunks):
         start = first + tl.where(direction > 0, chunk, chunks - 1 - chunk) * CHUNK
-        x_tile = load_rows(x_plane, start, rows, features, N, D, x_r, x_c, ALIGNED)
-        tx_tile = load_rows(tx_plane, start, rows, features, N, D, tx_r, tx_c, ALIGNED)
+        existing = (start + rows < N)[:, None]
+        x_tile = load_rows(x_plane, start, x_r, x_offsets, existing & of_features, ALIGNED)
+        tx_tile = load_rows(tx_plane, start, tx_r, tx_offsets, existing & of_features, ALIGNED)
         before, power = operand(state, x_tile)
         tbefore, tpower = operand(moved, x_tile)
         out_tile = tl.zeros([CHUNK, BLOCK_VALUE], tl.float32)
         for micro in range(0, CHUNK, MICRO):
-            y_tile = load_rows(y_plane, start + micro, keys, features, N, D, y_r, y_c, ALIGNED)
-            ty_tile = load_rows(ty_plane, start + micro, keys, features, N, D, ty_r, ty_c, ALIGNED)
-            z_tile = load_rows(z_plane, start + micro, keys, values, N, E, z_r, z_c, ALIGNED)
-            tz_tile = load_rows(tz_plane, start + micro, keys, values, N, E, tz_r, tz_c, ALIGNED)
+            present = (start + micro + keys < N)[:, None]
+            y_tile = load_rows(y_plane, start + micro, y_r, y_offsets, present & of_features, ALIGNED)
+            ty_tile = load_rows(ty_plane, start + micro, ty_r, ty_offsets, present & of_features, ALIGNED)
+            z_tile = load_rows(z_plane, start + micro, z_r, z_offsets, present & of_values, ALIGNED)
+            tz_tile = load_rows(tz_plane, start + micro, tz_r, tz_offsets, present & of_values, ALIGNED)
             scores = masked_scores(x_tile, y_tile, rows, micro + keys, direction)
-            scores = tl.where(moves_z != 0, scores, 0.0)
             tscores = tl.dot(tx_tile, tl.trans(y_tile), input_precision="ieee")
             tscores = tl.dot(x_tile, tl.trans(ty_tile), acc=tscores, input_precision="ieee")
             tscores = earlier(tscores, rows, micro + keys, direction)
-            out_tile = tl.dot(tscores.to(z_tile.dtype), z_tile, acc=out_tile, input_precision="ieee")
-            out_tile = tl.dot(scores.to(z_tile.dtype), tz_tile, acc=out_tile, input_precision="ieee")
+            out_tile = times_values(tscores, z_tile, out_tile)
+            out_tile = times_values(scores, tz_tile, out_tile)
             state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision="ieee")
             moved = tl.dot(tl.trans(ty_tile), z_tile, acc=moved, input_precision="ieee")
             moved = tl.dot(tl.trans(y_tile), tz_tile, acc=moved, input_precision="ieee")
@@ -121,7 +145,7 @@ def tangent_kernel(
         else:
             out_tile = tl.dot(tx_tile, before, acc=out_tile, input_precision="ieee")
             out_tile = tl.dot(x_tile, tbefore, acc=out_tile, input_precision="ieee")
-        store_rows(out_plane, out_tile, start, rows, values, N, E, ALIGNED)
+        store_rows(out_plane, out_tile, start, rows, values, E, existing & of_values, ALIGNED)
     if (piece == pieces - 1) & (ends != 0):
         place = last + index.to(tl.int64) * D * E
         tl.store(place + state_offsets(features, values, E, 1), moved, mask=there)
@@ -173,7 +197,7 @@ def tangent(
         ends: whether the tangent of the last state is wanted.
     """
     x, _, z = rows
-    flags = (int(initial is not None), int(ends), int(moved[2] is not None))
+    flags = (int(initial is not None), int(ends))
     (tinitial,) = complete((tinitial,), (initial,))
     features, values = x.shape[3], z.shape[3]
     out = x.new_empty((*x.shape[:3], values))

@@ -5,33 +5,35 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within
+
+@triton.jit
+def row_offsets(rows, columns, row_stride, column_stride, ALIGNED: tl.constexpr):
+    """Return the offsets [rows, columns] of a tile from the pointer to its first row.
+
+    ALIGNED promises a column stride of 1, rows and columns that are multiples of 16 elements, and rows so close that 32
+    bits hold the offsets of a tile.
+    """
+    if ALIGNED:
+        return tl.multiple_of(rows * row_stride, 16)[:, None] + columns[None, :]
+    else:
+        return rows.to(tl.int64)[:, None] * row_stride + columns.to(tl.int64)[None, :] * column_stride
 
 
 @triton.jit
-def load_rows(plane, start, rows, columns, N, count, row_stride, column_stride, ALIGNED: tl.constexpr):
-    """Load rows start + rows of a plane [N, count] as a tile [rows, columns], 0 where there are none.
-
-    ALIGNED promises a column stride of 1, rows and a count that are multiples of 16 elements, and rows so close that 32
-    bits hold the offsets of a tile.
-    """
+def load_rows(plane, start, row_stride, offsets, there, ALIGNED: tl.constexpr):
+    """Load a tile [rows, columns] from row `start` of a plane on, 0 where nothing is `there`."""
     pointer = plane + start * row_stride.to(tl.int64)
     if ALIGNED:
-        offsets = tl.multiple_of(rows * row_stride, 16)[:, None] + columns[None, :]
         pointer = tl.multiple_of(pointer, 16)
-    else:
-        offsets = rows.to(tl.int64)[:, None] * row_stride + columns.to(tl.int64)[None, :] * column_stride
-    there = (start + rows < N)[:, None] & columns_within(columns, count, ALIGNED)
     return tl.load(pointer + offsets, mask=there, other=0.0)
 
 
 @triton.jit
-def store_rows(plane, tile, start, rows, columns, N, count, ALIGNED: tl.constexpr):
-    """Store a tile [rows, columns] as rows start + rows of a contiguous plane [N, count], where they exist."""
+def store_rows(plane, tile, start, rows, columns, count, there, ALIGNED: tl.constexpr):
+    """Store a tile [rows, columns] from row `start` on of a contiguous plane of `count` columns, where it is there."""
     lines = (start + rows).to(tl.int64) * count
     if ALIGNED:
         lines = tl.multiple_of(lines, 16)
-    there = (start + rows < N)[:, None] & columns_within(columns, count, ALIGNED)
     tl.store(plane + lines[:, None] + columns[None, :], tile.to(plane.dtype.element_ty), mask=there)
 
 
@@ -72,6 +74,24 @@ def state_before(
     for before in range(0, piece):
         state += tl.load(place + before * step, mask=there, other=0.0)
     return state
+
+
+@triton.jit
+def times_values(scores, values, total):
+    """Return total + scores values, the scores rounded to the dtype of the values.
+
+    In float16 a row of scores that goes beyond 2^15 is scaled by a power of two, so that none becomes infinite.
+    """
+    if values.dtype == tl.float16:
+        peak = tl.max(tl.abs(scores), axis=1)
+        beyond = tl.maximum((peak.to(tl.int32, bitcast=True) >> 23) - 141, 0)
+        inverse = ((127 - beyond) << 23).to(tl.float32, bitcast=True)
+        power = ((127 + beyond) << 23).to(tl.float32, bitcast=True)
+        return (
+            total + tl.dot((scores * inverse[:, None]).to(tl.float16), values, input_precision="ieee") * power[:, None]
+        )
+    else:
+        return tl.dot(scores.to(values.dtype), values, acc=total, input_precision="ieee")
 
 
 @triton.jit
