@@ -6,7 +6,8 @@ r"""Checking linear attention in plain PyTorch: as the square of all scores, and
 
 Eager operators store each result in the dtype of the inputs, which in 16 bit is a contract of its own: ``quadratic``
 declares it, for ``chunked`` it is said on the command line. Lightning is checked on sequences of more than 100 000
-tokens too, whose square fits no memory, so ``quadratic`` declares up to which length it is meant.
+tokens too, whose square fits no memory. ``quadratic`` declares the lengths up to which the definition is the same
+square, so that its budgets are those of this order of sums.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gradoracle.contract import PRESETS
 EAGER = {"bfloat16": PRESETS["eager-bf16"], "float16": PRESETS["eager-fp16"]}
 
 
-@gradoracle.kernel(FAMILY, dims={"N": gradoracle.sizes(1, 2048)}, contracts=EAGER)
+@gradoracle.kernel(FAMILY, dims={"N": gradoracle.sizes(1, 512)}, contracts=EAGER)
 def quadratic(q, k, v, *, initial_state=None, return_state=False):
     """o = tril(q k^T) v + q S0 and, on request, the state S0 + k^T v in float32."""
     o = torch.tril(q @ k.mT) @ v

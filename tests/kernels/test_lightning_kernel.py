@@ -164,7 +164,10 @@ BAD = {
         r"k has shape .*: wanted \[B, H, N, D\] = \(2, 2, 100, 5\)",
     ),
     "v of another length": ({"v": torch.zeros(2, 2, 99, 7)}, r"v has shape .*: wanted \[B, H, N, Dv\]"),
-    "k of another dtype": ({"k": torch.zeros(2, 2, 100, 5).half()}, "k has dtype torch.float16: wanted torch.float32"),
+    "k of another dtype": (
+        {"k": torch.zeros(2, 2, 100, 5).half()},
+        "k has dtype torch.float16: wanted that of q, torch.float32",
+    ),
     "a state of another shape": (
         {"initial_state": torch.zeros(2, 2, 7, 5)},
         r"initial_state has shape \(2, 2, 7, 5\): wanted \[B, H, D, Dv\] = \(2, 2, 5, 7\)",
@@ -174,7 +177,7 @@ BAD = {
         "initial_state has dtype torch.float16: wanted torch.float32",
     ),
     "return_state is a word": ({"return_state": "yes"}, "return_state is 'yes': wanted True or False"),
-    "blocks is a tuple": ({"blocks": (64, 64)}, r"blocks is \(64, 64\): wanted a Blocks or None"),
+    "blocks is a tuple": ({"blocks": (64, 64)}, r"blocks is \(64, 64\): wanted a lightning Blocks or None"),
     "a chunk of 48": ({"blocks": kernels.Blocks(48, 16)}, "blocks.chunk is 48: wanted a power of two from 16 to 4096"),
     "micro above chunk": ({"blocks": kernels.Blocks(32, 64)}, "blocks.micro is 64: wanted at most blocks.chunk, 32"),
     "a piece of 100": ({"blocks": kernels.Blocks(32, 16, piece=100)}, "blocks.piece is 100: wanted a multiple of"),
