@@ -66,11 +66,12 @@ def choose(dtype: torch.dtype, rows: int) -> Blocks:
         dtype: of q, k and v.
         rows: N.
 
-    In the interpreter an operation costs about as much however large its tile is: chunks grow with the sequence. On a
-    GPU, IEEE float32 dots take no tensor cores, and larger tiles spill.
+    In the interpreter an operation costs about as much however large its tile is: chunks grow with the sequence, up to
+    128 rows, since a budget writes every score within a chunk, sixteen times. On a GPU, IEEE float32 dots take no
+    tensor cores, and larger tiles spill.
     """
     if interpreted():
-        chunk = min(512, max(64, triton.next_power_of_2(triton.cdiv(rows, 64))))
+        chunk = min(128, max(64, triton.next_power_of_2(triton.cdiv(rows, 64))))
         return Blocks(chunk, chunk, value=128, piece=triton.cdiv(rows, chunk) * chunk)
     return BLOCKS["narrow"]._replace(piece=0) if dtype == torch.float32 else BLOCKS["square"]
 
