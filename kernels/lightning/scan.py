@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, plane
+from ..tiles import columns_within, output_plane, plane
 from .guardrails import Problem
 from .launch import UNSPECIALISED, launch
 from .tiles import (
@@ -23,6 +23,7 @@ from .tiles import (
     state_before,
     state_offsets,
     store_rows,
+    times_state,
     times_values,
 )
 
@@ -83,7 +84,7 @@ def scan_kernel(
     x_plane = plane(x, batch, head, x_b, x_h, ALIGNED)
     y_plane = plane(y, batch, head, y_b, y_h, ALIGNED)
     z_plane = plane(z, batch, head, z_b, z_h, ALIGNED)
-    out_plane = out + index.to(tl.int64) * N * E
+    out_plane = output_plane(out, index, N, E, ALIGNED)
     state = state_before(
         sums, initial, index, batch, head, piece, pieces, features, values, D, E, sums_r, sums_c,
         initial_b, initial_h, initial_r, initial_c, starts, there,
@@ -108,10 +109,7 @@ def scan_kernel(
             scores = masked_scores(x_tile, y_tile, rows, micro + keys, direction)
             out_tile = times_values(scores, z_tile, out_tile)
             state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision="ieee")
-        if x_tile.dtype == tl.float16:
-            out_tile += tl.dot(x_tile, before, input_precision="ieee") * power
-        else:
-            out_tile = tl.dot(x_tile, before, acc=out_tile, input_precision="ieee")
+        out_tile = times_state(x_tile, before, power, out_tile)
         store_rows(out_plane, out_tile, start, rows, values, E, existing & of_values, ALIGNED)
     if (piece == pieces - 1) & (ends != 0):
         place = last + index.to(tl.int64) * D * E

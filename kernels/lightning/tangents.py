@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ..absent import complete
-from ..tiles import columns_within, plane
+from ..tiles import columns_within, output_plane, plane
 from .guardrails import Problem
 from .launch import UNSPECIALISED, launch
 from .scan import state_strides
@@ -26,6 +26,7 @@ from .tiles import (
     state_before,
     state_offsets,
     store_rows,
+    times_state,
     times_values,
 )
 
@@ -97,7 +98,7 @@ def tangent_kernel(
     tx_plane = plane(tx, batch, head, tx_b, tx_h, ALIGNED)
     ty_plane = plane(ty, batch, head, ty_b, ty_h, ALIGNED)
     tz_plane = plane(tz, batch, head, tz_b, tz_h, ALIGNED)
-    out_plane = out + index.to(tl.int64) * N * E
+    out_plane = output_plane(out, index, N, E, ALIGNED)
     state = state_before(
         sums, initial, index, batch, head, piece, pieces, features, values, D, E, sums_r, sums_c,
         initial_b, initial_h, initial_r, initial_c, starts, there,
@@ -139,12 +140,8 @@ def tangent_kernel(
             state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision="ieee")
             moved = tl.dot(tl.trans(ty_tile), z_tile, acc=moved, input_precision="ieee")
             moved = tl.dot(tl.trans(y_tile), tz_tile, acc=moved, input_precision="ieee")
-        if x_tile.dtype == tl.float16:
-            out_tile += tl.dot(tx_tile, before, input_precision="ieee") * power
-            out_tile += tl.dot(x_tile, tbefore, input_precision="ieee") * tpower
-        else:
-            out_tile = tl.dot(tx_tile, before, acc=out_tile, input_precision="ieee")
-            out_tile = tl.dot(x_tile, tbefore, acc=out_tile, input_precision="ieee")
+        out_tile = times_state(tx_tile, before, power, out_tile)
+        out_tile = times_state(x_tile, tbefore, tpower, out_tile)
         store_rows(out_plane, out_tile, start, rows, values, E, existing & of_values, ALIGNED)
     if (piece == pieces - 1) & (ends != 0):
         place = last + index.to(tl.int64) * D * E

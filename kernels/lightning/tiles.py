@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..tiles import below, offsets
+
 
 @triton.jit
 def row_offsets(rows, columns, row_stride, column_stride, ALIGNED: tl.constexpr):
@@ -20,21 +22,17 @@ def row_offsets(rows, columns, row_stride, column_stride, ALIGNED: tl.constexpr)
 
 
 @triton.jit
-def load_rows(plane, start, row_stride, offsets, there, ALIGNED: tl.constexpr):
+def load_rows(plane, start, row_stride, offsets_of_tile, there, ALIGNED: tl.constexpr):
     """Load a tile [rows, columns] from row `start` of a plane on, 0 where nothing is `there`."""
-    pointer = plane + start * row_stride.to(tl.int64)
-    if ALIGNED:
-        pointer = tl.multiple_of(pointer, 16)
-    return tl.load(pointer + offsets, mask=there, other=0.0)
+    pointer = below(plane, start, row_stride.to(tl.int64), ALIGNED)
+    return tl.load(pointer + offsets_of_tile, mask=there, other=0.0)
 
 
 @triton.jit
 def store_rows(plane, tile, start, rows, columns, count, there, ALIGNED: tl.constexpr):
     """Store a tile [rows, columns] from row `start` on of a contiguous plane of `count` columns, where it is there."""
-    lines = (start + rows).to(tl.int64) * count
-    if ALIGNED:
-        lines = tl.multiple_of(lines, 16)
-    tl.store(plane + lines[:, None] + columns[None, :], tile.to(plane.dtype.element_ty), mask=there)
+    places = plane + offsets(start + rows, columns, count, 1, ALIGNED)
+    tl.store(places, tile.to(plane.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -77,19 +75,22 @@ def state_before(
 
 
 @triton.jit
+def powers_of_two(peak):
+    """Return 2^-n and 2^n, each exact, where n >= 0 is the least that brings a peak below 2^15."""
+    beyond = tl.maximum((peak.to(tl.int32, bitcast=True) >> 23) - 141, 0)
+    return ((127 - beyond) << 23).to(tl.float32, bitcast=True), ((127 + beyond) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def times_values(scores, values, total):
     """Return total + scores values, the scores rounded to the dtype of the values.
 
     In float16 a row of scores that goes beyond 2^15 is scaled by a power of two, so that none becomes infinite.
     """
     if values.dtype == tl.float16:
-        peak = tl.max(tl.abs(scores), axis=1)
-        beyond = tl.maximum((peak.to(tl.int32, bitcast=True) >> 23) - 141, 0)
-        inverse = ((127 - beyond) << 23).to(tl.float32, bitcast=True)
-        power = ((127 + beyond) << 23).to(tl.float32, bitcast=True)
-        return (
-            total + tl.dot((scores * inverse[:, None]).to(tl.float16), values, input_precision="ieee") * power[:, None]
-        )
+        inverse, power = powers_of_two(tl.max(tl.abs(scores), axis=1))
+        product = tl.dot((scores * inverse[:, None]).to(tl.float16), values, input_precision="ieee")
+        return total + product * power[:, None]
     else:
         return tl.dot(scores.to(values.dtype), values, acc=total, input_precision="ieee")
 
@@ -101,13 +102,19 @@ def operand(state, tile):
     The powers are 1 but in float16 where a column goes beyond 2^15, so that no element of it becomes infinite.
     """
     if tile.dtype == tl.float16:
-        peak = tl.max(tl.abs(state), axis=0)
-        beyond = tl.maximum((peak.to(tl.int32, bitcast=True) >> 23) - 141, 0)
-        inverse = ((127 - beyond) << 23).to(tl.float32, bitcast=True)
-        power = ((127 + beyond) << 23).to(tl.float32, bitcast=True)
+        inverse, power = powers_of_two(tl.max(tl.abs(state), axis=0))
         return (state * inverse[None, :]).to(tl.float16), power[None, :]
     else:
         return state.to(tile.dtype), 1.0
+
+
+@triton.jit
+def times_state(tile, state, power, total):
+    """Return total + tile state, of what `operand` returned."""
+    if tile.dtype == tl.float16:
+        return total + tl.dot(tile, state, input_precision="ieee") * power
+    else:
+        return tl.dot(tile, state, acc=total, input_precision="ieee")
 
 
 @triton.jit
