@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
-from triton.runtime.errors import OutOfResources
 
+from ..launching import launching
 from .blocks import Blocks, padded
 from .guardrails import Problem
 
@@ -70,35 +69,28 @@ def launch(
     block_value = min(blocks.value, padded(values))
     absent = rows[0].new_empty(1, dtype=torch.float32) if None in others else None
     grid = problem.batch * problem.heads * programs * triton.cdiv(values, block_value)
-    on_device = torch.cuda.device(problem.device) if problem.device.type == "cuda" else contextlib.nullcontext()
-    with on_device:
-        try:
-            kernel[(grid,)](
-                *rows,
-                *(absent if each is None else each for each in others),
-                *(stride for each in rows for stride in each.stride()),
-                *strides,
-                problem.heads,
-                problem.rows,
-                features,
-                values,
-                direction,
-                problem.piece_rows,
-                problem.pieces,
-                *flags,
-                CHUNK=blocks.chunk,
-                WIDTH=padded(features),
-                BLOCK_VALUE=block_value,
-                ALIGNED=_aligned(rows, blocks.chunk),
-                num_warps=blocks.num_warps,
-                num_stages=stages(kernel, blocks),
-                **constants,
-            )
-        except OutOfResources as error:
-            raise ValueError(
-                f"blocks is {blocks} for {kernel.__name__} at {problem.dtype}, D = {features} and Dv = {values}: "
-                f"wanted blocks that fit this GPU ({error})"
-            ) from error
+    with launching(kernel, problem.device, problem.dtype, blocks, f"D = {features}, Dv = {values}"):
+        kernel[(grid,)](
+            *rows,
+            *(absent if each is None else each for each in others),
+            *(stride for each in rows for stride in each.stride()),
+            *strides,
+            problem.heads,
+            problem.rows,
+            features,
+            values,
+            direction,
+            problem.piece_rows,
+            problem.pieces,
+            *flags,
+            CHUNK=blocks.chunk,
+            WIDTH=padded(features),
+            BLOCK_VALUE=block_value,
+            ALIGNED=_aligned(rows, blocks.chunk),
+            num_warps=blocks.num_warps,
+            num_stages=stages(kernel, blocks),
+            **constants,
+        )
 
 
 def stages(kernel: Any, blocks: Blocks) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, NamedTuple
 
 import torch
 import triton
-from triton.runtime.errors import OutOfResources
 
+from ..launching import launching
 from .blocks import padded_features
 from .guardrails import Problem
 
@@ -88,38 +87,31 @@ def launch(
         else (problem.queries, blocks.query, problem.heads)
     )
     plain = problem.softcap == 0 and tensors.q_ids is None
-    on_device = torch.cuda.device(problem.device) if problem.device.type == "cuda" else contextlib.nullcontext()
     ranks = (4, 4, 3, 1, 2, 2, 4, 4, 1)
     strides = [s for tensor, rank in zip(tensors, ranks, strict=True) for s in _strides(tensor, rank)]
-    with on_device:
-        try:
-            kernel[(triton.cdiv(rows, size) * problem.batch * heads,)](
-                *_stand_ins(tensors, plain),
-                *contiguous,
-                *strides,
-                problem.heads,
-                problem.groups,
-                problem.queries,
-                problem.keys,
-                problem.features,
-                problem.causal_offset,
-                int(tensors.sinks is not None),
-                int(tensors.q_ids is not None),
-                problem.scale,
-                problem.softcap,
-                BLOCK_QUERY=blocks.query,
-                BLOCK_KEY=blocks.key,
-                WIDTH=width,
-                ALIGNED=_aligned(problem, tensors),
-                PLAIN=plain,
-                num_warps=blocks.num_warps,
-                num_stages=blocks.num_stages,
-            )
-        except OutOfResources as error:
-            raise ValueError(
-                f"blocks is {blocks} for {kernel.__name__} at {problem.dtype} and D padded to {width}: "
-                f"wanted blocks that fit this GPU ({error})"
-            ) from error
+    with launching(kernel, problem.device, problem.dtype, blocks, f"D padded to {width}"):
+        kernel[(triton.cdiv(rows, size) * problem.batch * heads,)](
+            *_stand_ins(tensors, plain),
+            *contiguous,
+            *strides,
+            problem.heads,
+            problem.groups,
+            problem.queries,
+            problem.keys,
+            problem.features,
+            problem.causal_offset,
+            int(tensors.sinks is not None),
+            int(tensors.q_ids is not None),
+            problem.scale,
+            problem.softcap,
+            BLOCK_QUERY=blocks.query,
+            BLOCK_KEY=blocks.key,
+            WIDTH=width,
+            ALIGNED=_aligned(problem, tensors),
+            PLAIN=plain,
+            num_warps=blocks.num_warps,
+            num_stages=blocks.num_stages,
+        )
 
 
 def _stand_ins(tensors: Tensors, plain: bool) -> Tensors:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from triton.runtime.errors import OutOfResources
 
+from ..launching import launching
 from .blocks import choose, padded_features
 from .guardrails import Problem
 
@@ -83,33 +82,26 @@ def launch(
     width = padded_features(problem.features, problem.value_features)
     blocks = problem.blocks or choose(derivative, problem.dtype, width, problem.queries, problem.keys)
     tiles = triton.cdiv(problem.queries, blocks.query) if over == "query" else triton.cdiv(problem.keys, blocks.key)
-    on_device = torch.cuda.device(problem.device) if problem.device.type == "cuda" else contextlib.nullcontext()
-    with on_device:
-        try:
-            kernel[(tiles * problem.batch * problem.heads,)](
-                *planes,
-                *rows,
-                *contiguous,
-                *(stride for tensor in (*planes, *rows) for stride in tensor.stride()),
-                problem.heads,
-                problem.queries,
-                problem.keys,
-                problem.features,
-                problem.value_features,
-                problem.causal_offset,
-                problem.scale,
-                BLOCK_QUERY=blocks.query,
-                BLOCK_KEY=blocks.key,
-                WIDTH=width,
-                ALIGNED=aligned(problem, planes),
-                ACCUMULATE=tl.float64 if problem.dtype == torch.float64 else tl.float32,
-                PRECISION=problem.precision if problem.dtype == torch.float32 else "ieee",
-                num_warps=blocks.num_warps,
-                num_stages=blocks.num_stages,
-                **flags,
-            )
-        except OutOfResources as error:
-            raise ValueError(
-                f"blocks is {blocks} for {kernel.__name__} at {problem.dtype} and D padded to {width}: "
-                f"wanted blocks that fit this GPU ({error})"
-            ) from error
+    with launching(kernel, problem.device, problem.dtype, blocks, f"D padded to {width}"):
+        kernel[(tiles * problem.batch * problem.heads,)](
+            *planes,
+            *rows,
+            *contiguous,
+            *(stride for tensor in (*planes, *rows) for stride in tensor.stride()),
+            problem.heads,
+            problem.queries,
+            problem.keys,
+            problem.features,
+            problem.value_features,
+            problem.causal_offset,
+            problem.scale,
+            BLOCK_QUERY=blocks.query,
+            BLOCK_KEY=blocks.key,
+            WIDTH=width,
+            ALIGNED=aligned(problem, planes),
+            ACCUMULATE=tl.float64 if problem.dtype == torch.float64 else tl.float32,
+            PRECISION=problem.precision if problem.dtype == torch.float32 else "ieee",
+            num_warps=blocks.num_warps,
+            num_stages=blocks.num_stages,
+            **flags,
+        )

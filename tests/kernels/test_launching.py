@@ -1,0 +1,28 @@
+"""A launch whose blocks do not fit the GPU is refused in words; anything else that it raises stays as it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gradoracle.kernels.launching import launching
+from triton.runtime.errors import OutOfResources
+
+
+def scan_kernel() -> None:
+    """Stand in for a kernel: its name is all that is asked for."""
+
+
+def test_blocks_that_do_not_fit_are_a_value_error_in_one_sentence() -> None:
+    with (
+        pytest.raises(ValueError, match=r"^blocks is \(64, 64\) for scan_kernel at torch.float32 and D = 8: wanted bl"),
+        launching(scan_kernel, torch.device("cpu"), torch.float32, (64, 64), "D = 8"),
+    ):
+        raise OutOfResources(300_000, 232_448, "shared memory")
+
+
+def test_another_error_stays() -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        launching(scan_kernel, torch.device("cpu"), torch.float32, (64, 64), "D = 8"),
+    ):
+        raise ZeroDivisionError
