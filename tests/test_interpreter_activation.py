@@ -115,10 +115,10 @@ except RuntimeError as error:
 def test_pair_that_cannot_interpret_is_one_sentence_with_both_versions():
     code = """
 from gradoracle import interpreter
-from gradoracle.interpreter import launch
+from gradoracle.interpreter import blocks, launch
 def refuse(self):
     raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
-launch._index = refuse
+blocks.index = launch._SCALARS["__index__"] = refuse
 try:
     interpreter.activate()
 except RuntimeError as error:

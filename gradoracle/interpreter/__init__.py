@@ -29,7 +29,12 @@ An autotuned kernel (`triton.autotune`) cannot be timed here: it runs with the f
 leaves, in the order of its list.  Other configurations are run by forcing them, as the law
 every_autotuned_configuration_matches_the_oracle does in turn.
 
-fp8 and scaled dots are Triton's own.  Programs run one after the other, so that no race can show.
+fp8 and scaled dots are Triton's own.
+
+Programs of a launch run in step with each other, up to 32 at a time: an operation of all of them is one of numpy,
+with the bits that each would have alone (lockstep.py).  Where they part, or come to what only one can do (atomics,
+print), what they stored is taken back and they run in smaller groups or one by one.  An update without an atomic that
+programs in step make of one address is lost, as on a GPU; which other races show depends on the groups.
 """
 
 from __future__ import annotations

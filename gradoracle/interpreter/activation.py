@@ -79,7 +79,7 @@ def _install() -> None:
     try:
         from triton.runtime import interpreter
 
-        from . import autotuner, blocks, casts, dot, elementwise, launch, memory, reduction, values
+        from . import autotuner, blocks, casts, dot, elementwise, launch, lockstep, memory, reduction, values
     except (AttributeError, ImportError) as error:  # what the corrections build on, they name when imported
         raise RuntimeError(
             f"Triton {installed('triton')} lacks a part that the interpreter corrects ({error}): {_USE}."
@@ -106,11 +106,15 @@ def _install() -> None:
     for holder, methods in [*replaced, (interpreter.InterpreterBuilder, elementwise.NEW_METHODS)]:
         for name, replacement in methods.items():
             setattr(holder, name, replacement)
+    for name, method in vars(interpreter.InterpreterBuilder).copy().items():
+        if name.startswith("create_") and name not in lockstep.IN_STEP:
+            setattr(interpreter.InterpreterBuilder, name, lockstep.refusing(method))
     autotuner.take_the_first()
     semantic = interpreter.interpreter_semantic
     alike = blocks.typed_alike(semantic.binary_op_type_checking_impl)
     semantic.binary_op_type_checking_impl = MethodType(alike, semantic)
     semantic.cast = MethodType(blocks.cast_directly(semantic.cast), semantic)
+    semantic.expand_dims = MethodType(blocks.expand_dims, semantic)
     semantic.broadcast_impl_value = MethodType(blocks.broadcast_impl_value, semantic)
     # Triton computes every integer operation a second time in int64 to check for overflow, and without debug=True
     # drops the result

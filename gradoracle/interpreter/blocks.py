@@ -14,6 +14,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
+from . import lockstep
 from .values import Array, held_as
 
 Handle = Any
@@ -84,8 +85,15 @@ def getitem(self: Any, slices: Any, _semantic: Any = None) -> Any:
     for axis, item in enumerate(items):
         if item is None:
             shape.insert(axis, 1)
-    handle = TensorHandle(self.handle.data.reshape(shape), self.handle.dtype)
+    handle = TensorHandle(_reshaped(self.handle.data, shape), self.handle.dtype)
     return tl.tensor(handle, tl.block_type(self.dtype, shape))
+
+
+def _reshaped(data: Array, shape: Any) -> Array:
+    if lockstep.differs(data):
+        return lockstep.padded(data, shape)
+    lockstep.require_room(shape)
+    return data.reshape(shape)
 
 
 def typed_alike(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -206,6 +214,9 @@ def _repeat(value: Any, shape: list[int]) -> Any:
 
 def _broadcast(data: Array, shape: tuple[int, ...]) -> Array:
     """`numpy.broadcast_to` without its Python."""
+    if lockstep.differs(data):
+        return lockstep.repeated(data, shape)
+    lockstep.require_room(shape)
     if data.size == 1:
         return np.ndarray(shape, data.dtype, data, 0, (0,) * len(shape))
     if not data.flags.c_contiguous:
@@ -225,16 +236,89 @@ def create_broadcast(self: Any, arg: Handle, shape: Any) -> Handle:
     return TensorHandle(_broadcast(arg.data, tuple(shape)), arg.dtype)
 
 
-def create_expand_dims(self: Any, arg: Handle, axis: int) -> Handle:
+def create_get_program_id(self: Any, axis: int) -> Handle:
+    """The index of the program in the grid, or of each of those in step."""
+    group = lockstep.current()
+    data = np.array([self.grid_idx[axis]], np.int32) if group is None else group.index(axis)
+    return TensorHandle(data, tl.int32)
+
+
+def create_unsplat(self: Any, arg: Handle) -> Handle:
+    """The scalar that a block of one element holds."""
+    return TensorHandle(_reshaped(arg.data, () if lockstep.differs(arg.data) else (1,)), arg.dtype)
+
+
+def create_reshape(self: Any, arg: Handle, shape: Any, allow_reorder: bool) -> Handle:
+    """The same elements in the same order, in another shape."""
+    return TensorHandle(_reshaped(arg.data, shape), arg.dtype)
+
+
+def create_trans(self: Any, arg: Handle, perm: Any) -> Handle:
+    """The axes in another order."""
+    if lockstep.differs(arg.data):
+        own = lockstep.PROGRAM_RANK - len(perm)
+        return TensorHandle(np.transpose(arg.data, (*range(own), *(own + axis for axis in perm))), arg.dtype)
+    return TensorHandle(np.transpose(arg.data, perm), arg.dtype)
+
+
+def create_join(self: Any, lhs: Handle, rhs: Handle) -> Handle:
+    """Two blocks side by side along a new last axis."""
+    left, right = lhs.data, rhs.data
+    if lockstep.differs(left) or lockstep.differs(right):
+        data = np.stack(np.broadcast_arrays(left, right), axis=-1)
+        if data.shape[1] != 1:
+            raise lockstep.OneByOne
+        return TensorHandle(data.reshape((data.shape[0], *data.shape[2:])), lhs.dtype)
+    lockstep.require_room((*left.shape, 2))
+    return TensorHandle(np.stack([left, right], axis=-1), lhs.dtype)
+
+
+def create_split(self: Any, val: Handle) -> tuple[Handle, Handle]:
+    """The two blocks of a last axis of 2."""
+    halves = [val.data[..., half] for half in (0, 1)]
+    if lockstep.differs(val.data):
+        halves = [half[:, None] for half in halves]
+    return TensorHandle(halves[0], val.dtype), TensorHandle(halves[1], val.dtype)
+
+
+def expand_dims(self: Any, input: Any, axis: int) -> Any:
     """An axis of 1 put in before `axis`."""
-    shape = arg.data.shape
-    return TensorHandle(arg.data.reshape((*shape[:axis], 1, *shape[axis:])), arg.dtype)
+    shape = list(input.type.shape.values) if isinstance(input.type, tl.block_type) else []
+    shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
+    return tl.tensor(
+        TensorHandle(_reshaped(input.handle.data, shape), input.handle.dtype), tl.block_type(input.dtype, shape)
+    )
+
+
+def transpose(self: Any) -> Any:
+    """`x.T`: the last two axes exchanged."""
+    shape = list(self.type.shape.values)
+    shape[-1], shape[-2] = shape[-2], shape[-1]
+    handle = TensorHandle(np.swapaxes(self.handle.data, -1, -2), self.handle.dtype)
+    return tl.tensor(handle, tl.block_type(self.dtype, shape))
+
+
+def truth(self: Any) -> bool:
+    """A scalar as a condition, the same for all programs that run on; a block counts as true, as in Triton."""
+    if isinstance(self.type, tl.block_type) and math.prod(self.type.shape.values) != 1:
+        return True
+    return bool(lockstep.agreed(self.handle.data))
+
+
+def index(self: Any) -> int:
+    """A scalar as an index; Triton 3.6 converts a one-element array, which numpy 2.4 refuses."""
+    return int(lockstep.agreed(self.handle.data))
 
 
 METHODS: dict[str, Callable[..., Any]] = {
     "create_splat": create_splat,
     "create_broadcast": create_broadcast,
-    "create_expand_dims": create_expand_dims,
+    "create_get_program_id": create_get_program_id,
+    "create_unsplat": create_unsplat,
+    "create_reshape": create_reshape,
+    "create_trans": create_trans,
+    "create_join": create_join,
+    "create_split": create_split,
 }
 LANGUAGE: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (tl.block_type, "__init__", init_block_type),

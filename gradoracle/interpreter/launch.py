@@ -1,4 +1,4 @@
-"""One launch of an interpreted kernel: the grid's programs one after the other, with little around them.
+"""One launch of an interpreted kernel: the grid's programs in step or one after the other, with little around them.
 
 Triton replaces some 150 attributes of `triton.language` by scanning its modules at every launch and again at every
 call of a device function (`tl.sum`, `tl.max`, `tl.cdiv`, `tl.zeros` are such); that scan costs more than most
@@ -9,6 +9,7 @@ for the length of a launch, so that `triton.language` is what it was outside of 
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from . import blocks
+from . import blocks, lockstep
 
 _MISSING: Any = object()
 _STOCK_PATCH_LANG = interpreter._patch_lang
@@ -42,8 +43,8 @@ class LanguagePatch:
                 replacement = _with_semantic(original)
             elif holder is tl.dtype and name == "to_ir":
                 replacement = blocks.to_ir(replacement)
-            elif name == "__index__":
-                replacement = _index
+            elif holder is tl.tensor and name in _SCALARS:
+                replacement = _SCALARS[name]
             original = _MISSING if original is interpreter._MISSING else original
             self._changes.append((holder, name, original, replacement))
         for holder, name, replacement in blocks.LANGUAGE:
@@ -78,9 +79,7 @@ def _with_semantic(builtin: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _index(self: Any) -> int:
-    """An interpreted scalar as an index; Triton 3.6 converts a one-element array, which numpy 2.4 refuses."""
-    return int(self.handle.data.item())
+_SCALARS: dict[str, Any] = {"__index__": blocks.index, "__bool__": blocks.truth, "T": property(blocks.transpose)}
 
 
 class _InPlace:
@@ -122,7 +121,7 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def run_grid(fn: Callable[..., Any], grid: Any, values: dict[str, Any]) -> None:
-    """Every program of a grid, one after the other; `values` are the kernel's arguments, as Triton's own or constants.
+    """Every program of a grid; `values` are the kernel's arguments, as Triton's own or constants.
 
     Raises InterpreterError where the kernel raises.
     """
@@ -134,11 +133,8 @@ def run_grid(fn: Callable[..., Any], grid: Any, values: dict[str, Any]) -> None:
     builder.set_grid_dim(nx, ny, nz)
     try:
         with language_patch(), np.errstate(all="ignore"):  # a GPU raises no floating-point warnings
-            for x in range(nx):
-                for y in range(ny):
-                    for z in range(nz):
-                        builder.set_grid_idx(x, y, z)
-                        fn(**values)
+            programs = list(itertools.product(range(nx), range(ny), range(nz)))
+            lockstep.run(fn, values, programs, lambda program: builder.set_grid_idx(*program))
     except Exception as error:
         if triton.knobs.compilation.front_end_debugging:
             raise

@@ -14,6 +14,7 @@ from triton._C.libtriton import interpreter as access
 from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from . import lockstep
 from .rounding import to_bf16
 from .values import BF16, Array, held_as, in_memory, pack_bf16, unpack_bf16
 
@@ -39,7 +40,14 @@ def create_masked_load(self: Any, ptrs: Handle, mask: Handle, other: Handle, *po
     addresses, on = ptrs.data, np.asarray(mask.data)
     if on.all():
         return TensorHandle(_read(addresses, dtype), dtype)
-    data = np.zeros(addresses.shape, held_as(dtype)) if other is None else np.array(other.data)
+    if addresses.shape != on.shape:
+        addresses, on = np.broadcast_arrays(addresses, on)
+    if other is None:
+        data = np.zeros(addresses.shape, held_as(dtype))
+    else:
+        data = np.array(np.broadcast_to(other.data, np.broadcast_shapes(addresses.shape, other.data.shape)))
+        if data.shape != addresses.shape:
+            addresses, on = np.broadcast_to(addresses, data.shape), np.broadcast_to(on, data.shape)
     if on.any():
         data[on] = _read(addresses[on], dtype)
     return TensorHandle(data, dtype)
@@ -47,11 +55,13 @@ def create_masked_load(self: Any, ptrs: Handle, mask: Handle, other: Handle, *po
 
 def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *policy: Any, **policies: Any) -> None:
     """Writes `value` to `ptrs` where `mask`."""
-    on = np.asarray(mask.data)
+    on, addresses, data = np.asarray(mask.data), ptrs.data, value.data
     if on.all():
-        _write(ptrs.data, value)
+        _write(addresses, value)
     elif on.any():
-        _write(ptrs.data[on], TensorHandle(value.data[on], value.dtype))
+        if not on.shape == addresses.shape == data.shape:
+            on, addresses, data = np.broadcast_arrays(on, addresses, data)
+        _write(addresses[on], TensorHandle(data[on], value.dtype))
 
 
 class _Memory:
@@ -86,7 +96,13 @@ def _read(addresses: Array, dtype: Any) -> Array:
 
 def _write(addresses: Array, value: Handle) -> None:
     data = pack_bf16(value.data) if value.dtype.name == BF16 else value.data
-    window = _window(addresses, data.dtype)
+    if addresses.ndim < data.ndim:  # programs in step store to one place: the last of them counts
+        addresses = np.broadcast_to(addresses, data.shape)
+    window, group = _window(addresses, data.dtype), lockstep.current()
+    if group is not None:
+        if window is None:
+            raise lockstep.OneByOne
+        group.keep(*window)
     if window is None:
         access.store(
             np.ascontiguousarray(addresses), np.ascontiguousarray(data), np.ones(addresses.shape, dtype=np.bool_)

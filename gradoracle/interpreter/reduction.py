@@ -5,17 +5,22 @@ Triton's interpreter adds up the raw integers of bfloat16, and adds float16 in f
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from triton.runtime.interpreter import ReduceOps, ScanOps
+import triton.language as tl
+from triton.runtime.interpreter import ReduceOps, ScanOps, TensorHandle
 
+from . import lockstep
 from .rounding import to_bf16
-from .values import BF16
+from .values import BF16, held_as
 
 Scan = Callable[..., Any]
 _STOCK_MIN_MAX = ReduceOps.min_max
+_STOCK_REDUCE = ReduceOps.apply_impl
+_STOCK_SCAN = ScanOps.apply_impl
 
 
 def sum_reduce(self: Any, input: Any) -> Any:
@@ -61,8 +66,70 @@ def _scan(op: Callable[..., Any], stock: Scan) -> Scan:
     return scan
 
 
-REDUCE_METHODS: dict[str, Callable[..., Any]] = {"sum": sum_reduce, "min_max": min_max}
+class _OfPrograms:
+    """What a reduction or scan of Triton's calls a tensor of [programs, *shape], for the length of one operation."""
+
+    def __init__(self, data: Any, dtype: Any) -> None:
+        self.handle, self.dtype = TensorHandle(data, dtype), dtype
+
+
+def _in_step(stock: Callable[..., Any], combinations: frozenset[str]) -> Callable[..., Any]:
+    """A reduction or scan that leaves the axis of programs alone; combinations other than those named go one by one."""
+
+    def apply_impl(self: Any, input: Any) -> Any:
+        if not any(lockstep.differs(arg.handle.data) for arg in input):
+            return stock(self, input)
+        if getattr(self.combine_fn, "__name__", "") not in combinations:
+            raise lockstep.OneByOne
+        inner = copy.copy(self)
+        whole = self.axis is None
+        rank = len(input[0].shape)
+        inner.axis = 1 if whole else self.axis % rank + 1
+        if whole and hasattr(inner, "keep_dims"):
+            inner.keep_dims = False
+        inner.to_tensor = lambda data, dtype: _OfPrograms(np.asarray(data).astype(held_as(dtype), copy=False), dtype)
+        count = max(len(arg.handle.data) for arg in input if lockstep.differs(arg.handle.data))
+        found = stock(inner, tuple([_OfPrograms(_of_programs(arg, count, whole), arg.dtype) for arg in input]))
+        kept = whole and getattr(self, "keep_dims", False)
+        several = isinstance(found, (tuple, list))
+        outputs = [_tensor(each, (1,) * rank if kept else None) for each in (found if several else (found,))]
+        return tuple(outputs) if several else outputs[0]
+
+    return apply_impl
+
+
+def _of_programs(arg: Any, count: int, whole: bool) -> Any:
+    """[programs, *shape] of a tensor; [programs, elements] where the `whole` is reduced."""
+    data, shape = arg.handle.data, [int(size) for size in arg.shape]
+    data = lockstep.blocked(data, shape) if lockstep.differs(data) else np.broadcast_to(data, (count, *shape))
+    return data.reshape(count, -1) if whole else data
+
+
+def _tensor(found: _OfPrograms, shape: tuple[int, ...] | None) -> Any:
+    """A result [programs, *shape] as a tensor of the language."""
+    data = found.handle.data
+    shape = data.shape[1:] if shape is None else shape
+    handle = TensorHandle(lockstep.padded(data, shape), found.dtype)
+    return tl.tensor(handle, tl.block_type(found.dtype, list(shape)) if shape else found.dtype)
+
+
+_REDUCED = frozenset(
+    {
+        "_sum_combine",
+        "_elementwise_max",
+        "_elementwise_min",
+        "_argmin_combine_tie_break_left",
+        "_argmax_combine_tie_break_left",
+    }
+)
+_SCANNED = frozenset({"_sum_combine", "_prod_combine"})
+REDUCE_METHODS: dict[str, Callable[..., Any]] = {
+    "sum": sum_reduce,
+    "min_max": min_max,
+    "apply_impl": _in_step(_STOCK_REDUCE, _REDUCED),
+}
 SCAN_METHODS: dict[str, Callable[..., Any]] = {
     "cumsum": _scan(np.add, ScanOps.cumsum),
     "cumprod": _scan(np.multiply, ScanOps.cumprod),
+    "apply_impl": _in_step(_STOCK_SCAN, _SCANNED),
 }

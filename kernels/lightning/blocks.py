@@ -18,6 +18,9 @@ PROGRAMS = 256
 LARGEST_PIECES = 64
 """In how many pieces a sequence is cut at most; a program adds up the states of the pieces before its own."""
 
+LONG = 4096
+"""From how many rows on the interpreter cuts a sequence."""
+
 
 class Blocks(NamedTuple):
     """One block configuration of a lightning kernel.
@@ -55,8 +58,16 @@ def fitting(dtype: torch.dtype) -> dict[str, Blocks]:
 
 
 def padded(features: int) -> int:
-    """Return the width of a tile's rows: the power of two, at least 16, that holds D or Dv."""
-    return max(16, triton.next_power_of_2(features))
+    """Return the width of a tile's rows: a power of two that holds D or Dv.
+
+    In the interpreter the least from 16. Compiled it is 32, 64 or 128: each is one more compilation of every kernel.
+    """
+    return max(16 if interpreted() else 32, triton.next_power_of_2(features))
+
+
+def value_columns(blocks: Blocks, features: int) -> int:
+    """Return how many columns of v, or of what stands in its place, a program has: `blocks.value` where compiled."""
+    return min(blocks.value, padded(features)) if interpreted() else blocks.value
 
 
 def choose(dtype: torch.dtype, rows: int) -> Blocks:
@@ -66,13 +77,13 @@ def choose(dtype: torch.dtype, rows: int) -> Blocks:
         dtype: of q, k and v.
         rows: N.
 
-    In the interpreter an operation costs about as much however large its tile is: chunks grow with the sequence, up to
-    128 rows, since a budget writes every score within a chunk, sixteen times. On a GPU, IEEE float32 dots take no
-    tensor cores, and larger tiles spill.
+    The interpreter charges for steps, and programs in step share them: a long sequence is cut into 32 pieces, of short
+    chunks, since a budget writes every score within a chunk, sixteen times. On a GPU, IEEE float32 dots take no tensor
+    cores, and larger tiles spill.
     """
     if interpreted():
-        chunk = min(128, max(64, triton.next_power_of_2(triton.cdiv(rows, 64))))
-        return Blocks(chunk, chunk, value=128, piece=triton.cdiv(rows, chunk) * chunk)
+        chunk, pieces = (32, 32) if rows > LONG else (64, 1)
+        return Blocks(chunk, chunk, value=128, piece=triton.cdiv(rows, chunk * pieces) * chunk)
     return BLOCKS["narrow"]._replace(piece=0) if dtype == torch.float32 else BLOCKS["square"]
 
 

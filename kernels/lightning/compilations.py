@@ -46,7 +46,7 @@ def compilation(name: str, dtype: str, width: int, label: str, blocks: Blocks) -
         "CHUNK": blocks.chunk,
         "MICRO": blocks.micro,
         "WIDTH": width,
-        "BLOCK_VALUE": min(blocks.value, width),
+        "BLOCK_VALUE": blocks.value,
         "ALIGNED": True,
     }
     constants = {argument: value for argument, value in constants.items() if argument in kernel.arg_names}

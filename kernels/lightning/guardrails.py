@@ -20,7 +20,7 @@ from ..arguments import (
     like,
     shape,
 )
-from .blocks import Blocks, choose, padded, piece_rows
+from .blocks import Blocks, choose, piece_rows, value_columns
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST_FEATURES = 128
@@ -73,7 +73,7 @@ def check(q: object, k: object, v: object, initial_state: object, return_state: 
         device("initial_state", state, q.device)
     boolean("return_state", return_state)
     chosen = _check_blocks(blocks) or choose(q.dtype, rows)
-    widest = max(triton.cdiv(size, min(chosen.value, padded(size))) for size in (features, values))
+    widest = max(triton.cdiv(size, value_columns(chosen, size)) for size in (features, values))
     length = piece_rows(chosen, rows, batch * heads * widest)
     pieces = triton.cdiv(rows, length)
     return Problem(batch, heads, rows, features, values, chosen, length, pieces, q.dtype, q.device)

@@ -9,7 +9,7 @@ import torch
 import triton
 
 from ..launching import launching
-from .blocks import Blocks, padded
+from .blocks import Blocks, padded, value_columns
 from .guardrails import Problem
 
 STATES = ("initial", "tinitial", "sums", "tsums", "out", "last")
@@ -66,7 +66,7 @@ def launch(
         ValueError: where the blocks need more shared memory or registers than the GPU has.
     """
     blocks = problem.blocks
-    block_value = min(blocks.value, padded(values))
+    block_value = value_columns(blocks, values)
     absent = rows[0].new_empty(1, dtype=torch.float32) if None in others else None
     grid = problem.batch * problem.heads * programs * triton.cdiv(values, block_value)
     with launching(kernel, problem.device, problem.dtype, blocks, f"D = {features}, Dv = {values}"):

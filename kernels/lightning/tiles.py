@@ -69,8 +69,8 @@ def state_before(
         state += tl.load(place + state_offsets(features, values, initial_r, initial_c), mask=there, other=0.0)
     place = sums + index.to(tl.int64) * (pieces - 1) * D * E + state_offsets(features, values, sums_r, sums_c)
     step = D.to(tl.int64) * E
-    for before in range(0, piece):
-        state += tl.load(place + before * step, mask=there, other=0.0)
+    for before in range(0, pieces - 1):  # as many steps in every piece, so that programs stay together
+        state += tl.load(place + before * step, mask=there & (before < piece), other=0.0)
     return state
 
 
