@@ -323,17 +323,20 @@ def _deviation(bottom: float, nulls: Sequence[float]) -> float:
 
 
 def _shared(null: Tensor) -> float:
-    """The sum of squared correlations over all pairs of elements, by the probes' errors in sigma [R, n].
+    """The sum of squared correlations over all pairs of elements, by the probes' errors [R, n] in any units.
 
-    Two probes are independent draws, so the square of their scalar product is that sum on average. At least n, which it
-    is where no two elements err together.
+    Two probes are independent draws, so the square of their scalar product is that sum on average, each element
+    in units of what the probes show of it. At least n, which it is where no two elements err together.
     """
     probes, count = null.shape
     if probes < 2:
         return float(count)
-    products = null @ null.T
+    size = null.square().mean(0).sqrt()
+    erring = size > 0
+    own = null / size if bool(erring.all()) else null[:, erring] / size[erring]
+    products = own @ own.T
     apart = products.square().sum() - products.diagonal().square().sum()
-    return max(float(count), float(apart) / (probes * (probes - 1)))
+    return max(float(count), float(apart) / (probes * (probes - 1)) + count - int(erring.sum()))
 
 
 def _spread_rule(name: str, mean_square: float, nulls: Sequence[float], count: int, shared: float) -> Finding:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from gradoracle.case import Sample
 from gradoracle.contract import SMALLEST_NORMAL
 
 
@@ -26,3 +27,15 @@ def times(tensor: Tensor, factor: float) -> Tensor | None:
 def smallest_exact(dtype: str) -> float:
     """A magnitude above which neither a result in ``dtype`` nor what it is summed from underflows."""
     return SMALLEST_NORMAL[dtype] * (4.0 if dtype == "float16" else 2.0**40)
+
+
+def has_subnormals(sample: Sample) -> bool:
+    """Whether an input or cotangent in 16 bits holds numbers below the smallest normal one of its dtype.
+
+    A tensor core aligns products by the exponents of their operands, which for a subnormal one is that of the smallest
+    normal number: what it cuts off a sum changes where a power of two makes the operand normal (measured on an H200).
+    """
+    tensors = (*sample.inputs.values(), *sample.cotangents.values())
+    narrow = [t for t in tensors if t.is_floating_point() and t.element_size() == 2]
+    least = {t.dtype: SMALLEST_NORMAL[str(t.dtype).removeprefix("torch.")] for t in narrow}
+    return any(bool(((t != 0) & (t.abs() < least[t.dtype])).any()) for t in narrow)

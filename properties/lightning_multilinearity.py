@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from gradoracle.properties.agreement import differ
 from gradoracle.properties.applicability import all_of, exact_operands, small_enough
-from gradoracle.properties.exactness import times
+from gradoracle.properties.exactness import has_subnormals, times
 from gradoracle.properties.lightning_samples import (
     DERIVATIVES,
     FORWARD,
@@ -51,7 +51,7 @@ def doubling_one_input_doubles_what_is_linear_in_it(evidence: Evidence) -> Itera
     """With 2 q (or 2 k, or 2 v, with 2 S0), o and the gradients of all others are doubled, its own gradient stays.
 
     Holds because: each output is linear in each input, and a power of two changes no rounding short of underflow: bit
-    for bit where the kernel claims determinism and nothing underflows.
+    for bit where the kernel claims determinism, nothing underflows and no 16-bit operand is subnormal.
     Catches: a clamp, a threshold, a scale or a normaliser that looks at an input; an initial state that is scaled with
     the wrong input.
     Cannot catch: any wrong map that is linear in each input; forward_matches_the_oracle does.
@@ -89,7 +89,8 @@ def _multiple(once: Evidence, twice: Evidence, name: str, factor: float) -> Find
     for each in (once, twice):
         overflow = each.allowance(derivative, name).overflow
         fine = fine if overflow is None else fine & ~overflow
-    if once.kernel.deterministic and bool((wrong & fine & ~_underflows(once, name)).any()):
+    exact = once.kernel.deterministic and not has_subnormals(once.sample)
+    if exact and bool((wrong & fine & ~_underflows(once, name)).any()):
         message = (
             f"{int((wrong & fine).sum())} of {wrong.numel()} elements are not the power of two times what they were"
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from gradoracle.properties.agreement import differing, within_both
 from gradoracle.properties.applicability import all_of, every_input_has_a_gradient, small_enough
+from gradoracle.properties.exactness import has_subnormals
 from torch import Tensor
 
 from gradoracle import hashing
@@ -64,7 +65,8 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: the VJP is linear in its cotangent, and multiplying by two is exact in binary floating point, so
     every rounding of the second run is twice that of the first. Elements whose budget has an underflow part already at
-    a sixteenth of g may differ within the rounding of both runs; so may all where no determinism is claimed.
+    a sixteenth of g may differ within the rounding of both runs; so may all where no determinism is claimed, or where a
+    16-bit operand is subnormal.
     Catches: a cotangent that is clamped, squared, cached or ignored, a constant or left-over memory added in backward,
     a threshold on gradients. vjp_matches_the_oracle sees those that are larger than rounding.
     Cannot catch: any wrong map that is linear; vjp_matches_the_oracle does.
@@ -83,7 +85,7 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
         if not wrong.any():
             yield exactly(name, False, "", elements=got.numel())
             continue
-        if evidence.kernel.deterministic:
+        if evidence.kernel.deterministic and not has_subnormals(evidence.sample):
             one = evidence.allowance(Derivative.VJP, name)
             fine = wanted.isfinite() & (wanted.abs() <= LARGEST[evidence.dtype(name)]) & ~_underflows(evidence, name)
             for excused in (one.overflow, doubled.budgets(Derivative.VJP)[name].overflow):

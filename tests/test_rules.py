@@ -76,6 +76,21 @@ def test_a_spread_below_the_local_limit_is_wrong(truth, allowance):
     assert (found.outcome, found.rule) == (Outcome.VIOLATED, "pooled")
 
 
+def test_elements_that_share_one_error_are_one_draw_whatever_its_size():
+    generator = torch.Generator().manual_seed(5)
+    sigma, truth = torch.ones(1, 33, dtype=torch.float64), torch.zeros(1, 33, dtype=torch.float64)
+    one = torch.randn(PROBES, 1, 1, dtype=torch.float64, generator=generator).expand(-1, 1, 33)
+    many = torch.randn(PROBES, 1, 33, dtype=torch.float64, generator=generator)
+    got = truth + 2.0  # two sigma, in all elements at once
+    for size in (1.0, 0.5, 1e-3):
+        together = judge("o", got, truth, Allowance(sigma, one * size), continuous=True)
+        assert together.pool.shared == pytest.approx(33**2, rel=0.3) and together.outcome is Outcome.HOLDS
+        apart = judge("o", got, truth, Allowance(sigma, many * size), continuous=True)
+        assert apart.pool.shared < 2 * 33 and (apart.outcome, apart.rule) == (Outcome.VIOLATED, "pooled")
+    still = judge("o", got, truth, Allowance(sigma, many * 0), continuous=True)
+    assert still.pool.shared == 33 and still.outcome is Outcome.VIOLATED
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_non_finite_where_the_truth_is_finite_is_exact(truth, allowance, value):
     got = right(truth, allowance)

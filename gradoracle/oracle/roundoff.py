@@ -53,14 +53,28 @@ class Low:
     mean_square: Tensor
     bound: Tensor
 
-    def errors(self, carried: Tensor, factors: Tensor, drawn: Tensor) -> Tensor:
-        """[R, *shape] errors of rounding ``carried`` times a factor to a multiple of the spacing, or of losing it."""
+    def replace(self, noise: Tensor, carried: Tensor, factors: Tensor, drawn: Tensor) -> None:
+        """Put the errors of such values into ``noise`` [R, *shape], in place.
+
+        They are those of rounding ``carried``, [*shape] or [R, *shape], times a factor to a multiple of the spacing, or
+        of losing it.
+        """
+        runs, places = noise.view(len(noise), -1), self.where.expand(noise.shape[1:]).reshape(-1).nonzero()[:, 0]
         if self.spacing == SMALLEST_SUBNORMAL["float64"]:  # float64 arithmetic has rounded them already
-            return torch.zeros_like(carried)
-        wide = (-1, *[1] * (carried.dim() - 1))
-        step = self.spacing / factors.view(wide)
-        kept = torch.round(carried / step) * step
-        return (torch.where(drawn.view(wide) > 0, 0.0, kept) if self.flush else kept) - carried
+            runs[:, places] = 0.0
+            return
+        every = len(places) == runs.shape[1]
+        carried = carried.expand_as(noise).reshape(len(noise), -1)
+        carried = carried if every else carried[:, places]
+        step = self.spacing / factors.view(-1, 1)
+        lost = (carried / step).round_().mul_(step)
+        if self.flush:
+            lost = torch.where(drawn.view(-1, 1) > 0, 0.0, lost)
+        lost = lost.sub_(carried)
+        if every:
+            runs.copy_(lost)
+        else:
+            runs[:, places] = lost
 
 
 class Roundoff:
@@ -129,8 +143,7 @@ class Roundoff:
             if shift is not None:
                 noise = noise.add_(shift * self.magnify)
             if low is not None:
-                lost = low.errors(carried.expand_as(noise), factors, self.dice.constant(mixed(place, _FLUSH)))
-                noise = torch.where(low.where, lost, noise)
+                low.replace(noise, carried, factors, self.dice.constant(mixed(place, _FLUSH)))
             probes = noise if plain else noise.add_(carried)
         return q.with_(variance=variance, floor=floor, worst=worst, probes=probes, held=None)
 

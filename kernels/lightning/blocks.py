@@ -87,6 +87,15 @@ def choose(dtype: torch.dtype, rows: int) -> Blocks:
     return BLOCKS["narrow"]._replace(piece=0) if dtype == torch.float32 else BLOCKS["square"]
 
 
+def specialised(blocks: Blocks, dtype: torch.dtype, rows: int) -> bool:
+    """Say whether aligned rows have a compilation of their own: not where a shipped configuration is forced.
+
+    One that is not the automatic choice is there to be compared with; sizes of the caller's own are there for speed.
+    """
+    own = choose(dtype, rows)._replace(piece=blocks.piece)
+    return blocks not in BLOCKS.values() or interpreted() or blocks == own
+
+
 def piece_rows(blocks: Blocks, rows: int, programs: int) -> int:
     """Return how many rows a piece has, a multiple of the chunk, where `programs` would run on whole sequences."""
     if blocks.piece:

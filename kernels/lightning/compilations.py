@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import launch, scan, tangents
-from .blocks import Blocks, fitting
+from .blocks import LONG, Blocks, fitting, specialised
 
 Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
 
@@ -47,7 +47,7 @@ def compilation(name: str, dtype: str, width: int, label: str, blocks: Blocks) -
         "MICRO": blocks.micro,
         "WIDTH": width,
         "BLOCK_VALUE": blocks.value,
-        "ALIGNED": True,
+        "ALIGNED": specialised(blocks, getattr(torch, dtype), LONG),
     }
     constants = {argument: value for argument, value in constants.items() if argument in kernel.arg_names}
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}

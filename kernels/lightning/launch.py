@@ -9,7 +9,7 @@ import torch
 import triton
 
 from ..launching import launching
-from .blocks import Blocks, padded, value_columns
+from .blocks import Blocks, padded, specialised, value_columns
 from .guardrails import Problem
 
 STATES = ("initial", "tinitial", "sums", "tsums", "out", "last")
@@ -86,7 +86,7 @@ def launch(
             CHUNK=blocks.chunk,
             WIDTH=padded(features),
             BLOCK_VALUE=block_value,
-            ALIGNED=_aligned(rows, blocks.chunk),
+            ALIGNED=specialised(blocks, problem.dtype, problem.rows) and _aligned(rows, blocks.chunk),
             num_warps=blocks.num_warps,
             num_stages=stages(kernel, blocks),
             **constants,

@@ -60,6 +60,15 @@ def choose(dtype: torch.dtype, features: int, queries: int, keys: int) -> Blocks
     return BLOCKS["large"] if features <= 128 else BLOCKS["medium"]
 
 
+def specialised(blocks: Blocks, dtype: torch.dtype, features: int) -> bool:
+    """Say whether aligned rows, and plain scores, have compilations of their own: not where a shipped one is forced.
+
+    A shipped configuration that is not the automatic one for D is there to be compared with: one compilation serves
+    whatever it is given. Sizes of the caller's own are there for speed.
+    """
+    return blocks not in BLOCKS.values() or interpreted() or blocks == choose(dtype, features, 1, 1)
+
+
 def with_launch_options(query: int, key: int, dtype: torch.dtype) -> Blocks:
     """Return blocks of these sizes: a shipped configuration where there is one.
 

@@ -8,7 +8,7 @@ import torch
 import triton
 
 from ..launching import launching
-from .blocks import padded_features
+from .blocks import padded_features, specialised
 from .guardrails import Problem
 
 STRIDES = (
@@ -74,7 +74,8 @@ def launch(
         step: as in `Problem.tile`; "dkv" and "hk" are over keys, all others over queries.
 
     One compiled kernel serves with sinks and without. What is PLAIN, without softcap and segments, has a kernel of its
-    own, which takes fewer registers and loads the next tile while it computes; all else has one, for whichever options.
+    own, which takes fewer registers and loads the next tile while it computes; all else has one, for whichever options
+    (`blocks.specialised`).
 
     Raises:
         ValueError: where the blocks need more shared memory or registers than the GPU has.
@@ -86,7 +87,8 @@ def launch(
         if step in OVER_KEYS
         else (problem.queries, blocks.query, problem.heads)
     )
-    plain = problem.softcap == 0 and tensors.q_ids is None
+    special = specialised(blocks, problem.dtype, problem.features)
+    plain = special and problem.softcap == 0 and tensors.q_ids is None
     ranks = (4, 4, 3, 1, 2, 2, 4, 4, 1)
     strides = [s for tensor, rank in zip(tensors, ranks, strict=True) for s in _strides(tensor, rank)]
     with launching(kernel, problem.device, problem.dtype, blocks, f"D padded to {width}"):
@@ -107,7 +109,7 @@ def launch(
             BLOCK_QUERY=blocks.query,
             BLOCK_KEY=blocks.key,
             WIDTH=width,
-            ALIGNED=_aligned(problem, tensors),
+            ALIGNED=special and _aligned(problem, tensors),
             PLAIN=plain,
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,

@@ -1,0 +1,41 @@
+"""Rounding errors by numba have the bits of those by torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradoracle.oracle import fused, probes
+
+pytestmark = pytest.mark.skipif(fused.compiled() is None, reason="numba is not installed")
+
+SHAPE, RUNS = (3, 5, 7), 4
+GENERATOR = torch.Generator().manual_seed(1)
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=GENERATOR)
+
+
+ONTO = {"nothing": None, "one for all": drawn(*SHAPE), "one each": drawn(RUNS, *SHAPE), "a view": drawn(7, 5, 3).mT.mT}
+
+
+@pytest.mark.parametrize("onto", ONTO)
+@pytest.mark.parametrize("bits", [8, 11, 24])
+def test_errors_have_the_bits_of_those_by_torch(onto, bits, monkeypatch):
+    key, total = drawn(*SHAPE) * 10.0 ** drawn(*SHAPE).mul(9).round(), ONTO[onto]
+    key[0, 0, :3] = torch.tensor([0.0, torch.inf, torch.nan], dtype=torch.float64)
+    width, factors = drawn(*SHAPE[1:]).abs(), torch.exp2(-torch.rand(RUNS, dtype=torch.float64))
+    if onto == "a view":
+        total = drawn(7, 5, 3).permute(2, 1, 0)
+    by_numba = probes.rounding_errors(key, bits, factors, width, total)
+    monkeypatch.setattr(fused, "compiled", lambda: None)
+    by_torch = probes.rounding_errors(key, bits, factors, width, total)
+    assert by_numba.shape == (RUNS, *SHAPE) and torch.equal(by_numba, by_torch)
+    assert by_numba.unique().numel() > by_numba.numel() // 2
+
+
+def test_another_factor_gives_other_errors():
+    key, width = drawn(50), torch.ones(50, dtype=torch.float64)
+    one, other = (probes.rounding_errors(key, 11, torch.tensor([f], dtype=torch.float64), width) for f in (0.6, 0.7))
+    assert not torch.equal(one, other) and float(one.abs().max()) <= 1.0
