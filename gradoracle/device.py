@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 
 from gradoracle.errors import UsageError
 
+_BLOCKING = 4  # CU_CTX_SCHED_BLOCKING_SYNC
 ASKED = ("auto", "cpu", "cuda")
 
 
@@ -35,11 +38,25 @@ def prepare(device: str) -> None:
     and ``gradoracle doctor`` says why.
     """
     if device != "cpu":
+        _wait_without_spinning()
         return
     from gradoracle import interpreter
 
     if interpreter.explain_unavailable() is None:
         interpreter.activate()
+
+
+def _wait_without_spinning() -> None:
+    """Let a process that waits for the GPU give its core to another: workers share one GPU, and their oracles the cores.
+
+    To be called before CUDA makes a context; where the driver is not to be found nothing changes.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        count = ctypes.c_int()
+        if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
+            for each in range(count.value):
+                driver.cuDevicePrimaryCtxSetFlags_v2(each, _BLOCKING)
 
 
 def variables(device: str) -> dict[str, str]:
