@@ -1,4 +1,4 @@
-"""The two paths of the semi-CRF kernels, their block configurations, which choice is automatic, and their workspaces."""
+"""The two paths of the semi-CRF kernels, their block configurations, which is automatic, and their workspaces."""
 
 from __future__ import annotations
 

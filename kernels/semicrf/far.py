@@ -93,7 +93,9 @@ def far_kernel(
             tsegment = tinward + (tlasts[None, :, :] + toutward[:, None, :])
         if PER_DURATION:
             pairs = (lasting <= K)[:, None, None] & (inner < C)[None, :, None] & (outer < C)[None, None, :]
-            where = (lasting - 1)[:, None, None] * per_k + inner[None, :, None] * per_in + outer[None, None, :] * per_out
+            where = (
+                (lasting - 1)[:, None, None] * per_k + inner[None, :, None] * per_in + outer[None, None, :] * per_out
+            )
             moves = tl.load(transition + where, mask=pairs, other=float("-inf"))
             if FORWARD:
                 terms = ring[:, :, :, None] + (moves[None, :, :, :] + segment[:, :, None, :])

@@ -1,4 +1,4 @@
-"""Gradients of log Z, or their tangents along one direction, from alpha and beta of one or many stretches of positions."""
+"""Gradients of log Z, or their tangents along one direction, from alpha and beta of stretches of positions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ class Posteriors:
         self.dcum = torch.empty(batch, positions + 1, labels, **kind) if needs[0] else None
         self.dstart = torch.empty(batch, positions, labels, **kind) if needs[3] else None
         self.dend = torch.empty(batch, positions, labels, **kind) if needs[4] else None
-        self.probabilities = torch.empty(batch, positions, durations, labels, **kind) if probabilities else None
+        self.probabilities = (
+            torch.empty(batch, positions, durations, labels, dtype=torch.float32, device=problem.device)
+            if probabilities
+            else None
+        )
         pairs = (durations, labels, labels) if problem.per_duration else (labels, labels)
         self._pairs = torch.zeros(pairs, **wide) if needs[1] else None
         self._durations = torch.zeros(durations, labels, **wide) if needs[2] else None

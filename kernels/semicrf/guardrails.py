@@ -74,7 +74,9 @@ def check(
         )
     )
     if rows < 2:
-        raise ValueError(f"cum_scores has T + 1 = 1 (shape {tuple(cum.shape)}): wanted T + 1 from 2, cum_scores[:, 0] too")
+        raise ValueError(
+            f"cum_scores has T + 1 = 1 (shape {tuple(cum.shape)}): wanted T + 1 from 2, cum_scores[:, 0] too"
+        )
     positions = rows - 1
     duration = dense("duration_bias", duration_bias, 2)
     durations = duration.shape[0]
@@ -137,9 +139,7 @@ def _check_lengths(lengths: torch.Tensor, positions: int) -> None:
         raise ValueError(f"lengths[{at}] is {int(lengths[at])}: wanted lengths from 0 to T = {positions}")
 
 
-def _check_values(
-    cum: torch.Tensor, shared: tuple[tuple[str, torch.Tensor], ...], start: object, end: object
-) -> None:
+def _check_values(cum: torch.Tensor, shared: tuple[tuple[str, torch.Tensor], ...], start: object, end: object) -> None:
     """See that no score is NaN or +inf, nor cum_scores -inf. Reads values."""
     if not bool(cum.isfinite().all()):
         raise ValueError("cum_scores holds a NaN or an infinity: wanted finite numbers")

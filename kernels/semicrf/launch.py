@@ -43,7 +43,7 @@ def arguments(problem: Problem, given: Given, lengths: torch.Tensor, moved: Give
     named: dict[str, Any] = {name: absent for name in (*TABLES, *RESULTS)}
     strided = {"cum": cum, "start": start, "end": end}
     if moved is not None:
-        for name, tensor, primal in zip(("tcum", "tstart", "tend"), (moved[0], *moved[3:]), strided.copy().values()):
+        for name, tensor, primal in (("tcum", moved[0], cum), ("tstart", moved[3], start), ("tend", moved[4], end)):
             if primal is not None:
                 strided[name] = primal.new_zeros(1).expand(primal.shape) if tensor is None else tensor
         named["ttransition"] = _wide(torch.zeros_like(transition) if moved[1] is None else moved[1])

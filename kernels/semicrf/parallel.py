@@ -20,8 +20,18 @@ from .blocks import padded
 from .guardrails import Problem
 from .launch import launch
 from .scan import scan_kernel
-from .tables import Carried, Named, Table, directed, empty_log_z, empty_table, first_state, launch_recursion, rows_of
-from .tables import storing
+from .tables import (
+    Carried,
+    Named,
+    Table,
+    directed,
+    empty_log_z,
+    empty_table,
+    first_state,
+    launch_recursion,
+    rows_of,
+    storing,
+)
 
 
 def carry(problem: Problem, named: Named, *, forward: bool = True, tangent: bool = False) -> Carried:

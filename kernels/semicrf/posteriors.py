@@ -1,7 +1,7 @@
 """The posterior of segments from alpha and beta, with no recursion left: gradients by position and by parameter.
 
-p(t, k, c', c) = exp(alpha_t[c'] + edge(t, k, c', c) + beta_{t+k}[c] - log Z) is the probability that a segment of label c
-and length k starts at t after one of label c'. Where the transition is the same for all k, the sum over c' is
+p(t, k, c', c) = exp(alpha_t[c'] + edge(t, k, c', c) + beta_{t+k}[c] - log Z) is the probability that a segment of label
+c and length k starts at t after one of label c'. Where the transition is the same for all k, the sum over c' is
 exp(enter_t[c] + ...), without a term for each c'. Log norms are whole numbers and cancel before anything is rounded.
 """
 
@@ -29,7 +29,7 @@ def segments(
     batch, at, k, extent, norm, origin, C, K, chunks, length, beta_kept, starts, ends, exists,
     LABELS: tl.constexpr, TANGENT: tl.constexpr,
 ):  # fmt: skip
-    """Return for segments [ROWS, SLOTS, LABELS] that start `at` and last `k` all of log p that follows their transition.
+    """Return for segments [ROWS, SLOTS, LABELS] that start `at` and last `k` what follows their transition in log p.
 
     That is edge - transition + beta - log Z, in which `norm` [ROWS] is the norm of alpha less that of log Z; and its
     tangent, where there is one, or else nothing of use. -inf where there is no such segment.
@@ -38,7 +38,9 @@ def segments(
     known = (labels < C)[None, :]
     here = (exists & (at < extent))[:, None] & known
     stop = at[:, None] + k[None, :]
-    there = ((exists & (at >= 0))[:, None] & (stop <= extent[:, None]) & (k <= K)[None, :])[:, :, None] & known[None, :, :]
+    there = ((exists & (at >= 0))[:, None] & (stop <= extent[:, None]) & (k <= K)[None, :])[:, :, None] & known[
+        None, :, :
+    ]
     reference = element(cum, batch[:, None], at.to(tl.int64)[:, None], labels[None, :], cum_b, cum_t, cum_c, here)
     opening, _ = sides(
         cum, start, end, batch[:, None], at.to(tl.int64)[:, None], labels[None, :], reference, extent[:, None],
@@ -144,7 +146,9 @@ def positions_kernel(
             follows -= z[:, None, None]
             if PER_DURATION:
                 of_k = (k <= K)[:, None, None] & pairs[None, :, :]
-                between = (k - 1)[:, None, None] * per_k + inner[None, :, None] * per_in + outer[None, None, :] * per_out
+                between = (
+                    (k - 1)[:, None, None] * per_k + inner[None, :, None] * per_in + outer[None, None, :] * per_out
+                )
                 moves = tl.load(transition + between, mask=of_k, other=float("-inf"))
                 p = tl.exp(before[:, None, :, None] + moves[None, :, :, :] + follows[:, :, None, :])
                 q = tl.sum(p, axis=2)

@@ -1,7 +1,7 @@
 """The recursion of forward and backward, over many chunks of the sequences at a time.
 
 Read forward in time, alpha_t[c] = log sum over k of exp(enter_{t-k}[c] + score of a segment from t - k to t), and
-enter_t[c] = log sum over c' of exp(alpha_t[c'] + transition[c', c]). Backward the same holds of what follows a position:
+enter_t[c] = log sum over c' of exp(alpha_t[c'] + transition[c', c]). Backward the same holds of what follows:
 leave_t[c] = log sum over k of exp(beta_{t+k}[c] + score of a segment from t to t + k), and beta_t[c'] = log sum over c
 of exp(leave_t[c] + transition[c', c]). One kernel does both: in its own time tau (t forward, the end minus t backward)
 x_tau comes from the ring of y at the last positions and y_tau from x_tau, so that (x, y) is (alpha, enter) or (leave,
@@ -25,11 +25,10 @@ def ring_side(
     cum, start, end, batch, after, ages, reference, extent, zero, existing, of_ring,
     cum_b, cum_t, cum_c, start_b, start_t, start_c, end_b, end_t, end_c, starts, ends, FORWARD: tl.constexpr,
 ):  # fmt: skip
-    """Return what the positions of a ring [ROWS, SLOTS, LABELS] take where a segment leaves them, `ages` before `after`."""
-    if FORWARD:
-        at = after[:, None] - ages[None, :]
-    else:
-        at = zero[:, None] - (after[:, None] - ages[None, :])
+    """Return what positions of a ring [ROWS, SLOTS, LABELS], `ages` before `after`, add to a segment from there."""
+    at = after[:, None] - ages[None, :]
+    if not FORWARD:
+        at = zero[:, None] - at
     inside = existing[:, None] & (at >= 0) & (at <= extent[:, None])
     labels = tl.arange(0, of_ring.shape[1])
     left, right = sides(

@@ -1,4 +1,4 @@
-"""The scan over the operators of chunks: y at the start of each chunk, chunk after chunk, normalised by whole numbers."""
+"""The scan over the operators of chunks: y at the start of each chunk, normalised by whole numbers."""
 
 from __future__ import annotations
 

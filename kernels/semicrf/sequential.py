@@ -133,7 +133,7 @@ def walk(problem: Problem, named: Named, carried: Carried, tangent: bool) -> Ite
         first = chunk * problem.chunk
         if chunk == 0:
             again = empty_table(problem, named, True, 1, carried.norms, -1, tangent)
-            for filled, row in zip((alpha.x, alpha.y, alpha.tx, alpha.ty), (again.x, again.y, again.tx, again.ty)):
+            for filled, row in ((alpha.x, again.x), (alpha.y, again.y), (alpha.tx, again.tx), (alpha.ty, again.ty)):
                 if filled is not None:
                     filled[:, 0] = row[:, 0]
         elif needs_far(problem):

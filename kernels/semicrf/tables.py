@@ -134,7 +134,7 @@ def first_state(problem: Problem, named: Named, forward: bool) -> tuple[torch.Te
 
 def empty_table(problem: Problem, named: Named, forward: bool, kept: int, norms: torch.Tensor, origin: int,
                 tangent: bool) -> Table:  # fmt: skip
-    """Return a table with row 0 filled: alpha_0 = 0 and enter_0, or beta = 0 at each sequence's end if that is tau = 0."""
+    """Return a table with row 0 filled: alpha_0 = 0 and enter_0, or beta = 0 at a sequence's end if that is tau = 0."""
     shape = (problem.batch, kept, problem.labels)
     y0, ty0 = first_state(problem, named, forward)
     makes_x = forward and not problem.per_duration

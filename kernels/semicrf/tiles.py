@@ -81,7 +81,7 @@ def log_add_moved(a, ta, b, tb):
 @triton.jit
 def rounded(x, TYPE: tl.constexpr):
     """Return float64 x in another dtype; 16 bits by way of float32."""
-    if TYPE == tl.float64:
+    if TYPE == tl.float64:  # noqa: SIM300
         return x
     else:
         return x.to(tl.float32).to(TYPE)
