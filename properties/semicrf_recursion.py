@@ -60,13 +60,16 @@ class Marginals:
 class Pass:
     """What one run of the recursion gave: gradients (or the Hessian's products) of <cotangent, log Z> by input.
 
-    ``squares`` holds for the inputs that all positions share (transition, duration_bias) the sums of the squares of what
-    was added up.
+    ``ends`` [B T C] are the probabilities that a segment of c ends at t + 1 (or their derivatives along the tangents),
+    without the cotangent. ``masses`` are the gradients without their signs: the sums of what was added and of what was
+    subtracted. ``squares`` are the sums of squares of what was added up, for inputs that all positions share.
     """
 
     log_z: Tensor
     jvp: Tensor
     gradients: dict[str, Tensor]
+    ends: Tensor
+    masses: dict[str, Tensor]
     squares: dict[str, Tensor]
 
 
@@ -136,32 +139,35 @@ def run(problem: Problem, cotangent: Tensor, seed: int = 0, noise: Array = _EXAC
         noise: what roundings are imitated (``semicrf_scaled.NOISE`` numbers); none by default.
     """
     found = {name: np.zeros(shape) for name, shape in problem.shapes.items()}
+    sizes = {name: np.zeros(shape) for name, shape in problem.shapes.items()}
     tables, durations = np.zeros_like(problem.tables), np.zeros_like(problem.durations)
+    all_tables, all_durations = np.zeros_like(tables), np.zeros_like(durations)
     logs, moved = [], []
+    ends = np.zeros((problem.batch, problem.steps, problem.labels))
     for b, weight in enumerate(cotangent.detach().double().tolist()):
         one = problem.sequence(b, seed, noise)
         own_tables, own_durations = np.zeros_like(tables), np.zeros_like(durations)
         begun, ended = one.masses(own_tables, own_durations)
-        for total, own in ((tables, own_tables), (durations, own_durations)):
+        for total, signless, own in ((tables, all_tables, own_tables), (durations, all_durations, own_durations)):
             half = len(total) // 2
             total[:half] += weight * own[:half]
             total[half:] += weight**2 * own[half:]
+            signless[:half] += abs(weight) * own[:half]
         found["cum_scores"][b] = weight * (ended - begun)
+        ends[b] = ended[1:]
+        sizes["cum_scores"][b] = abs(weight) * (ended + begun)
         for name, mass in (("proj_start", begun[:-1]), ("proj_end", ended[1:])):
             if name in found:
-                found[name][b] = weight * mass
+                found[name][b], sizes[name][b] = weight * mass, abs(weight) * mass
         logs.append(one.log_z)
         moved.append(one.z[2])
-    half, whole = len(tables) // 2, {problem.table: tables, "duration_bias": durations}
-    shared = {name: (x[: len(x) // 2], x[len(x) // 2 :]) for name, x in whole.items()}
-    if problem.table == "transition":
-        shared["transition"] = (tables[0], tables[half])
-    found |= {name: first for name, (first, _) in shared.items()}
-    return Pass(
-        torch.tensor(logs, dtype=torch.float64), torch.tensor(moved, dtype=torch.float64),
-        {name: torch.from_numpy(np.ascontiguousarray(found[name])) for name in problem.shapes},
-        {name: torch.from_numpy(np.ascontiguousarray(second)) for name, (_, second) in shared.items()},
-    )  # fmt: skip
+    squares = {}
+    for name, total, signless in ((problem.table, tables, all_tables), ("duration_bias", durations, all_durations)):
+        half, shape = len(total) // 2, problem.shapes[name]
+        found[name], sizes[name] = total[:half].reshape(shape), signless[:half].reshape(shape)
+        squares[name] = total[half:].reshape(shape)
+    log_z, slope = (torch.tensor(numbers, dtype=torch.float64) for numbers in (logs, moved))
+    return Pass(log_z, slope, _tensors(found), torch.from_numpy(ends), _tensors(sizes), _tensors(squares))
 
 
 class Problem:
@@ -215,8 +221,10 @@ class Sequence:
         of, labels, steps = problem.of, problem.labels, problem.steps
         self.own = [of(problem.scores, name, b) for name in ("cum_scores", "proj_start", "proj_end")]
         self.dur = problem.scores["duration_bias"]
-        self.tr = self._table(problem.scores[problem.table], of(problem.tangents, problem.table), (-1, labels, labels))
-        self.du = self._table(self.dur, of(problem.tangents, "duration_bias"), self.dur.shape)
+        self.tr = self._table(
+            problem.scores[problem.table], of(problem.tangents, problem.table), (-1, labels, labels), noise
+        )
+        self.du = self._table(self.dur, of(problem.tangents, "duration_bias"), self.dur.shape, noise)
         cum, start, end = self.own
         moved = [of(problem.tangents, name, b) for name in ("cum_scores", "proj_start", "proj_end")]
         self.up = self._product(cum, end, moved[0], moved[2], 1)
@@ -256,11 +264,11 @@ class Sequence:
             )  # fmt: skip
         return begun, ended
 
-    def _table(self, scores: Array, moved: Array, shape: tuple[int, ...]) -> list[Array]:
+    def _table(self, scores: Array, moved: Array, shape: tuple[int, ...], noise: Array = _EXACT) -> list[Array]:
         flat = scores.reshape(-1)
         m, e = np.zeros(len(flat)), np.zeros(len(flat), np.int64)
         with np.errstate(all="ignore"):
-            scaled.tables(flat, self.seed, self.noise, m, e)
+            scaled.tables(flat, self.seed, noise, m, e)
         d = moved.reshape(shape) if self.dual else np.zeros([0] * len(shape))
         return [m.reshape(shape), e.reshape(shape), np.ascontiguousarray(d)]
 
@@ -309,6 +317,10 @@ def _normalised(m: Array, e: Array, length: int) -> tuple[Array, Array]:
         logs = np.where(total > 0, np.log(total) + top[:, 0] * math.log(2.0), -np.inf)
     relative[length + 1 :], logs[length + 1 :] = 0.0, -np.inf
     return relative, logs
+
+
+def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in arrays.items()}
 
 
 def _array(tensor: Tensor) -> Array:

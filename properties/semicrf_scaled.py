@@ -44,7 +44,8 @@ _LN2_LOW = float.fromhex("0x1.3de6af278ece6p-42")
 LARGEST_SCORE = 2.0**32  # beyond it the reduction of an exponential would lose digits
 _POWERS = 2.0 ** -np.arange(256.0)  # what is 2^-256 below the rest of a sum is lost
 
-NOISE = 4  # unit roundoff, then squares in units of it: of an exponential, of a node, of a marginal
+NOISE = 5  # the unit roundoff; squares in units of it of an exponential, a node, a marginal; a node at worst
+AT_WORST = -1  # the seed with which the derivatives add up largest relative errors, and nothing is drawn
 _EDGE, _FORWARD, _BACKWARD, _MASS, _TABLE, _DERIVATIVE = 1, 2, 3, 4, 5, 6
 _SUM_SCALE, _VALUE_SCALE = 4096.0, 16777216.0  # keys of sums to 12 bits, of values to 24
 
@@ -104,47 +105,65 @@ def tables(scores: Any, seed: int, noise: Any, m: Any, e: Any) -> None:
     """exp of [n] scores into m, e [n]; with noise the error of each is a function of its score."""
     for i in range(len(scores)):
         m[i], e[i] = scaled_exp(scores[i])
-        if noise[0] > 0.0 and m[i] > 0.0:
+        if noise[0] > 0.0 and m[i] > 0.0 and seed != AT_WORST:
             width = noise[0] * math.sqrt(noise[1] + scores[i] * scores[i])
             m[i] *= 1.0 + width * drawn(seed, _TABLE, scores[i], _VALUE_SCALE)
 
 
 @jitted
-def edge(cum: Any, dur: Any, start: Any, end: Any, s: int, t: int, c: int, seed: int, noise: Any) -> float:
-    """The factor by which a kernel's weight of the segment s .. t of label c, without its transition, is off."""
+def edge(
+    cum: Any, dur: Any, start: Any, end: Any, s: int, t: int, c: int, seed: int, noise: Any
+) -> tuple[float, float]:
+    """How far off a kernel's weight of the segment s .. t of label c is, without its transition.
+
+    A factor that is drawn, and 0; or where ``seed`` is ``AT_WORST`` 1, and the largest relative error.
+    """
     if noise[0] == 0.0:
-        return 1.0
+        return 1.0, 0.0
     partial = cum[t, c] - cum[s, c]
-    squares = noise[1] + partial * partial
+    squares, sizes = partial * partial, abs(partial)
     partial += dur[t - s - 1, c]
-    squares += partial * partial
+    squares, sizes = squares + partial * partial, sizes + abs(partial)
     if len(start):
         partial += start[s, c]
-        squares += partial * partial
+        squares, sizes = squares + partial * partial, sizes + abs(partial)
     if len(end):
         partial += end[t - 1, c]
-        squares += partial * partial
+        squares, sizes = squares + partial * partial, sizes + abs(partial)
     if not np.isfinite(partial):
-        return 1.0
-    return 1.0 + noise[0] * math.sqrt(squares) * drawn(seed, _EDGE, partial, _VALUE_SCALE)
+        return 1.0, 0.0
+    if seed == AT_WORST:
+        return 1.0, noise[0] * (math.sqrt(noise[1]) + sizes)
+    return 1.0 + noise[0] * math.sqrt(noise[1] + squares) * drawn(seed, _EDGE, partial, _VALUE_SCALE), 0.0
 
 
 @jitted
-def disturb(m: Any, e: Any, d: Any, seed: int, place: int, noise: Any) -> None:
-    """The roundings of one node, [C] weights that a kernel holds relative to the largest of them."""
+def disturb(m: Any, e: Any, d: Any, before: float, seed: int, place: int, noise: Any) -> float:
+    """The roundings of one node, [C] weights that a kernel holds relative to the largest of them once it has them all.
+
+    Errors are functions of the logarithms less ``before``, the largest one at the node before, which is what is given
+    back for this one. Where ``seed`` is ``AT_WORST``, the largest relative errors are added to the derivatives instead.
+    """
     if noise[0] == 0.0:
-        return
+        return 0.0
     top = -np.inf
     for c in range(len(m)):
         if m[c] > 0.0:
             top = max(top, math.log(m[c]) + e[c] / _LOG2_E)
+    if not np.isfinite(top):  # nothing leads here, or NaN does
+        return before
     for c in range(len(m)):
         if m[c] > 0.0:
             relative = math.log(m[c]) + e[c] / _LOG2_E - top
-            width = noise[0] * math.sqrt(noise[2] + relative * relative)
-            m[c] *= 1.0 + width * drawn(seed, place, 1.0 - relative, _SUM_SCALE)
+            growth = relative + top - before  # the logarithm before it is normalised
+            if seed == AT_WORST:
+                d[c] += noise[0] * (noise[4] + abs(relative) + abs(growth))
+                continue
+            width = noise[0] * math.sqrt(noise[2] + relative * relative + growth * growth)
+            m[c] *= 1.0 + width * drawn(seed, place, growth, _SUM_SCALE)
             if len(d):
                 d[c] *= 1.0 + width * drawn(seed, place + _DERIVATIVE, d[c], _SUM_SCALE)
+    return top
 
 
 @jitted
@@ -168,15 +187,16 @@ def forward(
     start. ``..._e`` are exponents, ``..._d`` logarithmic derivatives ([0 ...] where there are none).
     """
     labels, longest, one, dual = alpha.shape[1], len(du), len(tr) == 1, len(alpha_d) > 0
+    before = 0.0
     for t in range(length + 1):
         for c in range(labels):
             m, e, w = (1.0, 0, 0.0) if t == 0 else (0.0, 0, 0.0)
             for k in range(1, min(longest, t) + 1):
                 s = t - k
-                off = edge(cum, dur, start, end, s, t, c, seed, noise)
+                off, slack = edge(cum, dur, start, end, s, t, c, seed, noise)
                 if one:
                     by = enter[s, c] * du[k - 1, c] * off
-                    moved = by * (enter_d[s, c] + du_d[k - 1, c]) if dual and by != 0.0 else 0.0
+                    moved = off * by * (enter_d[s, c] + du_d[k - 1, c] + slack) if dual and by != 0.0 else 0.0
                     m, e, w = plus(m, e, w, by, enter_e[s, c] + du_e[k - 1, c], moved)
                 else:
                     for b in range(labels):
@@ -184,7 +204,9 @@ def forward(
                         at = alpha_e[s, b] + tr_e[k - 1, b, c] + down_e[s, c] + du_e[k - 1, c]
                         moved = 0.0
                         if dual and by != 0.0:
-                            moved = by * (alpha_d[s, b] + tr_d[k - 1, b, c] + down_d[s, c] + du_d[k - 1, c])
+                            moved = (
+                                off * by * (alpha_d[s, b] + tr_d[k - 1, b, c] + down_d[s, c] + du_d[k - 1, c] + slack)
+                            )
                         m, e, w = plus(m, e, w, by, at, moved)
             if t > 0:
                 if dual:
@@ -194,7 +216,7 @@ def forward(
                 alpha_d[t, c] = 0.0
             alpha[t, c], alpha_e[t, c] = m, e
         if t > 0:
-            disturb(alpha[t], alpha_e[t], alpha_d[t] if dual else noise[:0], seed, _FORWARD, noise)
+            before = disturb(alpha[t], alpha_e[t], alpha_d[t] if dual else noise[:0], before, seed, _FORWARD, noise)
         if one and t < length:
             for c in range(labels):
                 m, e, w = 0.0, 0, 0.0
@@ -218,15 +240,16 @@ def backward(
     The rest is as for ``forward``.
     """
     labels, longest, one, dual = beta.shape[1], len(du), len(tr) == 1, len(beta_d) > 0
+    before = 0.0
     for t in range(length, -1, -1):
         reach = min(longest, length - t)
         if one and t < length:
             for c in range(labels):
                 m, e, w = 0.0, 0, 0.0
                 for k in range(1, reach + 1):
-                    off = edge(cum, dur, start, end, t, t + k, c, seed, noise)
+                    off, slack = edge(cum, dur, start, end, t, t + k, c, seed, noise)
                     by = du[k - 1, c] * after[t + k, c] * off
-                    moved = by * (du_d[k - 1, c] + after_d[t + k, c]) if dual and by != 0.0 else 0.0
+                    moved = off * by * (du_d[k - 1, c] + after_d[t + k, c] + slack) if dual and by != 0.0 else 0.0
                     m, e, w = plus(m, e, w, by, du_e[k - 1, c] + after_e[t + k, c], moved)
                 if dual:
                     leave_d[t, c] = w / m + down_d[t, c] if m > 0.0 else 0.0
@@ -240,18 +263,22 @@ def backward(
                     m, e, w = plus(m, e, w, by, tr_e[0, b, c] + leave_e[t, c], moved)
                 else:
                     for k in range(1, reach + 1):
-                        off = edge(cum, dur, start, end, t, t + k, c, seed, noise)
+                        off, slack = edge(cum, dur, start, end, t, t + k, c, seed, noise)
                         by = tr[k - 1, b, c] * down[t, c] * du[k - 1, c] * after[t + k, c] * off
                         at = tr_e[k - 1, b, c] + down_e[t, c] + du_e[k - 1, c] + after_e[t + k, c]
                         moved = 0.0
                         if dual and by != 0.0:
-                            moved = by * (tr_d[k - 1, b, c] + down_d[t, c] + du_d[k - 1, c] + after_d[t + k, c])
+                            moved = (
+                                off
+                                * by
+                                * (tr_d[k - 1, b, c] + down_d[t, c] + du_d[k - 1, c] + after_d[t + k, c] + slack)
+                            )
                         m, e, w = plus(m, e, w, by, at, moved)
             if dual:
                 beta_d[t, b] = w / m if m > 0.0 else 0.0
             beta[t, b], beta_e[t, b] = settled(m, e)
         if t < length:
-            disturb(beta[t], beta_e[t], beta_d[t] if dual else noise[:0], seed, _BACKWARD, noise)
+            before = disturb(beta[t], beta_e[t], beta_d[t] if dual else noise[:0], before, seed, _BACKWARD, noise)
         for c in range(labels):
             after[t, c], after_e[t, c] = settled(beta[t, c] * up[t, c], beta_e[t, c] + up_e[t, c])
             if dual:
@@ -265,7 +292,7 @@ def share(m: float, e: int, d: float, z: Any, dual: bool, seed: int, noise: Any)
         return 0.0
     p = math.ldexp(m / z[0], int(min(max(e - int(z[1]), -2000), 2000)))
     change = d - z[2]
-    if noise[0] > 0.0 and p > 0.0:
+    if noise[0] > 0.0 and p > 0.0 and seed != AT_WORST:
         size = math.log(p)
         p *= 1.0 + noise[0] * math.sqrt(noise[3] + size * size) * drawn(seed, _MASS, p, _SUM_SCALE)
         change *= 1.0 + noise[0] * drawn(seed, _MASS + _DERIVATIVE, change, _SUM_SCALE)
@@ -296,10 +323,10 @@ def masses(
                 continue
             total = 0.0
             for k in range(1, min(longest, length - t) + 1):
-                off = edge(cum, dur, start, end, t, t + k, c, seed, noise)
+                off, slack = edge(cum, dur, start, end, t, t + k, c, seed, noise)
                 m = du[k - 1, c] * after[t + k, c] * off
                 e = du_e[k - 1, c] + after_e[t + k, c]
-                d = du_d[k - 1, c] + after_d[t + k, c] if dual else none
+                d = du_d[k - 1, c] + after_d[t + k, c] + slack if dual else none
                 if one:
                     d = d + enter_d[t, c] if dual else none
                     p = share(m * enter[t, c], e + enter_e[t, c], d, z, dual, seed, noise)
