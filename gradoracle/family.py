@@ -42,6 +42,7 @@ class Family:
             budgets only and never truth; a program takes primals and cotangents and returns what ``derivative.program``
             of that derivative returns.
         properties: the laws of this family beyond the universal ones.
+        scalable: an oracle for samples whose definition is too large to be traced (``oracle.scalable.Scalable``).
     """
 
     name: str
@@ -53,6 +54,7 @@ class Family:
     joint: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     algorithms: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
     properties: tuple[Property, ...] = ()
+    scalable: Any = None
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Evaluate the definition itself."""
@@ -78,6 +80,7 @@ def family(
     together: Sequence[Sequence[str]] = (),
     alternatives: Sequence[Sequence[str]] = (),
     optional_outputs: Mapping[str, str] | None = None,
+    scalable: Any = None,
 ) -> Any:
     """Make a Family of an annotated definition; used bare (``@family``) or with arguments (``@family(dims=...)``).
 
@@ -122,7 +125,7 @@ def family(
         all_dims = {dim: (dims or {}).get(dim, Sizes()) for dim in signature.dims}
         return Family(
             own, function, signature, all_dims, tuple(dtypes), dict(domains or {}), dict(joint or {}),
-            dict(algorithms or {}), tuple(properties),
+            dict(algorithms or {}), tuple(properties), scalable,
         )  # fmt: skip
 
     return build(definition) if definition is not None else build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from gradoracle.properties.semicrf_scalable import SemiCRF
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from gradoracle.family import IndexDomain, family
 
 @family(
     outputs=("log_z",),
-    dims={"B": sizes(1, 3), "T": sizes(1, 24, large=131_072), "C": sizes(1, 4), "K": sizes(1, 12)},
+    dims={"B": sizes(1, 3), "T": sizes(1, 320, large=131_072), "C": sizes(1, 4), "K": sizes(1, 12)},
     domains={"lengths": IndexDomain("T", kind="length")},
     joint={
         "forbidden transitions": {"transition": "forbidden:0.3"},
@@ -25,6 +26,7 @@ from gradoracle.family import IndexDomain, family
         "full lengths": {"lengths": "highest"},
     },
     alternatives=[("transition", "transition_by_duration")],
+    scalable=SemiCRF(),
 )
 def semicrf(
     cum_scores: Float[Tensor, "B T+1 C"],

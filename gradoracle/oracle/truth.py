@@ -23,6 +23,7 @@ from gradoracle.oracle.cost import TooLarge
 from gradoracle.oracle.definition import differentiating, require, transformed, untraceable
 from gradoracle.oracle.enclosure import Expansion
 from gradoracle.oracle.rounding import Budget
+from gradoracle.oracle.scalable import Scalable
 from gradoracle.oracle.trace import Graph, trace
 from gradoracle.signature import TensorSpec, cotangent_name
 
@@ -89,6 +90,11 @@ class Oracle:
         programs = self.family.algorithms.get(algorithm, {})
         return derivative.value in programs or (derivative is Derivative.FORWARD and Derivative.VJP.value in programs)
 
+    def scalable(self, sample: Sample) -> Scalable | None:
+        """What reads this sample without a graph; None where the definition is traced."""
+        own: Scalable | None = self.family.scalable
+        return own if own is not None and own.serves(sample) else None
+
     def graph(self, sample: Sample, derivative: Derivative, algorithm: str = "definition") -> Graph:
         """The traced program of a derivative (or of an algorithm's) at the sample's shapes.
 
@@ -135,14 +141,19 @@ class Oracle:
         probes: int = 16,
     ) -> dict[str, Budget]:
         """What rounding explains of each tensor of a derivative; for the VJP the outputs come with it."""
-        args, keys = arguments(self.family, sample, derivative), self._graph_names(sample, derivative)
+        keys = self._graph_names(sample, derivative)
+        formats = [_stored(tensor_of(self.family, key), contract) for key in keys]
+        if (own := self.scalable(sample)) is not None and not self.has(algorithm, derivative):
+            stored = dict(zip(keys, formats, strict=True))
+            return own.budgets(sample, derivative, contract, stored=stored, probes=probes, worst=worst)
+        args = arguments(self.family, sample, derivative)
         found = rounding.budgets(
             self.graph(sample, derivative, algorithm),
             args,
             contract,
             probes=probes,
             worst=worst,
-            output_dtypes=[_stored(tensor_of(self.family, key), contract) for key in keys],
+            output_dtypes=formats,
             input_dtypes=[spec.held(contract.dtype) for spec in _argument_specs(self.family, sample, derivative)],
         )
         return dict(zip(keys, found, strict=True))
@@ -155,6 +166,10 @@ class Oracle:
         Raises:
             Unread: the reading asked for cannot be had (python-flint missing, too many operations).
         """
+        if (own := self.scalable(sample)) is not None:
+            found = self._scaled(own, sample, derivative, budgets, contract)
+            if found is not None:
+                return found
         args = arguments(self.family, sample, derivative)
         graph, keys = self.graph(sample, derivative), self._graph_names(sample, derivative)
         return dict(zip(keys, self.read(graph, args, [budgets[key] for key in keys], contract), strict=True))
@@ -165,9 +180,7 @@ class Oracle:
         Raises:
             Unread: that reading cannot be had (python-flint missing, too many operations).
         """
-        reading = self.reading
-        if reading == "auto":
-            reading = "certified" if contract.dtype == "float64" else "float64"
+        reading = self._reading(contract)
         if reading == "float64":
             return [
                 Truth(value, _float64_radius(budget, contract), "float64")
@@ -186,6 +199,32 @@ class Oracle:
             return [Truth(number.high, number.spread, reading, number, number.unsettled) for number in settled]
         except TooLarge as error:
             raise Unread(str(error)) from None
+
+    def _reading(self, contract: Contract) -> str:
+        if self.reading != "auto":
+            return self.reading
+        return "certified" if contract.dtype == "float64" else "float64"
+
+    def _scaled(
+        self, own: Scalable, sample: Sample, derivative: Derivative, budgets: Mapping[str, Budget], contract: Contract
+    ) -> dict[str, Truth] | None:
+        """The truth without a graph; None where the reading asked for has to be had from the graph, and can be.
+
+        Raises:
+            Unread: the family has no such reading of what cannot be traced.
+        """
+        reading, found = self._reading(contract), None
+        if reading == "float64":
+            values = own.values(sample, derivative)
+            return {n: Truth(x, _float64_radius(budgets[n], contract), reading) for n, x in values.items()}
+        if reading == "certified":
+            found = own.certified(sample, derivative)
+        if found is not None:
+            wide = {n: ball.radius > budgets[n].sigma * TRUTH_SHARE for n, ball in found.items()}
+            return {n: Truth(ball.high, ball.radius, reading, ball, wide[n]) for n, ball in found.items()}
+        if own.outgrown(dims_of(self.family, sample)):
+            raise Unread(f"{self.family.name} has no {reading} reading of the {derivative.value} at these sizes")
+        return None
 
     def _graph_names(self, sample: Sample, derivative: Derivative) -> tuple[str, ...]:
         own = names(self.family, derivative, sample)
@@ -208,6 +247,18 @@ class Oracle:
 
         primals = sum(spec.kind == "float" for spec in order)
         return program(definition, derivative, primals, constants=fixed)
+
+
+def dims_of(family: Family, sample: Sample) -> dict[str, int]:
+    """The sizes of the named dims, as far as a tensor has them by themselves."""
+    found: dict[str, int] = {}
+    for spec in family.signature.inputs:
+        shape = sample.inputs[spec.name].shape if spec.name in sample.inputs else [0] * len(spec.dims)
+        for dim, size in zip(spec.dims, shape, strict=True):
+            name, _, number = dim.partition("+")  # T+1 says what T is
+            if size and name.isidentifier() and (number or "0").isdigit():
+                found.setdefault(name, int(size) - int(number or "0"))
+    return found
 
 
 def arguments(family: Family, sample: Sample, derivative: Derivative) -> list[Tensor]:
