@@ -166,10 +166,8 @@ def positions_kernel(
             if SEGMENTS:
                 of_slots = (k <= K)[:, None] & known
                 place = ((batch * T + at)[:, None] * K + (k - 1)[None, :])[:, :, None] * C + labels[None, None, :]
-                tl.store(
-                    probabilities + place, rounded(q, probabilities.dtype.element_ty),
-                    mask=(exists & (at < T))[:, None, None] & of_slots[None, :, :],
-                )  # fmt: skip
+                kept = rounded(tl.where((at < extent)[:, None, None], q, 0.0), probabilities.dtype.element_ty)
+                tl.store(probabilities + place, kept, mask=(exists & (at < T))[:, None, None] & of_slots[None, :, :])
 
         # a segment that ends here has label c: alpha and beta say so together
         tau = tl.where(origin < 0, extent, origin) - at
@@ -229,8 +227,8 @@ def durations_kernel(
     blocks = tl.cdiv(K, SLOTS)
     part = tl.program_id(0) // blocks
     k = tl.program_id(0) % blocks * SLOTS + 1 + tl.arange(0, SLOTS)
-    of_k = (k <= K)[:, None, None] & (inner < C)[None, :, None] & (outer < C)[None, None, :]
     if PER_DURATION:
+        of_k = (k <= K)[:, None, None] & (inner < C)[None, :, None] & (outer < C)[None, None, :]
         between = (k - 1)[:, None, None] * per_k + inner[None, :, None] * per_in + outer[None, None, :] * per_out
         moves = tl.load(transition + between, mask=of_k, other=float("-inf"))
         pair_total = tl.zeros([SLOTS, LABELS, LABELS], tl.float64)

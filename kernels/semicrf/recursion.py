@@ -239,10 +239,11 @@ def recursion_kernel(
         last = ((steps - slots) % window + window) % window
         place = row.to(tl.int64)[:, None, None] * (K * C) + (last[:, None] * C + labels[None, :])[None, :, :]
         if not PER_DURATION:
-            ring -= ring_side(
+            added = ring_side(
                 cum, start, end, batch, before + steps, last, reference[:, None, :], extent, zero, exists, of_ring,
                 cum_b, cum_t, cum_c, start_b, start_t, start_c, end_b, end_t, end_c, starts, ends, FORWARD,
             )  # fmt: skip
+            ring -= tl.where(added == float("-inf"), 0.0, added)  # where nothing may start, y does not matter
         tl.store(operators + place, ring, mask=given)
         if TANGENT:
             if not PER_DURATION:

@@ -38,7 +38,8 @@ def semicrf(
 
     Z sums exp of the score over every way to cut [0, length) into segments with labels, and over the label c' before
     the first one. A segment [t, t + k) of label c that follows one of label c' scores cum_scores[t+k, c] -
-    cum_scores[t, c] + duration_bias[k-1, c] + transition[c', c] (or transition[k-1, c', c]) + proj_start[t, c] + proj_end[t+k-1, c].
+    cum_scores[t, c] + duration_bias[k-1, c] + transition[c', c] (or transition[k-1, c', c]) + proj_start[t, c] +
+    proj_end[t+k-1, c].
 
     Args:
         cum_scores: [B, T+1, C] of float32, bfloat16 or float16: sums of the scores of the positions before each;
