@@ -35,8 +35,10 @@ from gradoracle.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF, Contract
 from gradoracle.derivative import Derivative
 from gradoracle.oracle.probes import mixed
 from gradoracle.oracle.rounding import Budget
+from gradoracle.oracle.roundoff import half_spacing
 
 FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # elements of the largest tensor, probes at most
+PROBED_AT = 2.0**-30  # finer roundings are imitated with this unit, and what they do is scaled down
 POOLED = 4  # positions on either side over which the probes' errors are pooled
 _ALONG = ("cum_scores", "proj_start", "proj_end")
 _SEEDS = 1 << 62
@@ -79,10 +81,13 @@ def budgets(
     exact = run(problem, cotangent) if dual else plain
     truth = named(exact, derivative)
     errors = {name: torch.zeros((count, *value.shape), dtype=torch.float64) for name, value in truth.items()}
+    magnify = max(PROBED_AT / float(noise[0]), 1.0)
+    magnified = noise * np.array([magnify, *[1.0] * (len(noise) - 1)])
     for probe in range(count):
-        found = run(problem, cotangent, mixed(probe) % _SEEDS, noise)
+        found = run(problem, cotangent, mixed(probe) % _SEEDS, magnified)
         for name, value in named(found, derivative).items():
-            errors[name][probe] = torch.where(truth[name].isfinite(), value - truth[name], 0.0).nan_to_num(nan=0.0)
+            off = torch.where(truth[name].isfinite(), value - truth[name], 0.0)
+            errors[name][probe] = off.nan_to_num(nan=0.0) / magnify
     shares = _shares(problem, plain, noise, contract)
     if dual:
         shares = _of_products(problem, plain, exact, shares)
@@ -172,8 +177,7 @@ def _budget(
 ) -> Budget:
     finite = value.isfinite()
     size = torch.where(finite, value.abs(), 0.0)
-    _, exponent = torch.frexp(size)
-    spacing = torch.ldexp(torch.where(size > 0, UNIT_ROUNDOFF[format_], 0.0).double(), exponent - 1)
+    spacing = half_spacing(size, UNIT_ROUNDOFF[format_])
     low = (pooled > 0) | (independent > 0)  # what is exactly 0 in every kernel has no floor either
     floor = torch.where(low, SMALLEST_NORMAL[format_], 0.0).double()
     independent = torch.where(finite, (independent.square() + spacing.square() / 3).sqrt(), 0.0)

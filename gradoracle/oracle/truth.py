@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from gradoracle.oracle.cost import TooLarge
 from gradoracle.oracle.definition import differentiating, require, transformed, untraceable
 from gradoracle.oracle.enclosure import Expansion
 from gradoracle.oracle.rounding import Budget
+from gradoracle.oracle.roundoff import half_spacing
 from gradoracle.oracle.scalable import Scalable
 from gradoracle.oracle.trace import Graph, trace
 from gradoracle.signature import TensorSpec, cotangent_name
@@ -216,7 +217,8 @@ class Oracle:
         reading, found = self._reading(contract), None
         if reading == "float64":
             values = own.values(sample, derivative)
-            return {n: Truth(x, _float64_radius(budgets[n], contract), reading) for n, x in values.items()}
+            stored = {n: _stored(tensor_of(self.family, n), contract) for n in values}
+            return {n: Truth(x, _unrounded(budgets[n], contract, stored[n]), reading) for n, x in values.items()}
         if reading == "certified":
             found = own.certified(sample, derivative)
         if found is not None:
@@ -287,6 +289,16 @@ def _groups(
     found += [(primals, sample.tangents)] if derivative.takes_tangents else []
     outputs = family.signature.returned(sample.options)
     return found + ([(outputs, sample.cotangents)] if derivative.takes_cotangents else [])
+
+
+def _unrounded(budget: Budget, contract: Contract, stored: str) -> Tensor:
+    """The radius of a float64 reading that is not rounded to the format that a kernel's result is stored in.
+
+    A kernel that computes in float64 and returns float32 has a sigma that is nearly all storage.
+    """
+    step = torch.where(budget.value.isfinite(), half_spacing(budget.value.abs(), UNIT_ROUNDOFF[stored]), 0.0)
+    inner = (budget.sigma.square() - step.square() / 3).clamp_min(0.0).sqrt()
+    return _float64_radius(replace(budget, sigma=inner), contract)
 
 
 def _float64_radius(budget: Budget, contract: Contract) -> Tensor:

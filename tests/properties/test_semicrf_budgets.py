@@ -148,6 +148,26 @@ def test_a_right_kernel_is_as_many_sigma_off_at_any_length() -> None:
     assert found[1] < 2 * found[0]
 
 
+def test_a_kernel_that_computes_in_float64_has_the_budget_of_what_it_returns() -> None:
+    inputs = random_walk({"B": 1, "T": 3000, "C": 2, "K": 3}, projections=True)
+    inside = replace(CONTRACT, name="float64 inside", elementwise="float64", accumulate="float64")
+    formats = {name: "float32" for name in truth(inputs, torch.ones(1))}
+    known = budgets(inputs, torch.ones(1), inside, Derivative.VJP, stored=formats)
+    doubles = {n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}
+    got = {n: t.float() for n, t in semicrf_plain.gradients(doubles, torch.ones(1, dtype=torch.float64)).items()}
+    true = truth(inputs, torch.ones(1))
+    for name, errors in in_sigma(got, true, known).items():
+        assert float(errors.max()) < 5.0, name
+        if errors.numel() > 100:
+            assert 0.7 < float(errors.square().mean().sqrt()) < 1.3, name
+    single = in_sigma(semicrf_plain.gradients(inputs, torch.ones(1)), true, known)
+    assert float(single["dcum_scores"].max()) > LIMIT  # float32 inside
+    finer = budgets(inputs, torch.ones(1), PRESETS["float64"], Derivative.VJP)
+    coarse = budgets(inputs, torch.ones(1), CONTRACT, Derivative.VJP)
+    ratio = coarse["dcum_scores"].sigma / finer["dcum_scores"].sigma
+    assert 0.5 < float(ratio.median()) * 2.0**-29 < 2.0
+
+
 @pytest.mark.parametrize("words", WORDS)
 def test_what_is_exact_has_no_budget_and_everything_else_has_one(words: str) -> None:
     own = sample(words, "B=3 T=9 C=3 K=4")
