@@ -47,7 +47,10 @@ _POWERS = 2.0 ** -np.arange(256.0)  # what is 2^-256 below the rest of a sum is 
 NOISE = 5  # the unit roundoff; squares in units of it of an exponential, a node, a marginal; a node at worst
 AT_WORST = -1  # the seed with which the derivatives add up largest relative errors, and nothing is drawn
 _EDGE, _FORWARD, _BACKWARD, _MASS, _TABLE, _DERIVATIVE = 1, 2, 3, 4, 5, 6
-_SUM_SCALE, _VALUE_SCALE = 4096.0, 16777216.0  # keys of sums to 12 bits, of values to 24
+_SUM_SCALE, _VALUE_SCALE = (
+    4096.0,
+    16777216.0,
+)  # keys of sums to 12 bits as the engine's (roundoff.SUM_BITS), of scores to 24
 
 
 @jitted
