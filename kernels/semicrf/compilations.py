@@ -54,13 +54,14 @@ def _passes(
     ring, pairs = slots(problem), 0 if per_duration else padded(labels) ** 2
     one = {"SLOTS": ring, "LABELS": padded(labels), "PER_DURATION": per_duration, "TANGENT": tangent}
     stretch = rows_of(problem, MANY, max(ring * width(problem), pairs))
+    half = rows_of(problem, MANY, 2 * max(ring * width(problem), pairs))
     far = needs_far(problem)
     sources = {"OPERATORS": path == "parallel", "FAR": far}
     kernels: dict[str, tuple[Any, dict[str, Any]]] = {
         "forward": (recursion_kernel, {"ROWS": 1 if far else stretch, **one, "FORWARD": True, **sources}),
         "backward": (recursion_kernel, {"ROWS": 1 if far else stretch, **one, "FORWARD": False, **sources}),
-        "positions": (positions_kernel, {"ROWS": stretch, **one, "SEGMENTS": not tangent}),
-        "durations": (durations_kernel, {"ROWS": stretch, **one}),
+        "positions": (positions_kernel, {"ROWS": half, **one, "SEGMENTS": not tangent}),
+        "durations": (durations_kernel, {"ROWS": half, **one}),
     }
     if far:
         rows = rows_of(problem, MANY, ring * width(problem))

@@ -29,8 +29,8 @@ class Posteriors:
                  dtype: torch.dtype | None = None, probabilities: bool = False) -> None:  # fmt: skip
         self.problem, self.carried, self.needs = problem, carried, needs
         batch, positions, labels, durations = problem.batch, problem.positions, problem.labels, problem.durations
-        kind = {"dtype": dtype or problem.dtype, "device": problem.device}
-        wide = {"dtype": torch.float64, "device": problem.device}
+        kind: dict[str, Any] = {"dtype": dtype or problem.dtype, "device": problem.device}
+        wide: dict[str, Any] = {"dtype": torch.float64, "device": problem.device}
         self.tangent = tg is not None
         self.dcum = torch.empty(batch, positions + 1, labels, **kind) if needs[0] else None
         self.dstart = torch.empty(batch, positions, labels, **kind) if needs[3] else None
@@ -77,7 +77,7 @@ class Posteriors:
         problem = self.problem
         ring = min(slots(problem), padded(problem.durations))
         each = max(ring * width(problem), 0 if problem.per_duration else padded(problem.labels) ** 2)
-        rows = rows_of(problem, problem.batch * count, each)
+        rows = rows_of(problem, problem.batch * count, 2 * each)  # two tiles at a time would spill
         return rows, ring, triton.cdiv(problem.batch * count, rows)
 
     def _parts(self, least: int, stretches: int) -> tuple[int, int]:

@@ -37,7 +37,7 @@ from .tables import (
 def carry(problem: Problem, named: Named, *, forward: bool = True, tangent: bool = False) -> Carried:
     """Return the state at the start of every chunk, and log Z where `forward`."""
     batch, chunks, size = problem.batch, problem.chunks, problem.durations * problem.labels
-    wide = {"dtype": torch.float64, "device": problem.device}
+    wide: dict[str, Any] = {"dtype": torch.float64, "device": problem.device}
     own: dict[str, Any] = {
         "operators": torch.empty(batch, chunks, size, size, **wide),
         "finals": torch.full((batch, size), -torch.inf, **wide),

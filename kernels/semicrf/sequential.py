@@ -134,15 +134,15 @@ def walk(problem: Problem, named: Named, carried: Carried, tangent: bool) -> Ite
         if chunk == 0:
             again = empty_table(problem, named, True, 1, carried.norms, -1, tangent)
             for filled, row in ((alpha.x, again.x), (alpha.y, again.y), (alpha.tx, again.tx), (alpha.ty, again.ty)):
-                if filled is not None:
+                if filled is not None and row is not None:
                     filled[:, 0] = row[:, 0]
         elif needs_far(problem):
             # relative to the chunk before, of which these are positions
             shift = (carried.norms[:, chunk] - carried.norms[:, chunk - 1])[:, None, None]
             alpha.y.index_copy_(1, (first - rows) % kept, carried.states[:, chunk] + shift)
-            if tangent:
+            if alpha.ty is not None and carried.tstates is not None:
                 alpha.ty.index_copy_(1, (first - rows) % kept, carried.tstates[:, chunk])
-        moved = carried.tstates[:, chunk] if tangent else None
+        moved = None if carried.tstates is None else carried.tstates[:, chunk]
         run_chunk(problem, ahead, alpha, chunk, carried.states[:, chunk], moved, True)
         since = first + 1 if chunk else 0
         yield since, min(first + problem.chunk, problem.positions) + 1 - since, alpha, beta

@@ -202,7 +202,7 @@ class Peak(TorchDispatchMode):
 
 MEMORY = [
     ("sequential", 2, 2000, 3, 2, False, None),
-    ("sequential", 1, 400, 20, 9, False, kernels.Blocks(90, 64)),
+    ("sequential", 1, 120, 20, 9, False, kernels.Blocks(40, 64)),
     ("sequential", 2, 150, 6, 5, True, None),
     ("parallel", 2, 2000, 3, 2, False, None),
     ("parallel", 1, 700, 8, 4, True, None),

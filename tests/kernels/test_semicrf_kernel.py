@@ -206,8 +206,8 @@ def test_100001_positions_have_the_sums_that_they_must() -> None:
 
 
 def test_more_durations_and_labels_than_a_tile_holds() -> None:
-    assert_right(draw(1, 70, 33, 17, projected=False), blocks=kernels.Blocks(40, 64))
-    assert_right(draw(1, 40, 20, 9, per_duration=True), blocks=kernels.Blocks(25, 256))
+    assert_right(draw(1, 45, 18, 17, projected=False), blocks=kernels.Blocks(20, 128))
+    assert_right(draw(1, 30, 9, 9, per_duration=True), blocks=kernels.Blocks(12, 512))
 
 
 def test_1024_durations_and_64_labels() -> None:
