@@ -67,6 +67,8 @@ def demand(case: Case, family: Family, there: int) -> Demand:
     own |= {cotangent_name(s.name): (_elements(s, case), _width(s, case)) for s in outputs}
     name, (count, width) = max(own.items(), key=lambda item: math.prod(item[1]))
     given = Demand(sum(map(math.prod, own.values())), f"{name} alone {_text(count * width)}")
+    if family.scalable is not None and family.scalable.outgrown(case.dims):
+        return given
     if given.held > there or max(count for count, _ in own.values()) ** 2 * _ORACLE_WIDTH < there:
         return given
     inside, shape = _inside(family, present, case)

@@ -18,10 +18,12 @@ class Constraints:
     Attributes:
         divides: dim -> the dim that it divides, such as key heads and query heads.
         together: groups of optional inputs of which all are given or all are absent.
+        alternatives: groups of optional inputs of which exactly one is given: one argument in several shapes.
     """
 
     divides: Mapping[str, str] = field(default_factory=dict)
     together: tuple[tuple[str, ...], ...] = ()
+    alternatives: tuple[tuple[str, ...], ...] = ()
 
     def settled(
         self, dims: Mapping[str, int], sizes: Mapping[str, Sizes], fixed: Collection[str] = ()
@@ -60,6 +62,10 @@ class Constraints:
         """The inputs that are given where ``name`` is, itself included."""
         return next((group for group in self.together if name in group), (name,))
 
+    def others(self, name: str) -> tuple[str, ...]:
+        """The inputs of which one is given where ``name`` is not, and none where it is."""
+        return next((tuple(n for n in group if n != name) for group in self.alternatives if name in group), ())
+
     def comparable(self, low: str, high: str) -> bool:
         """Whether dim ``low`` may be smaller than ``high``: no dim is smaller than one that divides it."""
         return self.divides.get(high) != low
@@ -82,6 +88,10 @@ class Constraints:
             there, missing = ([n for n in group if (n in given) is present] for present in (True, False))
             if there and missing:
                 return f"{', '.join(there)} and not {', '.join(missing)}; wanted all of them or none"
+        for group in self.alternatives:
+            there = [name for name in group if name in given]
+            if len(there) != 1:
+                return f"{' and '.join(there) or 'none'} of {', '.join(group)}; wanted exactly one of them"
         return ""
 
 
@@ -91,6 +101,7 @@ def constrained(
     optional: Sequence[str],
     divides: Mapping[str, str],
     together: Sequence[Sequence[str]],
+    alternatives: Sequence[Sequence[str]] = (),
 ) -> Constraints:
     """The constraints of a family.
 
@@ -102,10 +113,13 @@ def constrained(
         raise ValueError(
             f"family {name}: divides names {', '.join(unknown)}; wanted some of its dims {', '.join(dims)}"
         )
-    needed = [each for group in together for each in group if each not in optional]
-    if needed:
-        wanted = (
-            f"wanted some of its optional inputs {', '.join(optional)}" if optional else "it has no optional inputs"
-        )
-        raise ValueError(f"family {name}: together names {', '.join(needed)}; {wanted}")
-    return Constraints(dict(divides), tuple(tuple(group) for group in together))
+    for option, groups in (("together", together), ("alternatives", alternatives)):
+        needed = [each for group in groups for each in group if each not in optional]
+        if needed:
+            wanted = (
+                f"wanted some of its optional inputs {', '.join(optional)}" if optional else "it has no optional inputs"
+            )
+            raise ValueError(f"family {name}: {option} names {', '.join(needed)}; {wanted}")
+    return Constraints(
+        dict(divides), tuple(tuple(group) for group in together), tuple(tuple(group) for group in alternatives)
+    )

@@ -85,6 +85,12 @@ class Domain:
         return tuple(name for name in names if name not in self.absent)
 
     @cached_property
+    def alternatives(self) -> tuple[tuple[str, ...], ...]:
+        """The groups of optional inputs of which a case gives exactly one, of those that the kernel takes."""
+        groups = (tuple(n for n in group if n in self.optional) for group in self.signature.constraints.alternatives)
+        return tuple(group for group in groups if group)
+
+    @cached_property
     def absent(self) -> frozenset[str]:
         """Optional inputs that the kernel does not take, with those that are given together with one of these."""
         refused = [s.name for s in self.signature.inputs if s.optional and self.kernel.options.get(s.name) == ()]

@@ -206,7 +206,12 @@ def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], large: 
 
 def _present(choose: Choose[Any], within: Domain, options: Mapping[str, Any]) -> list[str]:
     """The tensors that a case draws, by the name of the draw; optional inputs are absent, or present."""
-    absent = {name for name in within.optional if not choose((False, True))}
+    alternatives = within.alternatives
+    free = [name for name in within.optional if not any(name in group for group in alternatives)]
+    absent = {name for name in free if not choose((False, True))}
+    for group in alternatives:
+        given = choose(group)
+        absent |= {name for name in group if name != given}
     absent |= {other for name in absent for other in within.signature.constraints.companions(name)} | within.absent
     names = [spec.name for spec in within.signature.inputs]
     floats = within.signature.without_absent(within.floats, options)
@@ -266,12 +271,16 @@ def _focused_draws(
     if focus.given:
         name, present = focus.given
         moved = signature.constraints.companions(name)
-        gone = {*moved, *map(tangent_name, moved)}
-        others = {other: draw for other, draw in draws.items() if other not in gone}
+        others = _without(draws, moved)
+        if instead := [other for other in signature.constraints.others(name) if other in within.optional]:
+            others = _without(others, instead)
+            others |= {} if present else {choose(instead): _plain(within, name)}
         draws = others | ({each: draws.get(each, _plain(within, each)) for each in moved} if present else {})
     if focus.recipe or focus.joint:
         texts = within.joint.get(focus.joint, {})
         needed = [each for name in texts if name in within.optional for each in signature.constraints.companions(name)]
+        for each in needed:
+            draws = _without(draws, signature.constraints.others(each))
         draws = {each: _plain(within, each) for each in needed} | draws
         if focus.recipe:
             able = [name for name in draws if name in (within.integers if focus.recipe[1] else within.floats)]
@@ -288,6 +297,12 @@ def _focused_draws(
     asked = {option: True for name, option in optional.items() if draws[name] != Draw()}
     options = {**options, **asked, **focus.options}
     return signature.without_absent(draws, options), options
+
+
+def _without(draws: Mapping[str, Draw], names: Sequence[str]) -> dict[str, Draw]:
+    """The draws without those of some inputs and of their tangents."""
+    gone = {*names, *map(tangent_name, names)}
+    return {name: draw for name, draw in draws.items() if name not in gone}
 
 
 def _tangents(choose: Choose[Any], within: Domain, names: list[str]) -> dict[str, Draw]:

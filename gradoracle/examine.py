@@ -135,8 +135,10 @@ def require_case(case: Case, family: Family, kernel: Kernel, inputs: str | None 
         capacity.require(case, family)
         if _is_tried(case):
             sample = sample_of(case, family, inputs, "cpu")
-            require(family, sample)
-            Oracle(family).graph(sample, Derivative.VJP if sample.tangents else Derivative.FORWARD)
+            oracle = Oracle(family)
+            if oracle.scalable(sample) is None:
+                require(family, sample)
+                oracle.graph(sample, Derivative.VJP if sample.tangents else Derivative.FORWARD)
     except Raises as error:
         raise UsageError(f"{error}; {sizes_wanted(family)}") from None
     except (ValueError, Undefined) as error:
@@ -235,7 +237,7 @@ def examine(
     """
     try:
         sample = sample_of(job.case, oracle.family, inputs, device)
-        if _is_tried(job.case):
+        if _is_tried(job.case) and oracle.scalable(sample) is None:
             require(oracle.family, sample)
     except (RuntimeError, MemoryError, Undefined) as error:
         if not isinstance(error, Undefined) and not out_of_memory(error):

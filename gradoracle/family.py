@@ -42,6 +42,7 @@ class Family:
             budgets only and never truth; a program takes primals and cotangents and returns what ``derivative.program``
             of that derivative returns.
         properties: the laws of this family beyond the universal ones.
+        scalable: an oracle for samples whose definition is too large to be traced (``oracle.scalable.Scalable``).
     """
 
     name: str
@@ -53,6 +54,7 @@ class Family:
     joint: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     algorithms: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
     properties: tuple[Property, ...] = ()
+    scalable: Any = None
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Evaluate the definition itself."""
@@ -76,12 +78,16 @@ def family(
     properties: Sequence[Property] = (),
     divides: Mapping[str, str] | None = None,
     together: Sequence[Sequence[str]] = (),
+    alternatives: Sequence[Sequence[str]] = (),
     optional_outputs: Mapping[str, str] | None = None,
+    scalable: Any = None,
 ) -> Any:
     """Make a Family of an annotated definition; used bare (``@family``) or with arguments (``@family(dims=...)``).
 
     ``divides={"G": "H"}`` says that G divides H in every case, ``together=[("q_segments", "kv_segments")]`` that
-    optional inputs are given together or not at all, ``optional_outputs={"state": "return_state"}`` that the output
+    optional inputs are given together or not at all, ``alternatives=[("table", "tables")]`` that neighbouring optional
+    inputs are one argument in several shapes, of which a case gives exactly one (the definition is called with None for
+    the others, a kernel without them), ``optional_outputs={"state": "return_state"}`` that the output
     ``state`` is returned only where the bool option ``return_state`` is true (the annotation lists every output). The
     others are the fields of ``Family``.
 
@@ -114,12 +120,12 @@ def family(
                 f"family {own}: integer inputs {missing} need a domain: domains={{{missing[0]!r}: index(...)}}"
             )
         optional = [spec.name for spec in signature.inputs if spec.optional]
-        constraints = constrained(own, signature.dims, optional, divides or {}, together)
+        constraints = constrained(own, signature.dims, optional, divides or {}, together, alternatives)
         signature = replace(signature, constraints=constraints)
         all_dims = {dim: (dims or {}).get(dim, Sizes()) for dim in signature.dims}
         return Family(
             own, function, signature, all_dims, tuple(dtypes), dict(domains or {}), dict(joint or {}),
-            dict(algorithms or {}), tuple(properties),
+            dict(algorithms or {}), tuple(properties), scalable,
         )  # fmt: skip
 
     return build(definition) if definition is not None else build

@@ -129,7 +129,7 @@ def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[st
     positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    wanted = [spec for spec in family.signature.inputs if not spec.keyword]
+    wanted = family.signature.places
     required = [p.name for p in positional if p.default is p.empty]
     option_names = {*options, "blocks"}
     needed = [
@@ -137,7 +137,7 @@ def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[st
         for p in parameters.values()
         if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in option_names
     ]
-    names = ", ".join(spec.name for spec in wanted)
+    names = ", ".join(" or ".join(spec.name for spec in place) for place in wanted)
     if (len(positional) < len(wanted) and not variadic) or len(required) > len(wanted) or needed:
         raise TypeError(
             f"{label} does not fit family {family.name}: it takes {_written(parameters.values())}, wanted the inputs "

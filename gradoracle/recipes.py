@@ -136,6 +136,13 @@ def _wide(draft: Draft) -> Floats:
     return draft.normal() * draft.powers()
 
 
+def _forbidden(draft: Draft) -> Floats:
+    """-inf where a hashed uniform number is below p: entries that exclude what they weigh."""
+    return np.where(
+        hashing.uniform(draft.seed, f"{draft.name} places", draft.count) < draft.parameter, -np.inf, draft.normal()
+    )
+
+
 def _ramp(draft: Draft) -> Floats:
     """Rising along the last dim but one (the last of a 1-d tensor), with a tenth of noise."""
     shape = draft.shape or (1,)
@@ -174,6 +181,11 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
     }
 )
 
+# Drawn only where a joint recipe of a family, or a case line, names them: most definitions have no use for such values.
+NAMED_RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {"forbidden": Recipe("forbidden", "normal, with about p of all elements -inf", _forbidden, True, 0.25)}
+)
+
 INDEX_RECIPES: Mapping[str, IndexRecipe] = MappingProxyType(
     {
         recipe.name: recipe
@@ -197,6 +209,9 @@ INDEX_RECIPES: Mapping[str, IndexRecipe] = MappingProxyType(
 )
 
 
+_FLOATS: Mapping[str, Recipe] = MappingProxyType({**RECIPES, **NAMED_RECIPES})
+
+
 def split(text: str) -> tuple[str, float | None]:
     """The name and the parameter of a recipe's text; the parameter is None where the recipe takes none.
 
@@ -206,9 +221,9 @@ def split(text: str) -> tuple[str, float | None]:
     name, colon, number = text.partition(":")
     if name in INDEX_RECIPES and not colon:
         return name, None
-    recipe = RECIPES.get(name)
+    recipe = _FLOATS.get(name)
     if recipe is None:
-        known = ", ".join((*RECIPES, *INDEX_RECIPES))
+        known = ", ".join((*_FLOATS, *INDEX_RECIPES))
         raise ValueError(f"recipe {text!r} is unknown; wanted NAME or NAME:NUMBER with NAME one of {known}")
     if recipe.parameter is None:
         if colon:
@@ -234,7 +249,7 @@ def require_kind(text: str, name: str, *, integers: bool) -> None:
     Raises:
         ValueError: it does not; the message names the tensor and the recipes that do.
     """
-    fitting: Collection[str] = INDEX_RECIPES if integers else RECIPES
+    fitting: Collection[str] = INDEX_RECIPES if integers else _FLOATS
     if split(text)[0] not in fitting:
         holds, drawn = ("integers", "floats") if integers else ("floats", "integers")
         raise ValueError(
@@ -249,7 +264,7 @@ def canonical(text: str) -> str:
         ValueError: the recipe is unknown or its number does not fit.
     """
     name, parameter = split(text)
-    if parameter is None or parameter == RECIPES[name].parameter:
+    if parameter is None or parameter == _FLOATS[name].parameter:
         return name
     short = f"{parameter:g}"
     return f"{name}:{short if float(short) == parameter else repr(parameter)}"
@@ -258,14 +273,14 @@ def canonical(text: str) -> str:
 def is_continuous(text: str) -> bool:
     """Whether a recipe's roundings do not line up (rule 1a of the verdict); recipes of integers count as such."""
     name, _ = split(text)
-    return name in INDEX_RECIPES or RECIPES[name].continuous
+    return name in INDEX_RECIPES or _FLOATS[name].continuous
 
 
 def values(text: str, shape: Sequence[int], dtype: str, *, seed: int, name: str) -> Tensor:
     """A contiguous CPU tensor drawn by a recipe, the same bits on every machine.
 
     A tensor with magnitudes beyond the dtype's range is scaled down by the power of two that brings them inside
-    (``extreme:1e6`` in float16), so that values stay finite and distinct.
+    (``extreme:1e6`` in float16), so that values stay finite and distinct; those of ``forbidden`` may be -inf.
 
     Raises:
         ValueError: the recipe or dtype is unknown, or the recipe is one of integers.
@@ -273,8 +288,8 @@ def values(text: str, shape: Sequence[int], dtype: str, *, seed: int, name: str)
     require_kind(text, name, integers=False)
     recipe_name, parameter = split(text)
     draft = Draft(tuple(shape), seed, name, 0.0 if parameter is None else parameter, dtype)
-    drawn = RECIPES[recipe_name].draw(draft).reshape(-1)
-    largest = float(np.max(np.abs(drawn))) if draft.count else 0.0
+    drawn = _FLOATS[recipe_name].draw(draft).reshape(-1)
+    largest = float(np.max(np.abs(drawn), where=np.isfinite(drawn), initial=0.0))
     if largest > LARGEST[dtype]:
         drawn = drawn * 2.0 ** -(math.frexp(largest)[1] - math.frexp(LARGEST[dtype])[1] + 1)
     return rounded(drawn, dtype).reshape(tuple(shape))
@@ -300,7 +315,7 @@ def rounded(numbers: Floats, dtype: str) -> Tensor:
     flush subnormals, depending on the machine and its settings.
 
     Args:
-        numbers: [n], finite.
+        numbers: [n], no NaN.
         dtype: a name from ``DTYPES``.
 
     Raises:

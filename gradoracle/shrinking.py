@@ -234,7 +234,8 @@ def _draws(within: Domain, name: str, own: Draw) -> Steps:
     flat = replace(own, layout="contiguous")
     steps = (replace(own, recipe=plain.recipe), replace(bare, layout="contiguous"), flat, bare, own)
     named = [plain] if name in within.optional else []  # an optional input that is not named is absent
-    return (_ABSENT, *dict.fromkeys((*named, *(step for step in steps if step != plain))))
+    unnamed = () if within.signature.constraints.others(name) else (_ABSENT,)  # of alternatives the one given stays
+    return (*unnamed, *dict.fromkeys((*named, *(step for step in steps if step != plain))))
 
 
 def _optional(within: Domain, option: str) -> bool:

@@ -86,6 +86,16 @@ class Signature:
                     found.setdefault(term)
         return tuple(found)
 
+    @property
+    def places(self) -> tuple[tuple[TensorSpec, ...], ...]:
+        """The positional arguments of a kernel in order, each as the inputs that may be given at its place."""
+        found: dict[tuple[str, ...], tuple[TensorSpec, ...]] = {}
+        for spec in self.inputs:
+            if not spec.keyword:
+                group = next((group for group in self.constraints.alternatives if spec.name in group), (spec.name,))
+                found[group] = (*found.get(group, ()), spec)
+        return tuple(found.values())
+
     def returned(self, options: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
         """The outputs that there are under these options; one that is not named has its default."""
         if not any(spec.asked_by for spec in self.outputs):

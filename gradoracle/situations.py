@@ -153,7 +153,8 @@ def _focuses(within: Domain) -> Iterator[Focus]:
             yield Focus(f"{option} = {value}", options={option: value})
     for tensor in within.optional:
         yield Focus(f"{tensor} given", given=(tensor, True))
-        yield Focus(f"{tensor} absent", given=(tensor, False))
+        if (tensor,) not in within.alternatives:  # the only one of its group that the kernel takes is always given
+            yield Focus(f"{tensor} absent", given=(tensor, False))
     if within.kernel.blocks:
         for blocks in ("auto", *within.kernel.blocks):
             yield Focus(f"blocks {blocks}", blocks=blocks)

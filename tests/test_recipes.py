@@ -210,3 +210,13 @@ def test_malformed_recipes_say_what_is_wanted(text: str, message: str) -> None:
 def test_unknown_dtype() -> None:
     with pytest.raises(ValueError, match="dtype 'float8' is unknown; wanted one of float32"):
         rounded(np.zeros(3), "float8")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_forbidden_entries_are_minus_infinity_and_the_others_are_normal(dtype: str) -> None:
+    drawn = values("forbidden:0.2", (2000,), dtype, seed=3, name="primal bias")
+    forbidden = drawn == -torch.inf
+    assert 0.15 < float(forbidden.double().mean()) < 0.25 and bool(drawn[~forbidden].isfinite().all())
+    plain = values("normal", (2000,), dtype, seed=3, name="primal bias")
+    assert torch.equal(drawn[~forbidden], plain[~forbidden])
+    assert is_continuous("forbidden") and "forbidden" not in RECIPES  # no family draws it that does not name it

@@ -191,7 +191,7 @@ def read(graph: Graph, args: Sequence[Tensor], *, bits: int = 128, operations: i
         outputs = interpret(graph, args, field)
     except Undecided:
         outputs = [np.full(tuple(n.meta["val"].shape), field.unknown, dtype=object) for n in graph.outputs]
-    return [_enclosed(out, field) for out in outputs]
+    return [enclosed(out, field) for out in outputs]
 
 
 def certify(
@@ -237,7 +237,8 @@ def _wider(ball: Enclosure, limit: Tensor) -> Tensor:
     return ~((ball.radius <= limit) | (ball.radius == 0))
 
 
-def _enclosed(numbers: Array, field: Balls) -> Enclosure:
+def enclosed(numbers: Array, field: Balls) -> Enclosure:
+    """Balls as tensors of their shape; those that float64 cannot hold, or that are not known, are undecided."""
     high, low, radius = (np.empty(numbers.size, dtype=np.float64) for _ in range(3))
     with field.context():
         for i, x in enumerate(numbers.ravel()):

@@ -34,8 +34,10 @@ class Raises(Undefined):
 def called(family: Family, inputs: Mapping[str, Tensor], options: Mapping[str, Any]) -> Any:
     """What the definition returns for inputs by name, in the signature's order; what it raises is left as it is."""
     keyword = {spec.name for spec in family.signature.inputs if spec.keyword}
+    others = {name for group in family.signature.constraints.alternatives for name in group}  # None where absent
+    positional = [s.name for s in family.signature.inputs if s.name not in keyword]
     return family.definition(
-        *(t for n, t in inputs.items() if n not in keyword),
+        *(inputs.get(name) for name in positional if name in inputs or name in others),
         **{n: t for n, t in inputs.items() if n in keyword},
         **options,
     )

@@ -264,13 +264,13 @@ class Roundoff:
         size = q.value.abs()
         self.check_overflow(q, size, dtype, operand, before)
         unit = UNIT_ROUNDOFF[dtype]
-        width = _half_spacing(size, unit) if spacing else size * unit
+        width = half_spacing(size, unit) if spacing else size * unit
         if q.variance is not None and not spacing:  # an algorithm's exp(0) is 1 in any format
             width = torch.where((size == 1) & (q.variance == 0), 0.0, width)
         bound = None
         if self.worst:  # what is stored may lie in the next binade, where numbers are twice as far apart
             reach = size if q.worst is None else size + q.worst
-            bound = (_half_spacing(reach, unit) if spacing else reach * unit) * (2.0 if truncate else 1.0)
+            bound = (half_spacing(reach, unit) if spacing else reach * unit) * (2.0 if truncate else 1.0)
         erring = plus(q.variance, q.worst)
         may_be = None if erring is None else (size > 0) | (erring > 0)
         if may_be_zero is not None:
@@ -355,7 +355,7 @@ class Roundoff:
             self.overflowing.setdefault(self.node, []).append((operand, beyond))
 
 
-def _half_spacing(size: Tensor, unit: float) -> Tensor:
+def half_spacing(size: Tensor, unit: float) -> Tensor:
     """Half the distance between neighbours of a format with unit roundoff ``unit`` at magnitudes ``size``."""
     _, exponent = torch.frexp(size)
     return torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)

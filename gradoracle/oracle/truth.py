@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from gradoracle.oracle.cost import TooLarge
 from gradoracle.oracle.definition import differentiating, require, transformed, untraceable
 from gradoracle.oracle.enclosure import Expansion
 from gradoracle.oracle.rounding import Budget
+from gradoracle.oracle.roundoff import half_spacing
+from gradoracle.oracle.scalable import Scalable
 from gradoracle.oracle.trace import Graph, trace
 from gradoracle.signature import TensorSpec, cotangent_name
 
@@ -89,6 +91,11 @@ class Oracle:
         programs = self.family.algorithms.get(algorithm, {})
         return derivative.value in programs or (derivative is Derivative.FORWARD and Derivative.VJP.value in programs)
 
+    def scalable(self, sample: Sample) -> Scalable | None:
+        """What reads this sample without a graph; None where the definition is traced."""
+        own: Scalable | None = self.family.scalable
+        return own if own is not None and own.serves(sample) else None
+
     def graph(self, sample: Sample, derivative: Derivative, algorithm: str = "definition") -> Graph:
         """The traced program of a derivative (or of an algorithm's) at the sample's shapes.
 
@@ -135,14 +142,19 @@ class Oracle:
         probes: int = 16,
     ) -> dict[str, Budget]:
         """What rounding explains of each tensor of a derivative; for the VJP the outputs come with it."""
-        args, keys = arguments(self.family, sample, derivative), self._graph_names(sample, derivative)
+        keys = self._graph_names(sample, derivative)
+        formats = [_stored(tensor_of(self.family, key), contract) for key in keys]
+        if (own := self.scalable(sample)) is not None and not self.has(algorithm, derivative):
+            stored = dict(zip(keys, formats, strict=True))
+            return own.budgets(sample, derivative, contract, stored=stored, probes=probes, worst=worst)
+        args = arguments(self.family, sample, derivative)
         found = rounding.budgets(
             self.graph(sample, derivative, algorithm),
             args,
             contract,
             probes=probes,
             worst=worst,
-            output_dtypes=[_stored(tensor_of(self.family, key), contract) for key in keys],
+            output_dtypes=formats,
             input_dtypes=[spec.held(contract.dtype) for spec in _argument_specs(self.family, sample, derivative)],
         )
         return dict(zip(keys, found, strict=True))
@@ -155,6 +167,10 @@ class Oracle:
         Raises:
             Unread: the reading asked for cannot be had (python-flint missing, too many operations).
         """
+        if (own := self.scalable(sample)) is not None:
+            found = self._scaled(own, sample, derivative, budgets, contract)
+            if found is not None:
+                return found
         args = arguments(self.family, sample, derivative)
         graph, keys = self.graph(sample, derivative), self._graph_names(sample, derivative)
         return dict(zip(keys, self.read(graph, args, [budgets[key] for key in keys], contract), strict=True))
@@ -165,9 +181,7 @@ class Oracle:
         Raises:
             Unread: that reading cannot be had (python-flint missing, too many operations).
         """
-        reading = self.reading
-        if reading == "auto":
-            reading = "certified" if contract.dtype == "float64" else "float64"
+        reading = self._reading(contract)
         if reading == "float64":
             return [
                 Truth(value, _float64_radius(budget, contract), "float64")
@@ -186,6 +200,33 @@ class Oracle:
             return [Truth(number.high, number.spread, reading, number, number.unsettled) for number in settled]
         except TooLarge as error:
             raise Unread(str(error)) from None
+
+    def _reading(self, contract: Contract) -> str:
+        if self.reading != "auto":
+            return self.reading
+        return "certified" if contract.dtype == "float64" else "float64"
+
+    def _scaled(
+        self, own: Scalable, sample: Sample, derivative: Derivative, budgets: Mapping[str, Budget], contract: Contract
+    ) -> dict[str, Truth] | None:
+        """The truth without a graph; None where the reading asked for has to be had from the graph, and can be.
+
+        Raises:
+            Unread: the family has no such reading of what cannot be traced.
+        """
+        reading, found = self._reading(contract), None
+        if reading == "float64":
+            values = own.values(sample, derivative)
+            stored = {n: _stored(tensor_of(self.family, n), contract) for n in values}
+            return {n: Truth(x, _unrounded(budgets[n], contract, stored[n]), reading) for n, x in values.items()}
+        if reading == "certified":
+            found = own.certified(sample, derivative)
+        if found is not None:
+            wide = {n: ball.radius > budgets[n].sigma * TRUTH_SHARE for n, ball in found.items()}
+            return {n: Truth(ball.high, ball.radius, reading, ball, wide[n]) for n, ball in found.items()}
+        if own.outgrown(dims_of(self.family, sample)):
+            raise Unread(f"{self.family.name} has no {reading} reading of the {derivative.value} at these sizes")
+        return None
 
     def _graph_names(self, sample: Sample, derivative: Derivative) -> tuple[str, ...]:
         own = names(self.family, derivative, sample)
@@ -208,6 +249,18 @@ class Oracle:
 
         primals = sum(spec.kind == "float" for spec in order)
         return program(definition, derivative, primals, constants=fixed)
+
+
+def dims_of(family: Family, sample: Sample) -> dict[str, int]:
+    """The sizes of the named dims, as far as a tensor has them by themselves."""
+    found: dict[str, int] = {}
+    for spec in family.signature.inputs:
+        shape = sample.inputs[spec.name].shape if spec.name in sample.inputs else [0] * len(spec.dims)
+        for dim, size in zip(spec.dims, shape, strict=True):
+            name, _, number = dim.partition("+")  # T+1 says what T is
+            if size and name.isidentifier() and (number or "0").isdigit():
+                found.setdefault(name, int(size) - int(number or "0"))
+    return found
 
 
 def arguments(family: Family, sample: Sample, derivative: Derivative) -> list[Tensor]:
@@ -236,6 +289,16 @@ def _groups(
     found += [(primals, sample.tangents)] if derivative.takes_tangents else []
     outputs = family.signature.returned(sample.options)
     return found + ([(outputs, sample.cotangents)] if derivative.takes_cotangents else [])
+
+
+def _unrounded(budget: Budget, contract: Contract, stored: str) -> Tensor:
+    """The radius of a float64 reading that is not rounded to the format that a kernel's result is stored in.
+
+    A kernel that computes in float64 and returns float32 has a sigma that is nearly all storage.
+    """
+    step = torch.where(budget.value.isfinite(), half_spacing(budget.value.abs(), UNIT_ROUNDOFF[stored]), 0.0)
+    inner = (budget.sigma.square() - step.square() / 3).clamp_min(0.0).sqrt()
+    return _float64_radius(replace(budget, sigma=inner), contract)
 
 
 def _float64_radius(budget: Budget, contract: Contract) -> Tensor:

@@ -54,7 +54,7 @@ def explanation(law: Property, families: Sequence[str], width: int = _WIDTH) -> 
 
 def signature(read: Signature) -> str:
     """``(q[B H T D], *, causal=False) -> o[B H T Dv]``; an optional output stands with its option, ``s[B] if wide``."""
-    positional = [_tensor(spec) for spec in read.inputs if not spec.keyword]
+    positional = [" or ".join(_tensor(spec) for spec in place) for place in read.places]
     keyword = [f"{_tensor(spec)}=None" for spec in read.inputs if spec.keyword]
     keyword += [f"{option.name}={option.default!r}" for option in read.options]
     star = ["*"] if keyword else []

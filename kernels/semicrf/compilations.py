@@ -1,0 +1,85 @@
+"""The compilations that decide whether these kernels fit a GPU: every pass, shipped configuration and two sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .blocks import BLOCKS, Blocks, padded
+from .far import far_kernel
+from .guardrails import Problem
+from .launch import RESULTS, SCALARS, STRIDED, STRIDES
+from .posteriors import durations_kernel, positions_kernel
+from .recursion import recursion_kernel
+from .scan import scan_kernel
+from .tables import needs_far, rows_of, slots, width
+
+Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
+
+NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+SIZES = {"parallel": (8, 4), "sequential": (64, 24)}  # K and C, by path
+MANY = 1 << 20  # rows, more than any tile holds
+
+
+def compilations(dtype: str) -> list[Compilation]:
+    """Return (name, kernel, signature, constants, options) of every pass, as triton.compile takes them.
+
+    At K = 8, C = 4 on the parallel path, at K = 64, C = 24 on the sequential; with tangents, which take more; a
+    transition for each duration and values alone in one configuration.
+
+    Args:
+        dtype: "float32", "bfloat16" or "float16"; for any other there is nothing to compile.
+    """
+    if dtype not in NAMES:
+        return []
+    return [
+        compilation
+        for path in SIZES
+        for label, blocks in BLOCKS.items()
+        for per_duration, tangent in ((False, True), *(((True, True), (False, False)) if label == "medium" else ()))
+        for compilation in _passes(dtype, path, label, blocks, per_duration, tangent)
+    ]
+
+
+def _passes(
+    dtype: str, path: str, label: str, blocks: Blocks, per_duration: bool, tangent: bool
+) -> Iterator[Compilation]:
+    durations, labels = SIZES[path]
+    problem = Problem(
+        1, MANY, labels, durations, per_duration, path, blocks.chunk, MANY // blocks.chunk, blocks,
+        getattr(torch, dtype), torch.device("cuda"),
+    )  # fmt: skip
+    ring, pairs = slots(problem), 0 if per_duration else padded(labels) ** 2
+    one = {"SLOTS": ring, "LABELS": padded(labels), "PER_DURATION": per_duration, "TANGENT": tangent}
+    stretch = rows_of(problem, MANY, max(ring * width(problem), pairs))
+    half = rows_of(problem, MANY, 2 * max(ring * width(problem), pairs))
+    far = needs_far(problem)
+    sources = {"OPERATORS": path == "parallel", "FAR": far}
+    kernels: dict[str, tuple[Any, dict[str, Any]]] = {
+        "forward": (recursion_kernel, {"ROWS": 1 if far else stretch, **one, "FORWARD": True, **sources}),
+        "backward": (recursion_kernel, {"ROWS": 1 if far else stretch, **one, "FORWARD": False, **sources}),
+        "positions": (positions_kernel, {"ROWS": half, **one, "SEGMENTS": not tangent}),
+        "durations": (durations_kernel, {"ROWS": half, **one}),
+    }
+    if far:
+        rows = rows_of(problem, MANY, ring * width(problem))
+        kernels["far"] = (far_kernel, {"ROWS": rows, **one, "FORWARD": True})
+    if path == "parallel" and not per_duration:
+        kernels["scan"] = (scan_kernel, {"ROWS": 1, "STATES": padded(durations * labels), "TANGENT": tangent})
+    what = f"{path}, {'[K, C, C]' if per_duration else '[C, C]'}{', tangents' if tangent else ''}, {label}"
+    for name, (kernel, constants) in kernels.items():
+        signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
+        options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
+        yield f"{name}, K = {durations}, C = {labels}, {what}", kernel, signature, constants, options
+
+
+def _type(argument: str, constants: dict[str, Any], dtype: str) -> str:
+    if argument in constants:
+        return "constexpr"
+    if argument in STRIDES or argument in SCALARS:
+        return "i32"
+    if argument == "lengths":
+        return "*i64"
+    return f"*{NAMES[dtype]}" if argument in (*STRIDED, *RESULTS) else "*fp64"

@@ -1,0 +1,113 @@
+"""Semi-CRF: definition and domain of cases of the log partition function over labelled segmentations (DESIGN 9)."""
+
+from __future__ import annotations
+
+import torch
+from gradoracle.kernels import semicrf as kernels
+from gradoracle.properties.semicrf_scalable import SemiCRF
+from jaxtyping import Float, Float32, Int
+from torch import Tensor
+
+from gradoracle.contract import Contract
+from gradoracle.dims import sizes
+from gradoracle.family import IndexDomain, family
+from gradoracle.kernel import Kernel
+
+
+@family(
+    outputs=("log_z",),
+    dims={"B": sizes(1, 3), "T": sizes(1, 320, large=131_072), "C": sizes(1, 4), "K": sizes(1, 12)},
+    domains={"lengths": IndexDomain("T", kind="length")},
+    joint={
+        "forbidden transitions": {"transition": "forbidden:0.3"},
+        "forbidden transitions by duration": {"transition_by_duration": "forbidden:0.3"},
+        "forbidden durations": {"duration_bias": "forbidden:0.3"},
+        "forbidden starts": {"proj_start": "forbidden:0.2"},
+        "forbidden ends": {"proj_end": "forbidden:0.2"},
+        "every path forbidden": {"duration_bias": "forbidden:1"},
+        "no positions": {"lengths": "lowest"},
+        "full lengths": {"lengths": "highest"},
+    },
+    alternatives=[("transition", "transition_by_duration")],
+    scalable=SemiCRF(),
+)
+def semicrf(
+    cum_scores: Float[Tensor, "B T+1 C"],
+    transition: Float[Tensor, "C C"] | None,
+    transition_by_duration: Float[Tensor, "K C C"] | None,
+    duration_bias: Float[Tensor, "K C"],
+    lengths: Int[Tensor, "B"],
+    *,
+    proj_start: Float[Tensor, "B T C"] | None = None,
+    proj_end: Float[Tensor, "B T C"] | None = None,
+) -> Float32[Tensor, "B"]:
+    """log of the sum of exp(score) over all labelled segmentations of 0 .. len, in natural log units; len = 0: log C.
+
+    A segment of label c from t to t + k, 1 <= k <= K, after one of label c' scores cum_scores[t + k, c] -
+    cum_scores[t, c] + duration_bias[k - 1, c] + transition[c', c] (or transition_by_duration[k - 1, c', c]) +
+    proj_start[t, c] + proj_end[t + k - 1, c]; the first follows each label, with a score of its own. An entry of -inf
+    (not in cum_scores) forbids; where that leaves no segmentation the result is -inf and every derivative is 0.
+    """
+    weights = segment_weights(
+        cum_scores, transition, transition_by_duration, duration_bias, proj_start, proj_end
+    )  # [B T+1 C T+1 C]
+    batch, places, labels = cum_scores.shape
+    states = places * labels
+    last = torch.arange(places) == lengths[:, None]  # [B T+1]
+    goal = last[:, :, None].expand(batch, places, labels).reshape(batch, states, 1).to(cum_scores.dtype)
+    system = torch.eye(states, dtype=cum_scores.dtype) - weights.reshape(batch, states, states)
+    reached = torch.linalg.solve_triangular(system, goal, upper=True, unitriangular=True)
+    z = reached.reshape(batch, places, labels)[:, 0].sum(-1)
+    possible = z != 0  # NaN stays NaN
+    return torch.where(possible, torch.where(possible, z, 1.0).log(), -torch.inf)
+
+
+def segment_weights(
+    cum_scores: Tensor,
+    transition: Tensor | None,
+    transition_by_duration: Tensor | None,
+    duration_bias: Tensor,
+    proj_start: Tensor | None = None,
+    proj_end: Tensor | None = None,
+) -> Tensor:
+    """exp(score) of every segment, [B T+1 C T+1 C] by (from, label before, to, label); 0 where there is none."""
+    places, longest = cum_scores.shape[1], duration_bias.shape[0]
+    at = torch.arange(places)
+    steps = at[None, :] - at[:, None]  # [from to]
+    k = (steps - 1).clamp(0, longest - 1)
+    score = cum_scores[:, None, :, None, :] - cum_scores[:, :, None, None, :]  # [B from to 1 C]
+    score = score + duration_bias[k][:, :, None, :]
+    if proj_start is not None:
+        score = score + proj_start[:, at.clamp_max(places - 2)][:, :, None, None, :]
+    if proj_end is not None:
+        score = score + proj_end[:, (at - 1).clamp_min(0)][:, None, :, None, :]
+    if transition is not None:
+        score = score + transition
+    if transition_by_duration is not None:
+        score = score + transition_by_duration[k]
+    legal = ((steps >= 1) & (steps <= longest))[:, :, None, None]
+    return torch.where(legal, score, -torch.inf).exp().permute(0, 1, 3, 2, 4)
+
+
+def _contract(dtype: str) -> Contract:
+    """Everything in float64 from the scores as they are given; gradients rounded once to their dtype."""
+    wide = "float64"
+    return Contract(
+        f"float64 inside {dtype}", dtype, operand=wide, accumulate=wide, elementwise=wide, output=dtype,
+        residuals=wide, constants=wide, flush_to_zero=False,
+    )  # fmt: skip
+
+
+DTYPES = ("float32", "bfloat16", "float16")
+FAMILY = semicrf
+KERNELS = (
+    Kernel(
+        "semicrf",
+        "semicrf",
+        kernels.semicrf,
+        dtypes=DTYPES,
+        contracts={dtype: _contract(dtype) for dtype in DTYPES},
+        deterministic=True,
+        blocks=dict(kernels.BLOCKS),
+    ),
+)

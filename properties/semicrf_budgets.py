@@ -1,0 +1,214 @@
+"""Semi-CRF: what rounding explains of a right float32 kernel's error, at any length (DESIGN 2 and 3).
+
+The kernel that is imitated adds up each segment's score in float32, takes exponentials, sums over labels and durations,
+holds alpha and beta relative to norms that are exact (float64 or two floats), and multiplies alpha, score and beta into
+probabilities. In units of the unit roundoff u:
+
+- a segment's weight is off by the partial sums of its score and by its exponential: the square of its width is
+  exp_ulps^2 + sum of squared partial sums, and equal scores err alike;
+- an entry of transition or duration_bias is off by its own size and an exponential, the same wherever it is used;
+- a node (alpha or beta at one t and c) is off by the running sums over K and C, an exponential, a logarithm, and by the
+  sizes of its logarithm, relative to the largest label here (x) and at the position before (y), to which a kernel's
+  numbers are relative until it has them all: K/3 + C/3 + 1 + exp_ulps^2 + log_ulps^2 + x^2 + y^2;
+- a probability is off by an exponential and by the size of its logarithm;
+- sums over all positions are running sums in the accumulator, and what is returned is rounded to its format.
+
+To first order an error e of a node moves log Z by P(node) e. Gradients move by covariances, which probes give: runs of
+the recursion with every rounding drawn, hashed from the probe, the place and the value. Forward and backward err apart,
+so a probability at t carries what both disagree about after t: a factor that all probabilities at t share, and that
+grows with the root of T.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from gradoracle.properties.semicrf_recursion import Array, Pass, Problem, run
+from gradoracle.properties.semicrf_scaled import AT_WORST
+from torch import Tensor
+from torch.nn.functional import avg_pool1d
+
+from gradoracle.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF, Contract
+from gradoracle.derivative import Derivative
+from gradoracle.oracle.probes import mixed
+from gradoracle.oracle.rounding import Budget
+from gradoracle.oracle.roundoff import half_spacing
+
+FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # elements of the largest tensor, probes at most
+PROBED_AT = 2.0**-30  # finer roundings are imitated with this unit, and what they do is scaled down
+POOLED = 4  # positions on either side over which the probes' errors are pooled
+_ALONG = ("cum_scores", "proj_start", "proj_end")
+_SEEDS = 1 << 62
+_TINY = 1e-300
+
+
+def budgets(
+    inputs: Mapping[str, Tensor],
+    cotangent: Tensor,
+    contract: Contract,
+    derivative: Derivative,
+    *,
+    tangents: Mapping[str, Tensor] | None = None,
+    stored: Mapping[str, str] | None = None,
+    probes: int = 16,
+    worst: bool = False,
+) -> dict[str, Budget]:
+    """The budget of each tensor of a derivative by the engine's names: log_z and dcum_scores ..., jvp.log_z, hvp....
+
+    Args:
+        inputs: by the names of the definition.
+        cotangent: [B] of log Z.
+        contract: the precision contract; scores are added in its elementwise format.
+        derivative: FORWARD and VJP give log_z, VJP the gradients too.
+        tangents: by the name of the input; for JVP and HVP.
+        stored: the format that each tensor is returned in; that of ``contract.elementwise`` where it is not named.
+        probes: runs at most; tensors of 2^19 elements take 8, of 2^21 take 4.
+        worst: whether to bound the error with every rounding at its worst, too; for JVP and HVP no bound is derived and
+            it is eight times the largest probe.
+
+    Raises:
+        ValueError: as ``semicrf_recursion.log_z``.
+    """
+    dual = derivative.takes_tangents
+    problem = Problem(inputs, tangents if dual else None)
+    noise = roundings(problem, contract)
+    largest = max(math.prod(shape) for shape in problem.shapes.values())
+    count = min([probes, *(few for size, few in FEW_PROBES if largest >= size)])
+    plain = run(Problem(inputs), cotangent)
+    exact = run(problem, cotangent) if dual else plain
+    truth = named(exact, derivative)
+    errors = {name: torch.zeros((count, *value.shape), dtype=torch.float64) for name, value in truth.items()}
+    magnify = max(PROBED_AT / float(noise[0]), 1.0)
+    magnified = noise * np.array([magnify, *[1.0] * (len(noise) - 1)])
+    for probe in range(count):
+        found = run(problem, cotangent, mixed(probe) % _SEEDS, magnified)
+        for name, value in named(found, derivative).items():
+            off = torch.where(truth[name].isfinite(), value - truth[name], 0.0)
+            errors[name][probe] = off.nan_to_num(nan=0.0) / magnify
+    shares = _shares(problem, plain, noise, contract)
+    if dual:
+        shares = _of_products(problem, plain, exact, shares)
+    bounds = _worst(problem, inputs, cotangent, noise, derivative) if worst and not dual else {}
+    result = {}
+    for name, value in truth.items():
+        own = name.removeprefix("hvp.").removeprefix("d")
+        pooled = _pooled(errors[name], plain.masses.get(own, torch.zeros_like(value)), along=own in _ALONG)
+        bound = bounds.get(name, 8.0 * torch.maximum(pooled, errors[name].abs().amax(0))) if worst else None
+        format_ = (stored or {}).get(name, contract.elementwise)
+        result[name] = _budget(value, shares[name], errors[name], pooled, bound, format_)
+    return result
+
+
+def roundings(problem: Problem, contract: Contract) -> Array:
+    """The noise of ``semicrf_scaled`` under a contract."""
+    unit, terms = UNIT_ROUNDOFF[contract.elementwise], problem.longest + problem.labels
+    exp, log = contract.exp_ulps, contract.log_ulps
+    node = terms / 3 + 1 + exp**2 + log**2
+    return np.array([unit, exp**2, node, exp**2 + 3, terms + 1 + exp + log])
+
+
+def named(found: Pass, derivative: Derivative) -> dict[str, Tensor]:
+    """The tensors of a pass by the engine's names."""
+    if derivative is Derivative.JVP:
+        return {"jvp.log_z": found.jvp}
+    if derivative is Derivative.HVP:
+        return {f"hvp.{name}": product for name, product in found.gradients.items()}
+    gradients = found.gradients if derivative is Derivative.VJP else {}
+    return {"log_z": found.log_z} | {f"d{name}": gradient for name, gradient in gradients.items()}
+
+
+def _shares(problem: Problem, plain: Pass, noise: Array, contract: Contract) -> dict[str, Tensor]:
+    """Standard deviations of log Z (``paths``: before its last logarithm) and of the gradients, all independent."""
+    unit, exp, node, mass, _ = noise.tolist()
+    cum = torch.from_numpy(problem.scores["cum_scores"])
+    step = cum.diff(dim=1).square().nan_to_num(nan=0.0)  # stands for the partial sums of an ordinary segment
+    ends = (unit**2 / 3) * plain.ends.square()  # [B T C], by the node at t + 1
+    paths = (ends * (node + exp + 3 * step)).sum((1, 2))
+    found = {"log_z": (paths + (unit * contract.log_ulps) ** 2 / 3).sqrt(), "paths": paths.sqrt()}
+    after = (2 * (node + step) * ends).sum(-1).flip(1).cumsum(1).flip(1)[:, :, None]  # [B T 1], of nodes beyond t
+    rows = torch.cat([after, torch.zeros_like(after[:, :1])], 1)
+    common = {"cum_scores": rows, "proj_start": rows[:, :-1], "proj_end": rows[:, 1:]}
+    local = (unit**2 / 3) * (mass + problem.longest / 3 + 1)
+    count, step_unit = float(problem.batch * problem.steps), UNIT_ROUNDOFF[contract.accumulate]
+    for name, size in plain.masses.items():
+        if name in common:
+            found[f"d{name}"] = size * (common[name] + local).sqrt()
+        else:
+            own = (unit**2 / 3) * mass * plain.squares[name]
+            sums = (step_unit**2 / 3) * (count / 2 * plain.squares[name] + count / 3 * size.square())
+            found[f"d{name}"] = (own + sums + size.square() * rows.mean()).sqrt()
+    return found
+
+
+def _of_products(problem: Problem, plain: Pass, exact: Pass, shares: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of JVP and HVP: what moves a probability p moves p d alike, d the derivative of its logarithm.
+
+    d is about as large as the root mean square of the products relative to the probabilities, and of the tangents.
+    """
+    given = [tangent.square().mean() for tangent in map(torch.from_numpy, (problem.tangents or {}).values())]
+    tangent = float(torch.stack(given).sum()) if given else 0.0
+    products, masses = (sum(float(x.square().sum()) for x in each.values()) for each in (exact.gradients, plain.masses))
+    size = math.sqrt(tangent + (products / masses if masses else 0.0))
+    found = {f"hvp.{name}": shares[f"d{name}"] * size for name in exact.gradients}
+    return found | {"jvp.log_z": shares["paths"] * size}
+
+
+def _pooled(errors: Tensor, scale: Tensor, along: bool) -> Tensor:
+    """The rms of the probes, and no less than their rms relative to ``scale`` over neighbouring positions says.
+
+    Sixteen probes know a standard deviation to a sixth, four to a third, and among a million elements the least of such
+    estimates is far off; the errors relative to the probability that moves vary little from one position to the next.
+    """
+    squares = errors.square().mean(0)
+    weights = scale.square()
+    if along:
+        near = [avg_pool1d(x.transpose(1, 2), 2 * POOLED + 1, 1, POOLED).transpose(1, 2) for x in (squares, weights)]
+    else:
+        near = [x.mean().expand_as(x) for x in (squares, weights)]
+    relative = torch.where(near[1] > 0, near[0] / near[1].clamp_min(_TINY), 0.0)
+    return torch.maximum(squares, relative * weights).sqrt()
+
+
+def _budget(
+    value: Tensor, independent: Tensor, errors: Tensor, pooled: Tensor, bound: Tensor | None, format_: str
+) -> Budget:
+    finite = value.isfinite()
+    size = torch.where(finite, value.abs(), 0.0)
+    spacing = half_spacing(size, UNIT_ROUNDOFF[format_])
+    low = (size > 0) | (pooled > 0) | (independent > 0)  # what is exactly 0 in every kernel has no floor either
+    floor = torch.where(low, SMALLEST_NORMAL[format_], 0.0).double()
+    independent = torch.where(finite, (independent.square() + spacing.square() / 3).sqrt(), 0.0)
+    sigma = torch.where(finite, torch.maximum(torch.maximum(independent, pooled), floor), 0.0)
+    if bound is not None:
+        bound = torch.where(finite, torch.maximum(bound + spacing + 4 * floor, sigma), 0.0)
+    return Budget(value, sigma, independent, errors, bound, floor)
+
+
+def _worst(
+    problem: Problem, inputs: Mapping[str, Tensor], cotangent: Tensor, noise: Array, derivative: Derivative
+) -> dict[str, Tensor]:
+    """Bounds of log Z and the gradients, to first order, every rounding at its worst.
+
+    With W the sum of the largest relative errors along a path, log Z moves by at most E[W], and the probability p of
+    anything by at most p (E[W | it] + E[W]); the derivative of log p along those errors is E[W | it] - E[W].
+    """
+    unit, exp = float(noise[0]), math.sqrt(float(noise[1]))
+    slack = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in inputs.items() if t.is_floating_point()}
+    for name in (problem.table, "duration_bias"):
+        slack[name] = (unit * (exp + inputs[name].double().abs())).nan_to_num(posinf=0.0)
+    moved = run(Problem(inputs, slack), cotangent.abs(), AT_WORST, noise)
+    found = {"log_z": moved.jvp}
+    if derivative is not Derivative.VJP:
+        return found
+    plain = run(Problem(inputs), cotangent.abs())
+    count = float(problem.batch * problem.steps)
+    for name, size in plain.masses.items():
+        shared = name in (problem.table, "duration_bias")
+        along = moved.jvp.max() if shared else moved.jvp[:, None, None]
+        own = unit * (math.sqrt(float(noise[3])) + 2 + (count if shared else problem.longest))
+        log_size = unit * (-size.clamp(_TINY, 1.0).log())
+        found[f"d{name}"] = moved.masses[name].abs() + size * (2 * along + own + log_size)
+    return found

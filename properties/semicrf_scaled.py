@@ -1,0 +1,359 @@
+"""Semi-CRF forward and backward in float64 with exact exponents: what the oracle of long sequences is computed with.
+
+A weight is a pair (m, e) that stands for m 2^e, m a float64 and e an int64: products multiply and add, no logarithm is
+taken before the end, and nothing overflows at any length. Beside each weight travels its logarithmic derivative along
+the tangents, where there are any. With ``noise`` every rounding of a float32 kernel is imitated (semicrf_budgets.py).
+
+Compiled by numba where it is installed; the same code runs, some hundred times slower, where it is not. Axes: t 0 .. T,
+c labels, k durations - 1, j 0 or the duration of a transition table (J = 1 for one table for all durations).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+try:
+    from numba import njit
+except ImportError:
+    COMPILED = False
+
+    def jitted(function: _Function) -> _Function:
+        """The function as it is: numba is missing."""
+        return function
+
+else:
+    COMPILED = True
+
+    def jitted(function: _Function) -> _Function:
+        """The function compiled, and kept on disk."""
+        compiled: _Function = njit(cache=True, nogil=True, error_model="numpy")(function)
+        return compiled
+
+
+_LOG2_E = 1.0 / math.log(2.0)
+# ln 2 in three parts, the first two of 20 bits: their products with whole numbers below 2^33 are exact
+_LN2_HIGH = float.fromhex("0x1.62e42p-1")
+_LN2_MID = float.fromhex("0x1.fdf46p-22")
+_LN2_LOW = float.fromhex("0x1.3de6af278ece6p-42")
+LARGEST_SCORE = 2.0**32  # beyond it the reduction of an exponential would lose digits
+_POWERS = 2.0 ** -np.arange(256.0)  # what is 2^-256 below the rest of a sum is lost
+
+NOISE = 5  # the unit roundoff; squares in units of it of an exponential, a node, a marginal; a node at worst
+AT_WORST = -1  # the seed with which the derivatives add up largest relative errors, and nothing is drawn
+_EDGE, _FORWARD, _BACKWARD, _MASS, _TABLE, _DERIVATIVE = 1, 2, 3, 4, 5, 6
+_SUM_SCALE, _VALUE_SCALE = (
+    4096.0,
+    16777216.0,
+)  # keys of sums to 12 bits as the engine's (roundoff.SUM_BITS), of scores to 24
+
+
+@jitted
+def scaled_exp(x: float) -> tuple[float, int]:
+    """(m, e) of exp(x), correct to an ulp for |x| < ``LARGEST_SCORE``; (0, 0) at -inf."""
+    if x == -np.inf:
+        return 0.0, 0
+    if not np.isfinite(x):
+        return x, 0  # NaN and inf stay what they are
+    n = np.rint(x * _LOG2_E)
+    return math.exp(((x - n * _LN2_HIGH) - n * _LN2_MID) - n * _LN2_LOW), int(n)
+
+
+@jitted
+def log_of(m: float, e: int) -> float:
+    """log(m 2^e), to an ulp or two."""
+    return e * _LN2_HIGH + (e * _LN2_MID + (e * _LN2_LOW + math.log(m)))
+
+
+@jitted
+def plus(m: float, e: int, w: float, by: float, at: int, moved: float) -> tuple[float, int, float]:
+    """(m, e, w) + (by, at, moved), w and moved being the derivatives in the same units."""
+    if by == 0.0:
+        return m, e, w
+    if m == 0.0:
+        return by, at, moved
+    shift = e - at
+    if shift >= 0:
+        power = _POWERS[shift] if shift < 256 else 0.0
+        return m + by * power, e, w + moved * power
+    power = _POWERS[-shift] if shift > -256 else 0.0
+    return m * power + by, at, w * power + moved
+
+
+@jitted
+def drawn(seed: int, place: int, value: float, scale: float) -> float:
+    """A number in (-1, 1), hashed from the seed, the place and the leading bits of a value."""
+    if not np.isfinite(value):
+        return 0.0
+    fraction, exponent = math.frexp(abs(value))
+    number = (int(exponent) + 2048) * 67108864 + int(fraction * scale + 0.5)
+    if value < 0:
+        number += 33554432
+    word = np.uint64(seed) + np.uint64(place) * np.uint64(0x9E3779B97F4A7C15)
+    for key in (np.uint64(number), np.uint64(0x632BE59BD9B4E019)):
+        word = (word ^ key) + np.uint64(0x9E3779B97F4A7C15)
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        word = word ^ (word >> np.uint64(31))
+    return float(word >> np.uint64(11)) * 2.0**-52 - 1.0
+
+
+@jitted
+def tables(scores: Any, seed: int, noise: Any, m: Any, e: Any) -> None:
+    """exp of [n] scores into m, e [n]; with noise the error of each is a function of its score."""
+    for i in range(len(scores)):
+        m[i], e[i] = scaled_exp(scores[i])
+        if noise[0] > 0.0 and m[i] > 0.0 and seed != AT_WORST:
+            width = noise[0] * math.sqrt(noise[1] + scores[i] * scores[i])
+            m[i] *= 1.0 + width * drawn(seed, _TABLE, scores[i], _VALUE_SCALE)
+
+
+@jitted
+def edge(
+    cum: Any, dur: Any, start: Any, end: Any, s: int, t: int, c: int, seed: int, noise: Any
+) -> tuple[float, float]:
+    """How far off a kernel's weight of the segment s .. t of label c is, without its transition.
+
+    A factor that is drawn, and 0; or where ``seed`` is ``AT_WORST`` 1, and the largest relative error.
+    """
+    if noise[0] == 0.0:
+        return 1.0, 0.0
+    partial = cum[t, c] - cum[s, c]
+    squares, sizes = partial * partial, abs(partial)
+    partial += dur[t - s - 1, c]
+    squares, sizes = squares + partial * partial, sizes + abs(partial)
+    if len(start):
+        partial += start[s, c]
+        squares, sizes = squares + partial * partial, sizes + abs(partial)
+    if len(end):
+        partial += end[t - 1, c]
+        squares, sizes = squares + partial * partial, sizes + abs(partial)
+    if not np.isfinite(partial):
+        return 1.0, 0.0
+    if seed == AT_WORST:
+        return 1.0, noise[0] * (math.sqrt(noise[1]) + sizes)
+    return 1.0 + noise[0] * math.sqrt(noise[1] + squares) * drawn(seed, _EDGE, partial, _VALUE_SCALE), 0.0
+
+
+@jitted
+def disturb(m: Any, e: Any, d: Any, before: float, seed: int, place: int, noise: Any) -> float:
+    """The roundings of one node, [C] weights that a kernel holds relative to the largest of them once it has them all.
+
+    Errors are functions of the logarithms less ``before``, the largest one at the node before, which is what is given
+    back for this one. Where ``seed`` is ``AT_WORST``, the largest relative errors are added to the derivatives instead.
+    """
+    if noise[0] == 0.0:
+        return 0.0
+    top = -np.inf
+    for c in range(len(m)):
+        if m[c] > 0.0:
+            top = max(top, math.log(m[c]) + e[c] / _LOG2_E)
+    if not np.isfinite(top):  # nothing leads here, or NaN does
+        return before
+    for c in range(len(m)):
+        if m[c] > 0.0:
+            relative = math.log(m[c]) + e[c] / _LOG2_E - top
+            growth = relative + top - before  # the logarithm before it is normalised
+            if seed == AT_WORST:
+                d[c] += noise[0] * (noise[4] + abs(relative) + abs(growth))
+                continue
+            width = noise[0] * math.sqrt(noise[2] + relative * relative + growth * growth)
+            m[c] *= 1.0 + width * drawn(seed, place, growth, _SUM_SCALE)
+            if len(d):
+                d[c] *= 1.0 + width * drawn(seed, place + _DERIVATIVE, d[c], _SUM_SCALE)
+    return top
+
+
+@jitted
+def settled(m: float, e: int) -> tuple[float, int]:
+    """The same weight with m in [1/2, 1); 0, inf and NaN stay."""
+    if m == 0.0 or not np.isfinite(m):
+        return m, e
+    fraction, exponent = math.frexp(m)
+    return fraction, e + exponent
+
+
+@jitted
+def forward(
+    length: int, cum: Any, dur: Any, start: Any, end: Any, seed: int, noise: Any, tr: Any, tr_e: Any, tr_d: Any,
+    du: Any, du_e: Any, du_d: Any, up: Any, up_e: Any, up_d: Any, down: Any, down_e: Any, down_d: Any,
+    alpha: Any, alpha_e: Any, alpha_d: Any, enter: Any, enter_e: Any, enter_d: Any,
+) -> None:  # fmt: skip
+    """alpha [T+1 C], and with one transition table (J = 1) enter [T+1 C], the weight of starting c at t.
+
+    Scores come as weights: transitions tr [J C C], durations du [K C], and up, down [T+1 C] of a segment's end and
+    start. ``..._e`` are exponents, ``..._d`` logarithmic derivatives ([0 ...] where there are none).
+    """
+    labels, longest, one, dual = alpha.shape[1], len(du), len(tr) == 1, len(alpha_d) > 0
+    before = 0.0
+    for t in range(length + 1):
+        for c in range(labels):
+            m, e, w = (1.0, 0, 0.0) if t == 0 else (0.0, 0, 0.0)
+            for k in range(1, min(longest, t) + 1):
+                s = t - k
+                off, slack = edge(cum, dur, start, end, s, t, c, seed, noise)
+                if one:
+                    by = enter[s, c] * du[k - 1, c] * off
+                    moved = off * by * (enter_d[s, c] + du_d[k - 1, c] + slack) if dual and by != 0.0 else 0.0
+                    m, e, w = plus(m, e, w, by, enter_e[s, c] + du_e[k - 1, c], moved)
+                else:
+                    for b in range(labels):
+                        by = alpha[s, b] * tr[k - 1, b, c] * down[s, c] * du[k - 1, c] * off
+                        at = alpha_e[s, b] + tr_e[k - 1, b, c] + down_e[s, c] + du_e[k - 1, c]
+                        moved = 0.0
+                        if dual and by != 0.0:
+                            moved = (
+                                off * by * (alpha_d[s, b] + tr_d[k - 1, b, c] + down_d[s, c] + du_d[k - 1, c] + slack)
+                            )
+                        m, e, w = plus(m, e, w, by, at, moved)
+            if t > 0:
+                if dual:
+                    alpha_d[t, c] = w / m + up_d[t, c] if m > 0.0 else 0.0
+                m, e = settled(m * up[t, c], e + up_e[t, c])
+            elif dual:
+                alpha_d[t, c] = 0.0
+            alpha[t, c], alpha_e[t, c] = m, e
+        if t > 0:
+            before = disturb(alpha[t], alpha_e[t], alpha_d[t] if dual else noise[:0], before, seed, _FORWARD, noise)
+        if one and t < length:
+            for c in range(labels):
+                m, e, w = 0.0, 0, 0.0
+                for b in range(labels):
+                    by = alpha[t, b] * tr[0, b, c]
+                    moved = by * (alpha_d[t, b] + tr_d[0, b, c]) if dual and by != 0.0 else 0.0
+                    m, e, w = plus(m, e, w, by, alpha_e[t, b] + tr_e[0, b, c], moved)
+                if dual:
+                    enter_d[t, c] = w / m + down_d[t, c] if m > 0.0 else 0.0
+                enter[t, c], enter_e[t, c] = settled(m * down[t, c], e + down_e[t, c])
+
+
+@jitted
+def backward(
+    length: int, cum: Any, dur: Any, start: Any, end: Any, seed: int, noise: Any, tr: Any, tr_e: Any, tr_d: Any,
+    du: Any, du_e: Any, du_d: Any, up: Any, up_e: Any, up_d: Any, down: Any, down_e: Any, down_d: Any,
+    beta: Any, beta_e: Any, beta_d: Any, leave: Any, leave_e: Any, leave_d: Any, after: Any, after_e: Any, after_d: Any,
+) -> None:  # fmt: skip
+    """beta [T+1 C]; after = up beta; with one transition table leave [T+1 C], the weight of what follows a start of c.
+
+    The rest is as for ``forward``.
+    """
+    labels, longest, one, dual = beta.shape[1], len(du), len(tr) == 1, len(beta_d) > 0
+    before = 0.0
+    for t in range(length, -1, -1):
+        reach = min(longest, length - t)
+        if one and t < length:
+            for c in range(labels):
+                m, e, w = 0.0, 0, 0.0
+                for k in range(1, reach + 1):
+                    off, slack = edge(cum, dur, start, end, t, t + k, c, seed, noise)
+                    by = du[k - 1, c] * after[t + k, c] * off
+                    moved = off * by * (du_d[k - 1, c] + after_d[t + k, c] + slack) if dual and by != 0.0 else 0.0
+                    m, e, w = plus(m, e, w, by, du_e[k - 1, c] + after_e[t + k, c], moved)
+                if dual:
+                    leave_d[t, c] = w / m + down_d[t, c] if m > 0.0 else 0.0
+                leave[t, c], leave_e[t, c] = settled(m * down[t, c], e + down_e[t, c])
+        for b in range(labels):
+            m, e, w = (1.0, 0, 0.0) if t == length else (0.0, 0, 0.0)
+            for c in range(labels if t < length else 0):
+                if one:
+                    by = tr[0, b, c] * leave[t, c]
+                    moved = by * (tr_d[0, b, c] + leave_d[t, c]) if dual and by != 0.0 else 0.0
+                    m, e, w = plus(m, e, w, by, tr_e[0, b, c] + leave_e[t, c], moved)
+                else:
+                    for k in range(1, reach + 1):
+                        off, slack = edge(cum, dur, start, end, t, t + k, c, seed, noise)
+                        by = tr[k - 1, b, c] * down[t, c] * du[k - 1, c] * after[t + k, c] * off
+                        at = tr_e[k - 1, b, c] + down_e[t, c] + du_e[k - 1, c] + after_e[t + k, c]
+                        moved = 0.0
+                        if dual and by != 0.0:
+                            moved = (
+                                off
+                                * by
+                                * (tr_d[k - 1, b, c] + down_d[t, c] + du_d[k - 1, c] + after_d[t + k, c] + slack)
+                            )
+                        m, e, w = plus(m, e, w, by, at, moved)
+            if dual:
+                beta_d[t, b] = w / m if m > 0.0 else 0.0
+            beta[t, b], beta_e[t, b] = settled(m, e)
+        if t < length:
+            before = disturb(beta[t], beta_e[t], beta_d[t] if dual else noise[:0], before, seed, _BACKWARD, noise)
+        for c in range(labels):
+            after[t, c], after_e[t, c] = settled(beta[t, c] * up[t, c], beta_e[t, c] + up_e[t, c])
+            if dual:
+                after_d[t, c] = beta_d[t, c] + up_d[t, c]
+
+
+@jitted
+def share(m: float, e: int, d: float, z: Any, dual: bool, seed: int, noise: Any) -> float:
+    """The weight as a share of z = (m, e, log derivative), or the derivative of that share where ``dual``."""
+    if m == 0.0:
+        return 0.0
+    p = math.ldexp(m / z[0], int(min(max(e - int(z[1]), -2000), 2000)))
+    change = d - z[2]
+    if noise[0] > 0.0 and p > 0.0 and seed != AT_WORST:
+        size = math.log(p)
+        p *= 1.0 + noise[0] * math.sqrt(noise[3] + size * size) * drawn(seed, _MASS, p, _SUM_SCALE)
+        change *= 1.0 + noise[0] * drawn(seed, _MASS + _DERIVATIVE, change, _SUM_SCALE)
+    return p * change if dual else p
+
+
+@jitted
+def masses(
+    length: int, cum: Any, dur: Any, start: Any, end: Any, seed: int, noise: Any, tr: Any, tr_e: Any, tr_d: Any,
+    du: Any, du_e: Any, du_d: Any, down: Any, down_e: Any, down_d: Any, alpha: Any, alpha_e: Any, alpha_d: Any,
+    enter: Any, enter_e: Any, enter_d: Any, beta: Any, beta_e: Any, beta_d: Any, leave: Any, leave_e: Any, leave_d: Any,
+    after: Any, after_e: Any, after_d: Any, z: Any, begun: Any, ended: Any, by_table: Any, by_duration: Any,
+    segments: Any,
+) -> None:  # fmt: skip
+    """begun, ended [T+1 C]: probabilities that a segment of c begins, ends at t, or their derivatives by the tangents.
+
+    by_table [2J C C] and by_duration [2K C] take the sums over t by transition and by duration, in their second halves
+    the sums of the squares. segments [T K C], or [0 ...], takes each probability.
+    """
+    labels, longest, one, dual = alpha.shape[1], len(du), len(tr) == 1, len(alpha_d) > 0
+    tables_, none = len(tr), 0.0
+    for t in range(length + 1):
+        for c in range(labels):
+            if t > 0:
+                d = alpha_d[t, c] + beta_d[t, c] if dual else none
+                ended[t, c] = share(alpha[t, c] * beta[t, c], alpha_e[t, c] + beta_e[t, c], d, z, dual, seed, noise)
+            if t == length:
+                continue
+            total = 0.0
+            for k in range(1, min(longest, length - t) + 1):
+                off, slack = edge(cum, dur, start, end, t, t + k, c, seed, noise)
+                m = du[k - 1, c] * after[t + k, c] * off
+                e = du_e[k - 1, c] + after_e[t + k, c]
+                d = du_d[k - 1, c] + after_d[t + k, c] + slack if dual else none
+                if one:
+                    d = d + enter_d[t, c] if dual else none
+                    p = share(m * enter[t, c], e + enter_e[t, c], d, z, dual, seed, noise)
+                else:
+                    p = 0.0
+                    for b in range(labels):
+                        whole = m * alpha[t, b] * tr[k - 1, b, c] * down[t, c]
+                        at = e + alpha_e[t, b] + tr_e[k - 1, b, c] + down_e[t, c]
+                        by = d + alpha_d[t, b] + tr_d[k - 1, b, c] + down_d[t, c] if dual else none
+                        part = share(whole, at, by, z, dual, seed, noise)
+                        by_table[k - 1, b, c] += part
+                        by_table[tables_ + k - 1, b, c] += part * part
+                        p += part
+                total += p
+                by_duration[k - 1, c] += p
+                by_duration[longest + k - 1, c] += p * p
+                if len(segments):
+                    segments[t, k - 1, c] = p
+            begun[t, c] = total
+            if one:
+                for b in range(labels):
+                    d = alpha_d[t, b] + tr_d[0, b, c] + leave_d[t, c] if dual else none
+                    whole = alpha[t, b] * tr[0, b, c] * leave[t, c]
+                    at = alpha_e[t, b] + tr_e[0, b, c] + leave_e[t, c]
+                    part = share(whole, at, d, z, dual, seed, noise)
+                    by_table[0, b, c] += part
+                    by_table[1, b, c] += part * part

@@ -1,0 +1,69 @@
+"""The semi-CRF kernels as a compiler sees them: every pass compiles for GPUs that are not here; few compilations."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from gradoracle.kernels.semicrf.compilations import compilations
+from gradoracle.properties.offline import SHARED_MEMORY, shared_memory
+
+
+def environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+
+
+def test_every_pass_compiles_and_fits_the_smallest_shared_memory() -> None:
+    found = shared_memory(compilations, "float32")
+    names = {name for name, _ in found}
+    kernels = {name.split(",")[0] for name in names}
+    assert kernels == {"forward", "backward", "positions", "durations", "far", "scan"}
+    assert {capability for _, capability in found} == set(SHARED_MEMORY)
+    failed = {key: value for key, value in found.items() if isinstance(value, str)}
+    assert not failed, next(iter(failed.items()))
+    assert all(0 <= value <= min(SHARED_MEMORY.values()) // 2 for value in found.values() if not isinstance(value, str))
+
+
+# in a process of its own, since TRITON_INTERPRET decides at import whether a kernel knows its parameters
+PROGRAM = """
+import json
+from gradoracle.kernels.semicrf import far, posteriors, recursion, scan
+kernels = [getattr(m, n) for m in (far, posteriors, recursion, scan) for n in vars(m) if n.endswith("_kernel")]
+print(json.dumps({
+    kernel.__name__: [p.name for p in kernel.params
+        if not (p.is_constexpr or p.do_not_specialize or p.do_not_specialize_on_alignment)]
+    for kernel in kernels
+}))
+"""
+
+
+def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], env=environment(), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(ran.stdout)
+    assert len(found) == 5 and not any(found.values()), found
+
+
+# lowered to PTX, for what the law of shared memory stops before
+WHOLE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from gradoracle.kernels.semicrf.compilations import compilations
+count = 0
+for name, kernel, signature, constants, options in compilations("bfloat16"):
+    if name.endswith("medium") and "[C, C]" in name:
+        source = ASTSource(fn=kernel, constexprs=constants, signature=signature)
+        ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+        assert "atom." not in ptx, name
+        count += 1
+print(count)
+"""
+
+
+def test_passes_compile_to_the_end_and_take_no_atomics() -> None:
+    ran = subprocess.run([sys.executable, "-c", WHOLE], env=environment(), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert int(ran.stdout) >= 18

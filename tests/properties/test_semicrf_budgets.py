@@ -1,0 +1,208 @@
+"""Budgets of the semi-CRF at any length: like the engine's own at small T, kept by right kernels and not by wrong."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import semicrf_plain
+from gradoracle.properties import semicrf_recursion as recursion
+from gradoracle.properties.semicrf import semicrf
+from gradoracle.properties.semicrf_budgets import budgets
+from semicrf_samples import WORDS, random_walk, sample
+
+from gradoracle.contract import PRESETS
+from gradoracle.derivative import Derivative
+from gradoracle.oracle.rounding import Budget
+from gradoracle.oracle.truth import Oracle
+
+CONTRACT = PRESETS["ieee32"]
+LIMIT = 8.0  # sigma, of rule 1a
+RUNS = {
+    "short": ({"B": 2, "T": 50, "C": 3, "K": 4}, {}),
+    "projections": ({"B": 1, "T": 300, "C": 3, "K": 4}, {"projections": True, "by_duration": True}),
+    "many durations": ({"B": 1, "T": 300, "C": 2, "K": 24}, {}),
+    "thousand": ({"B": 1, "T": 1000, "C": 4, "K": 8}, {}),
+    "scores of ten": ({"B": 1, "T": 500, "C": 2, "K": 3}, {"scale": 10.0}),
+    "drift of fifty": ({"B": 1, "T": 500, "C": 2, "K": 3}, {"drift": 50.0}),
+    "five thousand": ({"B": 1, "T": 5000, "C": 2, "K": 3}, {}),
+}
+
+
+def cotangent(batch: int, seed: int = 1) -> Tensor:
+    return torch.randn(batch, generator=torch.Generator().manual_seed(seed))
+
+
+def truth(inputs: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
+    found = recursion.run(recursion.Problem(inputs), weights)
+    return {"log_z": found.log_z} | {f"d{name}": gradient for name, gradient in found.gradients.items()}
+
+
+def in_sigma(got: dict[str, Tensor], true: dict[str, Tensor], known: dict[str, Budget]) -> dict[str, Tensor]:
+    errors = {name: (got[name].double() - true[name]).abs() for name in true}
+    return {name: torch.where(error > 0, error / known[name].sigma, 0.0) for name, error in errors.items()}
+
+
+@pytest.mark.parametrize("derivative", list(Derivative))
+@pytest.mark.parametrize("words", ["transition", "by duration", "projections", "forbidden", "full lengths"])
+@pytest.mark.parametrize("sizes", ["B=3 T=5 C=2 K=4", "B=2 T=16 C=3 K=4"])
+def test_sigmas_are_near_those_that_the_engine_reads_from_the_definition(
+    sizes: str, words: str, derivative: Derivative
+) -> None:
+    """Measured over these: medians 0.3 to 1.8 times the engine's for log Z and gradients, 0.2 to 1.5 for products."""
+    own = sample(words, sizes)
+    traced = replace(semicrf, scalable=None)
+    engine = Oracle(traced).budgets(own, derivative, CONTRACT, worst=True)
+    found = budgets(own.inputs, own.cotangents["log_z"], CONTRACT, derivative, tangents=own.tangents, worst=True)
+    assert set(found) == set(engine)
+    for name, budget in engine.items():
+        some = budget.sigma > 1e-12
+        ratios = found[name].sigma[some] / budget.sigma[some]
+        assert 0.2 < float(ratios.median()) < 2.5, name
+        assert bool((found[name].sigma[budget.sigma == 0] == 0).all()), name
+        worst = found[name].worst
+        assert worst is not None and bool((worst >= found[name].sigma).all()) and bool(worst.isfinite().all())
+
+
+@pytest.mark.parametrize("kernel", ["gradients", "two_sided"])
+@pytest.mark.parametrize("name", RUNS)
+def test_right_float32_kernels_keep_them_and_are_not_far_below(name: str, kernel: str) -> None:
+    sizes, options = RUNS[name]
+    inputs = random_walk(sizes, seed=2, **options)  # type: ignore[arg-type]
+    weights = cotangent(sizes["B"])
+    known = budgets(inputs, weights, CONTRACT, Derivative.VJP, worst=True)
+    got = getattr(semicrf_plain, kernel)(inputs, weights)
+    true = truth(inputs, weights)
+    for tensor, errors in in_sigma(got, true, known).items():
+        assert float(errors.max()) < 5.0, tensor
+        bound = known[tensor].worst
+        assert bound is not None and bool(((got[tensor].double() - true[tensor]).abs() <= bound).all()), tensor
+        if errors.numel() > 100:
+            assert 0.05 < float(errors.square().mean().sqrt()) < 2.5, tensor
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name != "five thousand"])
+def test_right_jvp_and_hvp_keep_theirs(name: str) -> None:
+    sizes, options = RUNS[name]
+    inputs = random_walk(sizes, seed=2, **options)  # type: ignore[arg-type]
+    weights, generator = cotangent(sizes["B"]), torch.Generator().manual_seed(4)
+    tangents = {n: torch.randn(t.shape, generator=generator) for n, t in inputs.items() if n != "lengths"}
+    known = {}
+    for derivative in (Derivative.JVP, Derivative.HVP):
+        known |= budgets(inputs, weights, CONTRACT, derivative, tangents=tangents)
+    true = {"jvp.log_z": recursion.jvp(inputs, tangents)}
+    true |= {f"hvp.{n}": x for n, x in recursion.hvp(inputs, tangents, weights).items()}
+    got = semicrf_plain.products(inputs, tangents, weights)
+    for tensor, errors in in_sigma(got, true, known).items():
+        assert float(errors.max()) < LIMIT, tensor
+    got["hvp.cum_scores"] = got["hvp.cum_scores"] * (1 + 2.0**-7)  # a truncated operand
+    assert float(in_sigma(got, true, known)["hvp.cum_scores"].max()) > LIMIT
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_wrong_kernels_do_not_keep_them(name: str) -> None:
+    sizes, options = RUNS[name]
+    inputs = random_walk(sizes, seed=2, **options)  # type: ignore[arg-type]
+    weights = cotangent(sizes["B"])
+    known, true = budgets(inputs, weights, CONTRACT, Derivative.VJP), truth(inputs, weights)
+    right = semicrf_plain.two_sided(inputs, weights)
+    shifted = in_sigma(semicrf_plain.two_sided(inputs, weights, shift=1), true, known)
+    assert all(float(errors.max()) > LIMIT for errors in shifted.values())
+    for tensor, scale in (("dcum_scores", 1 + 2.0**-10), ("dduration_bias", 1 + 2.0**-10), ("log_z", 1 + 2.0**-18)):
+        changed = in_sigma(right | {tensor: right[tensor] * scale}, true, known)
+        assert float(changed[tensor].max()) > LIMIT, tensor
+
+
+def test_norms_in_float32_are_seen_at_twenty_thousand_steps() -> None:
+    inputs = random_walk({"B": 1, "T": 20_000, "C": 2, "K": 3}, drift=1.0)
+    known = budgets(inputs, torch.ones(1), CONTRACT, Derivative.FORWARD)["log_z"]
+    both = recursion.forward_backward(inputs)
+    steps = both.alpha_norm[0].diff().float()
+    norm = torch.zeros(())
+    for step in steps.tolist():
+        norm = norm + torch.tensor(step)
+    wrong = float(both.alpha_norm[0, 0]) + float(norm)
+    assert abs(wrong - float(both.log_z)) > LIMIT * float(known.sigma)
+    assert abs(float(both.log_z.float().double() - both.log_z)) < 2 * float(known.sigma)
+
+
+def test_a_right_kernel_is_as_many_sigma_off_at_any_length() -> None:
+    """The rms over dcum_scores at T = 8 000 is at most twice that at T = 1 000."""
+    found = []
+    for steps in (1000, 8000):
+        squares = []
+        for seed in range(3):
+            inputs = random_walk({"B": 1, "T": steps, "C": 2, "K": 3}, seed=seed)
+            known = budgets(inputs, torch.ones(1), CONTRACT, Derivative.VJP)
+            got = semicrf_plain.gradients(inputs, torch.ones(1))
+            errors = in_sigma(got, truth(inputs, torch.ones(1)), known)["dcum_scores"]
+            squares.append(errors.square().mean())
+        found.append(float(torch.stack(squares).mean().sqrt()))
+    assert found[1] < 2 * found[0]
+
+
+def test_a_kernel_that_computes_in_float64_has_the_budget_of_what_it_returns() -> None:
+    inputs = random_walk({"B": 1, "T": 3000, "C": 2, "K": 3}, projections=True)
+    inside = replace(CONTRACT, name="float64 inside", elementwise="float64", accumulate="float64")
+    formats = {name: "float32" for name in truth(inputs, torch.ones(1))}
+    known = budgets(inputs, torch.ones(1), inside, Derivative.VJP, stored=formats)
+    doubles = {n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}
+    got = {n: t.float() for n, t in semicrf_plain.gradients(doubles, torch.ones(1, dtype=torch.float64)).items()}
+    true = truth(inputs, torch.ones(1))
+    for name, errors in in_sigma(got, true, known).items():
+        assert float(errors.max()) < 5.0, name
+        if errors.numel() > 100:
+            assert 0.7 < float(errors.square().mean().sqrt()) < 1.3, name
+    single = in_sigma(semicrf_plain.gradients(inputs, torch.ones(1)), true, known)
+    assert float(single["dcum_scores"].max()) > LIMIT  # float32 inside
+    finer = budgets(inputs, torch.ones(1), PRESETS["float64"], Derivative.VJP)
+    coarse = budgets(inputs, torch.ones(1), CONTRACT, Derivative.VJP)
+    ratio = coarse["dcum_scores"].sigma / finer["dcum_scores"].sigma
+    assert 0.5 < float(ratio.median()) * 2.0**-29 < 2.0
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_what_is_exact_has_no_budget_and_everything_else_has_one(words: str) -> None:
+    own = sample(words, "B=3 T=9 C=3 K=4")
+    weights = own.cotangents["log_z"]
+    found = budgets(own.inputs, weights, CONTRACT, Derivative.VJP, worst=True)
+    for name, budget in found.items():
+        assert bool(budget.sigma.isfinite().all()) and bool((budget.errors.isfinite()).all()), name
+        exact = (budget.value == 0) | ~budget.value.isfinite()
+        if words in ("no positions", "every path forbidden") and name != "log_z":
+            assert bool((budget.sigma == 0).all())
+        if name != "log_z":
+            assert bool((budget.sigma[~exact] > 0).all()), name
+
+
+def test_probes_are_the_same_every_time_and_differ_from_one_another() -> None:
+    own = sample("all by duration", "B=2 T=9 C=3 K=4")
+    one, other = (
+        budgets(own.inputs, own.cotangents["log_z"], CONTRACT, Derivative.VJP)["dcum_scores"] for _ in range(2)
+    )
+    assert torch.equal(one.errors, other.errors) and len(one.errors) == 16
+    assert not torch.equal(one.errors[0], one.errors[1])
+
+
+@pytest.mark.parametrize("kernel", ["gradients", "two_sided"])
+def test_roundings_that_line_up_stay_within_the_worst_case(kernel: str) -> None:
+    steps = torch.arange(401, dtype=torch.float32)[None, :, None]
+    inputs = {
+        "cum_scores": (0.7 * steps).expand(1, 401, 2).contiguous(),
+        "transition": torch.full((2, 2), 0.3),
+        "duration_bias": torch.full((3, 2), -0.1),
+        "lengths": torch.tensor([400]),
+    }
+    known, true = budgets(inputs, torch.ones(1), CONTRACT, Derivative.VJP, worst=True), truth(inputs, torch.ones(1))
+    got = getattr(semicrf_plain, kernel)(inputs, torch.ones(1))
+    for name, budget in known.items():
+        assert budget.worst is not None
+        assert bool(((got[name].double() - true[name]).abs() <= budget.worst).all()), name
+        assert float(budget.worst.max()) < 0.01 * float(true[name].abs().max()), name  # which is not idle

@@ -1,0 +1,120 @@
+"""The definition of the semi-CRF: right path by path, alike in every reading, without NaN where -inf forbids."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from mpmath import mp
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from gradoracle.properties.semicrf import semicrf
+from gradoracle.properties.semicrf_enumeration import enumerate_paths
+from semicrf_samples import WORDS, apart, as_mpf, defined, numbers, sample
+
+from gradoracle.contract import PRESETS
+from gradoracle.derivative import Derivative
+from gradoracle.kernel import Kernel
+from gradoracle.oracle.truth import Oracle, names
+from gradoracle.situations import situations, wanted_situations
+from gradoracle.strategies import stream
+
+SIZES = ["B=2 T=1 C=1 K=1", "B=2 T=1 C=3 K=4", "B=2 T=4 C=3 K=1", "B=3 T=5 C=2 K=4", "B=2 T=3 C=2 K=4"]
+
+
+@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_the_definition_is_the_sum_over_all_paths(words: str, sizes: str) -> None:
+    own = sample(words, sizes)
+    paths = enumerate_paths(own.inputs)
+    cotangent = own.cotangents["log_z"]
+    found = defined(own, Derivative.VJP)
+    wanted = {"log_z": numbers(paths.log_z)}
+    wanted |= {f"d{name}": numbers(x) for name, x in paths.gradients(cotangent).items()}
+    assert set(wanted) == set(found)
+    for name, tensor in wanted.items():
+        assert apart(found[name], tensor) < 1e-12, name
+    assert apart(defined(own, Derivative.JVP)["jvp.log_z"], numbers(paths.jvp(own.tangents))) < 1e-12
+    products = defined(own, Derivative.HVP)
+    for name, exact in paths.hvp(own.tangents, cotangent).items():
+        assert apart(products[f"hvp.{name}"], numbers(exact)) < 1e-11, name
+
+
+def test_balls_of_radius_1e_30_hold_what_enumeration_finds() -> None:
+    own = sample("all by duration", "B=2 T=5 C=2 K=3")
+    paths = enumerate_paths(own.inputs, digits=60)
+    gradients = paths.gradients(own.cotangents["log_z"])
+    wanted = {"log_z": paths.log_z} | {f"d{name}": x for name, x in gradients.items()}
+    with mp.workdps(60):
+        for name, ball in defined(own, Derivative.VJP, "certified").items():
+            radius = as_mpf(ball) - wanted[name]
+            assert float(ball.radius.max()) <= 1e-30
+            assert max(abs(float(gap)) for gap in radius.reshape(-1)) < 1e-29, name
+
+
+@pytest.mark.parametrize("name", ["duration_bias", "lengths", "proj_start", "transition_by_duration"])
+def test_an_index_that_is_off_by_one_is_seen(name: str) -> None:
+    own = sample("all by duration", "B=2 T=5 C=2 K=3")
+    assert int(own.inputs["lengths"].max()) > 1
+    one_off: Tensor = own.inputs[name].roll(1, -2) if name != "lengths" else (own.inputs[name] - 1).clamp_min(0)
+    if name == "transition_by_duration":
+        one_off = own.inputs[name].roll(1, 0)
+    log_z = numbers(enumerate_paths(own.inputs).log_z)
+    assert apart(defined(own, Derivative.FORWARD)["log_z"], log_z) < 1e-12
+    assert apart(defined(own, Derivative.FORWARD, **{name: one_off})["log_z"], log_z) > 1e-2
+
+
+@pytest.mark.parametrize("reading", ["float64", "certified", "mpmath"])
+@pytest.mark.parametrize("derivative", list(Derivative))
+@pytest.mark.parametrize("words", WORDS)
+def test_every_reading_gives_the_same_and_a_budget(words: str, derivative: Derivative, reading: str) -> None:
+    own, contract = sample(words), PRESETS["ieee32"]
+    budgets = Oracle(semicrf).budgets(own, derivative, contract, worst=True, probes=4)
+    truths = Oracle(semicrf, reading).truth(own, derivative, budgets, contract)
+    plain = defined(own, derivative)
+    for name, truth in truths.items():
+        assert apart(truth.value, plain[name]) < 1e-12, name
+        assert truth.undecided is None or not bool(truth.undecided.any())
+        budget = budgets[name]
+        known = budget.value.isfinite()
+        assert bool(budget.sigma.isfinite().all()) and bool((budget.worst >= budget.sigma)[known].all())
+        assert bool((budget.sigma[known & (budget.value.abs() > 1e-3)] > 0).all()), name
+
+
+@pytest.mark.parametrize("derivative", list(Derivative))
+def test_where_every_path_is_forbidden_log_z_is_minus_infinity_and_all_derivatives_are_0(
+    derivative: Derivative,
+) -> None:
+    own = sample("every path forbidden")
+    assert int(own.inputs["lengths"].min()) > 0
+    found = defined(own, derivative)
+    for name in names(semicrf, derivative, own):
+        wanted = -torch.inf if name == "log_z" else 0.0
+        assert bool((found[name] == wanted).all()), name
+
+
+def test_length_0_gives_log_c_and_no_gradient() -> None:
+    found = defined(sample("no positions", "B=2 T=6 C=3 K=2"), Derivative.VJP)
+    assert apart(found.pop("log_z"), torch.full((2,), 3.0, dtype=torch.float64).log()) < 1e-15
+    assert all(bool((gradient == 0).all()) for gradient in found.values())
+
+
+def test_nan_in_gives_nan_out_for_that_sequence_alone() -> None:
+    own = sample("full lengths")
+    broken = own.inputs["cum_scores"].clone()
+    broken[1, 2, 0] = torch.nan
+    log_z = defined(own, Derivative.FORWARD, cum_scores=broken)["log_z"]
+    assert log_z.isnan().tolist() == [False, True]
+
+
+def test_cases_meet_every_situation_with_either_transition() -> None:
+    kernel = Kernel("semicrf", "semicrf", semicrf.definition, dtypes=("float32",))
+    drawn = list(stream(semicrf, kernel, dtypes=("float32",), examples=150))
+    met = {name for case in drawn for name in situations(semicrf, kernel, case)}
+    wanted = set(wanted_situations(semicrf, kernel, ("float32",), len(drawn)))
+    assert wanted <= met
+    assert {"joint every path forbidden", "joint no positions", "transition given", "T > 100 000"} <= wanted

@@ -1,0 +1,88 @@
+"""The semi-CRF beyond its definition: the engine judges long sequences by the recursion, budgets and balls."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import semicrf_plain
+from gradoracle.properties.derivatives import forward_matches_the_oracle, vjp_matches_the_oracle
+from gradoracle.properties.semicrf import semicrf
+from gradoracle.properties.semicrf_scalable import LARGEST_SYSTEM
+from semicrf_samples import apart, defined
+
+from gradoracle.case import build, parse
+from gradoracle.contract import PRESETS
+from gradoracle.derivative import Derivative
+from gradoracle.evidence import Evidence
+from gradoracle.examine import judge_law
+from gradoracle.kernel import Kernel
+from gradoracle.oracle.truth import Oracle
+from gradoracle.subject import Subject
+from gradoracle.verdict import Status
+
+
+def kernel(**fault: int) -> Callable[..., Tensor]:
+    def call(cum: Tensor, table: Tensor, duration: Tensor, lengths: Tensor, **projections: Any) -> Tensor:
+        name = "transition" if table.dim() == 2 else "transition_by_duration"
+        given = {"cum_scores": cum, name: table, "duration_bias": duration, **projections}
+        return semicrf_plain.log_z(given, **fault).float()
+
+    return call
+
+
+def evidence(words: str, call: Callable[..., Tensor], reading: str = "auto") -> Evidence:
+    _, _, case = parse(f"case:1 semicrf cpu float32 {words} lengths~highest seed=5")
+    sample = build(case, semicrf.signature, domains=semicrf.domains)
+    return Evidence(case, sample, Subject(semicrf, Kernel("plain", "semicrf", call)), Oracle(semicrf, reading))
+
+
+CASES = [
+    "B=2 T=12 C=3 K=4 transition~normal",
+    "B=2 T=12 C=3 K=4 transition~normal:100 cum_scores~normal:100",
+    "B=2 T=300 C=2 K=3 transition~normal",
+    "B=1 T=700 C=3 K=4 transition_by_duration~normal proj_start~normal proj_end~normal",
+    "B=1 T=300 C=2 K=3 cum_scores~ramp:900 transition~constant",
+]
+
+
+@pytest.mark.parametrize("words", CASES)
+def test_a_right_kernel_holds_and_one_with_shifted_durations_does_not(words: str) -> None:
+    for law in (forward_matches_the_oracle, vjp_matches_the_oracle):
+        assert judge_law(law, evidence(words, kernel())).status is Status.HOLDS
+        assert judge_law(law, evidence(words, kernel(shift=1))).status is Status.VIOLATED
+
+
+@pytest.mark.parametrize("derivative", list(Derivative))
+def test_where_both_serve_they_give_the_same(derivative: Derivative) -> None:
+    own = evidence(CASES[0], kernel()).sample
+    scaled, plain = semicrf.scalable.values(own, derivative), defined(own, derivative)
+    assert set(scaled) == set(plain)
+    assert max(apart(scaled[name], plain[name]) for name in plain) < 1e-12
+
+
+def test_long_sequences_are_certified_without_a_graph() -> None:
+    own = evidence("B=1 T=1000 C=2 K=3 transition~normal", kernel(), "certified")
+    for law in (forward_matches_the_oracle, vjp_matches_the_oracle):
+        assert judge_law(law, own).status is Status.HOLDS
+    assert {truth.reading for truth in own.truths(Derivative.VJP).values()} == {"certified"}
+    assert not own.oracle._graphs
+
+
+def test_extreme_scores_are_not_left_to_the_linear_domain_of_float64() -> None:
+    own = evidence(CASES[1], kernel())
+    assert LARGEST_SYSTEM >= (12 + 1) * 3 and own.oracle.scalable(own.sample) is not None
+    graph = Oracle(semicrf).graph(own.sample, Derivative.FORWARD)
+    log_z = own.oracle.truth(
+        own.sample, Derivative.FORWARD, own.budgets(Derivative.FORWARD), PRESETS["ieee32"]
+    )["log_z"].value  # fmt: skip
+    assert bool(log_z.isfinite().all()) and len(list(graph.nodes)) > 0
+    assert not bool(torch.isfinite(defined(own.sample, Derivative.FORWARD)["log_z"]).all())
