@@ -47,7 +47,7 @@ def prepare(device: str) -> None:
 
 
 def _wait_without_spinning() -> None:
-    """Let a process that waits for the GPU give its core to another: workers share one GPU, and their oracles the cores.
+    """Let a process that waits for the GPU give its core to another: workers share one GPU, their oracles the cores.
 
     To be called before CUDA makes a context; where the driver is not to be found nothing changes.
     """

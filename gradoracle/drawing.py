@@ -107,7 +107,8 @@ def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
     blocks = choose(("auto", *within.kernel.blocks))
     seed = 100 * choose(_HUNDRED) + choose(_HUNDRED)
     if focus.large:
-        dims, draws, blocks = _enlarged(choose, within, dims, focus.large), {}, "auto"
+        dims, blocks = _enlarged(choose, within, dims, focus.large), "auto"
+        draws = {name: _plain(within, name) for group in within.alternatives for name in group if name in draws}
         options = {name: values[0] for name, values in within.options.items()}
     elif focus.situation:
         dims = _focused_dims(choose, within, dims, focus)

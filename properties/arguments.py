@@ -122,7 +122,13 @@ def bad_arguments(evidence: Evidence) -> list[BadArgument]:
             own = inputs[victim.name]
             larger = torch.cat([own, own.narrow(axis, 0, 1)], axis)
             what, names = f"{victim.name} with {dim} larger by one", tuple(spec.name for spec in owners)
-            found.append(BadArgument(what, {victim.name: larger}, names, _shapes(larger)))
+            groups = [group for group in family.signature.constraints.alternatives if set(group) & set(names)]
+            named = tuple(dict.fromkeys((*names, *(name for group in groups for name in group))))
+            values = [
+                *_shapes(larger),
+                *(shape for spec in owners[:-1] if groups for shape in _shapes(inputs[spec.name])),
+            ]
+            found.append(BadArgument(what, {victim.name: larger}, named, tuple(values)))
     return found
 
 

@@ -31,11 +31,11 @@ from gradoracle.properties.semicrf_scaled import AT_WORST
 from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
-from gradoracle.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF, Contract
+from gradoracle.contract import SMALLEST_NORMAL, SMALLEST_SUBNORMAL, UNIT_ROUNDOFF, Contract
 from gradoracle.derivative import Derivative
 from gradoracle.oracle.probes import mixed
 from gradoracle.oracle.rounding import Budget
-from gradoracle.oracle.roundoff import half_spacing
+from gradoracle.oracle.roundoff import FLUSHED, half_spacing
 
 FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # elements of the largest tensor, probes at most
 PROBED_AT = 2.0**-30  # finer roundings are imitated with this unit, and what they do is scaled down
@@ -179,7 +179,8 @@ def _budget(
     size = torch.where(finite, value.abs(), 0.0)
     spacing = half_spacing(size, UNIT_ROUNDOFF[format_])
     low = (size > 0) | (pooled > 0) | (independent > 0)  # what is exactly 0 in every kernel has no floor either
-    floor = torch.where(low, SMALLEST_NORMAL[format_], 0.0).double()
+    least = SMALLEST_NORMAL[format_] if format_ in FLUSHED else SMALLEST_SUBNORMAL[format_]
+    floor = torch.where(low, least, 0.0).double()
     independent = torch.where(finite, (independent.square() + spacing.square() / 3).sqrt(), 0.0)
     sigma = torch.where(finite, torch.maximum(torch.maximum(independent, pooled), floor), 0.0)
     if bound is not None:
