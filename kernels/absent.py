@@ -12,6 +12,11 @@ def spread(needs: Sequence[bool], results: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(next(remaining) if need else None for need in needs)
 
 
+def asked(needs: Sequence[bool], results: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the results of those primals that need one, of one entry per primal: what `spread` takes."""
+    return tuple(each for each, need in zip(results, needs, strict=True) if need)
+
+
 def plus(a: Any, b: Any) -> Any:
     """Return a + b where None is zero."""
     if a is None or b is None:

@@ -40,14 +40,12 @@ def create_masked_load(self: Any, ptrs: Handle, mask: Handle, other: Handle, *po
     addresses, on = ptrs.data, np.asarray(mask.data)
     if on.all():
         return TensorHandle(_read(addresses, dtype), dtype)
-    if addresses.shape != on.shape:
-        addresses, on = np.broadcast_arrays(addresses, on)
     if other is None:
+        addresses, on = _alike(addresses, on)
         data = np.zeros(addresses.shape, held_as(dtype))
     else:
-        data = np.array(np.broadcast_to(other.data, np.broadcast_shapes(addresses.shape, other.data.shape)))
-        if data.shape != addresses.shape:
-            addresses, on = np.broadcast_to(addresses, data.shape), np.broadcast_to(on, data.shape)
+        addresses, on, kept = _alike(addresses, on, other.data)
+        data = np.array(kept)
     if on.any():
         data[on] = _read(addresses[on], dtype)
     return TensorHandle(data, dtype)
@@ -59,9 +57,14 @@ def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *p
     if on.all():
         _write(addresses, value)
     elif on.any():
-        if not on.shape == addresses.shape == data.shape:
-            on, addresses, data = np.broadcast_arrays(on, addresses, data)
+        on, addresses, data = _alike(on, addresses, data)
         _write(addresses[on], TensorHandle(data[on], value.dtype))
+
+
+def _alike(*arrays: Array) -> tuple[Array, ...]:
+    """Arrays of one shape: some may differ among programs in step, and others be the same for all."""
+    one = all(array.shape == arrays[0].shape for array in arrays)
+    return arrays if one else tuple(np.broadcast_arrays(*arrays))
 
 
 class _Memory:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..absent import complete, spread
+from ..absent import asked, complete, spread
 from .blocks import Blocks
 from .guardrails import Problem, check, check_cotangents
 from .scan import scan, sum_pieces
@@ -127,7 +127,7 @@ class _Gradients(torch.autograd.Function):
             dk, _ = scan(problem, v, g, q, initial=_transposed(dstate), sums=_transposed(later), direction=-1)
         if needs[2] or needs[3]:
             dv, dinitial = scan(problem, k, q, g, initial=dstate, sums=later, direction=-1, ends=needs[3])
-        return tuple(each for each, need in zip((dq, dk, dv, dinitial), needs, strict=True) if need)
+        return asked(needs, (dq, dk, dv, dinitial))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -154,7 +154,7 @@ class _Gradients(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
         *given, g, dstate, sums = ctx.saved_tensors
         second = _hvp(ctx.problem, ctx.needs, tuple(given), g, dstate, tangents[:6], sums)
-        return tuple(each for each, need in zip(second, ctx.needs, strict=True) if need)
+        return asked(ctx.needs, second)
 
 
 class _Tangent(torch.autograd.Function):
@@ -219,7 +219,7 @@ class _Hessian(torch.autograd.Function):
                 problem, (k, q, g), (tk, tq, tg), initial=dstate, tinitial=tdstate,
                 sums=later, tsums=moved, direction=-1, ends=needs[3],
             )  # fmt: skip
-        return tuple(each for each, need in zip((hq, hk, hv, hinitial), needs, strict=True) if need)
+        return asked(needs, (hq, hk, hv, hinitial))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

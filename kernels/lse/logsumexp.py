@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..absent import complete, plus, spread
+from ..absent import asked, complete, plus, spread
 from . import fused, hessian, output, separate, sinks, tangents
 from .block_sizes import BlockSizes
 from .blocks import Blocks
@@ -148,7 +148,7 @@ class _Gradients(torch.autograd.Function):
         else:
             dq, dk = separate.run(problem, tensors, m, l, needs[:2])
         found = (dq, dk, sinks.run(problem, tensors, m, l) if needs[2] else None)
-        return tuple(each for each, need in zip(found, needs, strict=True) if need)
+        return asked(needs, found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -217,7 +217,7 @@ class _Hessian(torch.autograd.Function):
         tangent = tangents.run(problem, tensors, m, l)
         hq, hk = hessian.run(problem, tensors, m, l, tangent, needs[:2])
         found = (hq, hk, sinks.run(problem, tensors, m, l, tangent) if needs[2] else None)
-        return tuple(each for each, need in zip(found, needs, strict=True) if need)
+        return asked(needs, found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..absent import spread
+from ..absent import asked, spread
 from .blocks import Blocks
 from .gradients import Needs, forward, gradients, moved_gradients
 from .guardrails import Problem, check, check_cotangent
@@ -128,7 +128,7 @@ class _Gradients(torch.autograd.Function):
         check_cotangent(problem, g)
         carried = Carried(states, norms, log_z)
         found = gradients(problem, (cum, transition, duration, start, end), lengths, carried, g, needs)
-        return tuple(each for each, need in zip(found, needs, strict=True) if need)
+        return asked(needs, found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -154,7 +154,7 @@ class _Gradients(torch.autograd.Function):
         saved = ctx.saved_tensors
         moved, tg = tangents[:GIVEN], tangents[GIVEN]
         second = _hvp(ctx.problem, ctx.needs, saved[:GIVEN], saved[GIVEN], moved, tg, saved[GIVEN + 1])
-        return tuple(each for each, need in zip(second, ctx.needs, strict=True) if need)
+        return asked(ctx.needs, second)
 
 
 class _Tangent(torch.autograd.Function):
@@ -203,7 +203,7 @@ class _Hessian(torch.autograd.Function):
         check_cotangent(problem, g)
         given, moved = (cum, transition, duration, start, end), (tcum, ttransition, tduration, tstart, tend)
         found = moved_gradients(problem, given, lengths, g, moved, tg, needs)
-        return tuple(each for each, need in zip(found, needs, strict=True) if need)
+        return asked(needs, found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
