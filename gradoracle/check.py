@@ -155,7 +155,7 @@ class Run:
     def _workers(self) -> Workers:
         count = self.request.workers
         if count is None:
-            count = min(16, os.cpu_count() or 1)
+            count = min(32, os.cpu_count() or 1)
         try:
             free = capacity.memory(free=True) if self.device == "cpu" else None  # CUDA maps far more than it holds
             own = device.variables(self.device)

@@ -134,8 +134,9 @@ class Evidence:
 
     def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
         """What rounding explains under the contract, by tensor name."""
-        chosen = algorithm or self.algorithm
         shared = self._read_with(derivative)
+        chosen = algorithm or self.algorithm
+        chosen = chosen if self.oracle.has(chosen, shared) else "definition"
         return self._once(
             f"budgets {shared.value} {chosen}",
             lambda: self.oracle.budgets(
@@ -153,6 +154,11 @@ class Evidence:
 
         def read() -> Mapping[str, Truth]:
             try:
+                if self.oracle.has(self.algorithm, shared):
+                    own = self.budgets(shared, self.algorithm)
+                    near = self.oracle.confirmed(self.sample, shared, self.algorithm, own, self.contract)
+                    if near is not None:
+                        return near
                 return self.oracle.truth(self.sample, shared, self.budgets(shared, "definition"), self.contract)
             except Unread as error:
                 raise Unavailable(str(error)) from None

@@ -33,7 +33,7 @@ class Request:
         seed: of the stream.
         property: only laws that match this glob.
         require: globs of laws that must have been checked.
-        workers: how many processes; None: one a core, at most 16; 0: none, kernels run here unprotected.
+        workers: how many processes; None: one a core, at most 32; 0: none, kernels run here unprotected.
         shard: (i, n): the i-th of n parts of the stream, from 1.
     """
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gradoracle.oracle.stored import running_sums
+from gradoracle.oracle.stored import accumulated, running_sums
 
-CHUNKS = (64, 16, 32, 128, 256, 512)  # rows, the usual one first
+CHUNKS = (64, 16, 32, 128, 256, 512, 1)  # rows, the usual one first; 1 is a recurrence
 
 
 class _Inputs(NamedTuple):
@@ -83,8 +83,8 @@ class Chunked:
         parts = [torch.tril(x @ y.transpose(-1, -2)) @ z]
         before = _before(y.transpose(-1, -2) @ z, initial, y.shape[3])
         if before is not None:
-            parts.insert(0, x @ before)
-        return _rows(parts, length, backwards)
+            parts.append(x @ before)
+        return _rows(parts, [y.shape[3], x.shape[4]], length, backwards)
 
     def tangent_scan(
         self,
@@ -99,14 +99,16 @@ class Chunked:
         x, y, z = (self._chunks(t, backwards) for t in own)
         tx, ty, tz = (None if t is None else self._chunks(t, backwards) for t in moved)
         state = _before(y.transpose(-1, -2) @ z, initial, y.shape[3])
+        rows, features = y.shape[3:]
         sums = [a.transpose(-1, -2) @ b for a, b in ((ty, z), (y, tz)) if a is not None and b is not None]
-        tangent = _before(_sum(sums), tinitial, len(sums) * y.shape[3])
+        tangent = _before(_sum(sums, rows), tinitial, len(sums) * rows)
         scores = [a @ b.transpose(-1, -2) for a, b in ((tx, y), (x, ty)) if a is not None and b is not None]
-        parts = [a @ b for a, b in ((tx, state), (x, tangent)) if a is not None and b is not None]
-        parts.append(torch.tril(_sum(scores)) @ z)
+        parts = [torch.tril(_sum(scores, features)) @ z]
         if tz is not None:
             parts.append(torch.tril(x @ y.transpose(-1, -2)) @ tz)
-        return _rows(parts, length, backwards)
+        terms = [rows] * len(parts)
+        parts += [a @ b for a, b in ((tx, state), (x, tangent)) if a is not None and b is not None]
+        return _rows(parts, [*terms, features, features], length, backwards)
 
     def _chunks(self, t: Tensor, backwards: bool) -> Tensor:
         """[B H N .] -> [B H chunks rows .], in the direction of time, the last chunk filled up with zeros."""
@@ -131,9 +133,9 @@ def tangent_after(own: Sequence[Tensor], moved: Sequence[Tensor], tinitial: Tens
     return state_after(torch.cat([ty, y], 2), torch.cat([z, tz], 2), tinitial)
 
 
-def _rows(parts: Sequence[Tensor], length: int, backwards: bool) -> Tensor:
-    """The sum of products [B H chunks rows E], row after row in one accumulator, as [B H N E] in the order of rows."""
-    o = parts[0] if len(parts) == 1 else running_sums(torch.stack(list(parts)), 0, parts[0].shape[3])[-1]
+def _rows(parts: Sequence[Tensor], terms: Sequence[int], length: int, backwards: bool) -> Tensor:
+    """The sum of products [B H chunks rows E] of so many ``terms``, in one accumulator, as [B H N E] in their order."""
+    o = parts[0] if len(parts) == 1 else accumulated(parts, terms[: len(parts)])
     o = o.flatten(2, 3)
     return (o.flip(2) if backwards else o)[:, :, :length]
 
@@ -146,8 +148,9 @@ def _before(sums: Tensor, initial: Tensor | None, terms: int) -> Tensor | None:
     return pad(running_sums(earlier, 2, terms), (0, 0, 0, 0, 1, 0)) if sums.shape[2] > 1 else None
 
 
-def _sum(terms: Sequence[Tensor]) -> Tensor:
-    return sum(terms[1:], terms[0])
+def _sum(products: Sequence[Tensor], terms: int) -> Tensor:
+    """The sum of products of so many ``terms`` each, in one accumulator."""
+    return products[0] if len(products) == 1 else accumulated(products, [terms] * len(products))
 
 
 def _transposed(state: Tensor | None) -> Tensor | None:

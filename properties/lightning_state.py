@@ -144,7 +144,7 @@ def the_gradient_of_the_initial_state_is_q_g(evidence: Evidence) -> Iterator[Fin
 @law(
     needs=(FORWARD, VJP),
     applies=all_of(small_enough, several_rows, any_length, starts_from_a_state, gives_the_state),
-    one_in=2,
+    one_in=4,
     rank=5,
 )
 def a_sequence_may_be_split_anywhere(evidence: Evidence) -> Iterator[Finding]:

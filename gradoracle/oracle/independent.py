@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +15,13 @@ from gradoracle.oracle.trees import leaves, refilled
 FAR = 8.0  # standard deviations that a right kernel may be off: what they can turn is not decided
 
 
-def moved(operator: Callable[..., Any], args: Any, kwargs: Any, attribute: str) -> Any:
-    """The errors after an operator that only moves values; what it fills in carries none."""
-    if not any_error((args, kwargs), attribute):
+def moved(operator: Callable[..., Any], args: Any, kwargs: Any, sources: Sequence[Quantity], attribute: str) -> Any:
+    """The errors after an operator that only moves values, those of ``sources``; what it fills in carries none."""
+    if all(getattr(source, attribute) is None for source in sources):
         return None
-    numbers = tuple(0.0 if isinstance(a, float) else a for a in args)
+    numbers = tuple([0.0 if isinstance(a, float) else a for a in args])
+    if len(sources) == 1 and sources[0] is args[0]:
+        return operator(getattr(sources[0], attribute), *numbers[1:], **kwargs)
     return operator(*errors(numbers, attribute), **errors(kwargs, attribute))
 
 

@@ -78,7 +78,13 @@ def any_error(tree: Any, attribute: str) -> bool:
         tree = tree.values()
     elif not isinstance(tree, (tuple, list)):
         return False
-    return any(any_error(branch, attribute) for branch in tree)
+    for branch in tree:  # a generator would take twice as long, and every operator is asked this several times
+        if isinstance(branch, Quantity):
+            if getattr(branch, attribute) is not None:
+                return True
+        elif isinstance(branch, (tuple, list, dict)) and any_error(branch, attribute):
+            return True
+    return False
 
 
 def plus(*terms: Tensor | None) -> Tensor | None:

@@ -75,6 +75,21 @@ def running_errors(
     return q.with_(value=torch.zeros_like(value), probes=probes)
 
 
+def accumulating_errors(
+    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
+) -> Quantity:
+    """The errors of ``stored.accumulated`` beyond those of its parts; their value is 0."""
+    x, terms = args
+    value = x.value.sum(0)
+    q = Quantity(value, place=place)
+    if roundoff.contract.rounds:
+        before = x.value.cumsum(0) - x.value
+        largest = worst.magnitude(x).sum(0) if roundoff.worst else None
+        q = roundoff.onto_others(q, x.value, (before, value - before - x.value), terms, largest, place)
+    probes = None if q.probes is None else q.probes - value
+    return q.with_(value=torch.zeros_like(value), probes=probes)
+
+
 def matrix_product(
     roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
 ) -> Quantity:

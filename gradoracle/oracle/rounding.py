@@ -21,11 +21,21 @@ from gradoracle.oracle import effects
 from gradoracle.oracle.probes import Dice, mixed
 from gradoracle.oracle.quantity import Quantity, all_finite
 from gradoracle.oracle.roundoff import FAR, Roundoff
-from gradoracle.oracle.stored import fast_exp, running_sums, stored, stored_sum
+from gradoracle.oracle.stored import accumulated, fast_exp, running_sums, stored, stored_sum
 from gradoracle.oracle.trace import Graph, widened
 from gradoracle.oracle.walk import Walk
 
-__all__ = ["EXACT", "Budget", "InputError", "budgets", "fast_exp", "running_sums", "stored", "stored_sum"]
+__all__ = [
+    "EXACT",
+    "Budget",
+    "InputError",
+    "accumulated",
+    "budgets",
+    "fast_exp",
+    "running_sums",
+    "stored",
+    "stored_sum",
+]
 
 InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
 

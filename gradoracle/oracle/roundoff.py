@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from gradoracle.contract import (
     representable,
 )
 from gradoracle.oracle.effects import VIEW, plain_name
+from gradoracle.oracle.low import Low
 from gradoracle.oracle.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
 from gradoracle.oracle.quantity import Quantity, plus, where_finite
 
@@ -33,48 +34,6 @@ _LEAST_SQUARE = 1e-300  # squares of smaller errors would underflow in float64
 FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
 _LOST_EARLY = 4  # exponentials that flush to zero lose the last two binades of normal numbers, too
 FAR = 8.0  # standard deviations that a right kernel is allowed to be off
-
-
-@dataclass(frozen=True)
-class Low:
-    """Values below the smallest normal number of their format.
-
-    Attributes:
-        where: True for them.
-        spacing: of the subnormal numbers.
-        flush: whether they may become 0 instead.
-        mean_square: of the absolute error; 0 elsewhere.
-        bound: of the absolute error; 0 elsewhere.
-    """
-
-    where: Tensor
-    spacing: float
-    flush: bool
-    mean_square: Tensor
-    bound: Tensor
-
-    def replace(self, noise: Tensor, carried: Tensor, factors: Tensor, drawn: Tensor) -> None:
-        """Put the errors of such values into ``noise`` [R, *shape], in place.
-
-        They are those of rounding ``carried``, [*shape] or [R, *shape], times a factor to a multiple of the spacing, or
-        of losing it.
-        """
-        runs, places = noise.view(len(noise), -1), self.where.expand(noise.shape[1:]).reshape(-1).nonzero()[:, 0]
-        if self.spacing == SMALLEST_SUBNORMAL["float64"]:  # float64 arithmetic has rounded them already
-            runs[:, places] = 0.0
-            return
-        every = len(places) == runs.shape[1]
-        carried = carried.expand_as(noise).reshape(len(noise), -1)
-        carried = carried if every else carried[:, places]
-        step = self.spacing / factors.view(-1, 1)
-        lost = (carried / step).round_().mul_(step)
-        if self.flush:
-            lost = torch.where(drawn.view(-1, 1) > 0, 0.0, lost)
-        lost = lost.sub_(carried)
-        if every:
-            runs.copy_(lost)
-        else:
-            runs[:, places] = lost
 
 
 class Roundoff:
@@ -233,6 +192,36 @@ class Roundoff:
             q, scale * unit, key=key, bits=min(PRECISION_BITS[dtype], SUM_BITS), place=place,
             bound=None if largest is None else largest * (unit * terms),
             low=self.underflow(q, size, dtype, squares > 0), shift=shift,
+        )  # fmt: skip
+
+    def onto_others(
+        self,
+        q: Quantity,
+        parts: Tensor,
+        others: Sequence[Tensor],
+        terms: Sequence[int],
+        largest: Tensor | None,
+        place: int,
+    ) -> Quantity:
+        """``q`` as the sum of ``parts`` [n, *shape] in one accumulator, beyond what each errs by in one of its own.
+
+        Each of the t terms of a part p is rounded at what is there already, a, and not at the part alone: the squares
+        of the partial sums are t (a^2 + a p) more along a straight line from a to a + p, and t a^2 more where terms of
+        both signs come mixed; the larger counts. ``others``: a, [n, *shape], for each order of parts; the worse counts.
+        """
+        dtype = self.contract.accumulate
+        unit = UNIT_ROUNDOFF[dtype]
+        counts = torch.tensor(terms, dtype=torch.float64).view(-1, *[1] * q.value.dim())
+        squares = [(counts * (a.square() + (a * parts).clamp_min(0.0))).sum(0) for a in others]
+        scale = torch.stack(squares).amax(0).sqrt()
+        shift = None
+        if self.contract.accumulate_block:
+            cuts = torch.stack([(counts * a).sum(0) for a in others]) * (-unit / self.contract.accumulate_block)
+            shift = cuts.gather(0, cuts.abs().argmax(0, keepdim=True))[0]
+        key = torch.copysign(q.value.abs() + _KEYED_APART * scale, q.value)
+        return self.committed(
+            q, scale * unit, key=key, bits=min(PRECISION_BITS[dtype], SUM_BITS), place=place,
+            bound=None if largest is None else largest * (unit * sum(terms)), shift=shift,
         )  # fmt: skip
 
     def stored(

@@ -6,6 +6,8 @@ rounding reading knows better. It survives ``make_fx``, ``torch.func`` and autog
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -28,9 +30,15 @@ def _running_errors(x: Tensor, dim: int, terms: int) -> Tensor:
     return torch.zeros_like(x)
 
 
+@torch.library.custom_op("gradoracle::accumulating_errors", mutates_args=())
+def _accumulating_errors(x: Tensor, terms: list[int]) -> Tensor:
+    return x.new_zeros(x.shape[1:])
+
+
 _storing_error.register_fake(lambda x, place: torch.zeros_like(x))
 _running_errors.register_fake(lambda x, dim, terms: torch.zeros_like(x))
 _storing_errors.register_fake(lambda x, place: x.new_zeros(x.shape[1:]))
+_accumulating_errors.register_fake(lambda x, terms: x.new_zeros(x.shape[1:]))
 
 
 def stored(x: Tensor, place: str = "output") -> Tensor:
@@ -59,6 +67,15 @@ def stored_sum(x: Tensor, place: str = "output") -> Tensor:
 def running_sums(x: Tensor, dim: int, terms: int) -> Tensor:
     """``x.cumsum(dim)``, where each entry but the first stands for ``terms`` numbers that are added one by one."""
     return x.cumsum(dim) + _running_errors(x.detach(), dim, terms)
+
+
+def accumulated(parts: Sequence[Tensor], terms: Sequence[int]) -> Tensor:
+    """The sum of ``parts``, where the ``terms`` of each are added one by one to what is there of the parts before it.
+
+    Whichever end a kernel starts from. What each part errs by, had it an accumulator of its own, comes with the part.
+    """
+    x = torch.stack(list(parts))
+    return x.sum(0) + _accumulating_errors(x.detach(), list(terms))
 
 
 def _checked(place: str) -> str:

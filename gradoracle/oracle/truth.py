@@ -175,6 +175,29 @@ class Oracle:
         graph, keys = self.graph(sample, derivative), self._graph_names(sample, derivative)
         return dict(zip(keys, self.read(graph, args, [budgets[key] for key in keys], contract), strict=True))
 
+    def confirmed(
+        self, sample: Sample, derivative: Derivative, algorithm: str, budgets: Mapping[str, Budget], contract: Contract
+    ) -> dict[str, Truth] | None:
+        """The float64 reading of the definition, its error known from an algorithm's other way to the same values.
+
+        ``budgets`` are the algorithm's. Its float64 value errs by at most its own sigma in units of float64, and the
+        definition's by no more than that and what lies between the two. None where another reading is asked for, or
+        where this radius is not far within the kernel's sigma: there the definition has to be budgeted itself.
+        """
+        if not self.has(algorithm, derivative) or self.scalable(sample) or self._reading(contract) != "float64":
+            return None
+        found = {}
+        values = float64.read(self.graph(sample, derivative), arguments(self.family, sample, derivative))
+        for name, value in zip(self._graph_names(sample, derivative), values, strict=True):
+            budget = budgets[name]
+            apart = torch.where(value == budget.value, 0.0, (value - budget.value).abs())  # infinities are equal
+            apart = torch.where(value.isnan() & budget.value.isnan(), 0.0, apart)
+            radius = apart + _float64_radius(budget, contract)
+            if not bool((radius <= TRUTH_SHARE * budget.sigma).all()):
+                return None
+            found[name] = Truth(value, radius, "float64")
+        return found
+
     def read(self, graph: Graph, args: Sequence[Tensor], budgets: Sequence[Budget], contract: Contract) -> list[Truth]:
         """The truth of each output of any graph, in the reading that was asked for.
 

@@ -15,7 +15,14 @@ from gradoracle.oracle import effects, independent, worst
 from gradoracle.oracle.normalised import log_softmax, softmax
 from gradoracle.oracle.probes import LOG2_E, mixed, probed
 from gradoracle.oracle.quantity import Quantity, any_error, cleared, quantities, values, where_finite
-from gradoracle.oracle.reductions import accumulate, extreme, matrix_product, running_errors, sum_of
+from gradoracle.oracle.reductions import (
+    accumulate,
+    accumulating_errors,
+    extreme,
+    matrix_product,
+    running_errors,
+    sum_of,
+)
 from gradoracle.oracle.roundoff import Roundoff
 from gradoracle.oracle.solve import triangular_solve
 from gradoracle.oracle.stored import FAST_EXP
@@ -53,6 +60,7 @@ class Walk:
             (effects.names("linalg_solve_triangular"), lambda *call: triangular_solve(self.roundoff, *call)),
             (effects.names("storing_error storing_errors"), self.marked),
             (effects.names("running_errors"), lambda *call: running_errors(self.roundoff, *call)),
+            (effects.names("accumulating_errors"), lambda *call: accumulating_errors(self.roundoff, *call)),
             (effects.names("argmax argmin argsort searchsorted bucketize nonzero"), self.indices),
         )
 
@@ -124,11 +132,14 @@ class Walk:
             return Quantity(value, undecided=pick(undecided), probes=pick(probed(operator, args, kwargs)))
         floats = [q for q in sources if q.is_float]
         formats = {q.held for q in floats}
+        variance, floor, bound = (
+            pick(independent.moved(operator, args, kwargs, sources, a)) for a in ("variance", "floor", "worst")
+        )
         return Quantity(
             value,
-            pick(independent.moved(operator, args, kwargs, "variance")),
-            pick(independent.moved(operator, args, kwargs, "floor")),
-            pick(independent.moved(operator, args, kwargs, "worst")),
+            variance,
+            floor,
+            bound,
             pick(probed(operator, args, kwargs)),
             held=formats.pop() if len(formats) == 1 else None,
             place=floats[0].place if keep_place and floats else place,

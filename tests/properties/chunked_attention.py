@@ -42,6 +42,33 @@ def token_by_token(
     return torch.cat(out, 2), state
 
 
+def term_by_term(
+    x: Tensor, y: Tensor, z: Tensor, initial: Tensor | None, dtype: torch.dtype, chunk: int
+) -> tuple[Tensor, Tensor]:
+    """The same in chunks, with one fused multiply-add after another, as a GPU does where it has no tensor cores.
+
+    What a row takes from the state is added to what it has from its chunk, term by term.
+    """
+    x, y, z = x.float(), y.float(), z.float()
+    state = torch.zeros(*y.shape[:2], y.shape[3], z.shape[3]) if initial is None else initial.float()
+    out = []
+    for first in range(0, x.shape[2], chunk):
+        xc, yc, zc = (t[:, :, first : first + chunk] for t in (x, y, z))
+        scores = torch.tril(multiply_add(xc, yc.mT)).to(dtype).float()
+        out.append(multiply_add(xc, state.to(dtype).float(), multiply_add(scores, zc)))
+        state = multiply_add(yc.mT, zc, state)
+    return torch.cat(out, 2), state
+
+
+def multiply_add(a: Tensor, b: Tensor, total: Tensor | None = None) -> Tensor:
+    """total + a b in float32, rounded after each term; the products are exact in float64."""
+    if total is None:
+        total = torch.zeros(*a.shape[:3], b.shape[3])
+    for k in range(a.shape[3]):
+        total = (total.double() + a[..., k, None].double() * b[:, :, k, None].double()).float()
+    return total
+
+
 def quadratic_scan(
     x: Tensor, y: Tensor, z: Tensor, initial: Tensor | None, dtype: torch.dtype, chunk: int
 ) -> tuple[Tensor, Tensor]:
