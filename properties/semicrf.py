@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 from gradoracle.kernels import semicrf as kernels
+from gradoracle.properties.semicrf_boundaries import BOUNDARIES
+from gradoracle.properties.semicrf_convexity import CONVEXITY
+from gradoracle.properties.semicrf_gauges import GAUGES
+from gradoracle.properties.semicrf_invariance import INVARIANCES
+from gradoracle.properties.semicrf_marginals import MARGINALS
 from gradoracle.properties.semicrf_scalable import SemiCRF
+from gradoracle.properties.semicrf_special_cases import SPECIAL_CASES
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
@@ -12,6 +21,7 @@ from gradoracle.contract import Contract
 from gradoracle.dims import sizes
 from gradoracle.family import IndexDomain, family
 from gradoracle.kernel import Kernel
+from gradoracle.signature import cotangent_name
 
 
 @family(
@@ -29,6 +39,7 @@ from gradoracle.kernel import Kernel
         "full lengths": {"lengths": "highest"},
     },
     alternatives=[("transition", "transition_by_duration")],
+    properties=(*MARGINALS, *BOUNDARIES, *GAUGES, *SPECIAL_CASES, *INVARIANCES, *CONVEXITY),
     scalable=SemiCRF(),
 )
 def semicrf(
@@ -98,6 +109,34 @@ def _contract(dtype: str) -> Contract:
     return Contract(f"float32 inside {dtype}", dtype, operand="float32", output=dtype)
 
 
+def _paths(dims: Mapping[str, int]) -> tuple[str, ...]:
+    """The paths that run a problem of these sizes."""
+    return kernels.PATHS if dims["K"] * dims["C"] <= kernels.LARGEST_FORCED_STATES else ("sequential",)
+
+
+def _scheme(inputs: Mapping[str, Tensor], cotangent: Tensor, path: str, chunk: int | None) -> dict[str, Tensor]:
+    """log Z and gradients by name, on one path, with a state kept every ``chunk`` positions or as the path chooses."""
+    leaves = {name: t.detach().requires_grad_(t.is_floating_point()) for name, t in inputs.items()}
+    given = [leaf for name, leaf in leaves.items() if not name.startswith("proj")]
+    projections = {name: leaf for name, leaf in leaves.items() if name.startswith("proj")}
+    blocks = None if chunk is None else kernels.BLOCKS["medium"]._replace(chunk=chunk)
+    with torch.enable_grad():
+        log_z = kernels.semicrf(*given, **projections, path=path, blocks=blocks)
+    wanted = {cotangent_name(name): leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    found = dict(zip(wanted, torch.autograd.grad(log_z, list(wanted.values()), cotangent), strict=True))
+    return {"log_z": log_z.detach()} | found
+
+
+def _entry(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An entry point that takes inputs by name, in either form of the transition."""
+
+    def call(inputs: Mapping[str, Tensor], options: Mapping[str, Any], blocks: Any) -> Any:
+        named = {"transition" if name == "transition_by_duration" else name: t for name, t in inputs.items()}
+        return function(**named, **options, blocks=blocks)
+
+    return call
+
+
 DTYPES = ("float32", "bfloat16", "float16")
 FAMILY = semicrf
 KERNELS = (
@@ -109,5 +148,11 @@ KERNELS = (
         contracts={dtype: _contract(dtype) for dtype in DTYPES},
         deterministic=True,
         blocks=dict(kernels.BLOCKS),
+        extras={
+            "paths": _paths,
+            "scheme": _scheme,
+            "forward_backward": _entry(kernels.forward_backward),
+            "marginals": _entry(kernels.marginals),
+        },
     ),
 )
