@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 from gradoracle.properties.applicability import small_enough
-from gradoracle.properties.semicrf_problems import FORWARD, HVP, VJP, double, larger, of
+from gradoracle.properties.semicrf_problems import FORWARD, HVP, VJP, double, drawn, larger, of
 from torch import Tensor
 
 from gradoracle.case import Sample
@@ -19,9 +19,9 @@ from gradoracle.property import law
 from gradoracle.rules import not_checked
 
 
-@law(needs=(HVP,), applies=small_enough, one_in=3, rank=2)
+@law(needs=(HVP,), applies=small_enough, one_in=5, rank=2)
 def the_hessian_is_not_negative(evidence: Evidence) -> Iterator[Finding]:
-    """Where no cotangent is negative, t^T H t >= 0 for a tangent t of all inputs together, and of cum_scores alone.
+    """Where no cotangent is negative, t^T H t >= 0 for a tangent t of all inputs together, or of cum_scores alone.
 
     Holds because: a path's score is linear in cum_scores, transition, duration_bias and projections together, and the
     lse of linear functions is convex: t^T H t is a sum of variances.
@@ -29,10 +29,12 @@ def the_hessian_is_not_negative(evidence: Evidence) -> Iterator[Finding]:
     between two inputs that is left out or counted twice.
     Cannot catch: errors that leave it positive; hvp_matches_the_oracle does.
     """
-    variant = evidence.variant("no negative cotangents", _signless)
-    yield _not_negative(variant, "along all inputs")
-    alone = evidence.variant("along cum_scores, no negative cotangents", lambda s: _along_cum(_signless(s)))
-    yield _not_negative(alone, "along cum_scores")
+    if drawn(evidence.case, "along which", 3):
+        variant = evidence.variant("no negative cotangents", _signless)
+        yield _not_negative(variant, "along all inputs")
+    else:
+        alone = evidence.variant("along cum_scores, no negative cotangents", lambda s: _along_cum(_signless(s)))
+        yield _not_negative(alone, "along cum_scores")
 
 
 def _signless(sample: Sample) -> Sample:
@@ -71,7 +73,7 @@ def _total(terms: list[Tensor]) -> Tensor:
     return torch.stack([term.sum() for term in terms]).sum()
 
 
-@law(needs=(FORWARD,), one_in=4, rank=3)
+@law(needs=(FORWARD,), one_in=5, rank=3)
 def log_z_in_the_middle_is_at_most_the_mean(evidence: Evidence) -> Iterator[Finding]:
     """Halfway between two points log Z is at most the mean of its values there, sequence by sequence.
 
@@ -97,7 +99,7 @@ def log_z_in_the_middle_is_at_most_the_mean(evidence: Evidence) -> Iterator[Find
     )
 
 
-@law(needs=(FORWARD, VJP), applies=small_enough, one_in=4, rank=3)
+@law(needs=(FORWARD, VJP), applies=small_enough, one_in=6, rank=3)
 def log_z_lies_above_its_tangents(evidence: Evidence) -> Iterator[Finding]:
     """With F = <g, log Z> and no g negative, F(x + d) - F(x) lies between <dF(x), d> and <dF(x + d), d>.
 

@@ -201,3 +201,6 @@ def takes(sizes: Callable[[Case], Mapping[str, int]]) -> Applies:
         return f"the kernel does not take {', '.join(f'{dim} = {size}' for dim, size in wanted.items())}"
 
     return applies
+
+
+takes_short = takes(lambda case: {"T": min(case.dims["T"], SHORT)})

@@ -33,6 +33,7 @@ from gradoracle.properties.semicrf_problems import (
     short,
     table_of,
     takes,
+    takes_short,
     zero,
 )
 from torch import Tensor
@@ -131,7 +132,7 @@ def _of_one_position(sample: Sample) -> Mapping[str, Tensor]:
     return found
 
 
-@law(needs=(FORWARD, VJP), applies=takes(lambda case: {"K": 1, "T": _chained(case)}), one_in=4, rank=4)
+@law(needs=(FORWARD, VJP), applies=takes(lambda case: {"K": 1, "T": _chained(case)}), one_in=5, rank=4)
 def durations_of_one_are_a_linear_chain(evidence: Evidence) -> Iterator[Finding]:
     """With K = 1, log Z and its gradients are those of a linear-chain CRF with the same scores.
 
@@ -211,7 +212,7 @@ def _longer(sample: Sample, durations: int) -> Sample:
     return replace(sample, inputs=inputs, tangents=tangents)
 
 
-@law(needs=(FORWARD, VJP), applies=takes(lambda case: {"T": min(case.dims["T"], SHORT)}), one_in=4, rank=5)
+@law(needs=(FORWARD, VJP), applies=takes_short, one_in=4, rank=5)
 def a_sequence_of_length_0_gives_log_c(evidence: Evidence) -> Iterator[Finding]:
     """Where every length is 0, log Z is log C and all gradients are exactly 0.
 
@@ -245,8 +246,7 @@ def _dead_end(sample: Sample, which: int) -> Sample:
     return sample.with_inputs(**{name: changed(sample.inputs[name], at, -torch.inf)})
 
 
-@law(needs=(FORWARD, VJP), applies=all_of(_some_position, takes(lambda case: {"T": min(case.dims["T"], SHORT)})),
-     one_in=4, rank=5)  # fmt: skip
+@law(needs=(FORWARD, VJP), applies=all_of(_some_position, takes_short), one_in=4, rank=5)
 def where_every_path_is_forbidden_log_z_is_minus_infinity(evidence: Evidence) -> Iterator[Finding]:
     """With -inf on every path log Z is -inf, and all gradients are exactly 0, without NaN.
 
@@ -299,7 +299,7 @@ def _one_less(dim: str) -> Any:
     return all_of(small_enough, several(dim), takes(lambda case: {dim: max(case.dims[dim] - 1, 1)}))
 
 
-@law(needs=(FORWARD, VJP), applies=_one_less("K"), one_in=5, rank=4)
+@law(needs=(FORWARD, VJP), applies=_one_less("K"), one_in=6, rank=4)
 def forbidding_the_longest_duration_is_not_having_it(evidence: Evidence) -> Iterator[Finding]:
     """With -inf for the longest duration, log Z and all gradients are those of one duration less.
 
@@ -317,7 +317,7 @@ def forbidding_the_longest_duration_is_not_having_it(evidence: Evidence) -> Iter
     yield from same(barred, without, rows, "without K", lambda a, b: (a[:last], b))
 
 
-@law(needs=(FORWARD, VJP), applies=_one_less("C"), one_in=5, rank=4)
+@law(needs=(FORWARD, VJP), applies=_one_less("C"), one_in=6, rank=4)
 def a_forbidden_label_is_none(evidence: Evidence) -> Iterator[Finding]:
     """With -inf for every segment of the last label and after it, all else is as with one label less.
 
@@ -349,7 +349,7 @@ def a_forbidden_label_is_none(evidence: Evidence) -> Iterator[Finding]:
     yield from same(barred, without, [table], "without a label", lambda a, b: (a[..., :last, :last], b))
 
 
-@law(needs=(FORWARD, VJP), applies=_some_position, one_in=4, rank=4)
+@law(needs=(FORWARD, VJP), applies=all_of(_some_position, takes_short), one_in=5, rank=4)
 def nan_in_gives_nan_out_for_its_sequence_alone(evidence: Evidence) -> Iterator[Finding]:
     """NaN where a sequence begins makes its log Z and gradients NaN, and leaves those of all other sequences.
 

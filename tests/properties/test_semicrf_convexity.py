@@ -24,6 +24,7 @@ LAWS = {law.name: law for law in CONVEXITY}
 # law, fault, case
 CAUGHT = [
     ("the_hessian_is_not_negative", "Hessian with the wrong sign", BY_DURATION),
+    ("the_hessian_is_not_negative", "Hessian with the wrong sign", PLAIN),  # along cum_scores
     ("log_z_in_the_middle_is_at_most_the_mean", "negated", PLAIN),
     ("log_z_lies_above_its_tangents", "dcum one quarter large", BY_DURATION),
     ("log_z_lies_above_its_tangents", "negated", PLAIN),
