@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import torch
 from gradoracle.properties.applicability import all_of, has, small_enough, supports
-from gradoracle.properties.semicrf_paths import FORWARD, VJP, Paths, double, takes_projections, with_projections
-from gradoracle.properties.semicrf_posteriors import entry, marginals, meetings, reached, whole
+from gradoracle.properties.semicrf_paths import FORWARD, VJP, Paths, double, larger, takes_projections, with_projections
+from gradoracle.properties.semicrf_posteriors import entry, marginals, meetings, reached, totals
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -37,24 +37,19 @@ def alpha_and_beta_meet_at_log_z_at_both_ends(evidence: Evidence) -> Iterator[Fi
     beta that begins at T and not at the length; a virtual label left out.
     Cannot catch: what is wrong in alpha and log Z alike; forward_matches_the_oracle does.
     """
-    paths, part = Paths(evidence), meetings(evidence)
-    possible = paths.possible.double()[:, None]
-    first = (paths.at == 0).expand(len(paths.g), -1)
-    picked = torch.stack([first, paths.at == paths.lengths[:, None]], 1).double()  # [B 2 T+1]
-    true = torch.where(paths.possible, evidence.truths(FORWARD)["log_z"].value, 0.0)[:, None]
-
-    def difference(meeting: Tensor, log_z: Tensor, picked: Tensor, possible: Tensor, true: Tensor) -> Tensor:
-        totals = (picked * meeting.sum(-1)[:, None]).sum(-1) + (1.0 - possible)  # [B 2]
-        return torch.log(totals) + (true - log_z[:, None]) * possible
-
-    for name, log_z in (("log Z", (evidence, FORWARD, "log_z")), ("its log Z in float64", whole(evidence))):
-        yield evidence.relate(
-            f"log sum of exp(alpha + beta) - {name}, at 0 and at the length",
-            difference,
-            [part, log_z],
-            scale=lambda meeting, log_z, picked, possible, true: possible.expand(-1, 2),
-            constants=[picked, possible, true],
-        )
+    ends, own = totals(evidence)
+    yield evidence.relate(
+        "log sum of exp(alpha + beta) - log Z, at 0 and at the length",
+        lambda ends, log_z: ends - log_z[:, None],
+        [ends, (evidence, FORWARD, "log_z")],
+        scale=lambda ends, log_z: larger(ends, log_z[:, None]),
+    )
+    yield evidence.relate(
+        "log sum of exp(alpha + beta) - its log Z in float64, at 0 and at the length",
+        lambda ends, log_z: ends - log_z,
+        [ends, own],
+        scale=larger,
+    )
 
 
 @law(

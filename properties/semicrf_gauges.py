@@ -86,10 +86,10 @@ def as_much_ends_at_a_place_as_begins_there(evidence: Evidence) -> Iterator[Find
     paths = Paths(evidence)
     yield evidence.relate(
         "sum of dcum_scores over labels, less g at the length and -g at 0",
-        lambda dcum, ends, whole: dcum.sum(-1) - ends,
+        lambda dcum, ends, size: dcum.sum(-1) - ends,
         [(evidence, VJP, "dcum_scores")],
-        scale=lambda dcum, ends, whole: whole.expand_as(ends),
-        constants=[paths.g[:, None] * paths.ends, paths.g[:, None] * paths.some[:, None]],
+        scale=lambda dcum, ends, size: size,
+        constants=[paths.g[:, None] * each for each in (paths.ends, paths.inside + paths.ends.clamp_min(0.0))],
     )
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from gradoracle.properties.applicability import LONGEST_DIM
 from gradoracle.properties.semicrf_budgets import budgets
-from gradoracle.properties.semicrf_paths import VJP, Paths, double, projected
+from gradoracle.properties.semicrf_paths import FORWARD, VJP, Paths, double, projected
 from gradoracle.properties.semicrf_recursion import Problem, forward_backward
 from gradoracle.properties.semicrf_recursion import marginals as true_marginals
 from torch import Tensor
@@ -31,6 +32,7 @@ from gradoracle.rules import Allowance
 _STORED, _FINE = "float32", UNIT_ROUNDOFF["float64"]
 _UNIT = UNIT_ROUNDOFF[_STORED]
 _TINY = 1e-300
+_FEW = 4  # probes
 
 
 def entry(evidence: Evidence, name: str) -> Any:
@@ -103,11 +105,35 @@ def meetings(evidence: Evidence) -> Part:
     return evidence.keep("meetings", part)
 
 
-def whole(evidence: Evidence) -> Part:
-    """[B] the log Z that comes with alpha and beta, in float64."""
-    own = _known(evidence)["log_z"]
-    allowance = Allowance(own.sigma, own.errors, own.worst, own.floor)
-    return Part("log Z of alpha and beta", entry(evidence, "forward_backward")[4], own.value, allowance)
+def totals(evidence: Evidence) -> tuple[Part, Part]:
+    """[B 2] the log of the sum of exp(alpha_t + beta_t) over labels at 0 and at the length, and [B 1] the float64 log Z
+    that comes with alpha and beta.
+
+    Both err as log Z does before it is rounded; alpha and beta are rounded besides.
+    """
+    alpha, beta, alpha_norm, beta_norm, log_z = (double(each) for each in entry(evidence, "forward_backward"))
+    paths, known = Paths(evidence), _of_log_z(evidence)
+    at = torch.stack([torch.zeros_like(paths.lengths), paths.lengths], 1)  # [B 2]
+    rows = at[:, :, None].expand(-1, -1, alpha.shape[2])
+    one, other = alpha.gather(1, rows), beta.gather(1, rows)
+    one_norm, other_norm = alpha_norm.gather(1, at), beta_norm.gather(1, at)
+    got, shares = torch.logsumexp(one + other, -1) + one_norm + other_norm, torch.softmax(one + other, -1).nan_to_num()
+    rounded = [(_UNIT * torch.where(each > -torch.inf, each, 0.0) * shares).abs() for each in (one, other)]
+    square = rounded[0].square().sum(-1) + rounded[1].square().sum(-1)
+    sizes = _FINE * (one_norm.abs() + other_norm.abs() + torch.where(paths.possible, known.value, 0.0).abs()[:, None])
+    own, errors, floor = known.sigma[:, None], known.errors[:, :, None], torch.zeros_like(sizes)
+    worst = None
+    if known.worst is not None:
+        worst = known.worst[:, None] + sizes + rounded[0].sum(-1) + rounded[1].sum(-1)
+    ends = Allowance(
+        (own.square() + square / 3 + sizes.square()).sqrt(), errors.expand(-1, -1, 2).clone(), worst, floor
+    )
+    alone = Allowance(torch.hypot(own, sizes[:, :1]), errors, None if worst is None else worst[:, :1], floor[:, :1])
+    true = known.value[:, None]
+    return (
+        Part("log sum of exp(alpha + beta)", got, true.expand(-1, 2), ends),
+        Part("log Z of alpha and beta", log_z[:, None], true, alone),
+    )
 
 
 def reached(evidence: Evidence) -> tuple[Tensor, Tensor]:
@@ -147,6 +173,20 @@ def _known(evidence: Evidence) -> Mapping[str, Budget]:
         )
 
     return evidence.keep("budgets of probabilities", read)
+
+
+def _of_log_z(evidence: Evidence) -> Budget:
+    """The budget of log Z in float64, sequence by sequence; of few probes where sequences are long."""
+    inputs = evidence.sample.inputs
+    probes = PROBES if inputs["cum_scores"].shape[1] <= LONGEST_DIM else _FEW
+
+    def read() -> Budget:
+        return budgets(
+            inputs, torch.ones(len(inputs["lengths"])), evidence.contract, FORWARD, stored={"log_z": "float64"},
+            probes=probes, worst=not evidence.continuous,
+        )["log_z"]  # fmt: skip
+
+    return evidence.keep("budget of log Z in float64", read)
 
 
 def _derived(name: str, got: Tensor, expression: Callable[..., Tensor], known: Budget, *constants: Tensor) -> Part:
