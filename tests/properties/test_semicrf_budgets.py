@@ -115,7 +115,8 @@ def test_wrong_kernels_do_not_keep_them(name: str) -> None:
     right = semicrf_plain.two_sided(inputs, weights)
     shifted = in_sigma(semicrf_plain.two_sided(inputs, weights, shift=1), true, known)
     assert all(float(errors.max()) > LIMIT for errors in shifted.values())
-    for tensor, scale in (("dcum_scores", 1 + 2.0**-10), ("dduration_bias", 1 + 2.0**-10), ("log_z", 1 + 2.0**-18)):
+    slip = 2.0**-9 if name == "drift of fifty" else 2.0**-10  # numbers of 50 drop more of a parameter's bits
+    for tensor, scale in (("dcum_scores", 1 + slip), ("dduration_bias", 1 + slip), ("log_z", 1 + 2.0**-18)):
         changed = in_sigma(right | {tensor: right[tensor] * scale}, true, known)
         assert float(changed[tensor].max()) > LIMIT, tensor
 
@@ -165,7 +166,7 @@ def test_a_kernel_that_computes_in_float64_has_the_budget_of_what_it_returns() -
     finer = budgets(inputs, torch.ones(1), PRESETS["float64"], Derivative.VJP)
     coarse = budgets(inputs, torch.ones(1), CONTRACT, Derivative.VJP)
     ratio = coarse["dcum_scores"].sigma / finer["dcum_scores"].sigma
-    assert 0.5 < float(ratio.median()) * 2.0**-29 < 2.0
+    assert 2.0**-8 < float(ratio.median()) * 2.0**-29 < 2.0**-4  # relative to checkpoints and not to the last position
 
 
 @pytest.mark.parametrize("words", WORDS)
