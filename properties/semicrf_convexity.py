@@ -16,7 +16,7 @@ from gradoracle.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
 from gradoracle.property import law
-from gradoracle.rules import not_checked
+from gradoracle.rules import exactly, not_checked
 
 
 @law(needs=(HVP,), applies=small_enough, one_in=5, rank=2)
@@ -77,7 +77,8 @@ def _total(terms: list[Tensor]) -> Tensor:
 def log_z_in_the_middle_is_at_most_the_mean(evidence: Evidence) -> Iterator[Finding]:
     """Halfway between two points log Z is at most the mean of its values there, sequence by sequence.
 
-    The points are x, x + d and x + 2d, on a grid on which all are held exactly.
+    The points are x, x + d and x + 2d, on a grid on which all are held exactly. A value below the mean holds at once, one
+    above it is held against rounding.
     Holds because: log Z is convex in all
     inputs together.
     Catches: a log Z that is negated, clamped from above, or falls where scores are large; a cap of the scores.
@@ -89,7 +90,11 @@ def log_z_in_the_middle_is_at_most_the_mean(evidence: Evidence) -> Iterator[Find
         return
     parts = [evidence.variant(f"on a line, {at}", partial(_at, line=line, at=at)) for at in (0, 1, 2)]
     low, middle, high = (double(part.tensors(FORWARD)["log_z"]) for part in parts)
-    nearest = (middle - (low + high) / 2).clamp_max(0.0).nan_to_num(posinf=0.0, neginf=0.0)
+    below = middle - (low + high) / 2
+    if bool((below < 0).all()):
+        yield exactly("log Z in the middle - the mean", False, "", elements=below.numel())
+        return
+    nearest = below.clamp_max(0.0).nan_to_num(posinf=0.0, neginf=0.0)
     yield evidence.relate(
         "log Z in the middle - the mean",
         lambda low, middle, high, nearest: middle - (low + high) / 2 - nearest,
