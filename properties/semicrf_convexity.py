@@ -77,10 +77,9 @@ def _total(terms: list[Tensor]) -> Tensor:
 def log_z_in_the_middle_is_at_most_the_mean(evidence: Evidence) -> Iterator[Finding]:
     """Halfway between two points log Z is at most the mean of its values there, sequence by sequence.
 
-    The points are x, x + d and x + 2d, on a grid on which all are held exactly. A value below the mean holds at once, one
-    above it is held against rounding.
-    Holds because: log Z is convex in all
-    inputs together.
+    The points are x, x + d and x + 2d, on a grid on which all are held exactly. A value below the mean holds at once,
+    one above it is held against rounding.
+    Holds because: log Z is convex in all inputs together.
     Catches: a log Z that is negated, clamped from above, or falls where scores are large; a cap of the scores.
     Cannot catch: another convex function, such as the best path's score; forward_matches_the_oracle does.
     """

@@ -1,4 +1,4 @@
-"""Laws of the semi-CRF between samples that must give the same: batch, lengths, cotangents, chunks, labels and time."""
+"""Laws of the semi-CRF between samples that must give the same: batch, lengths, cotangents, chunks and time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from gradoracle.properties.semicrf_problems import (
     same,
     several,
     shared,
-    table_of,
     takes,
     with_lengths,
     zero,
@@ -51,8 +50,7 @@ def a_sequence_alone_gives_what_it_gives_in_a_batch(evidence: Evidence) -> Itera
     """One sequence of a batch gives by itself the same log Z and gradients.
 
     Those of shared parameters it gives in the batch when the other sequences have a cotangent of 0.
-    Holds because: no
-    sequence's paths read another's scores, and shared gradients are sums over the sequences.
+    Holds because: no sequence's paths read another's scores, and shared gradients are sums over the sequences.
     Catches: a tile whose sequences share a peak, a norm or a length, a path or chunk chosen by the batch that errs, a
     shared gradient with a stray row.
     Cannot catch: what each sequence does wrong by itself; vjp_matches_the_oracle does.
@@ -78,8 +76,7 @@ def each_cotangent_scales_its_own_sequence_once(evidence: Evidence) -> Iterator[
 
     A shared gradient moves by three times what that sequence adds to it. Elements below what is exact in the dtype may
     differ within rounding; so may all where no determinism is claimed.
-    Holds because: the gradient of sum of g_b log
-    Z_b is linear in each g_b.
+    Holds because: the gradient of the sum of g_b log Z_b is linear in each g_b.
     Catches: a cotangent that is multiplied in twice or dropped, the mean or the first of the batch for all, one that is
     applied to shared gradients after the sum over the batch.
     Cannot catch: a wrong gradient that is linear in the cotangent; vjp_matches_the_oracle does.
@@ -271,33 +268,6 @@ def how_often_a_state_is_kept_does_not_matter(evidence: Evidence) -> Iterator[Fi
     yield from agree(variant, _scheme(variant, path, some), whole, label=f", {path} in chunks of {some}")
 
 
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, several("C")), one_in=6, rank=3)
-def the_order_of_the_labels_does_not_matter(evidence: Evidence) -> Iterator[Finding]:
-    """With the labels renamed everywhere, log Z stays and gradients are renamed alike.
-
-    Holds because: the sum over labels has no order.
-    Catches: a label that is treated apart (the first, the last, a lane of the padding), an index of labels read off
-    another tensor's stride.
-    Cannot catch: a transposed transition, which renaming keeps; one_position_is_a_sum_over_pairs_of_labels does.
-    """
-    table = table_of(evidence.sample)
-    moved = evidence.variant("labels renamed", _renamed)
-    rest = [name for name in evidence.sample.tangents if name != table]
-    yield from same(evidence, moved, ["log_z"], "labels renamed")
-    yield from same(evidence, moved, rest, "labels renamed", lambda a, b: (a.roll(1, -1), b))
-    yield from same(evidence, moved, [table], "labels renamed", lambda a, b: (a.roll((1, 1), (-1, -2)), b))
-
-
-def _renamed(sample: Sample) -> Sample:
-    def change(name: str, tensor: Tensor) -> Tensor:
-        if name == LENGTHS:
-            return tensor
-        return tensor.roll((1, 1), (-1, -2)) if name.startswith("transition") else tensor.roll(1, -1)
-
-    inputs, tangents = ({n: change(n, t) for n, t in group.items()} for group in (sample.inputs, sample.tangents))
-    return replace(sample, inputs=inputs, tangents=tangents)
-
-
 def _one_table(case: Case, kernel: Kernel) -> str | None:
     by_duration = "transition_by_duration" in case.draws
     return "its transition depends on the duration, whose place reversal changes" if by_duration else None
@@ -380,6 +350,5 @@ INVARIANCES = (
     lengths_of_32_and_of_64_bits_give_the_same,
     parallel_equals_sequential,
     how_often_a_state_is_kept_does_not_matter,
-    the_order_of_the_labels_does_not_matter,
     time_may_be_reversed,
 )

@@ -96,8 +96,7 @@ def one_position_is_a_sum_over_pairs_of_labels(evidence: Evidence) -> Iterator[F
     """Of the first position alone, log Z is the lse over all pairs of labels of the one segment's score.
 
     Its gradients are the shares in that sum.
-    Holds because: T = 1 leaves one segment, of duration 1, after any
-    label.
+    Holds because: T = 1 leaves one segment, of duration 1, after any label.
     Catches: projections or a cumulative score that are read one place off, a transition that is transposed, a label
     before the first segment that is not summed over, durations beyond 1 that count.
     Cannot catch: what needs a second position; log_z_and_gradients_are_those_of_the_enumeration does.
@@ -354,8 +353,7 @@ def nan_in_gives_nan_out_for_its_sequence_alone(evidence: Evidence) -> Iterator[
     """NaN where a sequence begins makes its log Z and gradients NaN, and leaves those of all other sequences.
 
     The gradients of what all sequences share are NaN too.
-    Holds because: every path of the sequence reads the scores at
-    0; no path of another does, and 0 times NaN is NaN.
+    Holds because: every path of the sequence reads the scores at 0; no path of another does, and 0 times NaN is NaN.
     Catches: a maximum that drops NaN, a clamp, a comparison that sends NaN to the branch of forbidden paths, sequences
     of one tile that share a peak.
     Cannot catch: NaN that only some paths read; no law asks for that.

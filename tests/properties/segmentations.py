@@ -114,8 +114,6 @@ class Segmentations:
             cum = cum.nan_to_num()
         if self.has("-30 for -inf"):
             table, duration = _Raised.apply(table), _Raised.apply(duration)
-        if self.has("first label apart"):
-            duration = duration + 0.01 * (torch.arange(duration.shape[1]) == 0)
         if self.has("starts one place late"):
             start = start.roll(1, 1)
         if self.has("transposed transition"):

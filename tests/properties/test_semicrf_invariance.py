@@ -35,8 +35,6 @@ CAUGHT = [
     ("lengths_of_32_and_of_64_bits_give_the_same", "int32 lengths out of order", PLAIN),
     ("parallel_equals_sequential", "parallel transposed", BY_DURATION),
     ("how_often_a_state_is_kept_does_not_matter", "a state twice", PROJECTED),
-    ("the_order_of_the_labels_does_not_matter", "first label apart", BY_DURATION),
-    ("the_order_of_the_labels_does_not_matter", "label before the first segment is the first label", PLAIN),
     ("time_may_be_reversed", "starts one place late", PROJECTED),
     ("time_may_be_reversed", "T for the length", PLAIN),
 ]
