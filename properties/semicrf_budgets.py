@@ -41,7 +41,7 @@ from gradoracle.oracle.probes import Dice, mixed, rounding_errors
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.roundoff import FLUSHED, half_spacing
 
-FEW_PROBES = ((1 << 19, 8),)  # elements of the largest tensor, probes at most
+FEW_PROBES = ((1 << 17, 8),)  # elements of the largest tensor, probes at most
 _PROBED_BITS = 30
 PROBED_AT = 2.0**-_PROBED_BITS  # finer roundings are imitated with this unit, and what they do is scaled down
 POOLED = 4  # positions on either side over which the probes' errors are pooled
@@ -71,7 +71,7 @@ def budgets(
         derivative: FORWARD and VJP give log_z, VJP the gradients too.
         tangents: by the name of the input; for JVP and HVP.
         stored: the format that each tensor is returned in; that of ``contract.elementwise`` where it is not named.
-        probes: runs at most; tensors of 2^19 elements take 8, of 2^21 take 4.
+        probes: runs at most; tensors of 2^17 elements take 8.
         worst: whether to bound the error with every rounding at its worst, too; for JVP and HVP no bound is derived and
             it is eight times the largest probe.
 
