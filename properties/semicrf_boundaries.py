@@ -109,7 +109,7 @@ def _takes_one_duration(case: Case, kernel: Kernel) -> str | None:
 @law(
     needs=(FORWARD, VJP),
     applies=all_of(small_enough, _takes_one_duration, takes_projections),
-    one_in=4,
+    one_in=5,
     rank=4,
 )
 def with_one_duration_every_place_is_a_boundary(evidence: Evidence) -> Iterator[Finding]:

@@ -121,7 +121,7 @@ def hessian_products_do_not_move_the_gauges(evidence: Evidence) -> Iterator[Find
         )
 
 
-@law(needs=(FORWARD, VJP), applies=small_enough, one_in=4, rank=4)
+@law(needs=(FORWARD, VJP), applies=small_enough, one_in=6, rank=4)
 def a_shift_of_all_labels_moves_log_z_by_its_ends(evidence: Evidence) -> Iterator[Finding]:
     """With any a_t added to cum_scores at place t for all labels, log Z moves by a at the length less a at 0, and
     every gradient stays.
@@ -138,7 +138,7 @@ def a_shift_of_all_labels_moves_log_z_by_its_ends(evidence: Evidence) -> Iterato
     yield from _left(evidence, "all labels shifted", {"cum_scores": a}, last * paths.possible)
 
 
-@law(needs=(FORWARD, VJP), applies=small_enough, one_in=4, rank=4)
+@law(needs=(FORWARD, VJP), applies=small_enough, one_in=6, rank=4)
 def a_score_for_each_position_may_stand_in_either_term(evidence: Evidence) -> Iterator[Finding]:
     """cum_scores less n_c t and duration_bias plus n_c k, for any n_c of a label, leave log Z and every gradient.
 
@@ -156,7 +156,7 @@ def a_score_for_each_position_may_stand_in_either_term(evidence: Evidence) -> It
     yield from _left(evidence, "a score for each position moved", moves, torch.zeros(()))
 
 
-@law(needs=(FORWARD, VJP), applies=small_enough, one_in=4, rank=4)
+@law(needs=(FORWARD, VJP), applies=small_enough, one_in=6, rank=4)
 def a_score_of_a_label_may_stand_in_any_term(evidence: Evidence) -> Iterator[Finding]:
     """duration_bias plus b_c, with b_c taken from transition into c, proj_start or proj_end, leaves log Z and every
     gradient.
@@ -180,7 +180,7 @@ def _plain_table(case: Case, kernel: Kernel) -> str | None:
     return None if "transition_by_duration" not in case.draws else "its transition has durations already"
 
 
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, _plain_table), one_in=4, rank=4)
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, _plain_table), one_in=6, rank=4)
 def a_score_by_duration_may_stand_in_the_transition(evidence: Evidence) -> Iterator[Finding]:
     """With a transition for each duration, transition + b_kc, and duration_bias less b_kc, log Z and every gradient
     stay; the new gradient sums over durations to dtransition, and over labels before to dduration_bias.
@@ -244,7 +244,7 @@ def the_names_of_labels_do_not_matter(evidence: Evidence) -> Iterator[Finding]:
             yield replace(finding, tensor=f"{finding.tensor}, labels in another order")
 
 
-@law(needs=(VJP, JVP, HVP), applies=small_enough, one_in=4, rank=4)
+@law(needs=(VJP, JVP, HVP), applies=small_enough, one_in=6, rank=4)
 def tangents_along_gauges_move_log_z_by_its_ends(evidence: Evidence) -> Iterator[Finding]:
     """Along a_t in cum_scores, b_c in duration_bias and -b_c in the transition into c, log Z moves by a at the length
     less a at 0, and no gradient moves.
