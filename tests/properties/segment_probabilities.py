@@ -22,11 +22,16 @@ def _at_length(tensor: Tensor, lengths: Tensor) -> Tensor:
     return (at == lengths[:, None])[:, :, None]
 
 
+def _one(tensor: Tensor, place: int, label: int) -> Tensor:
+    """[T+1 C] 1 at one place and label, 0 elsewhere."""
+    return (torch.arange(tensor.shape[1]) == place)[:, None] & (torch.arange(tensor.shape[2]) == label)
+
+
 # what is wrong with the gradient of an input: fault -> (input, change)
 GRADIENTS: dict[str, tuple[str, Change]] = {
-    "dcum one percent large at one place": (
+    "dcum of one label one percent large at one place": (
         "cum_scores",
-        lambda g, n: g * torch.where(torch.arange(g.shape[1]) == 3, ONE_PERCENT, 1.0)[:, None],
+        lambda g, n: g * (1.0 + 0.01 * _one(g, 3, 0)),
     ),
     "last end left out of dcum": ("cum_scores", lambda g, n: g.masked_fill(_at_length(g, n), 0.0)),
     "first start left out of dcum": ("cum_scores", lambda g, n: torch.cat([torch.zeros_like(g[:, :1]), g[:, 1:]], 1)),

@@ -38,7 +38,7 @@ TANGENTS = "tangents_along_gauges_move_log_z_by_its_ends"
 # law, fault, case
 CAUGHT = [
     (LABELS, "last end left out of dcum", PLAIN),
-    (LABELS, "dcum one percent large at one place", BY_DURATION),
+    (LABELS, "dcum of one label one percent large at one place", BY_DURATION),
     (PAST, "dcum past the length", PLAIN),
     (PAST, "dproj_end past the length", PROJECTED),
     (PLACES, "first start left out of dcum", PLAIN),

@@ -35,7 +35,7 @@ AGREE = "marginals_are_the_gradients"
 # law, fault, case
 CAUGHT = [
     (COVERED, "cotangent applied twice", PLAIN),
-    (COVERED, "dcum one percent large at one place", PROJECTED),
+    (COVERED, "dcum of one label one percent large at one place", PROJECTED),
     (COVERED, "last end left out of dcum", BY_DURATION),
     (COUNTS, "dtransition transposed", PLAIN),
     (COUNTS, "dtransition of another duration", BY_DURATION),
@@ -63,6 +63,14 @@ def test_the_wrong_kernel_is_caught_and_the_right_one_holds(law: str, fault: str
     assert right.status is Status.HOLDS, [f for f in right.findings if f.outcome is Outcome.VIOLATED] or right.reason
     wrong = judge(LAWS[law], line, kernel(fault))
     assert wrong.status is Status.VIOLATED, (wrong.status, wrong.reason, wrong.findings)
+
+
+def test_one_place_of_100_000_that_is_one_percent_off_is_caught() -> None:
+    line = "case:1 semicrf cpu float32 B=1 T=100001 C=2 K=3 transition~normal lengths~highest seed=2"
+    right = judge(LAWS[COVERED], line, kernel())
+    assert right.status is Status.HOLDS, right.findings
+    wrong = judge(LAWS[COVERED], line, kernel("dcum of one label one percent large at one place"))
+    assert wrong.status is Status.VIOLATED, wrong.findings
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
