@@ -210,12 +210,15 @@ def _budget(
     low = (size > 0) | (pooled > 0) | (independent > 0)  # what is exactly 0 in every kernel has no floor either
     least = SMALLEST_NORMAL[format_] if format_ in FLUSHED else SMALLEST_SUBNORMAL[format_]
     floor = torch.where(low, least, 0.0).double()
-    if spacing.count_nonzero():  # equal numbers are returned alike
-        factors = Dice(0, range(len(errors))).factors(mixed(*name.encode()))
-        errors = rounding_errors(torch.where(finite, value, 0.0), PRECISION_BITS[format_], factors, spacing, errors)
+    if spacing.count_nonzero():  # equal numbers are returned alike, and opposite ones opposite
+        factors, number = Dice(0, range(len(errors))).factors(mixed(*name.encode())), torch.where(finite, value, 0.0)
+        width = torch.copysign(spacing, number)
+        errors = rounding_errors(number, PRECISION_BITS[format_], factors, width, errors)
     independent = torch.where(finite, (independent.square() + spacing.square() / 3).sqrt(), 0.0)
     sigma = torch.where(finite, torch.maximum(torch.maximum(independent, pooled), floor), 0.0)
     if bound is not None:
+        if PRECISION_BITS[format_] < PRECISION_BITS["float32"]:  # by way of float32, where a number may become a tie
+            bound = bound + half_spacing(size, UNIT_ROUNDOFF["float32"])
         bound = torch.where(finite, torch.maximum(bound + spacing + 4 * floor, sigma), 0.0)
     return Budget(value, sigma, independent, errors, bound, floor)
 
