@@ -3,14 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: setup check test lint campaign campaign-sdpa campaign-lse campaign-lightning calibration shared-memory clean
+.PHONY: setup check test lint campaign campaign-sdpa campaign-lse campaign-lightning calibration length shared-memory clean
 
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "setuptools>=77" wheel
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[fast,develop]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[fast,develop,test]"
 	touch $@
 
 check: setup
@@ -51,6 +51,10 @@ calibration: setup
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/calibration.py --family lse
 	$(BIN)/python benchmarks/calibration.py --family lightning
+
+# The semi-CRF's error in sigma against the length, T from 1 000 to 1 048 576: docs/semicrf_length.md and its plot. Minutes.
+length: setup
+	$(BIN)/python benchmarks/length.py
 
 # What every shipped compilation takes of each architecture's shared memory; compiles all of them, without a GPU.
 shared-memory: setup

@@ -122,6 +122,10 @@ class Evidence:
 
         return self._once(f"ask {key}", guarded)
 
+    def keep(self, key: str, compute: Callable[[], T]) -> T:
+        """Whatever else laws know of the sample, computed at its first use and kept under ``key``."""
+        return self._once(f"keep {key}", compute)
+
     def variant(self, key: str, change: Callable[[Sample], Sample], blocks: str | None = None) -> Evidence:
         """Evidence of the same kernel on a changed sample, kept under ``key`` for whoever asks again."""
         chosen = self.blocks if blocks is None else blocks

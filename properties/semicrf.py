@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 from gradoracle.kernels import semicrf as kernels
+from gradoracle.properties.semicrf_boundaries import BOUNDARIES
+from gradoracle.properties.semicrf_convexity import CONVEXITY
+from gradoracle.properties.semicrf_gauges import GAUGES
+from gradoracle.properties.semicrf_invariance import INVARIANCES
+from gradoracle.properties.semicrf_length import LENGTH
+from gradoracle.properties.semicrf_marginals import MARGINALS
 from gradoracle.properties.semicrf_scalable import SemiCRF
+from gradoracle.properties.semicrf_special_cases import SPECIAL_CASES
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
@@ -12,6 +22,7 @@ from gradoracle.contract import Contract
 from gradoracle.dims import sizes
 from gradoracle.family import IndexDomain, family
 from gradoracle.kernel import Kernel
+from gradoracle.signature import cotangent_name
 
 
 @family(
@@ -29,6 +40,7 @@ from gradoracle.kernel import Kernel
         "full lengths": {"lengths": "highest"},
     },
     alternatives=[("transition", "transition_by_duration")],
+    properties=(*MARGINALS, *BOUNDARIES, *GAUGES, *SPECIAL_CASES, *INVARIANCES, *CONVEXITY, *LENGTH),
     scalable=SemiCRF(),
 )
 def semicrf(
@@ -90,12 +102,43 @@ def segment_weights(
 
 
 def _contract(dtype: str) -> Contract:
-    """Everything in float32, whatever the inputs' dtype; gradients rounded once to it.
+    """Everything in float64, in the log domain and relative to checkpoints; results rounded once to the inputs' dtype.
 
-    The shipped kernel computes in float64 and errs far less. Judging it so closely asks for budgets of its own order of
-    operations, in the log domain; until there are any, this is what a right kernel of the family has to reach.
+    log Z is float32. Budgets under it are those of ``semicrf_rounded``, at any size: the order of operations of the
+    definition, in the linear domain, does not explain what cancels.
     """
-    return Contract(f"float32 inside {dtype}", dtype, operand="float32", output=dtype)
+    return Contract(
+        f"float64 inside {dtype}", dtype, operand="float64", accumulate="float64", elementwise="float64", output=dtype,
+        residuals="float64", constants="float64", flush_to_zero=False,
+    )  # fmt: skip
+
+
+def _paths(dims: Mapping[str, int]) -> tuple[str, ...]:
+    """The paths that run a problem of these sizes."""
+    return kernels.PATHS if dims["K"] * dims["C"] <= kernels.LARGEST_FORCED_STATES else ("sequential",)
+
+
+def _scheme(inputs: Mapping[str, Tensor], cotangent: Tensor, path: str, chunk: int | None) -> dict[str, Tensor]:
+    """log Z and gradients by name, on one path, with a state kept every ``chunk`` positions or as the path chooses."""
+    leaves = {name: t.detach().requires_grad_(t.is_floating_point()) for name, t in inputs.items()}
+    given = [leaf for name, leaf in leaves.items() if not name.startswith("proj")]
+    projections = {name: leaf for name, leaf in leaves.items() if name.startswith("proj")}
+    blocks = None if chunk is None else kernels.BLOCKS["medium"]._replace(chunk=chunk)
+    with torch.enable_grad():
+        log_z = kernels.semicrf(*given, **projections, path=path, blocks=blocks)
+    wanted = {cotangent_name(name): leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    found = dict(zip(wanted, torch.autograd.grad(log_z, list(wanted.values()), cotangent), strict=True))
+    return {"log_z": log_z.detach()} | found
+
+
+def _entry(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An entry point that takes inputs by name, in either form of the transition."""
+
+    def call(inputs: Mapping[str, Tensor], options: Mapping[str, Any], blocks: Any) -> Any:
+        named = {"transition" if name == "transition_by_duration" else name: t for name, t in inputs.items()}
+        return function(**named, **options, blocks=blocks)
+
+    return call
 
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -109,5 +152,11 @@ KERNELS = (
         contracts={dtype: _contract(dtype) for dtype in DTYPES},
         deterministic=True,
         blocks=dict(kernels.BLOCKS),
+        extras={
+            "paths": _paths,
+            "scheme": _scheme,
+            "forward_backward": _entry(kernels.forward_backward),
+            "marginals": _entry(kernels.marginals),
+        },
     ),
 )

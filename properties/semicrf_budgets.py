@@ -9,14 +9,17 @@ probabilities. In units of the unit roundoff u:
 - an entry of transition or duration_bias is off by its own size and an exponential, the same wherever it is used;
 - a node (alpha or beta at one t and c) is off by the running sums over K and C, an exponential, a logarithm, and by the
   sizes of its logarithm, relative to the largest label here (x) and at the position before (y), to which a kernel's
-  numbers are relative until it has them all: K/3 + C/3 + 1 + exp_ulps^2 + log_ulps^2 + x^2 + y^2;
+  numbers are relative until it has them all: K/3 + C/3 + 1 + exp_ulps^2 + log_ulps^2 + x^2 + y^2. A kernel in float64
+  takes norms at checkpoints alone, max(256, K, sqrt(T K)) positions apart at most, and its numbers are as large as what
+  the logarithm grows by in between;
 - a probability is off by an exponential and by the size of its logarithm;
 - sums over all positions are running sums in the accumulator, and what is returned is rounded to its format.
 
-To first order an error e of a node moves log Z by P(node) e. Gradients move by covariances, which probes give: runs of
-the recursion with every rounding drawn, hashed from the probe, the place and the value. Forward and backward err apart,
-so a probability at t carries what both disagree about after t: a factor that all probabilities at t share, and that
-grows with the root of T.
+To first order an error e of a node moves log Z by P(node) e. Gradients move by covariances, which probes give: for log
+Z and gradients runs of such a kernel with every result rounded (semicrf_rounded.py), for JVP and HVP of the recursion
+with roundings drawn, hashed from the probe, the place and the value. Forward and backward err apart, so a probability
+at t carries what both disagree about after t: a factor that all probabilities at t share. It grows with the root of T
+where roundings are independent, and with T where each position loses the same bits of a parameter.
 """
 
 from __future__ import annotations
@@ -27,19 +30,22 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from gradoracle.properties.semicrf_recursion import Array, Pass, Problem, run
+from gradoracle.properties.semicrf_rounded import probe as rounded_pass
 from gradoracle.properties.semicrf_scaled import AT_WORST
 from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
-from gradoracle.contract import SMALLEST_NORMAL, SMALLEST_SUBNORMAL, UNIT_ROUNDOFF, Contract
+from gradoracle.contract import PRECISION_BITS, SMALLEST_NORMAL, SMALLEST_SUBNORMAL, UNIT_ROUNDOFF, Contract
 from gradoracle.derivative import Derivative
-from gradoracle.oracle.probes import mixed
+from gradoracle.oracle.probes import Dice, mixed, rounding_errors
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.roundoff import FLUSHED, half_spacing
 
-FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # elements of the largest tensor, probes at most
-PROBED_AT = 2.0**-30  # finer roundings are imitated with this unit, and what they do is scaled down
+FEW_PROBES = ((1 << 17, 8),)  # elements of the largest tensor, probes at most
+_PROBED_BITS = 30
+PROBED_AT = 2.0**-_PROBED_BITS  # finer roundings are imitated with this unit, and what they do is scaled down
 POOLED = 4  # positions on either side over which the probes' errors are pooled
+LONGEST_CHUNK = 256  # positions between checkpoints where sqrt(T K) is less
 _ALONG = ("cum_scores", "proj_start", "proj_end")
 _SEEDS = 1 << 62
 _TINY = 1e-300
@@ -65,7 +71,7 @@ def budgets(
         derivative: FORWARD and VJP give log_z, VJP the gradients too.
         tangents: by the name of the input; for JVP and HVP.
         stored: the format that each tensor is returned in; that of ``contract.elementwise`` where it is not named.
-        probes: runs at most; tensors of 2^19 elements take 8, of 2^21 take 4.
+        probes: runs at most; tensors of 2^17 elements take 8.
         worst: whether to bound the error with every rounding at its worst, too; for JVP and HVP no bound is derived and
             it is eight times the largest probe.
 
@@ -74,7 +80,13 @@ def budgets(
     """
     dual = derivative.takes_tangents
     problem = Problem(inputs, tangents if dual else None)
+    interval = interval_of(problem, contract)
     noise = roundings(problem, contract)
+    if interval > 1:  # what is relative to a norm that far away is as large as its logarithm
+        heights = [problem.sequence(b).heights(interval) for b in range(problem.batch)]
+        all_heights = np.concatenate(heights)
+        height = float(np.square(all_heights).mean())
+        noise = noise + np.array([0.0, 0.0, height, height, 6.0 * float(all_heights.max())])
     largest = max(math.prod(shape) for shape in problem.shapes.values())
     count = min([probes, *(few for size, few in FEW_PROBES if largest >= size)])
     plain = run(Problem(inputs), cotangent)
@@ -83,9 +95,15 @@ def budgets(
     errors = {name: torch.zeros((count, *value.shape), dtype=torch.float64) for name, value in truth.items()}
     magnify = max(PROBED_AT / float(noise[0]), 1.0)
     magnified = noise * np.array([magnify, *[1.0] * (len(noise) - 1)])
+    bits = min(PRECISION_BITS[contract.elementwise], _PROBED_BITS)
     for probe in range(count):
-        found = run(problem, cotangent, mixed(probe) % _SEEDS, magnified)
-        for name, value in named(found, derivative).items():
+        seed = mixed(probe) % _SEEDS
+        if dual:
+            found = named(run(problem, cotangent, seed, magnified), derivative)
+        else:
+            rounded = rounded_pass(problem, cotangent, seed, bits, contract.exp_ulps, contract.log_ulps, interval)
+            found = _named(rounded.log_z, rounded.gradients, derivative)
+        for name, value in found.items():
             off = torch.where(truth[name].isfinite(), value - truth[name], 0.0)
             errors[name][probe] = off.nan_to_num(nan=0.0) / magnify
     shares = _shares(problem, plain, noise, contract)
@@ -98,8 +116,15 @@ def budgets(
         pooled = _pooled(errors[name], plain.masses.get(own, torch.zeros_like(value)), along=own in _ALONG)
         bound = bounds.get(name, 8.0 * torch.maximum(pooled, errors[name].abs().amax(0))) if worst else None
         format_ = (stored or {}).get(name, contract.elementwise)
-        result[name] = _budget(value, shares[name], errors[name], pooled, bound, format_)
+        result[name] = _budget(name, value, shares[name], errors[name], pooled, bound, format_)
     return result
+
+
+def interval_of(problem: Problem, contract: Contract) -> int:
+    """How many positions apart a kernel takes its norms: at each in float32, at checkpoints in float64."""
+    if contract.elementwise != "float64":
+        return 1
+    return max(LONGEST_CHUNK, problem.longest, math.isqrt(problem.steps * problem.longest) + 1)
 
 
 def roundings(problem: Problem, contract: Contract) -> Array:
@@ -116,8 +141,12 @@ def named(found: Pass, derivative: Derivative) -> dict[str, Tensor]:
         return {"jvp.log_z": found.jvp}
     if derivative is Derivative.HVP:
         return {f"hvp.{name}": product for name, product in found.gradients.items()}
-    gradients = found.gradients if derivative is Derivative.VJP else {}
-    return {"log_z": found.log_z} | {f"d{name}": gradient for name, gradient in gradients.items()}
+    return _named(found.log_z, found.gradients, derivative)
+
+
+def _named(log_z: Tensor, gradients: Mapping[str, Tensor], derivative: Derivative) -> dict[str, Tensor]:
+    own = gradients if derivative is Derivative.VJP else {}
+    return {"log_z": log_z} | {f"d{name}": gradient for name, gradient in own.items()}
 
 
 def _shares(problem: Problem, plain: Pass, noise: Array, contract: Contract) -> dict[str, Tensor]:
@@ -173,7 +202,7 @@ def _pooled(errors: Tensor, scale: Tensor, along: bool) -> Tensor:
 
 
 def _budget(
-    value: Tensor, independent: Tensor, errors: Tensor, pooled: Tensor, bound: Tensor | None, format_: str
+    name: str, value: Tensor, independent: Tensor, errors: Tensor, pooled: Tensor, bound: Tensor | None, format_: str
 ) -> Budget:
     finite = value.isfinite()
     size = torch.where(finite, value.abs(), 0.0)
@@ -181,9 +210,15 @@ def _budget(
     low = (size > 0) | (pooled > 0) | (independent > 0)  # what is exactly 0 in every kernel has no floor either
     least = SMALLEST_NORMAL[format_] if format_ in FLUSHED else SMALLEST_SUBNORMAL[format_]
     floor = torch.where(low, least, 0.0).double()
+    if spacing.count_nonzero():  # equal numbers are returned alike, and opposite ones opposite
+        factors, number = Dice(0, range(len(errors))).factors(mixed(*name.encode())), torch.where(finite, value, 0.0)
+        width = torch.copysign(spacing, number)
+        errors = rounding_errors(number, PRECISION_BITS[format_], factors, width, errors)
     independent = torch.where(finite, (independent.square() + spacing.square() / 3).sqrt(), 0.0)
     sigma = torch.where(finite, torch.maximum(torch.maximum(independent, pooled), floor), 0.0)
     if bound is not None:
+        if PRECISION_BITS[format_] < PRECISION_BITS["float32"]:  # by way of float32, where a number may become a tie
+            bound = bound + half_spacing(size, UNIT_ROUNDOFF["float32"])
         bound = torch.where(finite, torch.maximum(bound + spacing + 4 * floor, sigma), 0.0)
     return Budget(value, sigma, independent, errors, bound, floor)
 

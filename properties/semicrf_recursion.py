@@ -242,6 +242,16 @@ class Sequence:
         cum, start, end = self.own
         return (cum, self.dur, start, end, self.seed, self.noise, *self.tr, *self.du, *self.up, *self.down)
 
+    def heights(self, interval: int) -> Array:
+        """[len+1] largest logarithms of alpha, with those of cum_scores, relative to ``interval`` positions before."""
+        m, e = (x[: self.length + 1] for x in self.alpha[:2])
+        with np.errstate(all="ignore"):
+            top = np.nan_to_num((np.log(m) + e * math.log(2.0)).max(-1), posinf=0.0, neginf=0.0)
+        cum = np.nan_to_num(self.own[0][: self.length + 1], posinf=0.0, neginf=0.0)
+        before = np.maximum(np.arange(self.length + 1) - interval, 0)
+        found: Array = np.abs(top - top[before]) + np.abs(cum - cum[before]).max(-1)
+        return found
+
     def run_back(self) -> None:
         """Beta, what follows a start, and beta times the weight of an end."""
         self.beta, self.leave, self.after = self._state(), self._state(), self._state()

@@ -36,6 +36,10 @@ class SemiCRF:
         sizes = [float(_largest(cum.diff(dim=1)))] + [float(_largest(sample.inputs[name])) for name in names]
         return steps * sum(sizes) > LARGEST_LOGARITHM
 
+    def budgeted(self, contract: Contract) -> bool:
+        """Whether budgets of any sample are its own: a kernel in float64 is explained in the log domain alone."""
+        return contract.elementwise == "float64" and contract.rounds
+
     def values(self, sample: Sample, derivative: Derivative) -> dict[str, Tensor]:
         """By the recursion with exact exponents."""
         tangents = sample.tangents if derivative.takes_tangents else None

@@ -27,6 +27,9 @@ class Scalable(Protocol):
     def serves(self, sample: Sample) -> bool:
         """Whether this sample is read without a graph: one that is outgrown, or that float64 would read badly."""
 
+    def budgeted(self, contract: Contract) -> bool:
+        """Whether budgets under this contract are its own for every sample, for those too that the definition reads."""
+
     def values(self, sample: Sample, derivative: Derivative) -> dict[str, Tensor]:
         """The float64 reading; its own errors are no larger than the contract's sigma times the ratio of the units."""
 

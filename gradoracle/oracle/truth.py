@@ -144,7 +144,9 @@ class Oracle:
         """What rounding explains of each tensor of a derivative; for the VJP the outputs come with it."""
         keys = self._graph_names(sample, derivative)
         formats = [_stored(tensor_of(self.family, key), contract) for key in keys]
-        if (own := self.scalable(sample)) is not None and not self.has(algorithm, derivative):
+        own = self.family.scalable
+        served = own is not None and (own.serves(sample) or own.budgeted(contract))
+        if own is not None and served and not self.has(algorithm, derivative):
             stored = dict(zip(keys, formats, strict=True))
             return own.budgets(sample, derivative, contract, stored=stored, probes=probes, worst=worst)
         args = arguments(self.family, sample, derivative)

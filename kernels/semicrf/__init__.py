@@ -24,12 +24,13 @@ Import the package under TRITON_INTERPRET=1 to run it without a GPU.
 
 from __future__ import annotations
 
-from .blocks import BLOCKS, PATHS, Blocks, choose_path, workspace_bytes
+from .blocks import BLOCKS, LARGEST_FORCED_STATES, PATHS, Blocks, choose_path, workspace_bytes
 from .inference import ForwardBackward, Marginals, forward_backward, marginals
 from .semi_crf import semicrf
 
 __all__ = [
     "BLOCKS",
+    "LARGEST_FORCED_STATES",
     "PATHS",
     "Blocks",
     "ForwardBackward",

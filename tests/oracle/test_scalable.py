@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradoracle import capacity
 from gradoracle.case import Case, Sample, build
-from gradoracle.contract import PRESETS
+from gradoracle.contract import PRESETS, Contract
 from gradoracle.derivative import Derivative
 from gradoracle.dims import sizes
 from gradoracle.evidence import Evidence
@@ -40,6 +40,9 @@ class Sums:
 
     def serves(self, sample: Sample) -> bool:
         return sample.inputs["x"].shape[0] - 1 > LARGEST_TRACED
+
+    def budgeted(self, contract: Contract) -> bool:
+        return False
 
     def values(self, sample: Sample, derivative: Derivative) -> dict[str, Tensor]:
         self.asked.append(f"values {derivative.value}")

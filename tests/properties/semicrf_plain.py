@@ -73,7 +73,7 @@ def two_sided(inputs: Mapping[str, Tensor], cotangent: Tensor, *, shift: int = 0
     for t in range(1, places):
         parts = [
             torch.logsumexp(
-                (alpha[t - k] + (norms[t - k] - norms[t - 1])[:, None].float())[:, :, None] + e[:, k - 1], 1
+                (alpha[t - k] + (norms[t - k] - norms[t - 1])[:, None].to(cum.dtype))[:, :, None] + e[:, k - 1], 1
             )
             for k in range(1, min(longest, t) + 1)
             for e in (edges(t - k),)

@@ -16,12 +16,15 @@ import semicrf_plain
 from gradoracle.properties import semicrf_recursion as recursion
 from gradoracle.properties.semicrf import semicrf
 from gradoracle.properties.semicrf_budgets import budgets
+from gradoracle.properties.semicrf_scalable import SemiCRF
 from semicrf_samples import WORDS, random_walk, sample
 
 from gradoracle.contract import PRESETS
 from gradoracle.derivative import Derivative
+from gradoracle.finding import Outcome
 from gradoracle.oracle.rounding import Budget
 from gradoracle.oracle.truth import Oracle
+from gradoracle.rules import Allowance, judge
 
 CONTRACT = PRESETS["ieee32"]
 LIMIT = 8.0  # sigma, of rule 1a
@@ -115,7 +118,8 @@ def test_wrong_kernels_do_not_keep_them(name: str) -> None:
     right = semicrf_plain.two_sided(inputs, weights)
     shifted = in_sigma(semicrf_plain.two_sided(inputs, weights, shift=1), true, known)
     assert all(float(errors.max()) > LIMIT for errors in shifted.values())
-    for tensor, scale in (("dcum_scores", 1 + 2.0**-10), ("dduration_bias", 1 + 2.0**-10), ("log_z", 1 + 2.0**-18)):
+    slip = 2.0**-9 if name == "drift of fifty" else 2.0**-10  # numbers of 50 drop more of a parameter's bits
+    for tensor, scale in (("dcum_scores", 1 + slip), ("dduration_bias", 1 + slip), ("log_z", 1 + 2.0**-18)):
         changed = in_sigma(right | {tensor: right[tensor] * scale}, true, known)
         assert float(changed[tensor].max()) > LIMIT, tensor
 
@@ -165,7 +169,7 @@ def test_a_kernel_that_computes_in_float64_has_the_budget_of_what_it_returns() -
     finer = budgets(inputs, torch.ones(1), PRESETS["float64"], Derivative.VJP)
     coarse = budgets(inputs, torch.ones(1), CONTRACT, Derivative.VJP)
     ratio = coarse["dcum_scores"].sigma / finer["dcum_scores"].sigma
-    assert 0.5 < float(ratio.median()) * 2.0**-29 < 2.0
+    assert 2.0**-8 < float(ratio.median()) * 2.0**-29 < 2.0**-4  # relative to checkpoints and not to the last position
 
 
 @pytest.mark.parametrize("words", WORDS)
@@ -206,3 +210,52 @@ def test_roundings_that_line_up_stay_within_the_worst_case(kernel: str) -> None:
         assert budget.worst is not None
         assert bool(((got[name].double() - true[name]).abs() <= budget.worst).all()), name
         assert float(budget.worst.max()) < 0.01 * float(true[name].abs().max()), name  # which is not idle
+
+
+INSIDE = replace(PRESETS["float64"], name="float64 inside", dtype="float32", output="float32")
+
+
+@pytest.mark.parametrize("sizes", [{"B": 2, "T": 60, "C": 1, "K": 3}, {"B": 2, "T": 60, "C": 3, "K": 1}])
+def test_what_cancels_in_a_float64_kernel_is_explained_in_the_log_domain_alone(sizes: dict[str, int]) -> None:
+    """Where gradients cancel to 0, what is left is an error of a logarithm as large as what grows between norms.
+
+    The definition adds up weights, so its own order of operations does not show it.
+    """
+    inputs = random_walk(sizes, scale=3.0, drift=5.0)
+    formats = {name: "float32" for name in truth(inputs, torch.ones(2))}
+    known = budgets(inputs, torch.ones(2), INSIDE, Derivative.VJP, stored=formats)
+    every_step = replace(INSIDE, elementwise="float32")
+    doubles = {n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}
+    got = semicrf_plain.two_sided(doubles, torch.ones(2, dtype=torch.float64))
+    true = truth(inputs, torch.ones(2))
+    for name, errors in in_sigma({n: t.float() for n, t in got.items()}, true, known).items():
+        assert float(errors.max()) < LIMIT, name
+    single = in_sigma(semicrf_plain.two_sided(inputs, torch.ones(2)), true, known)
+    assert float(single["dcum_scores"].max()) > LIMIT
+    assert SemiCRF().budgeted(INSIDE) and not SemiCRF().budgeted(every_step)
+
+
+def test_equal_numbers_are_returned_alike_in_the_probes() -> None:
+    """Probabilities that are all 1, times one cotangent, round the same way in 16 bit: a slope, and no alarm.
+
+    Those that are subtracted round the other way.
+    """
+    inputs = random_walk({"B": 1, "T": 33, "C": 1, "K": 1}, projections=True)
+    weights = torch.tensor([100.594])
+    half = replace(INSIDE, dtype="float16", output="float16")
+    formats = {"log_z": "float32"} | {f"d{n}": "float16" for n in inputs if n != "lengths"}
+    known = budgets(inputs, weights, half, Derivative.VJP, stored=formats)["dproj_start"]
+    got = torch.full((1, 33, 1), 100.594).half()
+    found = judge("dproj_start", got, known.value, Allowance(known.sigma, known.errors), continuous=True)
+    assert found.outcome is Outcome.HOLDS, found.message
+    apart = Allowance(known.sigma, torch.zeros_like(known.errors))
+    assert judge("dproj_start", got, known.value, apart, continuous=True).outcome is Outcome.VIOLATED
+    wrong = judge("dproj_start", got * 1.01, known.value, Allowance(known.sigma, known.errors), continuous=True)
+    assert wrong.outcome is Outcome.VIOLATED
+    both = truth(random_walk({"B": 1, "T": 300, "C": 3, "K": 4}, scale=60.0), torch.ones(1))["dcum_scores"]
+    assert float((both.abs() > 0.999).double().mean()) > 0.3  # 1 and -1 to many digits
+    inputs = random_walk({"B": 1, "T": 300, "C": 3, "K": 4}, scale=60.0)
+    known = budgets(inputs, weights, half, Derivative.VJP, stored=formats)["dcum_scores"]
+    own = Allowance(known.sigma, known.errors, floor=known.floor)
+    found = judge("dcum_scores", known.value.half(), known.value, own, continuous=True)
+    assert found.outcome is Outcome.HOLDS, found.message

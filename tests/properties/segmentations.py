@@ -1,0 +1,224 @@
+"""The semi-CRF by hand in eager PyTorch in float64, right or with one named fault, for its laws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.case import build, parse
+from gradoracle.contract import Contract
+from gradoracle.evidence import Evidence
+from gradoracle.examine import LawResult, judge_law
+from gradoracle.interpreter import activate
+from gradoracle.kernel import Kernel
+from gradoracle.oracle.truth import Oracle
+from gradoracle.property import Property
+from gradoracle.subject import Subject
+
+if not torch.cuda.is_available():
+    activate()
+
+from gradoracle.properties.semicrf import FAMILY, KERNELS
+
+ORACLE = Oracle(FAMILY)
+(SHIPPED,) = KERNELS
+CONTRACTS = {
+    dtype: Contract(f"float32 inside {dtype}", dtype, operand="float32", output=dtype)
+    for dtype in ("float32", "bfloat16", "float16")
+}
+RIGHT = ""
+
+
+class _Changed(torch.autograd.Function):
+    """The identity whose gradient is changed by a function: a fault of backward alone."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.change = change
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.change(gradient), None
+
+
+class _Raised(torch.autograd.Function):
+    """Numbers that are at least -30, with the gradient of what they stand for."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return tensor.clamp_min(-30.0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def lse(x: Tensor, dim: int) -> Tensor:
+    """logsumexp whose derivatives are 0, and not NaN, where all is -inf."""
+    top = x.detach().amax(dim, keepdim=True)
+    top = torch.where(top == -torch.inf, 0.0, top)
+    total = (x - top).exp().sum(dim)
+    some = total != 0  # NaN stays NaN
+    return torch.where(some, torch.where(some, total, 1.0).log() + top.squeeze(dim), -torch.inf)
+
+
+class Segmentations:
+    """One right implementation, position by position; ``fault`` names what is wrong with it."""
+
+    def __init__(self, fault: str = RIGHT) -> None:
+        self.fault = fault
+
+    def has(self, fault: str) -> bool:
+        return self.fault == fault
+
+    def backward_changed(self, fault: str, tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        return _Changed.apply(tensor, change) if self.has(fault) else tensor
+
+    def __call__(
+        self,
+        cum_scores: Tensor,
+        transition: Tensor,
+        duration_bias: Tensor,
+        lengths: Tensor,
+        *,
+        proj_start: Tensor | None = None,
+        proj_end: Tensor | None = None,
+    ) -> Tensor:
+        """log Z [B] in float32; in float64 for float64."""
+        none = torch.zeros_like(cum_scores[:, 1:])
+        start, end = (none if each is None else each for each in (proj_start, proj_end))
+        given = (cum_scores, start, end, transition, duration_bias)
+        cum, start, end, tables, duration = self.inputs(lengths, *(t.double() for t in given))
+        lengths = self.lengths(lengths, cum.shape[1] - 1)
+        alphas = [self.first(cum[:, 0])]
+        for t in range(1, cum.shape[1]):
+            alphas.append(self.step(t, alphas, cum, start, end, tables, duration))
+        last = torch.stack(alphas, 1)[torch.arange(len(cum)), lengths]
+        total = torch.logsumexp(last, 1) if self.has("NaN where nothing is left") else lse(last, 1)
+        return self.result(total, cum).to(torch.float64 if cum_scores.dtype == torch.float64 else torch.float32)
+
+    def inputs(
+        self, lengths: Tensor, cum: Tensor, start: Tensor, end: Tensor, table: Tensor, duration: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Scores without what lies past the lengths, a transition for each duration; with the faults before alpha."""
+        cum = self.backward_changed("dcum one percent large", cum, lambda g: 1.01 * g)
+        cum = self.backward_changed("dcum one quarter large", cum, lambda g: 1.25 * g)
+        cum = self.backward_changed("dcum past the length", cum, lambda g: g + 1e-6)
+        table = self.backward_changed("dtransition averaged over the batch", table, lambda g: g / len(cum))
+        duration = self.backward_changed("what is forbidden has a gradient", duration, lambda g: g + 1e-9)
+        if self.has("NaN dropped"):
+            cum = cum.nan_to_num()
+        if self.has("-30 for -inf"):
+            table, duration = _Raised.apply(table), _Raised.apply(duration)
+        if self.has("starts one place late"):
+            start = start.roll(1, 1)
+        if self.has("transposed transition"):
+            table = table.transpose(-1, -2)
+        cleaned = []
+        for tensor, more in ((cum, 1), (start, 0), (end, 0)):
+            inside = (torch.arange(tensor.shape[1]) < (lengths + more)[:, None])[:, :, None]
+            cleaned.append(
+                tensor * inside if self.has("masked by multiplication") else torch.where(inside, tensor, 0.0)
+            )
+        tables = table.expand(len(duration), *table.shape[-2:])
+        return (*cleaned, tables, duration)
+
+    def lengths(self, lengths: Tensor, positions: int) -> Tensor:
+        """Where each sequence ends."""
+        if self.has("one step at least"):
+            lengths = lengths.clamp_min(1)
+        if self.has("length of the first sequence"):
+            lengths = lengths[:1].expand(len(lengths))
+        if self.has("T for the length"):
+            lengths = torch.full_like(lengths, positions)
+        if self.has("int32 lengths out of order") and lengths.dtype == torch.int32:
+            lengths = lengths.roll(1)
+        return lengths.long()
+
+    def first(self, like: Tensor) -> Tensor:
+        """Alpha at 0."""
+        if self.has("label before the first segment is the first label"):
+            return torch.where(torch.arange(like.shape[1]) == 0, torch.zeros_like(like), -torch.inf)
+        return torch.zeros_like(like)
+
+    def step(
+        self, t: int, alphas: list[Tensor], cum: Tensor, start: Tensor, end: Tensor, tables: Tensor, duration: Tensor
+    ) -> Tensor:
+        """Alpha at t."""
+        terms = []
+        longest = max(len(duration) - int(self.has("last duration dropped")), 1)
+        for k in range(1, longest + 1):
+            begin = t - k
+            if begin < 0 and self.has("segments begin before 0"):
+                begin = 0
+            elif begin < 0:
+                break
+            sources = alphas[begin][:, :, None] + tables[k - 1]
+            if begin == 0 and self.has("padded label") and sources.shape[1] % 2:
+                sources = torch.cat([sources, torch.zeros_like(sources[:, :1])], 1)
+            inside = torch.logsumexp(sources, 1) if self.has("NaN where nothing is left") else lse(sources, 1)
+            terms.append(inside + (cum[:, t] - cum[:, begin]) + duration[k - 1] + start[:, begin] + end[:, t - 1])
+        alpha = torch.stack(terms, 1)
+        return torch.logsumexp(alpha, 1) if self.has("NaN where nothing is left") else lse(alpha, 1)
+
+    def result(self, total: Tensor, cum: Tensor) -> Tensor:
+        """log Z with the faults behind alpha."""
+        total = self.backward_changed("cotangent applied twice", total, lambda g: g * g.abs())
+        total = self.backward_changed("the mean of the cotangents", total, lambda g: g.mean().expand_as(g))
+        if self.has("sequences share a peak"):
+            total = total + 0.0 * total.sum()
+        if self.has("Hessian with the wrong sign"):
+            total = total - 10.0 * (cum - cum.detach()).square().sum((1, 2))
+        if self.has("negated"):
+            total = -total
+        return total
+
+
+def _paths(dims: Mapping[str, int]) -> tuple[str, ...]:
+    return ("sequential", "parallel")
+
+
+def _scheme(fault: str) -> Any:
+    """Paths of a kernel, both the same but for a fault of one path or of short chunks."""
+
+    def run(inputs: Mapping[str, Tensor], cotangent: Tensor, path: str, chunk: int | None) -> dict[str, Tensor]:
+        own = Segmentations("transposed transition" if (fault, path) == ("parallel transposed", "parallel") else RIGHT)
+        leaves = {n: t.detach().requires_grad_(t.is_floating_point()) for n, t in inputs.items()}
+        given = [leaf for name, leaf in leaves.items() if not name.startswith("proj")]
+        with torch.enable_grad():
+            log_z = own(*given, **{n: leaf for n, leaf in leaves.items() if n.startswith("proj")})
+        wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
+        found = torch.autograd.grad(log_z, [leaves[name] for name in wanted], cotangent)
+        gradients = {f"d{name}": tensor for name, tensor in zip(wanted, found, strict=True)}
+        positions = inputs["cum_scores"].shape[1] - 1
+        if fault == "a state twice" and chunk is not None and chunk < positions:
+            gradients["dcum_scores"][:, chunk] *= 1.001
+        return {"log_z": log_z.detach()} | gradients
+
+    return run
+
+
+def kernel(fault: str = RIGHT) -> Kernel:
+    """The kernel with a fault, or without."""
+    extras = {"paths": _paths, "scheme": _scheme(fault)}
+    own = Segmentations(fault)
+    return Kernel(fault or "right", "semicrf", own, contracts=CONTRACTS, deterministic=True, extras=extras)
+
+
+def evidence(line: str, subject: Kernel) -> Evidence:
+    """What a kernel does on a case line."""
+    _, _, case = parse(line)
+    sample = build(case, FAMILY.signature, domains=FAMILY.domains)
+    return Evidence(case, sample, Subject(FAMILY, subject), ORACLE)
+
+
+def judge(law: Property, line: str, subject: Kernel) -> LawResult:
+    """What a law says of a kernel on a case line."""
+    own = evidence(line, subject)
+    reason = law.applies(own.case, subject)
+    assert reason is None, f"{law.name} does not apply: {reason}"
+    return judge_law(law, own)

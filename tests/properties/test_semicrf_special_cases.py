@@ -1,0 +1,71 @@
+"""Each law of the semi-CRF's special cases catches a wrong kernel, and the right one holds on the same case."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from gradoracle.properties.semicrf_special_cases import SPECIAL_CASES
+from segmentations import SHIPPED, judge, kernel
+
+from gradoracle.finding import Outcome
+from gradoracle.verdict import Status
+
+SIZES = "case:1 semicrf cpu float32 B=3 T=9 C=3 K=4"
+PLAIN = f"{SIZES} transition~normal seed=11"
+PROJECTED = f"{SIZES} transition~normal proj_start~normal proj_end~normal seed=12"
+BY_DURATION = f"{SIZES} transition_by_duration~normal proj_start~normal proj_end~normal seed=13"
+FORBIDDEN = f"{SIZES} transition~normal lengths~highest seed=14"
+LAWS = {law.name: law for law in SPECIAL_CASES}
+
+# law, fault, case
+CAUGHT = [
+    ("log_z_and_gradients_are_those_of_the_enumeration", "last duration dropped", BY_DURATION),
+    ("log_z_and_gradients_are_those_of_the_enumeration", "dcum one percent large", PLAIN),
+    ("one_position_is_a_sum_over_pairs_of_labels", "label before the first segment is the first label", PLAIN),
+    ("one_position_is_a_sum_over_pairs_of_labels", "transposed transition", BY_DURATION),
+    ("durations_of_one_are_a_linear_chain", "transposed transition", BY_DURATION),
+    ("durations_of_one_are_a_linear_chain", "starts one place late", PROJECTED),
+    ("durations_beyond_the_sequence_do_nothing", "segments begin before 0", PLAIN),
+    ("durations_beyond_the_sequence_do_nothing", "segments begin before 0", BY_DURATION),
+    ("a_sequence_of_length_0_gives_log_c", "one step at least", PLAIN),
+    ("a_sequence_of_length_0_gives_log_c", "dcum past the length", BY_DURATION),
+    ("where_every_path_is_forbidden_log_z_is_minus_infinity", "NaN where nothing is left", PLAIN),
+    ("where_every_path_is_forbidden_log_z_is_minus_infinity", "-30 for -inf", FORBIDDEN),
+    ("what_is_forbidden_has_no_gradient", "-30 for -inf", PLAIN),
+    ("what_is_forbidden_has_no_gradient", "what is forbidden has a gradient", BY_DURATION),
+    ("forbidding_the_longest_duration_is_not_having_it", "last duration dropped", PROJECTED),
+    ("a_forbidden_label_is_none", "padded label", BY_DURATION),
+    ("nan_in_gives_nan_out_for_its_sequence_alone", "NaN dropped", PLAIN),
+    ("nan_in_gives_nan_out_for_its_sequence_alone", "sequences share a peak", BY_DURATION),
+]
+
+
+@pytest.mark.parametrize(("law", "fault", "line"), CAUGHT, ids=[f"{law}-{fault}" for law, fault, _ in CAUGHT])
+def test_the_wrong_kernel_is_caught_and_the_right_one_holds(law: str, fault: str, line: str) -> None:
+    right = judge(LAWS[law], line, kernel())
+    assert right.status is Status.HOLDS, [f for f in right.findings if f.outcome is Outcome.VIOLATED] or right.reason
+    wrong = judge(LAWS[law], line, kernel(fault))
+    assert wrong.status is Status.VIOLATED, (wrong.status, wrong.reason, wrong.findings)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("law", "line"), {law: line for law, _, line in CAUGHT}.items())
+def test_the_shipped_kernel_holds(law: str, line: str, dtype: str) -> None:
+    found = judge(LAWS[law], line.replace("float32", dtype), SHIPPED)
+    assert found.status is Status.HOLDS, (found.status, found.reason, found.findings)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize(("law", "line"), {law: line for law, _, line in CAUGHT}.items())
+def test_the_right_kernel_holds_in_every_dtype(law: str, line: str, dtype: str) -> None:
+    found = judge(LAWS[law], line.replace("float32", dtype), kernel())
+    assert found.status is Status.HOLDS, (found.status, found.reason, found.findings)
+
+
+def test_every_law_has_a_fault_that_it_catches() -> None:
+    assert {law for law, _, _ in CAUGHT} == set(LAWS)
