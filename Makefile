@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: setup check test lint campaign campaign-sdpa campaign-lse campaign-lightning calibration length shared-memory clean
+.PHONY: setup check test lint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf calibration length shared-memory clean
 
 setup: $(VENV)/.ready
 
@@ -31,7 +31,7 @@ CASES ?= 10000
 ARGS ?=
 CAMPAIGN = --examples $(CASES) --property '*_matches_the_oracle' $(ARGS)
 EAGER = --contract bfloat16=eager-bf16 --contract float16=eager-fp16
-campaign: campaign-sdpa campaign-lse campaign-lightning
+campaign: campaign-sdpa campaign-lse campaign-lightning campaign-semicrf
 
 campaign-sdpa: setup
 	$(BIN)/gradoracle check sdpa $(CAMPAIGN)
@@ -46,6 +46,9 @@ campaign-lightning: setup
 	$(BIN)/gradoracle check lightning $(CAMPAIGN)
 	$(BIN)/gradoracle check examples/torch_lightning.py:quadratic --family lightning $(CAMPAIGN)
 	$(BIN)/gradoracle check examples/torch_lightning.py:chunked --family lightning $(CAMPAIGN) $(EAGER)
+
+campaign-semicrf: setup
+	$(BIN)/gradoracle check semicrf $(CAMPAIGN)
 
 calibration: setup
 	$(BIN)/python benchmarks/calibration.py

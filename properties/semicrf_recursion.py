@@ -20,6 +20,7 @@ from torch import Tensor
 Array = NDArray[Any]
 
 MOST_WITHOUT_NUMBA = 2_000_000  # segments with their labels: about a minute of plain Python
+_NOT_TOLD_APART = 2.0**-50  # of two masses of size 1, each of which errs by a few units in the last place at least
 _EXACT = np.zeros(scaled.NOISE)
 _TABLES = ("transition", "transition_by_duration")
 
@@ -129,6 +130,12 @@ def marginals(inputs: Mapping[str, Tensor]) -> Marginals:
     return Marginals(*(torch.from_numpy(x) for x in (segment, start, end, boundary)))
 
 
+def _difference(ended: Array, begun: Array) -> Array:
+    """ended - begun, 0 where the masses are too nearly equal for float64 to tell them apart (C = K = 1: everywhere)."""
+    difference = ended - begun
+    return np.where(np.abs(difference) <= _NOT_TOLD_APART * (np.abs(ended) + np.abs(begun)), 0.0, difference)
+
+
 def run(problem: Problem, cotangent: Tensor, seed: int = 0, noise: Array = _EXACT) -> Pass:
     """Gradients of <cotangent [B], log Z>, or the Hessian's products where the problem has tangents.
 
@@ -153,7 +160,7 @@ def run(problem: Problem, cotangent: Tensor, seed: int = 0, noise: Array = _EXAC
             total[:half] += weight * own[:half]
             total[half:] += weight**2 * own[half:]
             signless[:half] += abs(weight) * own[:half]
-        found["cum_scores"][b] = weight * (ended - begun)
+        found["cum_scores"][b] = weight * _difference(ended, begun)
         ends[b] = ended[1:]
         sizes["cum_scores"][b] = abs(weight) * (ended + begun)
         for name, mass in (("proj_start", begun[:-1]), ("proj_end", ended[1:])):

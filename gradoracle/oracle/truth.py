@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -175,7 +175,9 @@ class Oracle:
                 return found
         args = arguments(self.family, sample, derivative)
         graph, keys = self.graph(sample, derivative), self._graph_names(sample, derivative)
-        return dict(zip(keys, self.read(graph, args, [budgets[key] for key in keys], contract), strict=True))
+        formats = [_stored(tensor_of(self.family, key), contract) for key in keys]
+        truths = self.read(graph, args, [budgets[key] for key in keys], contract, formats)
+        return dict(zip(keys, truths, strict=True))
 
     def confirmed(
         self, sample: Sample, derivative: Derivative, algorithm: str, budgets: Mapping[str, Budget], contract: Contract
@@ -194,23 +196,33 @@ class Oracle:
             budget = budgets[name]
             apart = torch.where(value == budget.value, 0.0, (value - budget.value).abs())  # infinities are equal
             apart = torch.where(value.isnan() & budget.value.isnan(), 0.0, apart)
-            radius = apart + _float64_radius(budget, contract)
+            radius = apart + _float64_radius(budget, contract, _stored(tensor_of(self.family, name), contract))
             if not bool((radius <= TRUTH_SHARE * budget.sigma).all()):
                 return None
             found[name] = Truth(value, radius, "float64")
         return found
 
-    def read(self, graph: Graph, args: Sequence[Tensor], budgets: Sequence[Budget], contract: Contract) -> list[Truth]:
+    def read(
+        self,
+        graph: Graph,
+        args: Sequence[Tensor],
+        budgets: Sequence[Budget],
+        contract: Contract,
+        stored: Sequence[str] | None = None,
+    ) -> list[Truth]:
         """The truth of each output of any graph, in the reading that was asked for.
+
+        ``stored``: the format that a kernel stores each output in; default the contract's ``output``.
 
         Raises:
             Unread: that reading cannot be had (python-flint missing, too many operations).
         """
         reading = self._reading(contract)
         if reading == "float64":
+            formats = [contract.output] * len(budgets) if stored is None else stored
             return [
-                Truth(value, _float64_radius(budget, contract), "float64")
-                for value, budget in zip(float64.read(graph, args), budgets, strict=True)
+                Truth(value, _float64_radius(budget, contract, held), "float64")
+                for value, budget, held in zip(float64.read(graph, args), budgets, formats, strict=True)
             ]
         from gradoracle.oracle import certified, multiprecision  # python-flint and mpmath, only where they are read
 
@@ -243,7 +255,7 @@ class Oracle:
         if reading == "float64":
             values = own.values(sample, derivative)
             stored = {n: _stored(tensor_of(self.family, n), contract) for n in values}
-            return {n: Truth(x, _unrounded(budgets[n], contract, stored[n]), reading) for n, x in values.items()}
+            return {n: Truth(x, _float64_radius(budgets[n], contract, stored[n]), reading) for n, x in values.items()}
         if reading == "certified":
             found = own.certified(sample, derivative)
         if found is not None:
@@ -316,22 +328,16 @@ def _groups(
     return found + ([(outputs, sample.cotangents)] if derivative.takes_cotangents else [])
 
 
-def _unrounded(budget: Budget, contract: Contract, stored: str) -> Tensor:
-    """The radius of a float64 reading that is not rounded to the format that a kernel's result is stored in.
-
-    A kernel that computes in float64 and returns float32 has a sigma that is nearly all storage.
-    """
-    step = torch.where(budget.value.isfinite(), half_spacing(budget.value.abs(), UNIT_ROUNDOFF[stored]), 0.0)
-    inner = (budget.sigma.square() - step.square() / 3).clamp_min(0.0).sqrt()
-    return _float64_radius(replace(budget, sigma=inner), contract)
-
-
-def _float64_radius(budget: Budget, contract: Contract) -> Tensor:
+def _float64_radius(budget: Budget, contract: Contract, stored: str) -> Tensor:
     """What the float64 reading itself may be off, at one sigma.
 
     Rounding errors are first order in the unit roundoff. Every rounding of the float64 reading is one that the
     contract has too, there with a unit at least as large as that of its finest type; so float64 errs by at most the
-    contract's sigma times the ratio of the units (docs/budgets.md; calibrated against certified balls).
+    contract's sigma times the ratio of the units (docs/budgets.md; calibrated against certified balls). Where a kernel
+    computes in float64 and stores less, its sigma is nearly all storage, which the reading does not have.
     """
-    finest = min(UNIT_ROUNDOFF[t] for t in (contract.accumulate, contract.elementwise))
-    return budget.sigma * (UNIT_ROUNDOFF["float64"] / finest)
+    ratio = UNIT_ROUNDOFF["float64"] / min(UNIT_ROUNDOFF[t] for t in (contract.accumulate, contract.elementwise))
+    if ratio < TRUTH_SHARE or UNIT_ROUNDOFF[stored] == UNIT_ROUNDOFF["float64"]:
+        return budget.sigma * ratio
+    step = torch.where(budget.value.isfinite(), half_spacing(budget.value.abs(), UNIT_ROUNDOFF[stored]), 0.0)
+    return (budget.sigma.square() - step.square() / 3).clamp_min(0.0).sqrt() * ratio
