@@ -109,6 +109,8 @@ def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
     if focus.large:
         dims, blocks = _enlarged(choose, within, dims, focus.large), "auto"
         draws = {name: _plain(within, name) for group in within.alternatives for name in group if name in draws}
+        asked = {name: recipe for name, recipe in within.family.beside_large.items() if isinstance(recipe, str)}
+        draws |= {name: Draw(recipe) for name, recipe in asked.items()}
         options = {name: values[0] for name, values in within.options.items()}
     elif focus.situation:
         dims = _focused_dims(choose, within, dims, focus)
@@ -196,11 +198,13 @@ def _clamped(within: Domain, dims: dict[str, int], fixed: set[str]) -> dict[str,
 
 
 def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], large: str) -> dict[str, int]:
-    """One large dim; batch dims 1, other lengths at most 64, features at most 8, if allowed."""
+    """One large dim; batch dims 1, other lengths at most 64, features at most 8, or what the family asks for."""
     small = {}
     for dim, drawn in dims.items():
         most = 1 if dim in within.batch else _SHORT if dim in within.rows else _NARROW
-        fitting = [other for other in within.favoured(dim) if other <= min(most, drawn)]
+        least = within.family.beside_large.get(dim, 0)
+        assert isinstance(least, int)  # of a tensor it is a recipe
+        fitting = [other for other in within.favoured(dim) if other <= max(min(most, drawn), least)]
         small[dim] = fitting[-1] if fitting else within.favoured(dim)[0]
     return within.settled({**small, large: choose(within.large(large))}, {large})
 

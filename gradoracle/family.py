@@ -43,6 +43,7 @@ class Family:
             of that derivative returns.
         properties: the laws of this family beyond the universal ones.
         scalable: an oracle for samples whose definition is too large to be traced (``oracle.scalable.Scalable``).
+        beside_large: in cases with a large dim, the least size of another dim, or the recipe of a tensor, by its name.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Family:
     algorithms: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
     properties: tuple[Property, ...] = ()
     scalable: Any = None
+    beside_large: Mapping[str, int | str] = field(default_factory=dict)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Evaluate the definition itself."""
@@ -81,6 +83,7 @@ def family(
     alternatives: Sequence[Sequence[str]] = (),
     optional_outputs: Mapping[str, str] | None = None,
     scalable: Any = None,
+    beside_large: Mapping[str, int | str] | None = None,
 ) -> Any:
     """Make a Family of an annotated definition; used bare (``@family``) or with arguments (``@family(dims=...)``).
 
@@ -114,6 +117,9 @@ def family(
                 raise ValueError(
                     f"family {own}: joint recipe {recipe!r} names {sorted(set(tensors) - names)}, no tensors of it"
                 )
+        strange = sorted(set(beside_large or {}) - names - set(signature.dims))
+        if strange:
+            raise ValueError(f"family {own}: beside_large names {strange}, no dims or tensors of it")
         missing = [s.name for s in signature.inputs if s.kind == "int" and s.name not in (domains or {})]
         if missing:
             raise ValueError(
@@ -126,6 +132,7 @@ def family(
         return Family(
             own, function, signature, all_dims, tuple(dtypes), dict(domains or {}), dict(joint or {}),
             dict(algorithms or {}), tuple(properties), scalable,
+            dict(beside_large or {}),
         )  # fmt: skip
 
     return build(definition) if definition is not None else build

@@ -42,6 +42,8 @@ from gradoracle.signature import cotangent_name
     alternatives=[("transition", "transition_by_duration")],
     properties=(*MARGINALS, *BOUNDARIES, *GAUGES, *SPECIAL_CASES, *INVARIANCES, *CONVEXITY, *LENGTH),
     scalable=SemiCRF(),
+    # one path, or a short sequence, would leave little to judge; and log Z beyond 1e6 is where a clamp shows
+    beside_large={"K": 3, "C": 3, "cum_scores": "normal:10", "lengths": "highest"},
 )
 def semicrf(
     cum_scores: Float[Tensor, "B T+1 C"],

@@ -114,7 +114,8 @@ def budgets(
     for name, value in truth.items():
         own = name.removeprefix("hvp.").removeprefix("d")
         pooled = _pooled(errors[name], plain.masses.get(own, torch.zeros_like(value)), along=own in _ALONG)
-        bound = bounds.get(name, 8.0 * torch.maximum(pooled, errors[name].abs().amax(0))) if worst else None
+        seen = torch.maximum(torch.maximum(pooled, shares[name]), errors[name].abs().amax(0))
+        bound = bounds.get(name, 8.0 * seen) if worst else None
         format_ = (stored or {}).get(name, contract.elementwise)
         result[name] = _budget(name, value, shares[name], errors[name], pooled, bound, format_)
     return result
@@ -214,7 +215,8 @@ def _budget(
         factors, number = Dice(0, range(len(errors))).factors(mixed(*name.encode())), torch.where(finite, value, 0.0)
         width = torch.copysign(spacing, number)
         errors = rounding_errors(number, PRECISION_BITS[format_], factors, width, errors)
-    independent = torch.where(finite, (independent.square() + spacing.square() / 3).sqrt(), 0.0)
+    independent, pooled = ((x.square() + spacing.square() / 3).sqrt() for x in (independent, pooled))
+    independent = torch.where(finite, independent, 0.0)
     sigma = torch.where(finite, torch.maximum(torch.maximum(independent, pooled), floor), 0.0)
     if bound is not None:
         if PRECISION_BITS[format_] < PRECISION_BITS["float32"]:  # by way of float32, where a number may become a tie

@@ -69,8 +69,16 @@ def nothing_past_the_length_has_a_gradient(evidence: Evidence) -> Iterator[Findi
         if f"d{name}" in found:
             got = found[f"d{name}"]
             past = paths.at[: got.shape[1]] >= paths.lengths[:, None] + (name == "cum_scores")
+            if not past.any():
+                yield not_checked(f"d{name} past the length", "every sequence is as long as T")
+                continue
             wrong = (got.cpu() != 0) & past[:, :, None]
-            yield exactly(f"d{name} past the length", wrong, "an element is not 0", axes=evidence.axes(f"d{name}"))
+            yield exactly(
+                f"d{name} past the length",
+                wrong,
+                f"d{name} is not 0 past the length of its sequence",
+                axes=evidence.axes(f"d{name}"),
+            )
 
 
 @law(needs=(VJP,), rank=4)
@@ -287,9 +295,9 @@ def tangents_along_gauges_move_log_z_by_its_ends(evidence: Evidence) -> Iterator
 
 
 def _drawn(case: Case, name: str, count: int, reach: int) -> Tensor:
-    """[count] float64 whole numbers from -reach to reach, hashed from the case's seed."""
-    drawn = hashing.integers(case.seed, f"gauge {name}", count, -reach, reach)
-    return torch.from_numpy(drawn).double()
+    """[count] float64 whole numbers from -reach to reach, none of them 0, hashed from the case's seed."""
+    drawn = torch.from_numpy(hashing.integers(case.seed, f"gauge {name}", count, -reach, reach)).double()
+    return drawn + (drawn >= 0)
 
 
 def _left(evidence: Evidence, key: str, moves: Mapping[str, Tensor], last: Tensor) -> Iterator[Finding]:

@@ -264,6 +264,9 @@ def how_often_a_state_is_kept_does_not_matter(evidence: Evidence) -> Iterator[Fi
     some = max(1 + drawn(evidence.case, "chunk", max(positions // 2, 1)), positions // 32)
     paths = evidence.kernel.extras["paths"](evidence.case.dims)
     path = paths[drawn(evidence.case, "path of the chunks", len(paths))]
+    if path == "sequential" and max(some, evidence.case.dims["K"]) >= positions:
+        yield not_checked("chunks", f"a chunk of {path} holds K positions at least, here all")
+        return
     whole = _scheme(variant, path, positions)
     yield from agree(variant, _scheme(variant, path, some), whole, label=f", {path} in chunks of {some}")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf import semicrf
+from gradoracle.properties.semicrf import KERNELS, semicrf
 from gradoracle.properties.semicrf_enumeration import enumerate_paths
 from semicrf_samples import WORDS, apart, as_mpf, defined, numbers, sample
 
@@ -118,3 +118,16 @@ def test_cases_meet_every_situation_with_either_transition() -> None:
     wanted = set(wanted_situations(semicrf, kernel, ("float32",), len(drawn)))
     assert wanted <= met
     assert {"joint every path forbidden", "joint no positions", "transition given", "T > 100 000"} <= wanted
+
+
+def test_long_cases_have_several_durations_and_labels_and_reach_the_end() -> None:
+    long = [
+        case
+        for seed in range(4)
+        for case in stream(semicrf, KERNELS[0], examples=126, seed=seed)
+        if case.dims["T"] > 320
+    ]
+    assert long
+    for case in long:
+        assert case.dims["T"] > 100_000 and case.dims["K"] >= 3 and case.dims["C"] >= 3
+        assert (case.draws["lengths"].recipe, case.draws["cum_scores"].recipe) == ("highest", "normal:10")
