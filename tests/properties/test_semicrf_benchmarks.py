@@ -1,0 +1,25 @@
+"""The semi-CRF's benchmark rows: what the peer computes is right, and the oracles' rows run and say their radius."""
+
+from __future__ import annotations
+
+import torch
+from gradoracle.properties import semicrf_benchmarks as benchmarks
+from gradoracle.properties import semicrf_recursion as recursion
+
+from gradoracle.bench import measure
+
+
+def test_the_peer_gives_the_same_log_z() -> None:
+    given = benchmarks._inputs(2, 12, 5, 3, "cpu")
+    named = dict(zip(("cum_scores", "transition", "duration_bias", "lengths"), given, strict=True))
+    cum, transition, bias, lengths = given
+    found = benchmarks._loop(cum.double(), transition.double(), bias.double(), lengths)
+    assert torch.allclose(found, recursion.log_z(named), rtol=1e-12)
+
+
+def test_the_oracles_rows_run_and_say_how_exact_they_are() -> None:
+    float64, certified = (measure(row, "cpu") for row in benchmarks.rows("cpu"))
+    assert not float64.missing and not certified.missing
+    assert float64.milliseconds["gradoracle"] > 0
+    radius = float(certified.notes["gradoracle"].rpartition(" ")[2])
+    assert 0 < radius < 1e-6
