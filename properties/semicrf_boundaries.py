@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 import torch
 from gradoracle.properties.applicability import all_of, has, small_enough, supports
-from gradoracle.properties.semicrf_paths import FORWARD, VJP, Paths, double, larger, takes_projections, with_projections
+from gradoracle.properties.semicrf_paths import Paths, takes_projections, with_projections
 from gradoracle.properties.semicrf_posteriors import entry, marginals, meetings, reached, totals
+from gradoracle.properties.semicrf_problems import FORWARD, VJP, double, larger
 from torch import Tensor
 from torch.nn.functional import pad
 

@@ -11,20 +11,8 @@ from dataclasses import replace
 
 import torch
 from gradoracle.properties.applicability import all_of, small_enough
-from gradoracle.properties.semicrf_paths import (
-    FORWARD,
-    HVP,
-    JVP,
-    PROJECTIONS,
-    TABLES,
-    VJP,
-    Paths,
-    by_duration,
-    double,
-    larger,
-    projected,
-    takes_projections,
-)
+from gradoracle.properties.semicrf_paths import PROJECTIONS, Paths, by_duration, projected, takes_projections
+from gradoracle.properties.semicrf_problems import FORWARD, HVP, JVP, TABLES, VJP, double, larger
 from torch import Tensor
 
 from gradoracle import hashing

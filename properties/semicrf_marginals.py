@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 import torch
 from gradoracle.properties.applicability import all_of, has, small_enough
-from gradoracle.properties.semicrf_paths import VJP, Paths, takes_projections, with_projections
+from gradoracle.properties.semicrf_paths import Paths, takes_projections, with_projections
 from gradoracle.properties.semicrf_posteriors import across, marginals
+from gradoracle.properties.semicrf_problems import VJP
 from torch import Tensor
 from torch.nn.functional import pad
 

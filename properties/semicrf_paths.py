@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+from gradoracle.properties.semicrf_problems import FORWARD, TABLES, double, table_of
 from torch import Tensor
 
 from gradoracle.case import Case, Sample
-from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.kernel import Kernel
 
-FORWARD, VJP, JVP, HVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP, Derivative.HVP
-TABLES = ("transition", "transition_by_duration")
 PROJECTIONS = ("proj_start", "proj_end")
 
 
@@ -76,18 +74,7 @@ class Paths:
     @cached_property
     def table(self) -> str:
         """Which form of the transition there is."""
-        (name,) = (name for name in TABLES if name in self.sample.inputs)
-        return name
-
-
-def double(tensor: Tensor) -> Tensor:
-    """In float64 on the CPU."""
-    return tensor.detach().to("cpu", torch.float64)
-
-
-def larger(a: Tensor, b: Tensor, *_: Tensor) -> Tensor:
-    """The size of the larger of two sides."""
-    return torch.maximum(a.abs(), b.abs())
+        return table_of(self.sample)
 
 
 def takes_projections(case: Case, kernel: Kernel) -> str | None:

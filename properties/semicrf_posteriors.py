@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from gradoracle.properties.applicability import LONGEST_DIM
 from gradoracle.properties.semicrf_budgets import budgets
-from gradoracle.properties.semicrf_paths import FORWARD, VJP, Paths, double, projected
+from gradoracle.properties.semicrf_paths import Paths, projected
+from gradoracle.properties.semicrf_problems import FORWARD, VJP, double
 from gradoracle.properties.semicrf_recursion import Problem, forward_backward
 from gradoracle.properties.semicrf_recursion import marginals as true_marginals
 from torch import Tensor

@@ -120,7 +120,7 @@ def of(name: str) -> str:
     return f"d{name}"
 
 
-def larger(a: Tensor, b: Tensor) -> Tensor:
+def larger(a: Tensor, b: Tensor, *_: Tensor) -> Tensor:
     """The size of the larger of two sides."""
     return torch.maximum(a.abs(), b.abs())
 

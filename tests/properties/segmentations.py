@@ -12,11 +12,13 @@ from gradoracle.case import build, parse
 from gradoracle.contract import Contract
 from gradoracle.evidence import Evidence
 from gradoracle.examine import LawResult, judge_law
+from gradoracle.finding import Outcome
 from gradoracle.interpreter import activate
 from gradoracle.kernel import Kernel
 from gradoracle.oracle.truth import Oracle
 from gradoracle.property import Property
 from gradoracle.subject import Subject
+from gradoracle.verdict import Status
 
 if not torch.cuda.is_available():
     activate()
@@ -30,6 +32,9 @@ CONTRACTS = {
     for dtype in ("float32", "bfloat16", "float16")
 }
 RIGHT = ""
+SIZES = "case:1 semicrf cpu float32 B=3 T=9 C=3 K=4"
+PLAIN = f"{SIZES} transition~normal seed=11"
+PROJECTED = f"{SIZES} transition~normal proj_start~normal proj_end~normal seed=12"
 
 
 class _Changed(torch.autograd.Function):
@@ -222,3 +227,29 @@ def judge(law: Property, line: str, subject: Kernel) -> LawResult:
     reason = law.applies(own.case, subject)
     assert reason is None, f"{law.name} does not apply: {reason}"
     return judge_law(law, own)
+
+
+def assert_caught(law: Property, line: str, right: Kernel, wrong: Kernel) -> None:
+    """The right kernel holds on a case, and the wrong one violates the law there."""
+    good = judge(law, line, right)
+    assert good.status is Status.HOLDS, [f for f in good.findings if f.outcome is Outcome.VIOLATED] or good.reason
+    bad = judge(law, line, wrong)
+    assert bad.status is Status.VIOLATED, (bad.status, bad.reason, bad.findings)
+
+
+def assert_holds(law: Property, line: str, subject: Kernel, dtype: str = "float32") -> None:
+    """A kernel holds on a case of float32, or on the same of another dtype."""
+    found = judge(law, line.replace("float32", dtype), subject)
+    assert found.status is Status.HOLDS, (found.status, found.reason, found.findings)
+
+
+def assert_not_violated_without_paths(law: Property, subject: Kernel) -> None:
+    """Nor where a sequence has no segmentation, or no position."""
+    for words in (
+        "transition~normal duration_bias~forbidden:1",
+        "transition~normal lengths~lowest",
+        "duration_bias~forbidden:0.3 transition~forbidden:0.4",
+    ):
+        found = judge(law, f"{SIZES} {words} seed=5", subject)
+        assert not any(f.outcome is Outcome.VIOLATED for f in found.findings), (words, found.findings)
+        assert found.status in (Status.HOLDS, Status.NOT_CHECKED)

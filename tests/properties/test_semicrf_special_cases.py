@@ -10,14 +10,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from gradoracle.properties.semicrf_special_cases import SPECIAL_CASES
-from segmentations import SHIPPED, judge, kernel
+from segmentations import PLAIN, PROJECTED, SHIPPED, SIZES, assert_caught, assert_holds, kernel
 
-from gradoracle.finding import Outcome
-from gradoracle.verdict import Status
-
-SIZES = "case:1 semicrf cpu float32 B=3 T=9 C=3 K=4"
-PLAIN = f"{SIZES} transition~normal seed=11"
-PROJECTED = f"{SIZES} transition~normal proj_start~normal proj_end~normal seed=12"
 BY_DURATION = f"{SIZES} transition_by_duration~normal proj_start~normal proj_end~normal seed=13"
 FORBIDDEN = f"{SIZES} transition~normal lengths~highest seed=14"
 LAWS = {law.name: law for law in SPECIAL_CASES}
@@ -47,24 +41,19 @@ CAUGHT = [
 
 @pytest.mark.parametrize(("law", "fault", "line"), CAUGHT, ids=[f"{law}-{fault}" for law, fault, _ in CAUGHT])
 def test_the_wrong_kernel_is_caught_and_the_right_one_holds(law: str, fault: str, line: str) -> None:
-    right = judge(LAWS[law], line, kernel())
-    assert right.status is Status.HOLDS, [f for f in right.findings if f.outcome is Outcome.VIOLATED] or right.reason
-    wrong = judge(LAWS[law], line, kernel(fault))
-    assert wrong.status is Status.VIOLATED, (wrong.status, wrong.reason, wrong.findings)
+    assert_caught(LAWS[law], line, kernel(), kernel(fault))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(("law", "line"), {law: line for law, _, line in CAUGHT}.items())
 def test_the_shipped_kernel_holds(law: str, line: str, dtype: str) -> None:
-    found = judge(LAWS[law], line.replace("float32", dtype), SHIPPED)
-    assert found.status is Status.HOLDS, (found.status, found.reason, found.findings)
+    assert_holds(LAWS[law], line, SHIPPED, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize(("law", "line"), {law: line for law, _, line in CAUGHT}.items())
 def test_the_right_kernel_holds_in_every_dtype(law: str, line: str, dtype: str) -> None:
-    found = judge(LAWS[law], line.replace("float32", dtype), kernel())
-    assert found.status is Status.HOLDS, (found.status, found.reason, found.findings)
+    assert_holds(LAWS[law], line, kernel(), dtype)
 
 
 def test_every_law_has_a_fault_that_it_catches() -> None:
