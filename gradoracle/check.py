@@ -48,7 +48,8 @@ class Run:
             request.inputs,
         )
         device.prepare(self.device)
-        self.family, self.kernels, laws = subjects(self.setup)
+        family, self.kernels, laws = subjects(self.setup)
+        self.family = family.on(self.device)
         self.laws = {name: law for name, law in laws.items() if fnmatch.fnmatchcase(name, request.property)}
         if not self.laws:
             raise UsageError(no_such_law(self.family, request.property))

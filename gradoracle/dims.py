@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Sizes:
     """The sizes of one named dim: ``minimum..maximum`` in steps of ``multiple``, or a fixed list of ``choices``.
 
-    ``large`` is a bound above ``maximum`` that a few cases of each run may reach (T > 100 000); 0 means none.
+    ``large`` is a bound above ``maximum`` that a few cases of each run reach (T > 100 000), ``large_on_gpu`` one that
+    they reach on a GPU. Up to ``asked`` sizes are drawn only where a user asks for them. 0 means none.
     """
 
     minimum: int = 1
@@ -18,6 +19,8 @@ class Sizes:
     multiple: int = 1
     choices: tuple[int, ...] = ()
     large: int = 0
+    large_on_gpu: int = 0
+    asked: int = 0
 
     def __post_init__(self) -> None:
         """Refuse empty domains: an impossible domain must raise and never draw nothing."""
@@ -33,7 +36,7 @@ class Sizes:
         if self.choices:
             return ", ".join(map(str, self.choices))
         step = f" in steps of {self.multiple}" if self.multiple > 1 else ""
-        return f"{self.minimum} to {max(self.maximum, self.large)}{step}"
+        return f"{self.minimum} to {self.farthest}{step}"
 
     @property
     def smallest(self) -> int:
@@ -45,13 +48,22 @@ class Sizes:
         """The largest size that an ordinary case takes."""
         return max(self.choices) if self.choices else self.maximum // self.multiple * self.multiple
 
+    @property
+    def farthest(self) -> int:
+        """The largest size that belongs to the domain."""
+        return max(self.choices) if self.choices else self._bounds()[-1]
+
     def __contains__(self, size: object) -> bool:
         """Whether a size belongs to the domain (``large`` sizes do too)."""
         if not isinstance(size, int):
             return False
         if self.choices:
             return size in self.choices
-        return self.minimum <= size <= max(self.maximum, self.large) and size % self.multiple == 0
+        return self.minimum <= size <= self.farthest and size % self.multiple == 0
+
+    def on(self, device: str) -> Sizes:
+        """The domain of cases that run on a device, "cpu" or another."""
+        return replace(self, large=self.large_on_gpu) if device != "cpu" and self.large_on_gpu else self
 
     def intersect(self, other: Sizes) -> Sizes:
         """What both domains allow; ValueError where nothing is left."""
@@ -66,8 +78,17 @@ class Sizes:
         minimum, maximum = max(self.minimum, other.minimum), min(self.maximum, other.maximum)
         if -(-minimum // multiple) * multiple > maximum:
             raise ValueError(nothing)
-        large = min(self.large or self.maximum, other.large or other.maximum)
-        return Sizes(minimum, maximum, multiple, (), large if large > maximum else 0)
+        fields, reached = [], maximum
+        for one, two in zip(self._bounds(), other._bounds(), strict=True):
+            fields.append(min(one, two) if min(one, two) > reached else 0)
+            reached = max(reached, min(one, two))
+        return Sizes(minimum, maximum, multiple, (), *fields)
+
+    def _bounds(self) -> tuple[int, int, int]:
+        """Up to where ``large``, ``large_on_gpu`` and ``asked`` reach, each at least as far as the one before."""
+        large = max(self.maximum, self.large)
+        on_gpu = max(large, self.large_on_gpu)
+        return large, on_gpu, max(on_gpu, self.asked)
 
 
 def written(dim: str, domain: Sizes) -> str:
@@ -75,12 +96,14 @@ def written(dim: str, domain: Sizes) -> str:
     if domain.choices:
         return f"{dim}={','.join(map(str, domain.choices))}"
     step = f":{domain.multiple}" if domain.multiple > 1 else ""
-    return f"{dim}={domain.minimum}:{max(domain.maximum, domain.large)}{step}"
+    return f"{dim}={domain.minimum}:{domain.farthest}{step}"
 
 
-def sizes(minimum: int = 1, maximum: int = 128, *, multiple: int = 1, large: int = 0) -> Sizes:
-    """Every multiple of ``multiple`` from ``minimum`` to ``maximum``."""
-    return Sizes(minimum, maximum, multiple, (), large)
+def sizes(
+    minimum: int = 1, maximum: int = 128, *, multiple: int = 1, large: int = 0, large_on_gpu: int = 0, asked: int = 0
+) -> Sizes:
+    """Every multiple of ``multiple`` from ``minimum`` to ``maximum``; beyond it as ``Sizes`` says."""
+    return Sizes(minimum, maximum, multiple, (), large, large_on_gpu, asked)
 
 
 def multiples(multiple: int, maximum: int = 4096) -> Sizes:

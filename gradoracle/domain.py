@@ -13,7 +13,7 @@ from gradoracle.family import Family
 from gradoracle.kernel import Kernel
 from gradoracle.signature import Signature, TensorSpec, cotangent_name
 
-LARGE = 100_000  # a dim beyond this is a situation of its own
+LARGE, VERY_LARGE = 100_000, 1_000_000  # a dim beyond either is a situation of its own
 TILE, TAIL = 64, 16  # a tile has 64 rows; a size that is no multiple of 16 leaves a tail
 
 # Sizes and how often each is drawn: powers of two and one either side, primes, block edges; small in the mean.
@@ -22,7 +22,7 @@ _SIZES = {
     2: (15, 16, 17, 23, 31, 32, 33, 47, 48, 61, 63, 64, 65),
     1: (79, 97, 100, 127, 128, 129, 160, 193, 257, 300),
 }
-_LARGE_SIZES = (100_001, 100_003, 100_352, 131_071, 131_072)
+_LARGE_SIZES = (100_001, 100_003, 100_352, 131_071, 131_072, 1_048_575, 1_048_576)
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,14 @@ class Domain:
             self._favoured[dim] = _favoured(self.sizes[dim])
         return self._favoured[dim]
 
-    def large(self, dim: str) -> tuple[int, ...]:
-        """The sizes above ``LARGE`` that a dim takes in a few cases."""
-        sizes = self.sizes[dim]
+    def large(self, dim: str, above: int = LARGE) -> tuple[int, ...]:
+        """The sizes that a dim takes in a few cases: beyond ``LARGE`` but not ``VERY_LARGE``, or beyond both."""
+        sizes, most = self.sizes[dim], VERY_LARGE if above == LARGE else math.inf
         if sizes.choices:
-            return tuple(size for size in sizes.choices if size > LARGE)
+            return tuple(size for size in sizes.choices if above < size <= most)
         found = {-(-size // sizes.multiple) * sizes.multiple for size in _LARGE_SIZES} if sizes.large else set()
-        return tuple(sorted(size for size in found if size in sizes))
+        most = min(most, sizes.large)
+        return tuple(sorted(size for size in found if size in sizes and above < size <= most))
 
 
 def domain(
@@ -191,10 +192,10 @@ def pairs(signature: Signature) -> tuple[tuple[str, str], ...]:
 
 
 def _reaching(sizes: Sizes, asked: Sizes) -> Sizes:
-    """The family's sizes with its ``large`` as an ordinary maximum where the user asks for a range beyond it."""
-    if sizes.choices or asked.choices or not sizes.maximum < asked.maximum <= sizes.large:
+    """The family's sizes with its farthest as an ordinary maximum where the user asks for a range beyond that."""
+    if sizes.choices or asked.choices or not sizes.maximum < asked.maximum <= sizes.farthest:
         return sizes
-    return Sizes(sizes.minimum, sizes.large, sizes.multiple, (), sizes.large)
+    return Sizes(sizes.minimum, sizes.farthest, sizes.multiple, (), sizes.farthest)
 
 
 def _favoured(sizes: Sizes) -> tuple[int, ...]:

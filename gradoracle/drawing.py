@@ -107,7 +107,7 @@ def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
     blocks = choose(("auto", *within.kernel.blocks))
     seed = 100 * choose(_HUNDRED) + choose(_HUNDRED)
     if focus.large:
-        dims, blocks = _enlarged(choose, within, dims, focus.large), "auto"
+        dims, blocks = _enlarged(choose, within, dims, focus), "auto"
         draws = {name: _plain(within, name) for group in within.alternatives for name in group if name in draws}
         asked = {name: recipe for name, recipe in within.family.beside_large.items() if isinstance(recipe, str)}
         draws |= {name: Draw(recipe) for name, recipe in asked.items()}
@@ -197,16 +197,20 @@ def _clamped(within: Domain, dims: dict[str, int], fixed: set[str]) -> dict[str,
         dims[dim] = smaller[-1] if smaller else within.favoured(dim)[0]
 
 
-def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], large: str) -> dict[str, int]:
-    """One large dim; batch dims 1, other lengths at most 64, features at most 8, or what the family asks for."""
-    small = {}
+def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], focus: Focus) -> dict[str, int]:
+    """One large dim; what it is repeated for 1, other lengths at most 64, features 8, or what the family asks for."""
+    large, small = focus.large, {}
+    repeated = set(within.batch)
+    for spec in within.signature.inputs:
+        places = [place for place, dim in enumerate(spec.dims) if large in dim.split("+")]
+        repeated.update(spec.dims[: places[0]] if places else ())
     for dim, drawn in dims.items():
-        most = 1 if dim in within.batch else _SHORT if dim in within.rows else _NARROW
+        most = 1 if dim in repeated else _SHORT if dim in within.rows else _NARROW
         least = within.family.beside_large.get(dim, 0)
         assert isinstance(least, int)  # of a tensor it is a recipe
         fitting = [other for other in within.favoured(dim) if other <= max(min(most, drawn), least)]
         small[dim] = fitting[-1] if fitting else within.favoured(dim)[0]
-    return within.settled({**small, large: choose(within.large(large))}, {large})
+    return within.settled({**small, large: choose(focus.sizes[large])}, {large})
 
 
 def _present(choose: Choose[Any], within: Domain, options: Mapping[str, Any]) -> list[str]:

@@ -58,6 +58,10 @@ class Family:
     scalable: Any = None
     beside_large: Mapping[str, int | str] = field(default_factory=dict)
 
+    def on(self, device: str) -> Family:
+        """The family with the sizes that cases on a device take, "cpu" or another."""
+        return replace(self, dims={dim: sizes.on(device) for dim, sizes in self.dims.items()})
+
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Evaluate the definition itself."""
         return self.definition(*inputs, **options)

@@ -12,7 +12,7 @@ from typing import Any
 from gradoracle import layouts, recipes
 from gradoracle.case import Case, Draw
 from gradoracle.dims import Sizes
-from gradoracle.domain import LARGE, TAIL, TILE, Domain, domain, pairs
+from gradoracle.domain import LARGE, TAIL, TILE, VERY_LARGE, Domain, domain, pairs
 from gradoracle.family import Family
 from gradoracle.kernel import Kernel
 from gradoracle.signature import TensorSpec, cotangent_name
@@ -28,7 +28,7 @@ class Focus:
         situation: its name; "" where there is none.
         sizes: the sizes that a dim may take.
         less: two dims of which the first must be smaller.
-        large: the dim above ``LARGE``; the case is plain and small otherwise.
+        large: the dim above ``LARGE``, of which ``sizes`` gives the sizes; the case is plain and small otherwise.
         dtype: of the case.
         options: held fixed.
         recipe: of one tensor (its text, and whether it is one of integers).
@@ -122,14 +122,16 @@ _SIZE_SITUATIONS: Mapping[str, Callable[[int], bool]] = {
     "{} has a tail": lambda size: size % TAIL != 0,
     "{} has 3 tiles": lambda size: size > 2 * TILE,
     "{} > 100 000": lambda size: size > LARGE,
+    "{} > 1 000 000": lambda size: size > VERY_LARGE,
 }
 
 
 def _focuses(within: Domain) -> Iterator[Focus]:
     signature = within.signature
     for dim in signature.dims:
-        if within.large(dim):
-            yield Focus(f"{dim} > 100 000", large=dim)
+        for above, name in ((LARGE, f"{dim} > 100 000"), (VERY_LARGE, f"{dim} > 1 000 000")):
+            if found := within.large(dim, above):
+                yield Focus(name, large=dim, sizes={dim: found})
     for joint in within.joint:
         yield Focus(f"joint {joint}", joint=joint)
     for text in (*recipes.RECIPES, "normal:p"):

@@ -27,7 +27,12 @@ from gradoracle.signature import cotangent_name
 
 @family(
     outputs=("log_z",),
-    dims={"B": sizes(1, 3), "T": sizes(1, 320, large=131_072), "C": sizes(1, 4), "K": sizes(1, 12)},
+    dims={
+        "B": sizes(1, 3),
+        "T": sizes(1, 320, large=131_072, large_on_gpu=1_048_576),
+        "C": sizes(1, 4, asked=64),
+        "K": sizes(1, 12, asked=1024),
+    },
     domains={"lengths": IndexDomain("T", kind="length")},
     joint={
         "forbidden transitions": {"transition": "forbidden:0.3"},

@@ -101,7 +101,10 @@ def budgets(
         if dual:
             found = named(run(problem, cotangent, seed, magnified), derivative)
         else:
-            rounded = rounded_pass(problem, cotangent, seed, bits, contract.exp_ulps, contract.log_ulps, interval)
+            rounded = rounded_pass(
+                problem, cotangent, seed, bits, contract.exp_ulps, contract.log_ulps, interval,
+                gradients=derivative is Derivative.VJP,
+            )  # fmt: skip
             found = _named(rounded.log_z, rounded.gradients, derivative)
         for name, value in found.items():
             off = torch.where(truth[name].isfinite(), value - truth[name], 0.0)

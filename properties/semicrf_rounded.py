@@ -123,22 +123,25 @@ def forward(
     """alpha, enter [T+1 C] relative to norm [T+1], the largest alpha there; gives log Z less the last norm."""
     labels, longest, one = alpha.shape[1], len(dur), len(tr) == 1
     terms = np.empty(max(longest, 1) * labels)
+    before = np.empty((longest, labels))  # enter, or alpha, where a segment may start
     for t in range(length + 1):
+        for k in range(min(longest, t)):
+            s = t - k - 1
+            for c in range(labels):
+                held = enter[s, c] if one else alpha[s, c]
+                before[k, c] = rounded(held + (norm[s] - norm[t - 1]), LOGS, by)
         for c in range(labels):
             if t == 0:
                 alpha[0, c] = 0.0
                 continue
             count = 0
-            for k in range(1, min(longest, t) + 1):
-                s = t - k
-                here, behind = score(cum, dur, start, end, s, t, c, by), norm[s] - norm[t - 1]
+            for k in range(min(longest, t)):
+                here = score(cum, dur, start, end, t - k - 1, t, c, by)
                 for b in range(1 if one else labels):
                     if one:
-                        before = rounded(enter[s, c] + behind, LOGS, by)
-                        terms[count] = rounded(here + before, LOGS, by)
+                        terms[count] = rounded(here + before[k, c], LOGS, by)
                     else:
-                        before = rounded(alpha[s, b] + behind, LOGS, by)
-                        terms[count] = rounded(rounded(here + tr[k - 1, b, c], LOGS, by) + before, LOGS, by)
+                        terms[count] = rounded(rounded(here + tr[k, b, c], LOGS, by) + before[k, b], LOGS, by)
                     count += 1
             alpha[t, c] = summed(terms, count, library, by)
         norm[t] = norm[t - 1] if t > 0 else 0.0
@@ -159,32 +162,31 @@ def backward(
     """beta [T+1 C] relative to norm [T+1], the largest beta there, and leave [T+1 C] relative to the next norm."""
     labels, longest, one = beta.shape[1], len(dur), len(tr) == 1
     terms = np.empty(max(longest, 1) * labels)
+    here, after = np.empty((longest, labels)), np.empty((longest, labels))  # a segment's score, and beta after it
     for t in range(length, -1, -1):
+        if t == length:
+            beta[t], norm[t] = 0.0, 0.0
+            continue
         reach = min(longest, length - t)
-        for c in range(labels):
-            if t == length:
-                beta[t, c], norm[t] = 0.0, 0.0
-                continue
-            if one:
-                for k in range(1, reach + 1):
-                    after = rounded(beta[t + k, c] + (norm[t + k] - norm[t + 1]), LOGS, by)
-                    here = score(cum, dur, start, end, t, t + k, c, by)
-                    terms[k - 1] = rounded(here + after, LOGS, by)
-                leave[t, c] = summed(terms, reach, library, by)
-        for b in range(labels if t < length else 0):
+        for k in range(reach):
+            for c in range(labels):
+                here[k, c] = score(cum, dur, start, end, t, t + k + 1, c, by)
+                after[k, c] = rounded(beta[t + k + 1, c] + (norm[t + k + 1] - norm[t + 1]), LOGS, by)
+        for c in range(labels if one else 0):
+            for k in range(reach):
+                terms[k] = rounded(here[k, c] + after[k, c], LOGS, by)
+            leave[t, c] = summed(terms, reach, library, by)
+        for b in range(labels):
             count = 0
             for c in range(labels):
-                for k in range(1, (1 if one else reach) + 1):
+                for k in range(1 if one else reach):
                     if one:
                         terms[count] = rounded(tr[0, b, c] + leave[t, c], LOGS, by)
                     else:
-                        after = rounded(beta[t + k, c] + (norm[t + k] - norm[t + 1]), LOGS, by)
-                        here = score(cum, dur, start, end, t, t + k, c, by)
-                        terms[count] = rounded(rounded(here + tr[k - 1, b, c], LOGS, by) + after, LOGS, by)
+                        terms[count] = rounded(rounded(here[k, c] + tr[k, b, c], LOGS, by) + after[k, c], LOGS, by)
                     count += 1
             beta[t, b] = summed(terms, count, library, by)
-        if t < length:
-            norm[t] = norm[t + 1] + (settle(beta[t], by) if (length - t) % by[INTERVAL] == 0.0 else 0.0)
+        norm[t] = norm[t + 1] + (settle(beta[t], by) if (length - t) % by[INTERVAL] == 0.0 else 0.0)
 
 
 @jitted
@@ -251,8 +253,9 @@ def _library(seed: int) -> NDArray[np.float64]:
 
 
 def probe(
-    problem: Problem, cotangent: Tensor, seed: int, bits: int, exp_ulps: float, log_ulps: float, interval: int = 1
-) -> Rounded:
+    problem: Problem, cotangent: Tensor, seed: int, bits: int, exp_ulps: float, log_ulps: float, interval: int = 1,
+    gradients: bool = True,
+) -> Rounded:  # fmt: skip
     """log Z and the gradients of <cotangent [B], log Z> as a kernel rounds them to ``bits`` bits.
 
     Args:
@@ -262,6 +265,7 @@ def probe(
         bits: of each result.
         exp_ulps, log_ulps: largest errors, in units in the last place.
         interval: positions from one norm to the next.
+        gradients: whether they are wanted; there are none otherwise.
     """
     unit = 2.0**-bits
     factors = [2.0 ** -(mixed(seed, place) / 2.0**64) for place in range(3)]
@@ -290,7 +294,7 @@ def probe(
             last = forward(*given, alpha, enter, ahead)
             log_z = float(ahead[length] + last)
             logs.append(log_z)
-            if length == 0 or log_z == -math.inf:
+            if length == 0 or log_z == -math.inf or not gradients:
                 continue
             backward(*given, beta, leave, back)
             pairs, durations = np.zeros_like(kinds), np.zeros_like(dur)
@@ -301,5 +305,5 @@ def probe(
         for name, mass in (("proj_start", begun[:-1]), ("proj_end", ended[1:])):
             if name in found:
                 found[name][b] = weight_ * mass
-    gradients = {name: torch.from_numpy(x) for name, x in found.items()}
-    return Rounded(torch.tensor(logs, dtype=torch.float64), gradients)
+    products = {name: torch.from_numpy(x) for name, x in found.items()} if gradients else {}
+    return Rounded(torch.tensor(logs, dtype=torch.float64), products)

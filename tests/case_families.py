@@ -43,8 +43,13 @@ def lookup(
 ) -> tuple[Float[Tensor, "S D"], Float[Tensor, "S"]]: ...
 
 
+@family(dims={"B": sizes(1, 3), "T": sizes(1, 200, large=150_000), "C": sizes(1, 4)})
+def chain(x: Float[Tensor, "B T+1 C"], pairs: Float[Tensor, "C C"]) -> Float[Tensor, "B"]: ...
+
+
 FLASH = Kernel("flash", "attention", lambda *args: None, blocks={"small": 16, "big": 64})
 PLAIN = Kernel("plain", "attention", lambda *args: None)
+CHAIN = Kernel("chain", "chain", lambda *args: None)
 LOOKUP = Kernel("lookup", "lookup", lambda *args: None)
 NARROW = Kernel(
     "narrow", "attention", lambda *args: None, dtypes=("bfloat16",), options={"scale": (), "causal": (True,)},

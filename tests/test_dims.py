@@ -45,6 +45,17 @@ def test_intersection_keeps_what_both_allow():
         sizes(1, 40).intersect(sizes(100, 200))
 
 
+def test_sizes_beyond_the_ordinary_are_drawn_on_a_gpu_or_where_a_user_asks_for_them():
+    domain = sizes(1, 320, large=131_072, large_on_gpu=1 << 20, asked=1 << 21)
+    assert domain.on("cpu") is domain and domain.on("cuda").large == 1 << 20
+    assert 1 << 21 in domain and (1 << 21) + 1 not in domain
+    both = domain.intersect(sizes(1, 1000, asked=500_000))
+    assert (both.maximum, both.large, both.large_on_gpu, both.asked) == (320, 1000, 0, 500_000)
+    assert domain.intersect(sizes(1, 64)) == sizes(1, 64)
+    assert domain.intersect(domain) == domain
+    assert sizes(1, 64).on("cuda") == sizes(1, 64)
+
+
 def test_an_empty_domain_is_refused():
     with pytest.raises(ValueError, match="no size fits"):
         Sizes(5, 4)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from case_families import FLASH, LOOKUP, NARROW, PLAIN, attention, lookup
+from case_families import CHAIN, FLASH, LOOKUP, NARROW, PLAIN, attention, chain, lookup
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
@@ -146,6 +146,21 @@ def test_cases_are_small_but_for_the_large_ones() -> None:
     assert max(rows) <= 60_000 and sum(rows) / len(rows) < 12_000 and max(case.dims["T"] for case in run) >= 300
     assert 0.4 < sum(case.continuous for case in run) / len(run) < 0.75
     assert sum(len(case.line()) for case in run) / len(run) < 140
+
+
+def test_on_a_gpu_a_few_cases_are_larger_still() -> None:
+    dims = {**lookup.dims, "T": sizes(1, 200, large=150_000, large_on_gpu=1_048_576)}
+    subject = replace(lookup, dims=dims).on("cuda")
+    drawn = stream(subject, LOOKUP, examples=FULL_RUN)
+    wanted = wanted_situations(subject, LOOKUP, subject.dtypes, FULL_RUN)
+    assert wanted["T > 100 000"] == wanted["T > 1 000 000"] == 1
+    assert {case.dims["T"] for case in drawn} & {1_048_575, 1_048_576}
+    assert "T > 1 000 000" not in wanted_situations(replace(lookup, dims=dims), LOOKUP, lookup.dtypes, FULL_RUN)
+
+
+def test_what_a_large_size_is_repeated_for_is_there_once() -> None:
+    large = [case for case in stream(chain, CHAIN, examples=FULL_RUN) if case.dims["T"] > 100_000]
+    assert large and all(case.dims["B"] == 1 for case in large)
 
 
 def test_sizes_favour_what_breaks_kernels() -> None:

@@ -27,6 +27,10 @@ PARTS = 512
 """How many programs sum the gradients of shared parameters on the parallel path at most, each into its own part."""
 
 
+PROGRAMS = 128
+"""About how many programs occupy a GPU: rows are put together in one program where that leaves at least as many."""
+
+
 class Blocks(NamedTuple):
     """One block configuration of the semi-CRF kernels.
 
@@ -73,12 +77,15 @@ def choose(path: str, positions: int, durations: int, labels: int, per_duration:
         return Blocks(chunk, INTERPRETED_TILE)
     ring = padded(durations) * padded(labels) ** (2 if per_duration else 1)
     largest = max(min(tile, ring), padded(labels) ** 2)
-    return Blocks(chunk, tile, num_warps=4 if path == "parallel" or largest <= 1024 else 8)
+    return Blocks(chunk, tile, num_warps=4 if path == "parallel" or largest < 1024 else 8)
 
 
 def padded(size: int) -> int:
-    """Return the extent of a tile's axis: the power of two that holds a dim, at least 2."""
-    return max(2, triton.next_power_of_2(size))
+    """Return the extent of a tile's axis: the power of two that holds a dim.
+
+    At least 2 in the interpreter; at least 4 on a GPU, where a smaller one gains nothing and is one more to compile.
+    """
+    return max(2 if interpreted() else 4, triton.next_power_of_2(size))
 
 
 def workspace_bytes(

@@ -82,4 +82,6 @@ def _type(argument: str, constants: dict[str, Any], dtype: str) -> str:
         return "i32"
     if argument == "lengths":
         return "*i64"
+    if argument == "probabilities":
+        return "*fp32"
     return f"*{NAMES[dtype]}" if argument in (*STRIDED, *RESULTS) else "*fp64"

@@ -47,8 +47,12 @@ class Posteriors:
         self._named |= {"alpha_norms": carried.norms}
         if self.tangent:
             self._named |= {"tg": tg, "tlog_z": carried.tlog_z}
-        results = {"dcum": self.dcum, "dstart": self.dstart, "dend": self.dend, "probabilities": self.probabilities}
-        self._named |= {name: tensor for name, tensor in results.items() if tensor is not None}
+        # an absent result has the dtype of those there are, so that one compiled kernel serves whichever are needed
+        absent = torch.empty(1, **kind)
+        for name, result in (("dcum", self.dcum), ("dstart", self.dstart), ("dend", self.dend)):
+            self._named[name] = absent if result is None else result
+        none = self.probabilities is None
+        self._named["probabilities"] = absent.float() if none else self.probabilities
         self._named |= {"wants_cum": int(needs[0]), "wants_start": int(needs[3]), "wants_end": int(needs[4])}
 
     def add(self, first: int, count: int, alpha: Table, beta: Table) -> None:

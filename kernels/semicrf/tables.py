@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from .blocks import padded
+from ..blocks import interpreted
+from .blocks import PROGRAMS, padded
 from .far import far_kernel
 from .guardrails import Problem
 from .launch import launch
@@ -79,8 +80,15 @@ def slots(problem: Problem) -> int:
 
 
 def rows_of(problem: Problem, total: int, each: int) -> int:
-    """Return how many rows of `each` numbers a program's tile holds."""
-    return max(1, min(problem.blocks.tile // max(each, 1), triton.next_power_of_2(total)))
+    """Return how many rows of `each` numbers a program takes: as many as its tile holds.
+
+    On a GPU only as many as its threads hold, where more would leave processors idle; two cases, so that few kernels
+    are compiled.
+    """
+    fit = max(1, problem.blocks.tile // max(each, 1))
+    if interpreted():
+        return min(fit, triton.next_power_of_2(total))
+    return fit if total >= fit * PROGRAMS else max(1, min(fit, 32 * problem.blocks.num_warps // max(each, 1)))
 
 
 def launch_recursion(
