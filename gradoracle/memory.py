@@ -6,12 +6,14 @@ Arguments are kept while a call runs, so that what it writes to them is known an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from gradoracle.interpreter.faults import Fault
 
 # Quiet NaNs with a payload that no arithmetic makes by itself, per width in bytes.
 _POISON = {
@@ -31,10 +33,22 @@ class Memory:
 
     def __init__(self) -> None:
         self._bands: list[tuple[Tensor, int, tuple[int, ...]]] = []
+        self._storages: set[int] = set()
+        self.launches = 0  # of Triton kernels that were recorded
+        self.faults: tuple[Fault, ...] = ()  # that the record of these found
 
     def add(self, storage: Tensor, used: int, shape: tuple[int, ...]) -> None:
         """Remember a storage of ``used`` elements between two bands."""
         self._bands.append((storage, used, shape))
+        with suppress(NotImplementedError):  # of what torch.func wraps the storage is not to be had
+            self._storages.add(storage.untyped_storage().data_ptr())
+
+    def unwritten(self, tensor: Tensor) -> int | None:
+        """The bits, as an unsigned number, of elements that nothing wrote; None for a tensor made elsewhere."""
+        if tensor.untyped_storage().data_ptr() not in self._storages:
+            return None
+        bits = _POISON[tensor.dtype][1] if tensor.dtype in _POISON else _INTEGER_POISON
+        return int(bits) % (1 << 8 * tensor.element_size())
 
     def overwritten(self) -> list[str]:
         """A sentence for each allocation whose guard bands were written to; empty where none was."""

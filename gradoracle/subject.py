@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from gradoracle.case import Sample
 from gradoracle.derivative import Derivative, as_tuple
 from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
+from gradoracle.interpreter import is_active
 from gradoracle.kernel import Kernel
 from gradoracle.memory import Memory, Originals, out_of_memory, poisoned
 from gradoracle.oracle.truth import names
@@ -27,6 +28,7 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
+_RECORDED = frozenset(derivative.value for derivative in Derivative)  # calls of the kernel on the case itself
 REFUSALS = (ValueError, NotImplementedError, AssertionError, RuntimeError)
 
 
@@ -56,6 +58,21 @@ class Wrong(Exception):
     def __init__(self, finding: Finding) -> None:
         self.finding = finding
         super().__init__(finding.message)
+
+
+@contextmanager
+def recorded(memory: Memory) -> Iterator[None]:
+    """Where Triton is interpreted, enter in ``memory`` what kernels touch that is wrong, until the end of the call."""
+    if not is_active():
+        yield
+        return
+    from gradoracle.interpreter.record import recording
+
+    with recording(memory.unwritten) as record:
+        try:
+            yield
+        finally:
+            memory.launches, memory.faults = record.launches, tuple(record.faults())
 
 
 @contextmanager
@@ -248,7 +265,8 @@ class Subject:
         """Guard a kernel call, poison what it allocates, undo what it writes to the sample, sort what it raises."""
         try:
             with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
-                yield memory
+                with recorded(memory) if name in _RECORDED and not self.label else nullcontext():
+                    yield memory
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
         except (Wrong, Refused, Unavailable, Crashed):

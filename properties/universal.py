@@ -5,6 +5,12 @@ Laws that read what other laws made the kernel do come last: memory and unchange
 
 from __future__ import annotations
 
+from gradoracle.properties.accesses import (
+    a_barrier_stands_between_a_store_and_a_load,
+    every_access_stays_inside_its_tensor,
+    nothing_is_loaded_before_it_is_written,
+    programs_of_a_launch_do_not_race,
+)
 from gradoracle.properties.architectures import shared_memory_fits_each_architecture
 from gradoracle.properties.arguments import bad_arguments_raise_value_error, declared_support_is_accepted
 from gradoracle.properties.autotuning import every_autotuned_configuration_matches_the_oracle
@@ -85,5 +91,9 @@ UNIVERSAL: tuple[Property, ...] = (
     saved_tensors_are_unmodified,
     no_memory_is_left_unwritten,
     writes_stay_inside_their_tensors,
+    every_access_stays_inside_its_tensor,
+    programs_of_a_launch_do_not_race,
+    a_barrier_stands_between_a_store_and_a_load,
+    nothing_is_loaded_before_it_is_written,
     inputs_and_cotangents_are_unmodified,
 )

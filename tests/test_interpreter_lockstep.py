@@ -172,7 +172,7 @@ def test_an_update_that_a_gpu_may_lose_is_lost(monkeypatch, steps):
 def test_a_kernel_that_raises_leaves_no_group_behind(steps):
     with pytest.raises(InterpreterError, match="incompatible"):
         kernels.raising[(3,)](torch.zeros(1), torch.zeros(3))
-    assert lockstep.current() is None
+    assert lockstep.group() is None
 
 
 def test_shipped_kernels_have_the_bits_of_programs_alone(monkeypatch, steps):

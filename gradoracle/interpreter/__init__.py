@@ -34,7 +34,13 @@ fp8 and scaled dots are Triton's own.
 Programs of a launch run in step with each other, up to 32 at a time: an operation of all of them is one of numpy,
 with the bits that each would have alone (lockstep.py).  Where they part, or come to what only one can do (atomics,
 print), what they stored is taken back and they run in smaller groups or one by one.  An update without an atomic that
-programs in step make of one address is lost, as on a GPU; which other races show depends on the groups.
+programs in step make of one address is lost, as on a GPU; which other races show in the numbers depends on the groups.
+All of them show in the record of accesses (record.py):
+
+    from gradoracle.interpreter.record import recording
+    with recording() as record:
+        my_kernels.kernel[grid](...)
+    assert not record.faults()      # outside a tensor, races, no barrier: with line, programs and tensor[index]
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ def create_broadcast(self: Any, arg: Handle, shape: Any) -> Handle:
 
 def create_get_program_id(self: Any, axis: int) -> Handle:
     """The index of the program in the grid, or of each of those in step."""
-    group = lockstep.current()
+    group = lockstep.group()
     data = np.array([self.grid_idx[axis]], np.int32) if group is None else group.index(axis)
     return TensorHandle(data, tl.int32)
 

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from . import blocks, lockstep
+from . import blocks, current, lockstep
 
 _MISSING: Any = object()
 _STOCK_PATCH_LANG = interpreter._patch_lang
@@ -115,7 +115,14 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
             for name, value in bound.arguments.items()
         }
         grid = self.grid(values) if callable(self.grid) else self.grid
-    run_grid(self.fn, grid, values)
+    if current.record is None:
+        run_grid(self.fn, grid, values)
+    else:
+        current.record.begin(self.fn, grid if isinstance(grid, tuple) else tuple(grid), bound.arguments, values)
+        try:
+            run_grid(self.fn, grid, values)
+        finally:
+            current.record.end()
     if copied:
         self._restore_args_dev(args, host_args, known, host_kwargs)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from . import current
 from .values import Array
 
 BLOCK_RANK = 5
@@ -75,7 +76,7 @@ _group: Group | None = None
 _alone: set[Callable[..., Any]] = set()
 
 
-def current() -> Group | None:
+def group() -> Group | None:
     """The programs that run in step, or None where one runs alone."""
     return _group
 
@@ -100,21 +101,25 @@ def _together(
     if len(programs) == 1 or depth > DEEPEST or fn in _alone:
         for program in programs:
             alone(program)
+            if current.record is not None:
+                current.record.attempt((program,))
             fn(**values)
         return
-    group = _group = Group(programs)
+    together = _group = Group(programs)
     alone(programs[0])
+    if current.record is not None:
+        current.record.attempt(programs)
     groups: list[list[Index]] = []
     try:
         fn(**values)
     except Parted as parted:
-        group.take_back()
+        together.take_back()
         parts: dict[Any, list[Index]] = {}
         for program, value in zip(programs, parted.values, strict=True):
             parts.setdefault(value, []).append(program)
         groups = list(parts.values())
     except OneByOne:
-        group.take_back()
+        together.take_back()
         _alone.add(fn)
         groups = [list(programs)]
     finally:

@@ -1,7 +1,7 @@
 """Loads, stores and atomics: the 16 bits of a bfloat16 in memory, its float32 in a block.
 
-Every address that an interpreted kernel reads, writes or adds to passes through the functions of this file, so the
-record of addresses by program belongs here.
+Every address that an interpreted kernel reads, writes or adds to passes through the functions of this file, which tell
+a record of it where there is one (record.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from triton._C.libtriton import interpreter as access
 from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from . import lockstep
+from . import current, lockstep
 from .rounding import to_bf16
 from .values import BF16, Array, held_as, in_memory, pack_bf16, unpack_bf16
 
@@ -26,20 +26,31 @@ _STOCK_RMW = InterpreterBuilder.create_atomic_rmw
 
 def create_load(self: Any, ptr: Handle, *policy: Any, **policies: Any) -> Handle:
     """The elements at `ptr`.  Cache policies mean nothing on a CPU."""
+    if current.record is not None:
+        return _recorded_load(ptr, None, None)
     return TensorHandle(_read(ptr.data, ptr.get_element_ty()), ptr.get_element_ty())
 
 
 def create_store(self: Any, ptr: Handle, val: Handle, *policy: Any, **policies: Any) -> None:
     """Writes `val` to `ptr`; of two equal addresses the later one counts."""
-    _write(ptr.data, val)
+    if current.record is not None:
+        _recorded_store(ptr, val, None)
+    else:
+        _write(ptr.data, val)
 
 
 def create_masked_load(self: Any, ptrs: Handle, mask: Handle, other: Handle, *policy: Any, **policies: Any) -> Handle:
     """Where `mask`, the elements at `ptrs`; elsewhere `other`, or 0."""
-    dtype = ptrs.get_element_ty()
-    addresses, on = ptrs.data, np.asarray(mask.data)
+    if current.record is not None:
+        return _recorded_load(ptrs, mask, other)
+    dtype, on = ptrs.get_element_ty(), np.asarray(mask.data)
     if on.all():
-        return TensorHandle(_read(addresses, dtype), dtype)
+        return TensorHandle(_read(ptrs.data, dtype), dtype)
+    return TensorHandle(_partly(ptrs.data, on, other, dtype), dtype)
+
+
+def _partly(addresses: Array, on: Array, other: Handle, dtype: Any) -> Array:
+    """The elements where `on`, elsewhere `other`, or 0."""
     if other is None:
         addresses, on = _alike(addresses, on)
         data = np.zeros(addresses.shape, held_as(dtype))
@@ -48,11 +59,57 @@ def create_masked_load(self: Any, ptrs: Handle, mask: Handle, other: Handle, *po
         data = np.array(kept)
     if on.any():
         data[on] = _read(addresses[on], dtype)
-    return TensorHandle(data, dtype)
+    return data
+
+
+def _recorded_load(ptrs: Handle, mask: Handle, other: Handle) -> Handle:
+    """A load that is entered in the record: of what is inside its tensor."""
+    record, dtype = current.record, ptrs.get_element_ty()
+    assert record is not None
+    on = None if mask is None else np.asarray(mask.data)
+    addresses, outside = record.load(ptrs.data, _partial(on), in_memory(dtype).itemsize)
+    if on is None and outside is None:
+        return TensorHandle(_read(addresses, dtype), dtype)
+    on = np.ones(addresses.shape, np.bool_) if on is None else on
+    if outside is not None:
+        on, addresses = _alike(on, addresses)
+        on = on & ~outside
+    if on.all():
+        return TensorHandle(_read(addresses, dtype), dtype)
+    return TensorHandle(_partly(addresses, on, other, dtype), dtype)
+
+
+def _recorded_store(ptrs: Handle, value: Handle, mask: Handle) -> None:
+    record = current.record
+    assert record is not None
+    data = value.data
+    on = None if mask is None else np.asarray(mask.data)
+    given = ptrs.data
+    if given.ndim < data.ndim:
+        given = np.broadcast_to(given, data.shape)
+    addresses, outside = record.store(given, _partial(on), in_memory(value.dtype).itemsize)
+    if on is None and outside is None:
+        _write(addresses, value)
+        return
+    on = np.ones(addresses.shape, np.bool_) if on is None else on
+    if outside is not None:
+        on, addresses = _alike(on, addresses)
+        on = on & ~outside
+    if on.any():
+        on, addresses, data = _alike(on, addresses, data)
+        _write(addresses[on], TensorHandle(data[on], value.dtype))
+
+
+def _partial(on: Array | None) -> Array | None:
+    """A mask that leaves something out."""
+    return None if on is None or on.all() else on
 
 
 def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *policy: Any, **policies: Any) -> None:
     """Writes `value` to `ptrs` where `mask`."""
+    if current.record is not None:
+        _recorded_store(ptrs, value, mask)
+        return
     on, addresses, data = np.asarray(mask.data), ptrs.data, value.data
     if on.all():
         _write(addresses, value)
@@ -94,6 +151,8 @@ def _read(addresses: Array, dtype: Any) -> Array:
         data = access.load(np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype=stored), stored)
     else:
         data = window[0][window[1]]
+    if current.record is not None:
+        current.record.loaded(addresses, data)
     return unpack_bf16(data) if dtype.name == BF16 else data
 
 
@@ -101,7 +160,7 @@ def _write(addresses: Array, value: Handle) -> None:
     data = pack_bf16(value.data) if value.dtype.name == BF16 else value.data
     if addresses.ndim < data.ndim:  # programs in step store to one place: the last of them counts
         addresses = np.broadcast_to(addresses, data.shape)
-    window, group = _window(addresses, data.dtype), lockstep.current()
+    window, group = _window(addresses, data.dtype), lockstep.group()
     if group is not None:
         if window is None:
             raise lockstep.OneByOne
@@ -116,6 +175,7 @@ def _write(addresses: Array, value: Handle) -> None:
 
 def create_atomic_cas(self: Any, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
     """Compare and swap, on bits."""
+    ptr, _ = _recorded_atomic(ptr, None)
     if val.dtype.name != BF16:
         return _STOCK_CAS(self, *map(_dense, (ptr, cmp, val)), sem, scope)
     cmp, val = (TensorHandle(pack_bf16(h.data), h.dtype) for h in (cmp, val))
@@ -125,6 +185,7 @@ def create_atomic_cas(self: Any, ptr: Handle, cmp: Handle, val: Handle, sem: Any
 
 def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
     """Read, modify and write; two adds to one address in one program both count."""
+    ptr, mask = _recorded_atomic(ptr, mask)
     if val.dtype.name == BF16:  # a GPU adds bfloat16 atomically and nothing else, which Triton checks before
         return TensorHandle(_add_bf16(ptr.data, val.data, mask.data), val.dtype)
     ptr, val, mask = map(_dense, (ptr, val, mask))
@@ -132,7 +193,29 @@ def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Han
         bits = TensorHandle(val.data.view(_BITS[val.data.dtype]), val.dtype)
         before = _STOCK_RMW(self, rmwOp, ptr, bits, mask, sem, scope)
         return TensorHandle(before.data.view(val.data.dtype), val.dtype)
-    return _STOCK_RMW(self, rmwOp, ptr, val, mask, sem, scope)
+    before = _STOCK_RMW(self, rmwOp, ptr, val, mask, sem, scope)
+    if current.record is not None and mask.data.any():
+        on = np.broadcast_to(mask.data, ptr.data.shape)
+        current.record.loaded(ptr.data[on], before.data[on])
+    return before
+
+
+def _recorded_atomic(ptr: Handle, mask: Handle) -> tuple[Handle, Handle]:
+    """An atomic's pointers and mask; where it is recorded, entered and left to what is inside its tensor."""
+    record = current.record
+    if record is None:
+        return ptr, mask
+    on = None if mask is None else np.broadcast_to(mask.data, ptr.data.shape)
+    addresses, outside = record.atomic(ptr.data, _partial(on), in_memory(ptr.get_element_ty()).itemsize)
+    if outside is not None and mask is not None:
+        mask = TensorHandle(on & ~outside, mask.dtype)
+    return TensorHandle(addresses, ptr.dtype), mask
+
+
+def create_barrier(self: Any) -> None:
+    """Threads of a program wait for each other: there are none here, so that a record alone asks."""
+    if current.record is not None:
+        current.record.barrier()
 
 
 def _dense(handle: Handle) -> Handle:
@@ -154,6 +237,7 @@ def _add_bf16(ptrs: Any, values: Any, mask: Any) -> Any:
 
 
 METHODS: dict[str, Callable[..., Any]] = {
+    "create_barrier": create_barrier,
     "create_load": create_load,
     "create_store": create_store,
     "create_masked_load": create_masked_load,

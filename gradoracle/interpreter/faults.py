@@ -1,0 +1,84 @@
+"""Faults: what a record of memory accesses finds wrong, in words."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+Index = tuple[int, int, int]
+
+
+class Kind(enum.Enum):
+    """What is wrong with an access."""
+
+    READ_OUTSIDE = "reads outside"
+    WRITTEN_OUTSIDE = "writes outside"
+    RACE = "races"
+    STORED_AND_LOADED = "loads what it stored without a barrier between"
+    LOADED_AND_STORED = "stores what it loaded without a barrier between"
+    UNWRITTEN = "reads what nothing wrote"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of source: its file, its number, and the function it stands in."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
+
+
+@dataclass
+class Fault:
+    """One kind of fault at one line and one tensor.
+
+    Attributes:
+        kind: what is wrong.
+        kernel: the name of the launched kernel.
+        place: the line of the access.
+        tensor: the name of the kernel's argument.
+        index: of the first element concerned; where it lies outside, in elements from the tensor's first.
+        programs: of that element: the one that accesses, and of a race the other; None for one of several.
+        earlier: the line of the access before, of the kinds that take two.
+        count: how many elements, of all programs and launches.
+        shape: of the tensor.
+    """
+
+    kind: Kind
+    kernel: str
+    place: Place
+    tensor: str
+    index: tuple[int, ...] | int
+    programs: tuple[Index | None, ...]
+    earlier: Place | None
+    count: int
+    shape: tuple[int, ...]
+
+    @property
+    def element(self) -> str:
+        """The first element concerned, as tensor[index]."""
+        if isinstance(self.index, int):
+            return f"{self.tensor}[{self.index:+d} elements from its first] of shape {list(self.shape)}"
+        return f"{self.tensor}[{', '.join(map(str, self.index))}]"
+
+    def __str__(self) -> str:
+        one, *others = map(_program, self.programs)
+        said = f"{self.place}: {self.kernel}, {one}, "
+        if self.kind in (Kind.READ_OUTSIDE, Kind.WRITTEN_OUTSIDE):
+            said += f"{'reads' if self.kind is Kind.READ_OUTSIDE else 'writes'} {self.element}, outside of it"
+        elif self.kind is Kind.RACE:
+            said += f"and {others[0]} at {self.earlier}, touch {self.element} in one launch, and one of them writes it"
+        elif self.kind is Kind.STORED_AND_LOADED:
+            said += f"loads {self.element}, which it stored at {self.earlier}, with no barrier between"
+        elif self.kind is Kind.LOADED_AND_STORED:
+            said += f"stores {self.element}, which it loaded at {self.earlier}, with no barrier between"
+        else:
+            said += f"reads {self.element}, which was allocated and never written"
+        return said + (f" ({self.count} elements so)" if self.count > 1 else "")
+
+
+def _program(index: Index | None) -> str:
+    return "several programs" if index is None else f"program {index}"

@@ -1,0 +1,98 @@
+"""Laws of accesses: what programs of a launch touch, by the record of Triton's interpreter; exact, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from gradoracle.derivative import Derivative
+from gradoracle.evidence import Evidence
+from gradoracle.finding import Finding
+from gradoracle.interpreter import is_active
+from gradoracle.interpreter.faults import Kind
+from gradoracle.property import law
+from gradoracle.rules import exactly, not_checked
+from gradoracle.subject import Unavailable
+
+_SHOWN = 3
+
+
+@law(rank=8)
+def every_access_stays_inside_its_tensor(evidence: Evidence) -> Iterator[Finding]:
+    """No program reads, writes or adds to an element that the tensor it was given a pointer to does not have.
+
+    Holds because: a kernel may touch what it was given; what lies between the elements of a view, or beyond them in the
+    same storage, belongs to somebody else. A pointer carries its tensor through whatever arithmetic is done with it.
+    Catches: a mask that is missing or one element too wide, also of a load whose value is thrown away; an index into
+    the wrong tensor; a stride taken for granted.
+    Cannot catch: an index that is wrong and inside, which the matching laws see; accesses on a GPU, where
+    writes_stay_inside_their_tensors sees stores near what the kernel allocated.
+    """
+    yield from _none_of(evidence, (Kind.READ_OUTSIDE, Kind.WRITTEN_OUTSIDE))
+
+
+@law(rank=8)
+def programs_of_a_launch_do_not_race(evidence: Evidence) -> Iterator[Finding]:
+    """No two programs of one launch touch an element that one of them writes, unless atomics do it or order them.
+
+    Holds because: programs run in any order and at the same time; only atomics order them. The interpreter runs them in
+    one order, so that a race has the same result every time: what shows it is who touched what.
+    Catches: partial sums stored to one place, a grid with an axis too many, a block that overlaps the next, an update
+    without an atomic, a reduction in the launch that makes its terms.
+    Cannot catch: races between launches on several streams; what runs_are_bit_identical sees of atomics' order.
+    """
+    yield from _none_of(evidence, (Kind.RACE,))
+
+
+@law(rank=8)
+def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[Finding]:
+    """No program loads what it stored, or stores what it loaded, with no barrier between the two.
+
+    Holds because: Triton orders the threads of a program at a barrier, and not between a store and a load of one
+    address, which other threads may make; the load may come first.
+    Catches: a ring buffer in global memory that is written and read by one program, partial sums kept there, an update
+    in place. Of a kernel from outside a store of what was loaded is noted and not a violation: it is safe where one
+    thread does both.
+    Cannot catch: what threads do to shared memory, which Triton orders itself.
+    """
+    kinds = [Kind.STORED_AND_LOADED] + ([] if evidence.kernel.outside else [Kind.LOADED_AND_STORED])
+    yield from _none_of(evidence, kinds)
+    if evidence.kernel.outside:
+        for derivative in _recorded(evidence):
+            noted = [f for f in evidence.memory(derivative).faults if f.kind is Kind.LOADED_AND_STORED]
+            if noted:
+                name = f"updates in place of {derivative.value}"
+                yield not_checked(name, f"safe where one thread does both: {noted[0]}")
+
+
+@law(rank=8)
+def nothing_is_loaded_before_it_is_written(evidence: Evidence) -> Iterator[Finding]:
+    """No program loads an element that torch.empty gave and nothing has written since.
+
+    Holds because: while the kernel runs, torch.empty and its kin give memory filled with a pattern that no arithmetic
+    makes; a load that finds it reads what happened to be there.
+    Catches: partial sums of blocks that were skipped and not set to zero, a workspace that is longer than what was
+    written, a tail of a saved statistic.
+    Cannot catch: what operators of PyTorch read, which no_memory_is_left_unwritten and the matching laws see as NaN;
+    memory from torch.zeros that should have been written.
+    """
+    yield from _none_of(evidence, (Kind.UNWRITTEN,))
+
+
+def _none_of(evidence: Evidence, kinds: Collection[Kind]) -> Iterator[Finding]:
+    for derivative in _recorded(evidence):
+        found = [str(fault) for fault in evidence.memory(derivative).faults if fault.kind in kinds]
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        yield exactly(f"launches of {derivative.value}", bool(found), "; ".join(found[:_SHOWN]) + more)
+
+
+def _recorded(evidence: Evidence) -> list[Derivative]:
+    """The derivatives that were run on this sample and launched Triton kernels."""
+    if not is_active():
+        raise Unavailable("needs Triton's interpreter, which records accesses: --device cpu")
+    evidence.forward()
+    evidence.vjp()
+    ran = [derivative for derivative in Derivative if evidence.has_run(derivative)]
+    launched = [derivative for derivative in ran if evidence.memory(derivative).launches]
+    if not launched:
+        raise Unavailable("no Triton kernel was launched")
+    return launched
