@@ -87,8 +87,10 @@ class Subject:
     What a call writes to the sample's tensors is noted in ``Sample.changes`` and undone.
     """
 
-    def __init__(self, family: Family, kernel: Kernel, guard: Guard = unguarded, label: str = "") -> None:
-        self.family, self.kernel, self.guard, self.label = family, kernel, guard, label
+    def __init__(
+        self, family: Family, kernel: Kernel, guard: Guard = unguarded, label: str = "", records: bool = True
+    ) -> None:
+        self.family, self.kernel, self.guard, self.label, self.records = family, kernel, guard, label, records
 
     def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The outputs by name, and the memory that was allocated for them."""
@@ -168,6 +170,10 @@ class Subject:
             else:
                 products = self._double_backward(sample, blocks)
         return self._named(Derivative.HVP, sample, as_tuple(products)), memory
+
+    def _is_recorded(self, name: str) -> bool:
+        """Whether accesses of this call are recorded: those of the kernel's derivatives on the case itself."""
+        return self.records and not self.label and name in _RECORDED
 
     def _primals(self, sample: Sample) -> list[str]:
         names_ = [spec.name for spec in self.family.signature.primals if spec.name in sample.inputs]
@@ -265,7 +271,7 @@ class Subject:
         """Guard a kernel call, poison what it allocates, undo what it writes to the sample, sort what it raises."""
         try:
             with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
-                with recorded(memory) if name in _RECORDED and not self.label else nullcontext():
+                with recorded(memory) if self._is_recorded(name) else nullcontext():
                     yield memory
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()

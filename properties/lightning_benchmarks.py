@@ -7,8 +7,9 @@ from functools import partial
 
 import torch
 from gradoracle.kernels import lightning as kernels
-from gradoracle.properties.lightning import FAMILY
+from gradoracle.properties.lightning import FAMILY, KERNELS
 from gradoracle.properties.oracle_benchmarks import certified_vjp
+from gradoracle.properties.record_benchmarks import recorded_vjp
 from torch import Tensor
 
 from gradoracle.bench import Row, Work
@@ -30,9 +31,10 @@ def _quadratic(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the kernels' rows; on the CPU the oracle's."""
+    """On CUDA the kernels' rows; on the CPU the oracle's and the record's."""
     if device != "cuda":
         yield certified_vjp(FAMILY, {"B": 1, "H": 2, "N": 65, "D": 32, "Dv": 32})
+        yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "H": 4, "N": 513, "D": 64, "Dv": 64})
         return
     for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float16, 64), (torch.float32, 64)):
         yield from _timed(dtype, 4, 16, 8192, width)

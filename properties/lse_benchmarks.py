@@ -7,8 +7,9 @@ from functools import partial
 
 import torch
 from gradoracle.kernels import lse as kernels
-from gradoracle.properties.lse import FAMILY
+from gradoracle.properties.lse import FAMILY, KERNELS
 from gradoracle.properties.oracle_benchmarks import certified_vjp
+from gradoracle.properties.record_benchmarks import recorded_vjp
 from torch import Tensor
 
 from gradoracle.bench import Row, Work
@@ -23,9 +24,10 @@ def _eager(q: Tensor, k: Tensor) -> Tensor:
 
 
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the kernels' rows; on the CPU the oracle's."""
+    """On CUDA the kernels' rows; on the CPU the oracle's and the record's."""
     if device != "cuda":
         yield certified_vjp(FAMILY, {"B": 1, "H": 2, "G": 2, "T": 33, "M": 65, "D": 32})
+        yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "H": 4, "G": 2, "T": 257, "M": 257, "D": 64})
         return
     for dtype, queries in (
         (torch.bfloat16, 2048),

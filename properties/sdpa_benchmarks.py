@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from gradoracle.kernels import sdpa as kernels
 from gradoracle.properties.oracle_benchmarks import certified_vjp
+from gradoracle.properties.record_benchmarks import recorded_vjp
 from gradoracle.properties.sdpa import FAMILY, KERNELS
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -41,7 +42,7 @@ SMALL = {"B": 1, "H": 2, "T": 33, "M": 65, "D": 32, "Dv": 32}
 
 
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the kernels' rows; on the CPU the oracle's. ``seconds`` bounds each gradcheck."""
+    """On CUDA the kernels' rows; on the CPU the oracle's and the record's. ``seconds`` bounds each gradcheck."""
     if device == "cuda":
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             yield from _first_order(dtype, 4, 16, 4096, 64)
@@ -50,6 +51,7 @@ def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
         yield from _first_order(torch.bfloat16, 4, 16, 4096, 128)
     else:
         yield certified_vjp(FAMILY, SMALL)
+        yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "H": 4, "T": 257, "M": 257, "D": 64, "Dv": 64})
         yield _verdict_beside_gradcheck("PyTorch's math kernel", TORCH, seconds)
         yield _verdict_beside_gradcheck("the shipped kernel", KERNELS[0], seconds)
 

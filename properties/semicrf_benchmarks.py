@@ -9,6 +9,8 @@ import torch
 from gradoracle.kernels import semicrf as kernels
 from gradoracle.properties import semicrf_balls as balls
 from gradoracle.properties import semicrf_recursion as recursion
+from gradoracle.properties.record_benchmarks import recorded_vjp
+from gradoracle.properties.semicrf import FAMILY, KERNELS
 from torch import Tensor
 
 from gradoracle.bench import Row, Work
@@ -39,9 +41,10 @@ def _loop(cum: Tensor, transition: Tensor, bias: Tensor, lengths: Tensor) -> Ten
 
 
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the kernels' rows; on the CPU the oracles'."""
+    """On CUDA the kernels' rows; on the CPU the oracles' and the record's."""
     if device != "cuda":
         yield from _oracles()
+        yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "T": 513, "K": 8, "C": 4}, ["transition"])
         return
     for B, T, K, C, loop in (
         (1, 100_000, 8, 4, False),

@@ -1,0 +1,38 @@
+"""The row of ``gradoracle bench`` that says what the record of memory accesses costs, for any family; on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from gradoracle.bench import Row
+from gradoracle.case import Case, Draw, build
+from gradoracle.family import Family
+from gradoracle.kernel import Kernel
+from gradoracle.memory import Memory
+from gradoracle.subject import Subject, Tensors
+
+
+def recorded_vjp(family: Family, kernel: Kernel, dims: Mapping[str, int], given: Sequence[str] = ()) -> Row:
+    """One float32 VJP of a kernel in gradoracle's interpreter, with every access recorded and without.
+
+    Args:
+        family, kernel: of which a normal case is drawn.
+        dims: its sizes.
+        given: optional inputs that it has.
+    """
+    case = Case(family.name, dict(dims), "float32").with_draws(**{name: Draw() for name in given})
+    sample = build(case, family.signature, domains=family.domains)
+
+    def said(found: tuple[Tensors, Memory]) -> str:
+        memory = found[1]
+        return f"{memory.launches} launches, {len(memory.faults)} faults"
+
+    sizes = " ".join(f"{dim}{size}" for dim, size in dims.items())
+    plain, recorded = "interpreter", "interpreter with the record of accesses"
+    return Row(
+        f"one {kernel.name} VJP in the interpreter float32 {sizes}",
+        {plain: lambda: partial(Subject(family, kernel, records=False).vjp, sample),
+         recorded: lambda: partial(Subject(family, kernel).vjp, sample)},
+        describe={recorded: said},
+    )  # fmt: skip
