@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import torch
-from gradoracle.properties import semicrf_benchmarks as benchmarks
-from gradoracle.properties import semicrf_recursion as recursion
 
+from gradoracle import device
 from gradoracle.bench import measure
+
+device.prepare("cpu")
+from gradoracle.properties import semicrf_benchmarks as benchmarks  # noqa: E402
+from gradoracle.properties import semicrf_recursion as recursion  # noqa: E402
 
 
 def test_the_peer_gives_the_same_log_z() -> None:
@@ -17,9 +20,11 @@ def test_the_peer_gives_the_same_log_z() -> None:
     assert torch.allclose(found, recursion.log_z(named), rtol=1e-12)
 
 
-def test_the_oracles_rows_run_and_say_how_exact_they_are() -> None:
-    float64, certified = (measure(row, "cpu") for row in benchmarks.rows("cpu"))
+def test_the_rows_of_oracles_and_record_run_and_say_what_they_found() -> None:
+    float64, certified, recorded = (measure(row, "cpu") for row in benchmarks.rows("cpu"))
     assert not float64.missing and not certified.missing
     assert float64.milliseconds["gradoracle"] > 0
     radius = float(certified.notes["gradoracle"].rpartition(" ")[2])
     assert 0 < radius < 1e-6
+    assert len(recorded.milliseconds) == 2
+    assert "launches, 0 faults" in recorded.notes["interpreter with the record of accesses"]
