@@ -49,6 +49,7 @@ campaign-lightning: setup
 
 campaign-semicrf: setup
 	$(BIN)/gradoracle check semicrf $(CAMPAIGN)
+	$(BIN)/gradoracle check examples/torch_semicrf.py:recursion --family semicrf $(CAMPAIGN)
 
 calibration: setup
 	$(BIN)/python benchmarks/calibration.py
