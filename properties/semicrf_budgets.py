@@ -30,6 +30,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from gradoracle.properties.semicrf_recursion import Array, Pass, Problem, run
+from gradoracle.properties.semicrf_rounded import Rounded
 from gradoracle.properties.semicrf_rounded import probe as rounded_pass
 from gradoracle.properties.semicrf_scaled import AT_WORST
 from torch import Tensor
@@ -49,6 +50,7 @@ LONGEST_CHUNK = 256  # positions between checkpoints where sqrt(T K) is less
 _ALONG = ("cum_scores", "proj_start", "proj_end")
 _SEEDS = 1 << 62
 _TINY = 1e-300
+MEETINGS = "meetings"
 
 
 def budgets(
@@ -61,6 +63,7 @@ def budgets(
     stored: Mapping[str, str] | None = None,
     probes: int = 16,
     worst: bool = False,
+    before: Tensor | None = None,
 ) -> dict[str, Budget]:
     """The budget of each tensor of a derivative by the engine's names: log_z and dcum_scores ..., jvp.log_z, hvp....
 
@@ -74,6 +77,9 @@ def budgets(
         probes: runs at most; tensors of 2^17 elements take 8.
         worst: whether to bound the error with every rounding at its worst, too; for JVP and HVP no bound is derived and
             it is eight times the largest probe.
+        before: [B C] probabilities of the labels before the first segment. Where they are given the budget has
+            ``MEETINGS`` [B T+1 C], too: exp(alpha_t + beta_t - log Z) of a kernel's alpha and beta and of the true
+            log Z. Only for VJP, with both projections and a cotangent of ones.
 
     Raises:
         ValueError: as ``semicrf_recursion.log_z``.
@@ -91,7 +97,7 @@ def budgets(
     count = min([probes, *(few for size, few in FEW_PROBES if largest >= size)])
     plain = run(Problem(inputs), cotangent)
     exact = run(problem, cotangent) if dual else plain
-    truth = named(exact, derivative)
+    truth = named(exact, derivative) | ({} if before is None else {MEETINGS: _met(plain, plain.log_z, before)})
     errors = {name: torch.zeros((count, *value.shape), dtype=torch.float64) for name, value in truth.items()}
     magnify = max(PROBED_AT / float(noise[0]), 1.0)
     magnified = noise * np.array([magnify, *[1.0] * (len(noise) - 1)])
@@ -106,21 +112,26 @@ def budgets(
                 gradients=derivative is Derivative.VJP,
             )  # fmt: skip
             found = _named(rounded.log_z, rounded.gradients, derivative)
+            if before is not None:
+                found[MEETINGS] = _met(rounded, plain.log_z, before)
         for name, value in found.items():
             off = torch.where(truth[name].isfinite(), value - truth[name], 0.0)
             errors[name][probe] = off.nan_to_num(nan=0.0) / magnify
     shares = _shares(problem, plain, noise, contract)
     if dual:
         shares = _of_products(problem, plain, exact, shares)
-    bounds = _worst(problem, inputs, cotangent, noise, derivative) if worst and not dual else {}
+    elif before is not None:
+        shares[MEETINGS] = truth[MEETINGS] * shares["relative meetings"]
+    bounds = _worst(problem, inputs, cotangent, noise, derivative, before) if worst and not dual else {}
     result = {}
     for name, value in truth.items():
         own = name.removeprefix("hvp.").removeprefix("d")
-        pooled = _pooled(errors[name], plain.masses.get(own, torch.zeros_like(value)), along=own in _ALONG)
+        scale = value if own == MEETINGS else plain.masses.get(own, torch.zeros_like(value))
+        pooled = _pooled(errors[name], scale, along=own in (*_ALONG, MEETINGS))
         seen = torch.maximum(torch.maximum(pooled, shares[name]), errors[name].abs().amax(0))
         bound = bounds.get(name, 8.0 * seen) if worst else None
         format_ = (stored or {}).get(name, contract.elementwise)
-        result[name] = _budget(name, value, shares[name], errors[name], pooled, bound, format_)
+        result[name] = returned(name, value, shares[name], errors[name], pooled, bound, format_)
     return result
 
 
@@ -153,6 +164,19 @@ def _named(log_z: Tensor, gradients: Mapping[str, Tensor], derivative: Derivativ
     return {"log_z": log_z} | {f"d{name}": gradient for name, gradient in own.items()}
 
 
+def _met(found: Pass | Rounded, log_z: Tensor, before: Tensor) -> Tensor:
+    """[B T+1 C] exp(alpha_t + beta_t - log Z), with the true log Z, of a run with projections and a cotangent of ones.
+
+    A run's gradients are of its own log Z, whose errors are those of its alpha and cancel with them; so they are
+    multiplied by exp of what that log Z is off by. At 0 alpha is exact, and beta is off as the probabilities of the
+    segments that begin there are, all together: what their labels before err by apart is one step's.
+    """
+    off = torch.where(log_z.isfinite(), found.log_z - log_z, 0.0).nan_to_num(nan=0.0).exp()[:, None, None]
+    starts = found.gradients["proj_start"][:, 0].sum(-1)[:, None]
+    first = before * torch.where(starts > 0, starts, 1.0)  # a sequence of no positions has no segment, and a boundary
+    return torch.cat([first[:, None], found.gradients["proj_end"]], 1) * off
+
+
 def _shares(problem: Problem, plain: Pass, noise: Array, contract: Contract) -> dict[str, Tensor]:
     """Standard deviations of log Z (``paths``: before its last logarithm) and of the gradients, all independent."""
     unit, exp, node, mass, _ = noise.tolist()
@@ -173,6 +197,8 @@ def _shares(problem: Problem, plain: Pass, noise: Array, contract: Contract) -> 
             own = (unit**2 / 3) * mass * plain.squares[name]
             sums = (step_unit**2 / 3) * (count / 2 * plain.squares[name] + count / 3 * size.square())
             found[f"d{name}"] = (own + sums + size.square() * rows.mean()).sqrt()
+    alone = (unit**2 / 3) * (2 * node + exp)  # of alpha and beta there; before and after it they err as log Z does
+    found["relative meetings"] = (paths + alone).sqrt()[:, None, None]
     return found
 
 
@@ -205,9 +231,20 @@ def _pooled(errors: Tensor, scale: Tensor, along: bool) -> Tensor:
     return torch.maximum(squares, relative * weights).sqrt()
 
 
-def _budget(
+def returned(
     name: str, value: Tensor, independent: Tensor, errors: Tensor, pooled: Tensor, bound: Tensor | None, format_: str
 ) -> Budget:
+    """What a number errs by once it is stored in a format: its own errors, one rounding, and what underflow loses.
+
+    Args:
+        name: draws the rounding in the probes.
+        value: float64, of any shape.
+        independent: the standard deviation before it is stored, if all roundings were independent.
+        errors: [R, *shape] of the probes.
+        pooled: the standard deviation that the probes show.
+        bound: every rounding at its worst; None where it was not asked for.
+        format_: what it is stored in.
+    """
     finite = value.isfinite()
     size = torch.where(finite, value.abs(), 0.0)
     spacing = half_spacing(size, UNIT_ROUNDOFF[format_])
@@ -229,7 +266,12 @@ def _budget(
 
 
 def _worst(
-    problem: Problem, inputs: Mapping[str, Tensor], cotangent: Tensor, noise: Array, derivative: Derivative
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    cotangent: Tensor,
+    noise: Array,
+    derivative: Derivative,
+    before: Tensor | None,
 ) -> dict[str, Tensor]:
     """Bounds of log Z and the gradients, to first order, every rounding at its worst.
 
@@ -252,4 +294,8 @@ def _worst(
         own = unit * (math.sqrt(float(noise[3])) + 2 + (count if shared else problem.longest))
         log_size = unit * (-size.clamp(_TINY, 1.0).log())
         found[f"d{name}"] = moved.masses[name].abs() + size * (2 * along + own + log_size)
+    if before is not None:
+        alone, all_ = moved.masses["proj_end"].abs(), moved.jvp[:, None, None]  # p |E[W | it] - E[W]|, E[W]
+        at_first = all_.expand(-1, 1, alone.shape[2])  # what all labels before it err by, together
+        found[MEETINGS] = torch.cat([at_first, alone + plain.masses["proj_end"] * all_], 1)
     return found
