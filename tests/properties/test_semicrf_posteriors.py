@@ -31,6 +31,7 @@ COVER = "marginals_cover_every_position_once"
 AGREE = "marginals_are_the_gradients"
 
 START = "case:1 semicrf cpu float32"
+EQUAL = "transition~constant cum_scores~constant duration_bias~constant"
 LARGE = f"{START} B=1 T=2000 C=2 K=3 transition~normal cum_scores~normal:80 lengths~highest seed=3"  # log Z 1.3e5
 CASES = {
     "short": f"{START} B=2 T=60 C=3 K=4 transition~normal lengths~highest seed=11",
@@ -39,9 +40,7 @@ CASES = {
     ),
     "by duration": f"{START} B=1 T=300 C=2 K=3 transition_by_duration~normal lengths~highest seed=3",
     "one label": f"{START} B=1 T=400 C=1 K=4 transition~normal lengths~highest seed=3",
-    "equal scores": (
-        f"{START} B=1 T=99 C=2 K=3 transition~constant cum_scores~constant duration_bias~constant lengths~highest"
-    ),
+    "equal scores": f"{START} B=1 T=99 C=2 K=3 {EQUAL} lengths~highest seed=4",
     "log Z of 1e5": LARGE,
 }
 
