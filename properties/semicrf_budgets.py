@@ -276,7 +276,10 @@ def _worst(
     """Bounds of log Z and the gradients, to first order, every rounding at its worst.
 
     With W the sum of the largest relative errors along a path, log Z moves by at most E[W], and the probability p of
-    anything by at most p (E[W | it] + E[W]); the derivative of log p along those errors is E[W | it] - E[W].
+    anything by at most p (E[W | it] + E[W]); the derivative of log p along those errors is E[W | it] - E[W]. A
+    gradient is a sum of such p, each off by an exponential and by the sizes of the logarithms that it is added up from
+    (``Sequence._loosen``), |log p| among them: the pass adds these up probability by probability, as the log of a sum
+    does not tell them. Numbers relative to a checkpoint are larger by its height, which ``noise`` has for a node.
     """
     unit, exp = float(noise[0]), math.sqrt(float(noise[1]))
     slack = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in inputs.items() if t.is_floating_point()}
@@ -291,9 +294,8 @@ def _worst(
     for name, size in plain.masses.items():
         shared = name in (problem.table, "duration_bias")
         along = moved.jvp.max() if shared else moved.jvp[:, None, None]
-        own = unit * (math.sqrt(float(noise[3])) + 2 + (count if shared else problem.longest))
-        log_size = unit * (-size.clamp(_TINY, 1.0).log())
-        found[f"d{name}"] = moved.masses[name].abs() + size * (2 * along + own + log_size)
+        own = unit * (float(noise[4]) + 2 + (count if shared else problem.longest))
+        found[f"d{name}"] = moved.masses[name].abs() + size * (2 * along + own)
     if before is not None:
         alone, all_ = moved.masses["proj_end"].abs(), moved.jvp[:, None, None]  # p |E[W | it] - E[W]|, E[W]
         at_first = all_.expand(-1, 1, alone.shape[2])  # what all labels before it err by, together

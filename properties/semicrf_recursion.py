@@ -271,6 +271,8 @@ class Sequence:
         if self.z[0] == 0.0 or self.length == 0:
             return begun, ended
         self.run_back()
+        if self.seed == scaled.AT_WORST:
+            self._loosen()
         each = np.zeros((0, 1, 1)) if segments is None else segments
         cum, start, end = self.own
         with np.errstate(all="ignore"):
@@ -280,6 +282,25 @@ class Sequence:
                 by_duration, each,
             )  # fmt: skip
         return begun, ended
+
+    def _loosen(self) -> None:
+        """Add to the derivatives what a kernel rounds where it multiplies weights into a share, at its worst.
+
+        In logarithms: a + b, (a + b) + c, a norm n and p = a + b + c + n are rounded, and |n| is no more than |p| and
+        |a + b + c| together, so all are off by at most u (3 |a| + 3 |b| + 2 |c| + 2 |p|). a, b, c are alpha or what
+        enters, beta or what leaves, relative to the largest label, and a segment's score (``scaled.masses`` adds it)
+        or a transition. ``scaled.share`` adds 2 |p|, share by share.
+        """
+        of, unit = _logs, 3.0 * float(self.noise[0])
+        alpha, beta = of(self.alpha), of(self.beta)
+        top, last = (np.nan_to_num(x.max(-1, keepdims=True), neginf=0.0) for x in (alpha, beta))
+        after = last[np.minimum(np.arange(len(last)) + 1, len(last) - 1)]  # leave is relative to the next norm
+        with np.errstate(all="ignore"):
+            into = of(self.enter) - of(self.down)  # enter has the start's score in it, which a kernel adds later
+            near = [alpha - top, into - top, beta - last, beta - last, of(self.leave) - after]
+        for state, logs in zip((self.alpha, self.enter, self.beta, self.after, self.leave), near, strict=True):
+            state[2] = state[2] + unit * np.nan_to_num(np.abs(logs), posinf=0.0)
+        self.tr[2] = self.tr[2] + unit * np.nan_to_num(np.abs(of(self.tr)), posinf=0.0)
 
     def _table(self, scores: Array, moved: Array, shape: tuple[int, ...], noise: Array = _EXACT) -> list[Array]:
         flat = scores.reshape(-1)
@@ -314,6 +335,13 @@ class Sequence:
             d = float(self.alpha[2][last, c]) if self.dual else 0.0
             m, e, w = scaled.plus(m, e, w, by, int(self.alpha[1][last, c]), by * d)
         return np.array([m, float(e), w / m if m > 0 else 0.0])
+
+
+def _logs(weights: list[Array]) -> Array:
+    """Logarithms of weights (m, e, ...); -inf where they are 0."""
+    with np.errstate(all="ignore"):
+        logs: Array = np.log(weights[0]) + weights[1] * math.log(2.0)
+    return logs
 
 
 def _log(m: float, e: int) -> float:

@@ -212,6 +212,29 @@ def test_roundings_that_line_up_stay_within_the_worst_case(kernel: str) -> None:
         assert float(budget.worst.max()) < 0.01 * float(true[name].abs().max()), name  # which is not idle
 
 
+@pytest.mark.parametrize("weight", [2.0**-10, 1.0, 2.0**10])
+def test_bounds_have_the_logarithm_of_each_probability_whatever_the_cotangent(weight: float) -> None:
+    """A gradient is a sum of many small probabilities, each of which is exp of a logarithm that is off by its size.
+
+    The logarithm of the sum (times the cotangent) is not what it is off by: 2 where each of 24 parts has 5.
+    """
+    inputs = random_walk({"B": 1, "T": 60, "C": 2, "K": 24}, projections=True, scale=0.1)
+    known = budgets(inputs, torch.tensor([weight]), CONTRACT, Derivative.VJP, worst=True)["dproj_start"]
+    p = recursion.marginals(inputs).segment
+    off = 2.0**-24 * 2 * (p * -p.clamp_min(1e-300).log()).sum(2)  # [B T C], of the logarithm and of the norm
+    allowed = Allowance(known.sigma, known.errors, known.worst, known.floor)
+    for sign in (1.0, -1.0):
+        got = weight * (p.sum(2) + sign * off)
+        found = judge("dproj_start", got, known.value, allowed, continuous=False, largest=1e30)
+        assert found.outcome is Outcome.HOLDS, found.message
+    assert known.worst is not None and bool((known.worst > weight * off).all())
+    one = budgets(inputs, torch.ones(1), CONTRACT, Derivative.VJP, worst=True)["dproj_start"].worst
+    assert one is not None and torch.allclose(known.worst, weight * one, rtol=1e-9)
+    wrong = known.value.clone()
+    wrong[0, 7, 1] *= 1.001
+    assert judge("dproj_start", wrong, known.value, allowed, continuous=False).outcome is Outcome.VIOLATED
+
+
 INSIDE = replace(PRESETS["float64"], name="float64 inside", dtype="float32", output="float32")
 
 
