@@ -289,6 +289,28 @@ def backward(
 
 
 @jitted
+def paths(length: int, tr: Any, dur: Any, start: Any, end: Any) -> int:
+    """How many paths a sequence has, the label before the first segment told apart; 2 where there are more.
+
+    By scores tr [J C C], dur [K C], start, end [T C] ([0 C] where there are none), where -inf forbids.
+    """
+    longest, labels = dur.shape
+    found = np.zeros((length + 1, labels), np.int64)
+    found[0] = 1
+    for t in range(1, length + 1):
+        for c in range(labels):
+            if len(end) and end[t - 1, c] == -np.inf:
+                continue
+            for k in range(1, min(longest, t) + 1):
+                if dur[k - 1, c] == -np.inf or (len(start) and start[t - k, c] == -np.inf):
+                    continue
+                for b in range(labels):
+                    if tr[k - 1 if len(tr) > 1 else 0, b, c] != -np.inf:
+                        found[t, c] = min(found[t, c] + found[t - k, b], 2)
+    return min(int(found[length].sum()), 2)
+
+
+@jitted
 def share(m: float, e: int, d: float, z: Any, dual: bool, seed: int, noise: Any) -> float:
     """The weight as a share of z = (m, e, log derivative), or the derivative of that share where ``dual``.
 
