@@ -29,7 +29,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from gradoracle.properties.semicrf_recursion import Array, Pass, Problem, run
+from gradoracle.properties.semicrf_recursion import Array, Pass, Problem, Sequence, logs_of, run
 from gradoracle.properties.semicrf_rounded import Rounded
 from gradoracle.properties.semicrf_rounded import probe as rounded_pass
 from gradoracle.properties.semicrf_scaled import AT_WORST
@@ -51,6 +51,11 @@ _ALONG = ("cum_scores", "proj_start", "proj_end")
 _SEEDS = 1 << 62
 _TINY = 1e-300
 MEETINGS = "meetings"
+# Roundings of a node and the segment to it at the size of what grew since the norm. Of cum_scores: less that at s, with
+# the start's score, that at t, with the end's, both together with a duration's: five. Of alpha: from norm to norm, with
+# a score, its sum over durations, with a transition, its sum over labels: five. One more for what is moved from norm to
+# norm, which may be as large as both. Right float64 kernels stayed below 0.007 of the bound.
+AT_HEIGHT = 6.0
 
 
 def budgets(
@@ -75,8 +80,9 @@ def budgets(
         tangents: by the name of the input; for JVP and HVP.
         stored: the format that each tensor is returned in; that of ``contract.elementwise`` where it is not named.
         probes: runs at most; tensors of 2^17 elements take 8.
-        worst: whether to bound the error with every rounding at its worst, too; for JVP and HVP no bound is derived and
-            it is eight times the largest probe.
+        worst: whether to bound the error with every rounding at its worst, too. For JVP and HVP no bound is derived: it
+            is eight times the largest of any probe, their rms and the independent standard deviation, so no less than
+            rule 1a allows. Right kernels stayed below 0.36 of it (docs/budgets.md).
         before: [B C] probabilities of the labels before the first segment. Where they are given the budget has
             ``MEETINGS`` [B T+1 C], too: exp(alpha_t + beta_t - log Z) of a kernel's alpha and beta and of the true
             log Z. Only for VJP, with both projections and a cotangent of ones.
@@ -89,10 +95,9 @@ def budgets(
     interval = interval_of(problem, contract)
     noise = roundings(problem, contract)
     if interval > 1:  # what is relative to a norm that far away is as large as its logarithm
-        heights = [problem.sequence(b).heights(interval) for b in range(problem.batch)]
-        all_heights = np.concatenate(heights)
-        height = float(np.square(all_heights).mean())
-        noise = noise + np.array([0.0, 0.0, height, height, 6.0 * float(all_heights.max())])
+        heights = [_heights(problem.sequence(b), interval) for b in range(problem.batch)]
+        height = float(np.square(np.concatenate([grown for grown, _ in heights])).mean())
+        noise = noise + np.array([0.0, 0.0, height, height, AT_HEIGHT * max(largest for _, largest in heights)])
     largest = max(math.prod(shape) for shape in problem.shapes.values())
     count = min([probes, *(few for size, few in FEW_PROBES if largest >= size)])
     plain = run(Problem(inputs), cotangent)
@@ -133,6 +138,25 @@ def budgets(
         format_ = (stored or {}).get(name, contract.elementwise)
         result[name] = returned(name, value, shares[name], errors[name], pooled, bound, format_)
     return result
+
+
+def _heights(sequence: Sequence, interval: int) -> tuple[Array, float]:
+    """How large a number relative to a norm is, by logarithms of alpha and cum_scores: [len+1] what they grow by over
+    ``interval`` positions, and no less than how far any two lie apart that are no further away from one another.
+
+    Where nothing leads, alpha is as large as before.
+    """
+    length = sequence.length
+    logs = logs_of([x[: length + 1] for x in sequence.alpha[:2]]).max(-1, keepdims=True)
+    cum = np.nan_to_num(sequence.own[0][: length + 1], posinf=0.0, neginf=0.0)
+    held = np.maximum.accumulate(np.where(np.isfinite(logs[:, 0]), np.arange(length + 1), 0))
+    both = [np.nan_to_num(logs[held], posinf=0.0, neginf=0.0), cum]  # [len+1 1], [len+1 C]
+    before = np.maximum(np.arange(length + 1) - interval, 0)
+    grown: Array = np.stack([np.abs(x - x[before]).max(-1) for x in both]).sum(0)
+    largest = 0.0
+    for at in range(0, length + 1, interval):  # two blocks hold any such pair
+        largest = max(largest, sum(float(np.ptp(x[at : at + 2 * interval], axis=0).max()) for x in both))
+    return grown, largest
 
 
 def interval_of(problem: Problem, contract: Contract) -> int:
@@ -180,12 +204,13 @@ def _met(found: Pass | Rounded, log_z: Tensor, before: Tensor) -> Tensor:
 def _shares(problem: Problem, plain: Pass, noise: Array, contract: Contract) -> dict[str, Tensor]:
     """Standard deviations of log Z (``paths``: before its last logarithm) and of the gradients, all independent."""
     unit, exp, node, mass, _ = noise.tolist()
-    cum = torch.from_numpy(problem.scores["cum_scores"])
-    step = cum.diff(dim=1).square().nan_to_num(nan=0.0)  # stands for the partial sums of an ordinary segment
+    partial = _partials(problem, plain)  # [B T C]
     ends = (unit**2 / 3) * plain.ends.square()  # [B T C], by the node at t + 1
-    paths = (ends * (node + exp + 3 * step)).sum((1, 2))
+    paths = (ends * (node + exp + partial)).sum((1, 2))
     found = {"log_z": (paths + (unit * contract.log_ulps) ** 2 / 3).sqrt(), "paths": paths.sqrt()}
-    after = (2 * (node + step) * ends).sum(-1).flip(1).cumsum(1).flip(1)[:, :, None]  # [B T 1], of nodes beyond t
+    after = (
+        (2 * (node + exp + partial) * ends).sum(-1).flip(1).cumsum(1).flip(1)[:, :, None]
+    )  # [B T 1], of nodes beyond t
     rows = torch.cat([after, torch.zeros_like(after[:, :1])], 1)
     common = {"cum_scores": rows, "proj_start": rows[:, :-1], "proj_end": rows[:, 1:]}
     local = (unit**2 / 3) * (mass + problem.longest / 3 + 1)
@@ -202,10 +227,42 @@ def _shares(problem: Problem, plain: Pass, noise: Array, contract: Contract) -> 
     return found
 
 
+def _partials(problem: Problem, plain: Pass) -> Tensor:
+    """[B T C] squares of the partial sums of a segment's score, and of its transition, by the position before its end.
+
+    On average over durations and labels before, taken as often as they are for a label among all segments: those of one
+    position are not known apart, and sizes vary little with them. cum_scores' difference comes first, then duration,
+    start and end; the transition is added to what comes before, a rounding of its size.
+    """
+    cum = torch.from_numpy(problem.scores["cum_scores"])
+    start, end = (
+        torch.from_numpy(problem.scores[n]) if n in problem.scores else None for n in ("proj_start", "proj_end")
+    )
+    dur, table = (
+        torch.from_numpy(problem.scores[n]).nan_to_num(0.0, 0.0, 0.0) for n in ("duration_bias", problem.table)
+    )
+    often = plain.masses["duration_bias"] / plain.masses["duration_bias"].sum(0).clamp_min(_TINY)  # [K C]
+    before = plain.masses[problem.table].reshape(-1, problem.labels, problem.labels)  # [J C C]
+    squares = (before * table.reshape(before.shape).square()).sum((0, 1)) / before.sum((0, 1)).clamp_min(_TINY)
+    found = squares.expand(cum[:, 1:].shape).clone()
+    for k in range(1, min(problem.longest, problem.steps) + 1):
+        score = cum[:, k:] - cum[:, :-k]  # of those that end at k .. T
+        sizes = score.square()
+        for more in (dur[k - 1], None if start is None else start[:, : start.shape[1] - k + 1],
+                     None if end is None else end[:, k - 1 :]):  # fmt: skip
+            if more is not None:
+                score = score + more
+                sizes = sizes + score.square()
+        found[:, k - 1 :] += often[k - 1] * sizes.nan_to_num(0.0, 0.0, 0.0)
+    return found
+
+
 def _of_products(problem: Problem, plain: Pass, exact: Pass, shares: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Of JVP and HVP: what moves a probability p moves p d alike, d the derivative of its logarithm.
 
-    d is about as large as the root mean square of the products relative to the probabilities, and of the tangents.
+    An estimate: one d for all elements, the root mean square of the products relative to the probabilities with that of
+    the tangents, where each has its own. It is the least that sigma may be and nothing else; the probes, which commit
+    every rounding, say more wherever d varies. Right float32 kernels were 2.9 sigma out at most (docs/budgets.md).
     """
     given = [tangent.square().mean() for tangent in map(torch.from_numpy, (problem.tangents or {}).values())]
     tangent = float(torch.stack(given).sum()) if given else 0.0

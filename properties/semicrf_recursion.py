@@ -276,16 +276,6 @@ class Sequence:
         some = self.dur.size == 1 or any(np.isneginf(each).any() for each in scores)  # all paths are there otherwise
         return some and bool(scaled.paths(self.length, *scores) == 1)
 
-    def heights(self, interval: int) -> Array:
-        """[len+1] largest logarithms of alpha, with those of cum_scores, relative to ``interval`` positions before."""
-        m, e = (x[: self.length + 1] for x in self.alpha[:2])
-        with np.errstate(all="ignore"):
-            top = np.nan_to_num((np.log(m) + e * math.log(2.0)).max(-1), posinf=0.0, neginf=0.0)
-        cum = np.nan_to_num(self.own[0][: self.length + 1], posinf=0.0, neginf=0.0)
-        before = np.maximum(np.arange(self.length + 1) - interval, 0)
-        found: Array = np.abs(top - top[before]) + np.abs(cum - cum[before]).max(-1)
-        return found
-
     def run_back(self) -> None:
         """Beta, what follows a start, and beta times the weight of an end."""
         self.beta, self.leave, self.after = self._state(), self._state(), self._state()
@@ -318,7 +308,7 @@ class Sequence:
         enters, beta or what leaves, relative to the largest label, and a segment's score (``scaled.masses`` adds it)
         or a transition. ``scaled.share`` adds 2 |p|, share by share.
         """
-        of, unit = _logs, 3.0 * float(self.noise[0])
+        of, unit = logs_of, 3.0 * float(self.noise[0])
         alpha, beta = of(self.alpha), of(self.beta)
         top, last = (np.nan_to_num(x.max(-1, keepdims=True), neginf=0.0) for x in (alpha, beta))
         after = last[np.minimum(np.arange(len(last)) + 1, len(last) - 1)]  # leave is relative to the next norm
@@ -364,7 +354,7 @@ class Sequence:
         return np.array([m, float(e), w / m if m > 0 else 0.0])
 
 
-def _logs(weights: list[Array]) -> Array:
+def logs_of(weights: list[Array]) -> Array:
     """Logarithms of weights (m, e, ...); -inf where they are 0."""
     with np.errstate(all="ignore"):
         logs: Array = np.log(weights[0]) + weights[1] * math.log(2.0)
