@@ -30,6 +30,9 @@ lint: setup
 CASES ?= 10000
 ARGS ?=
 CAMPAIGN = --examples $(CASES) --property '*_matches_the_oracle' $(ARGS)
+# Cases of many labels and durations, beyond the sizes that are drawn unasked, take three times as long.
+STATES ?= 300
+MANY_STATES = --examples $(STATES) --property '*_matches_the_oracle' $(ARGS)
 EAGER = --contract bfloat16=eager-bf16 --contract float16=eager-fp16
 campaign: campaign-sdpa campaign-lse campaign-lightning campaign-semicrf
 
@@ -49,11 +52,14 @@ campaign-lightning: setup
 
 campaign-semicrf: setup
 	$(BIN)/gradoracle check semicrf $(CAMPAIGN)
+	$(BIN)/gradoracle check semicrf --dim C=5:24 --dim K=13:64 $(MANY_STATES)
+	$(BIN)/gradoracle check examples/torch_semicrf.py:recursion --family semicrf $(CAMPAIGN)
 
 calibration: setup
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/calibration.py --family lse
 	$(BIN)/python benchmarks/calibration.py --family lightning
+	$(BIN)/python benchmarks/calibration.py --family semicrf
 
 # The semi-CRF's error in sigma against the length, T from 1 000 to 1 048 576: docs/semicrf_length.md and its plot. Minutes.
 length: setup

@@ -3,7 +3,7 @@
 Prints the table of docs/calibration.md. Every kernel here is right, so an rms far above 1 would be a budget that is too
 narrow, one far below 1 a budget that sees less than it could, and a worst element beyond 8 a false alarm.
 
-    --family F    sdpa (default), lse or lightning: the shipped kernel, interpreted, and plain PyTorch
+    --family F    sdpa (default), lse, lightning or semicrf: the shipped kernel, interpreted, and plain PyTorch
     --seconds S   how long (default 240); cases form one fixed stream
     --seed N      of the stream
     --device D    cpu (default), or with sdpa cuda: PyTorch's kernels there, without the float64 reading
@@ -119,14 +119,20 @@ TARGETS = {
         Target("PyTorch eager, quadratic", f"{EXAMPLES}/torch_lightning.py:quadratic"),
         Target("PyTorch eager, chunked", f"{EXAMPLES}/torch_lightning.py:chunked", "chunks of 64", EAGER),
     ],
+    "semicrf": [
+        Target("shipped, interpreted", "semicrf"),
+        Target("PyTorch eager, float32", f"{EXAMPLES}/torch_semicrf.py:recursion"),
+    ],
 }
 WIDTHS = ((1, 5, 3), (7, 64, 64), (33, 32, 8), (64, 1, 70), (100, 128, 128), (130, 16, 1), (300, 64, 64), (512, 8, 16))
+SEGMENTATIONS = ((1, 3, 2), (7, 4, 5), (33, 1, 12), (40, 3, 1), (64, 2, 3), (100, 4, 12), (130, 3, 5), (300, 4, 8))
 SIZES = {
     "lse": [
         {"B": 1, "H": 2, "G": 1 + place % 2, "T": t, "M": m, "D": d}
         for place, (t, m, d) in enumerate((*SHAPES, LARGE[0]))
     ],
     "lightning": [{"B": 1, "H": 2, "N": n, "D": d, "Dv": e} for n, d, e in WIDTHS],
+    "semicrf": [{"B": 2, "T": t, "C": c, "K": k} for t, c, k in SEGMENTATIONS],
 }
 
 
@@ -256,14 +262,17 @@ class Family:
             group, recipes = "extreme", [draw.choice(EXTREMES)] * 4
         else:
             group, recipes = "repeating", [draw.choice([*REPEATING, *REPEATING, "normal"]) for _ in range(4)]
-        primals = [spec.name for spec in self.family.signature.primals if not spec.optional]
-        outputs = [f"d{spec.name}" for spec in self.family.signature.outputs if not spec.asked_by]
+        signature = self.family.signature
+        one_of = [group[0] for group in signature.constraints.alternatives]  # a case has one of them
+        primals = [spec.name for spec in signature.primals if not spec.optional or spec.name in one_of]
+        outputs = [f"d{spec.name}" for spec in signature.outputs if not spec.asked_by]
         draws = {name: Draw(recipe) for name, recipe in zip([*primals, *outputs], recipes, strict=False)}
+        shown = tuple(size for dim, size in dims.items() if dim not in ("B", "H"))
         case = Case(self.name, dims, dtype, {}, draws, "", seed)
         for target, kernel in zip(self.targets, self.kernels, strict=True):
             contracts = {d: PRESETS[preset] for d, preset in target.presets.items()} or kernel.contracts
             runner = Runner(self.family, replace(kernel, contracts=contracts))
-            evidence = Evidence(case, build(case, self.family.signature), runner, self.oracle)
+            evidence = Evidence(case, build(case, signature, domains=self.family.domains), runner, self.oracle)
             algorithm = evidence.algorithm if target.algorithm == "definition" else target.algorithm
             own = self.oracle.budgets(
                 evidence.sample,
@@ -277,7 +286,7 @@ class Family:
             row = rows.setdefault((dtype, reading, target.name, group), Row())
             row.cases += 1
             for name, got in evidence.tensors(Derivative.VJP).items():
-                where = f"{name} at {tuple(dims.values())[2:]}, {recipes[0]}, seed {seed}"
+                where = f"{name} at {shown}, {recipes[0]}, seed {seed}"
                 row.add(got.double() - own[name].value, own[name], group != "repeating", where)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from gradoracle.kernels import semicrf as kernels
+from gradoracle.kernels.semicrf.compilations import compilations, deciding
 from gradoracle.properties.semicrf_boundaries import BOUNDARIES
 from gradoracle.properties.semicrf_convexity import CONVEXITY
 from gradoracle.properties.semicrf_gauges import GAUGES
@@ -164,6 +165,8 @@ KERNELS = (
             "scheme": _scheme,
             "forward_backward": _entry(kernels.forward_backward),
             "marginals": _entry(kernels.marginals),
+            "compilations": deciding,  # all of them take a minute a dtype
+            "all compilations": compilations,
         },
     ),
 )

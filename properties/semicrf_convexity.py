@@ -84,8 +84,9 @@ def log_z_in_the_middle_is_at_most_the_mean(evidence: Evidence) -> Iterator[Find
     Cannot catch: another convex function, such as the best path's score; forward_matches_the_oracle does.
     """
     line = _line(evidence.sample, evidence.case.dtype)
-    if line is None:
-        yield not_checked("log_z", "the points would overflow")
+    reason = _nothing_moves(evidence.sample, line)
+    if line is None or reason is not None:
+        yield not_checked("log_z", reason or "")
         return
     parts = [evidence.variant(f"on a line, {at}", partial(_at, line=line, at=at)) for at in (0, 1, 2)]
     low, middle, high = (double(part.tensors(FORWARD)["log_z"]) for part in parts)
@@ -113,8 +114,9 @@ def log_z_lies_above_its_tangents(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: errors smaller than the curvature between the points; vjp_matches_the_oracle does.
     """
     line = _line(evidence.sample, evidence.case.dtype, step=2.0 ** (-PRECISION_BITS[evidence.case.dtype] // 4))
-    if line is None:
-        yield not_checked("log_z", "the points would overflow")
+    reason = _nothing_moves(evidence.sample, line)
+    if line is None or reason is not None:
+        yield not_checked("log_z", reason or "")
         return
     here = evidence.variant("on a line, 0, no negative cotangents", lambda s: _at(_signless(s), line=line, at=0))
     there = evidence.variant("on a line, 1, no negative cotangents", lambda s: _at(_signless(s), line=line, at=1))
@@ -154,11 +156,12 @@ def _ordered(tensors: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
 def _line(sample: Sample, dtype: str, step: float = 1.0) -> Mapping[str, tuple[Tensor, Tensor]] | None:
     """(x, d) of every float input such that x, x + d and x + 2d are held exactly; None where they would overflow.
 
-    d is ``step`` times the tangent, cut to a quarter of the largest number of its input or 1; both are on a grid.
+    d is ``step`` times the tangent, cut to a quarter of the largest number of its input or 1; both are on a grid. A
+    tangent below a quarter of that is first made as large, where the grid might hold 0, or rounding all that moves.
     """
     found = {}
     for name, tangent in sample.tangents.items():
-        x = double(sample.inputs[name])
+        x, along = double(sample.inputs[name]), double(tangent)
         finite = x.isfinite()
         largest = float(torch.where(finite, x.abs(), 0.0).max()) if x.numel() else 0.0
         reach = max(largest / 4, 1.0)
@@ -166,10 +169,22 @@ def _line(sample: Sample, dtype: str, step: float = 1.0) -> Mapping[str, tuple[T
             return None
         unit = 2.0 ** (math.frexp(largest + 2 * reach)[1] - PRECISION_BITS[dtype])
         grid = max(unit, SMALLEST_SUBNORMAL[dtype])
-        move = torch.where(finite, step * double(tangent).clamp(-reach, reach), 0.0)
+        longest = float(torch.where(finite, along.abs(), 0.0).max()) if x.numel() else 0.0
+        if 0.0 < longest < reach / 4:
+            along = along / longest * reach
+        move = torch.where(finite, step * along.clamp(-reach, reach), 0.0)
         own = sample.inputs[name]
         found[name] = tuple(((t / grid).round() * grid).to(own.device) for t in (x, move))
     return found  # type: ignore[return-value]
+
+
+def _nothing_moves(sample: Sample, line: Mapping[str, tuple[Tensor, Tensor]] | None) -> str | None:
+    """Why points on a line compare nothing, if they do."""
+    if line is None:
+        return "the points would overflow"
+    if not any(bool((move != 0).any()) for _, move in line.values()):
+        return "all tangents are 0, so that the points are one"
+    return None if bool((sample.inputs["lengths"] > 0).any()) else "every length is 0, so that no score is read"
 
 
 def _at(sample: Sample, *, line: Mapping[str, tuple[Tensor, Tensor]], at: int) -> Sample:

@@ -12,19 +12,29 @@ from dataclasses import replace
 import torch
 from gradoracle.properties.applicability import all_of, small_enough
 from gradoracle.properties.semicrf_paths import PROJECTIONS, Paths, by_duration, projected, takes_projections
-from gradoracle.properties.semicrf_problems import FORWARD, HVP, JVP, TABLES, VJP, double, larger
+from gradoracle.properties.semicrf_problems import (
+    ALONG,
+    FORWARD,
+    HVP,
+    JVP,
+    TABLES,
+    VJP,
+    Part,
+    double,
+    equal,
+    one_table,
+    same,
+    several,
+    whole_numbers,
+)
 from torch import Tensor
 
-from gradoracle import hashing
-from gradoracle.case import Case, Sample
+from gradoracle.case import Sample
 from gradoracle.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
-from gradoracle.kernel import Kernel
 from gradoracle.property import law
 from gradoracle.rules import exactly, not_checked
-
-ALONG = ("cum_scores", *PROJECTIONS)  # inputs with a row for each place
 
 
 @law(needs=(VJP,), rank=5)
@@ -129,7 +139,7 @@ def a_shift_of_all_labels_moves_log_z_by_its_ends(evidence: Evidence) -> Iterato
     """
     paths, cum = Paths(evidence), evidence.sample.inputs["cum_scores"]
     reach = 2 ** (PRECISION_BITS[evidence.case.dtype] - 3)
-    a = _drawn(evidence.case, "a", cum.shape[0] * cum.shape[1], reach).reshape(*cum.shape[:2], 1)
+    a = whole_numbers(evidence.case, "a", cum.shape[0] * cum.shape[1], reach).reshape(*cum.shape[:2], 1)
     last = a[:, :, 0].gather(1, paths.lengths[:, None])[:, 0] - a[:, 0, 0]  # [B]
     yield from _left(evidence, "all labels shifted", {"cum_scores": a}, last * paths.possible)
 
@@ -144,7 +154,7 @@ def a_score_for_each_position_may_stand_in_either_term(evidence: Evidence) -> It
     """
     steps, (longest, labels) = evidence.case.dims["T"], evidence.sample.inputs["duration_bias"].shape
     reach = max(2 ** (PRECISION_BITS[evidence.case.dtype] - 3) // max(steps, longest), 1)
-    n = _drawn(evidence.case, "n", labels, reach)
+    n = whole_numbers(evidence.case, "n", labels, reach)
     moves = {
         "cum_scores": -n * torch.arange(steps + 1)[:, None],
         "duration_bias": n * torch.arange(1, longest + 1)[:, None],
@@ -163,7 +173,7 @@ def a_score_of_a_label_may_stand_in_any_term(evidence: Evidence) -> Iterator[Fin
     Cannot catch: what is wrong whatever the scores are; forward_matches_the_oracle does.
     """
     labels = evidence.sample.inputs["duration_bias"].shape[1]
-    b = _drawn(evidence.case, "b", labels, 2 ** (PRECISION_BITS[evidence.case.dtype] - 3))
+    b = whole_numbers(evidence.case, "b", labels, 2 ** (PRECISION_BITS[evidence.case.dtype] - 3))
     places = [*(name for name in TABLES if name in evidence.sample.inputs)]
     places += [] if takes_projections(evidence.case, evidence.kernel) else PROJECTIONS
     turn = evidence.case.seed % len(places)
@@ -172,11 +182,7 @@ def a_score_of_a_label_may_stand_in_any_term(evidence: Evidence) -> Iterator[Fin
     )
 
 
-def _plain_table(case: Case, kernel: Kernel) -> str | None:
-    return None if "transition_by_duration" not in case.draws else "its transition has durations already"
-
-
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, _plain_table), one_in=6, rank=4)
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, one_table), one_in=6, rank=4)
 def a_score_by_duration_may_stand_in_the_transition(evidence: Evidence) -> Iterator[Finding]:
     """With a transition for each duration, transition + b_kc, and duration_bias less b_kc, log Z and every gradient
     stay; the new gradient sums over durations to dtransition, and over labels before to dduration_bias.
@@ -186,7 +192,7 @@ def a_score_by_duration_may_stand_in_the_transition(evidence: Evidence) -> Itera
     Cannot catch: what is wrong in both forms; forward_matches_the_oracle does.
     """
     table, duration = evidence.sample.inputs["transition"], evidence.sample.inputs["duration_bias"]
-    b = _drawn(evidence.case, "b by duration", duration.numel(), 2 ** (PRECISION_BITS[evidence.case.dtype] - 3))
+    b = whole_numbers(evidence.case, "b by duration", duration.numel(), 2 ** (PRECISION_BITS[evidence.case.dtype] - 3))
     b = b.reshape(duration.shape)
     pair = on_a_grid(evidence.sample, {"duration_bias": -b, "transition": torch.zeros(())}, evidence.case.dtype, b)
     if pair is None:
@@ -197,7 +203,7 @@ def a_score_by_duration_may_stand_in_the_transition(evidence: Evidence) -> Itera
     forms = by_duration(moved, tables.to(table.device, table.dtype))
     before = evidence.variant("duration_bias and transition on a grid", lambda s: own)
     after = evidence.variant("transition by duration", lambda s: forms)
-    yield from _same(before, after, "a transition by duration", torch.zeros(()), without="dtransition")
+    yield from _as_before(before, after, "a transition by duration", torch.zeros(()), without="transition")
     yield before.relate(
         "dtransition and its sum over durations",
         lambda a, b: a - b.sum(0),
@@ -212,11 +218,7 @@ def a_score_by_duration_may_stand_in_the_transition(evidence: Evidence) -> Itera
     )
 
 
-def _several_labels(case: Case, kernel: Kernel) -> str | None:
-    return None if case.dims["C"] > 1 else "it has one label"
-
-
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, _several_labels), one_in=3, rank=4)
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, several("C")), one_in=3, rank=4)
 def the_names_of_labels_do_not_matter(evidence: Evidence) -> Iterator[Finding]:
     """With labels in another order in every input, log Z stays, and every gradient has them in that order.
 
@@ -250,8 +252,8 @@ def tangents_along_gauges_move_log_z_by_its_ends(evidence: Evidence) -> Iterator
     Cannot catch: tangents left out of all terms; jvp_matches_the_oracle does.
     """
     paths, cum = Paths(evidence), evidence.sample.inputs["cum_scores"]
-    a = _drawn(evidence.case, "a", cum.shape[0] * cum.shape[1], 8).reshape(*cum.shape[:2], 1)
-    b = _drawn(evidence.case, "b", cum.shape[2], 8)
+    a = whole_numbers(evidence.case, "a", cum.shape[0] * cum.shape[1], 8).reshape(*cum.shape[:2], 1)
+    b = whole_numbers(evidence.case, "b", cum.shape[2], 8)
     along = {"cum_scores": a, "duration_bias": b, paths.table: -b}
 
     def change(sample: Sample) -> Sample:
@@ -282,12 +284,6 @@ def tangents_along_gauges_move_log_z_by_its_ends(evidence: Evidence) -> Iterator
         )
 
 
-def _drawn(case: Case, name: str, count: int, reach: int) -> Tensor:
-    """[count] float64 whole numbers from -reach to reach, none of them 0, hashed from the case's seed."""
-    drawn = torch.from_numpy(hashing.integers(case.seed, f"gauge {name}", count, -reach, reach)).double()
-    return drawn + (drawn >= 0)
-
-
 def _left(evidence: Evidence, key: str, moves: Mapping[str, Tensor], last: Tensor) -> Iterator[Finding]:
     """Judge that whole numbers added to some inputs, in units of a grid, leave gradients and move log Z by ``last``."""
     sample = evidence.sample
@@ -300,7 +296,7 @@ def _left(evidence: Evidence, key: str, moves: Mapping[str, Tensor], last: Tenso
     own, changed, unit = pair
     before = evidence.variant(f"{key}: before, on a grid", lambda s: own)
     after = evidence.variant(f"{key}: after", lambda s: changed)
-    yield from _same(before, after, key, last * unit)
+    yield from _as_before(before, after, key, last * unit)
 
 
 def on_a_grid(
@@ -334,20 +330,12 @@ def on_a_grid(
     return sample.with_inputs(**own), sample.with_inputs(**moved), unit
 
 
-def _same(before: Evidence, after: Evidence, key: str, last: Tensor, without: str = "") -> Iterator[Finding]:
+def _as_before(before: Evidence, after: Evidence, key: str, last: Tensor, without: str = "") -> Iterator[Finding]:
     """Judge that two runs have the same gradients, and log Z that differ by ``last``."""
-    yield before.relate(
-        f"log_z, {key}",
-        lambda a, b, last: b - a - last,
-        [(before, FORWARD, "log_z"), (after, FORWARD, "log_z")],
-        scale=lambda a, b, last: torch.maximum(larger(a, b), torch.ones_like(a)),
-        constants=[last],
-    )
-    for name in before.names(VJP):
-        if name != without:
-            yield before.relate(
-                f"{name}, {key}", lambda a, b: b - a, [(before, VJP, name), (after, VJP, name)], scale=larger
-            )
+    pair: list[Part] = [(each, FORWARD, "log_z") for each in (before, after)]
+    yield equal(f"log_z, {key}", lambda a, b, last: (a + last, b), pair, [last])
+    names = [name.removeprefix("d") for name in before.names(VJP)]
+    yield from same(before, after, [name for name in names if name != without], key)
 
 
 GAUGES = (

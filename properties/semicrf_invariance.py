@@ -20,6 +20,7 @@ from gradoracle.properties.semicrf_problems import (
     equal,
     extents,
     of,
+    one_table,
     same,
     several,
     shared,
@@ -271,12 +272,7 @@ def how_often_a_state_is_kept_does_not_matter(evidence: Evidence) -> Iterator[Fi
     yield from agree(variant, _scheme(variant, path, some), whole, label=f", {path} in chunks of {some}")
 
 
-def _one_table(case: Case, kernel: Kernel) -> str | None:
-    by_duration = "transition_by_duration" in case.draws
-    return "its transition depends on the duration, whose place reversal changes" if by_duration else None
-
-
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, _one_table), one_in=4, rank=3)
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, one_table), one_in=4, rank=3)
 def time_may_be_reversed(evidence: Evidence) -> Iterator[Finding]:
     """With a transition that depends on c - c' modulo C alone, the sequence backwards gives the same log Z.
 

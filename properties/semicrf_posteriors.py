@@ -6,14 +6,15 @@ those of these gradients, with projections of zero where there are none. All oth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from gradoracle.properties.applicability import LONGEST_DIM
-from gradoracle.properties.semicrf_budgets import budgets
+from gradoracle.properties.semicrf_budgets import MEETINGS, budgets, returned
 from gradoracle.properties.semicrf_paths import Paths, projected
 from gradoracle.properties.semicrf_problems import FORWARD, VJP, double
 from gradoracle.properties.semicrf_recursion import Problem, forward_backward
@@ -21,11 +22,10 @@ from gradoracle.properties.semicrf_recursion import marginals as true_marginals
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gradoracle.contract import EXACT, SMALLEST_NORMAL, UNIT_ROUNDOFF
+from gradoracle.contract import EXACT, UNIT_ROUNDOFF
 from gradoracle.evidence import Evidence
 from gradoracle.oracle import rounding
 from gradoracle.oracle.rounding import Budget
-from gradoracle.oracle.roundoff import half_spacing
 from gradoracle.oracle.trace import trace
 from gradoracle.relation import PROBES, Part
 from gradoracle.rules import Allowance
@@ -52,19 +52,16 @@ def marginals(evidence: Evidence) -> dict[str, Part]:
 
     def parts() -> dict[str, Part]:
         known, paths = _known(evidence), Paths(evidence)
-        first = paths.possible.double()[:, None]  # at 0 every path has a boundary
         open_ = _derived(
             "position marginals", position, lambda changes: -changes.cumsum(1)[:, :-1], known["dcum_scores"]
         )
-        widened = replace(open_.allowance, sigma=open_.allowance.sigma + _FINE * paths.steps)
+        own, fine = open_.allowance, _FINE * paths.steps
+        widened = replace(own, sigma=own.sigma + fine, worst=None if own.worst is None else own.worst + fine)
+        empty = pad((paths.possible & (paths.lengths == 0)).double()[:, None], (0, paths.steps))  # 0 is its length
         return {
             "position": replace(open_, allowance=widened),
             "boundary": _derived(
-                "boundary marginals",
-                boundary,
-                lambda ends, first: torch.cat([first, ends.sum(-1)], 1),
-                known["dproj_end"],
-                first,
+                "boundary marginals", boundary, lambda each, empty: each.sum(-1) + empty, _at_boundaries(known), empty
             ),
             "segment": _segments(evidence, segment, known["dproj_start"]),
         }
@@ -81,27 +78,16 @@ def meetings(evidence: Evidence) -> Part:
     one, other, *norms = (double(each) for each in entry(evidence, "forward_backward")[:4])
 
     def part() -> Part:
-        known, exact = _known(evidence), forward_backward(evidence.sample.inputs)
+        exact, known = forward_backward(evidence.sample.inputs), _known(evidence)[MEETINGS]
         possible = exact.log_z > -torch.inf
         log_z = torch.where(possible, exact.log_z, 0.0)
         got = (one + other + (norms[0] + norms[1] - log_z[:, None])[:, :, None]).exp() * possible[:, None, None]
-        first = exact.beta[:, :1] * possible[:, None, None]  # of all labels 1
-        found = _derived(
-            "exp(alpha + beta - log Z)", got, lambda ends, first: torch.cat([first, ends], 1), known["dproj_end"], first
-        )
-        own, back = found.allowance, known["log_z"]
         held = torch.hypot(*(torch.where(each > -torch.inf, _UNIT * each, 0.0) for each in (one, other)))
-        held = held + _FINE * (norms[0].abs() + norms[1].abs() + log_z.abs()[:, None])[:, :, None]  # of logarithms
-        at_first = first * back.sigma[:, None, None]
-        widths = torch.cat([at_first, torch.zeros_like(found.true[:, 1:])], 1)
-        errors = own.errors.clone()
-        errors[:, :, :1] = first * back.errors[:, :, None, None]
-        sigma = (own.sigma.square() + widths.square() + (held * found.true).square() / 3).sqrt()
-        worst = own.worst
-        if worst is not None and back.worst is not None:
-            bound = torch.cat([first * back.worst[:, None, None], torch.zeros_like(widths[:, 1:])], 1)
-            worst = worst + bound + held * found.true
-        return replace(found, allowance=replace(own, sigma=sigma, errors=errors, worst=worst))
+        norm = _FINE * (norms[0].abs() + norms[1].abs() + log_z.abs()[:, None])[:, :, None]  # of logarithms
+        off = known.value * (held + norm)
+        worst = None if known.worst is None else known.worst + known.value * (math.sqrt(2.0) * held + norm)
+        sigma = (known.sigma.square() + off.square() / 3).sqrt()
+        return Part("exp(alpha + beta - log Z)", got, known.value, Allowance(sigma, known.errors, worst, known.floor))
 
     return evidence.keep("meetings", part)
 
@@ -163,17 +149,35 @@ def across(segment: Tensor) -> Tensor:
 
 
 def _known(evidence: Evidence) -> Mapping[str, Budget]:
-    """Budgets of log Z and of its gradients, sequence by sequence, projections of zero included."""
+    """Budgets of log Z, its gradients and ``MEETINGS``, sequence by sequence, projections of zero included.
+
+    Nothing is stored: what is made of them is returned, and rounded, once.
+    """
 
     def read() -> Mapping[str, Budget]:
         inputs = projected(evidence.sample).inputs
-        formats = {f"d{name}": _STORED for name in inputs} | {"log_z": "float64"}
-        ones = torch.ones(len(inputs["lengths"]))
+        formats = {f"d{name}": "float64" for name in inputs} | {"log_z": "float64", MEETINGS: "float64"}
         return budgets(
-            inputs, ones, evidence.contract, VJP, stored=formats, probes=PROBES, worst=not evidence.continuous
-        )
+            inputs, torch.ones(len(inputs["lengths"])), evidence.contract, VJP, stored=formats, probes=PROBES,
+            worst=not evidence.continuous, before=forward_backward(inputs).beta[:, 0],
+        )  # fmt: skip
 
     return evidence.keep("budgets of probabilities", read)
+
+
+def _at_boundaries(known: Mapping[str, Budget]) -> Budget:
+    """[B T+1 C] of what begins at 0 and of what ends at each later place: a kernel may add these up."""
+    starts, ends = known["dproj_start"], known["dproj_end"]
+
+    def joined(field: Callable[[Budget], Tensor]) -> Tensor:
+        return torch.cat([field(starts)[..., :1, :], field(ends)], -2)
+
+    bounded = starts.worst is not None and ends.worst is not None
+    return Budget(
+        joined(lambda each: each.value), joined(lambda each: each.sigma), joined(lambda each: each.independent),
+        joined(lambda each: each.errors), joined(lambda each: cast(Tensor, each.worst)) if bounded else None,
+        joined(lambda each: each.floor),
+    )  # fmt: skip
 
 
 def _of_log_z(evidence: Evidence) -> Budget:
@@ -199,7 +203,7 @@ def _derived(name: str, got: Tensor, expression: Callable[..., Tensor], known: B
     (budget,) = rounding.budgets(
         graph, args, EXACT, probes=PROBES, worst=wanted, input_errors=[carried, *[None] * len(constants)]
     )
-    return Part(name, got, budget.value, _stored(budget.value, budget.sigma, budget.errors, budget.worst))
+    return Part(name, got, budget.value, _stored(name, budget.value, budget.sigma, budget.errors, budget.worst))
 
 
 def _segments(evidence: Evidence, got: Tensor, starts: Budget) -> Part:
@@ -213,12 +217,11 @@ def _segments(evidence: Evidence, got: Tensor, starts: Budget) -> Part:
     own = unit * true * (contract.exp_ulps**2 + 3 + logs.square()).sqrt()
     sigma = ((share * starts.sigma[:, :, None]).square() + own.square() / 3).sqrt()
     worst = None if starts.worst is None else share * starts.worst[:, :, None] + own
-    return Part("segment marginals", got, true, _stored(true, sigma, share * starts.errors[:, :, :, None], worst))
+    name, errors = "segment marginals", share * starts.errors[:, :, :, None]
+    return Part(name, got, true, _stored(name, true, sigma, errors, worst))
 
 
-def _stored(true: Tensor, sigma: Tensor, errors: Tensor, worst: Tensor | None) -> Allowance:
-    """With the rounding of a result in float32, and with what is lost below its normal numbers."""
-    spacing = half_spacing(true.abs(), _UNIT)
-    floor = torch.where(sigma > 0, SMALLEST_NORMAL[_STORED], 0.0).double()
-    bound = None if worst is None else worst + spacing + 4 * floor
-    return Allowance((sigma.square() + spacing.square() / 3 + floor.square()).sqrt(), errors, bound, floor)
+def _stored(name: str, true: Tensor, sigma: Tensor, errors: Tensor, worst: Tensor | None) -> Allowance:
+    """With the one rounding of a result in float32, and with what is lost below its normal numbers."""
+    own = returned(name, true, sigma, errors, sigma, worst, _STORED)
+    return Allowance(own.sigma, own.errors, own.worst, own.floor)

@@ -110,6 +110,12 @@ def drawn(case: Case, name: str, count: int) -> int:
     return int(hashing.integers(case.seed, f"semicrf {name}", 1, 0, count)[0])
 
 
+def whole_numbers(case: Case, name: str, count: int, reach: int) -> Tensor:
+    """[count] float64 whole numbers from -reach to reach, none of them 0, by the seed of the case."""
+    found = torch.from_numpy(hashing.integers(case.seed, f"semicrf {name}", count, -reach, reach)).double()
+    return found + (found >= 0)
+
+
 def double(tensor: Tensor) -> Tensor:
     """In float64 on the CPU."""
     return tensor.detach().to("cpu", torch.float64)
@@ -168,8 +174,15 @@ def zero(evidence: Evidence, name: str, at: object, label: str, derivative: Deri
     return exactly(f"{name} {label}", wrong, "is not exactly 0", elements=got.numel(), lost=bool(got.isnan().any()))
 
 
-def known(evidence: Evidence, label: str, truths: Mapping[str, Tensor]) -> Iterator[Finding]:
-    """Judge log Z and gradients by truths from elsewhere, float64, under the budgets of the evidence."""
+class Known(NamedTuple):
+    """A truth from elsewhere, float64, and how far it may be off."""
+
+    value: Tensor
+    radius: Tensor
+
+
+def known(evidence: Evidence, label: str, truths: Mapping[str, Known]) -> Iterator[Finding]:
+    """Judge log Z and gradients by truths from elsewhere, under the budgets of the evidence."""
     for name, truth in truths.items():
         derivative = FORWARD if name == "log_z" else VJP
         got = evidence.tensors(derivative)[name]
@@ -177,8 +190,8 @@ def known(evidence: Evidence, label: str, truths: Mapping[str, Tensor]) -> Itera
             lambda algorithm, name=name, got=got, truth=truth, derivative=derivative: judge(  # type: ignore[misc]
                 f"{name}, {label}",
                 got,
-                truth,
-                evidence.allowance(derivative, name, algorithm),
+                truth.value,
+                replace(evidence.allowance(derivative, name, algorithm), radius=truth.radius, undecided=None),
                 continuous=evidence.continuous,
                 largest=LARGEST[evidence.dtype(name)],
                 axes=evidence.axes(name),
@@ -189,6 +202,11 @@ def known(evidence: Evidence, label: str, truths: Mapping[str, Tensor]) -> Itera
 def several(dim: str) -> Applies:
     """A reason against laws of a dim of two or more."""
     return lambda case, kernel: None if case.dims[dim] > 1 else f"{dim} is 1"
+
+
+def one_table(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws of a transition that is the same for each duration."""
+    return "its transition depends on the duration" if "transition_by_duration" in case.draws else None
 
 
 def takes(sizes: Callable[[Case], Mapping[str, int]]) -> Applies:

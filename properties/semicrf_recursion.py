@@ -20,7 +20,7 @@ from torch import Tensor
 Array = NDArray[Any]
 
 MOST_WITHOUT_NUMBA = 2_000_000  # segments with their labels: about a minute of plain Python
-_NOT_TOLD_APART = 2.0**-50  # of two masses of size 1, each of which errs by a few units in the last place at least
+_NOT_TOLD_APART = 2.0**-50  # 8 roundings: alpha, beta, exponentials, two products and a quotient, in both masses
 _EXACT = np.zeros(scaled.NOISE)
 _TABLES = ("transition", "transition_by_duration")
 
@@ -131,9 +131,20 @@ def marginals(inputs: Mapping[str, Tensor]) -> Marginals:
 
 
 def _difference(ended: Array, begun: Array) -> Array:
-    """ended - begun, 0 where the masses are too nearly equal for float64 to tell them apart (C = K = 1: everywhere)."""
+    """ended - begun [T+1 C], 0 where they differ by less than the last roundings of the two alone.
+
+    What the recursion errs by before these only adds to that, so a smaller difference has no digit that is right, and 0
+    is no further from the truth. Larger ones may be noise, too; their radius is the budget's in units of float64.
+    """
     difference = ended - begun
     return np.where(np.abs(difference) <= _NOT_TOLD_APART * (np.abs(ended) + np.abs(begun)), 0.0, difference)
+
+
+def _of_one_label(length: int, steps: int, dual: bool) -> Array:
+    """[T+1 1] ended - begun of one label: all that ends at a place begins there, but at 0 and at the length."""
+    found = np.zeros((steps + 1, 1))
+    found[0], found[length] = (0.0, 0.0) if dual or not length else (-1.0, 1.0)
+    return found
 
 
 def run(problem: Problem, cotangent: Tensor, seed: int = 0, noise: Array = _EXACT) -> Pass:
@@ -149,18 +160,24 @@ def run(problem: Problem, cotangent: Tensor, seed: int = 0, noise: Array = _EXAC
     sizes = {name: np.zeros(shape) for name, shape in problem.shapes.items()}
     tables, durations = np.zeros_like(problem.tables), np.zeros_like(problem.durations)
     all_tables, all_durations = np.zeros_like(tables), np.zeros_like(durations)
-    logs, moved = [], []
+    logs, moved, exact = [], [], bool(noise[0] == 0.0)
     ends = np.zeros((problem.batch, problem.steps, problem.labels))
     for b, weight in enumerate(cotangent.detach().double().tolist()):
         one = problem.sequence(b, seed, noise)
         own_tables, own_durations = np.zeros_like(tables), np.zeros_like(durations)
+        if exact and one.fixed:  # then all that is counted is 0 or 1, and derivatives are 0
+            logs.append(one.log_z)
+            moved.append(one.z[2])
+            continue
         begun, ended = one.masses(own_tables, own_durations)
         for total, signless, own in ((tables, all_tables, own_tables), (durations, all_durations, own_durations)):
             half = len(total) // 2
             total[:half] += weight * own[:half]
             total[half:] += weight**2 * own[half:]
             signless[:half] += abs(weight) * own[:half]
-        found["cum_scores"][b] = weight * _difference(ended, begun)
+        single = exact and problem.labels == 1 and math.isfinite(one.log_z)
+        changes = _of_one_label(one.length, problem.steps, one.dual) if single else _difference(ended, begun)
+        found["cum_scores"][b] = weight * changes
         ends[b] = ended[1:]
         sizes["cum_scores"][b] = abs(weight) * (ended + begun)
         for name, mass in (("proj_start", begun[:-1]), ("proj_end", ended[1:])):
@@ -189,8 +206,8 @@ class Problem:
         (self.table,) = (name for name in _TABLES if name in self.scores)
         self.shapes = {name: x.shape for name, x in self.scores.items()}
         self._require()
-        kinds = self.scores[self.table].reshape(-1, self.labels, self.labels)
-        self.tables = np.zeros((2 * len(kinds), *kinds.shape[1:]))
+        self.kinds = self.scores[self.table].reshape(-1, self.labels, self.labels)
+        self.tables = np.zeros((2 * len(self.kinds), *self.kinds.shape[1:]))
         self.durations = np.zeros((2 * self.longest, self.labels))
 
     def of(self, group: Mapping[str, Array] | None, name: str, b: int | None = None) -> Array:
@@ -249,15 +266,15 @@ class Sequence:
         cum, start, end = self.own
         return (cum, self.dur, start, end, self.seed, self.noise, *self.tr, *self.du, *self.up, *self.down)
 
-    def heights(self, interval: int) -> Array:
-        """[len+1] largest logarithms of alpha, with those of cum_scores, relative to ``interval`` positions before."""
-        m, e = (x[: self.length + 1] for x in self.alpha[:2])
-        with np.errstate(all="ignore"):
-            top = np.nan_to_num((np.log(m) + e * math.log(2.0)).max(-1), posinf=0.0, neginf=0.0)
-        cum = np.nan_to_num(self.own[0][: self.length + 1], posinf=0.0, neginf=0.0)
-        before = np.maximum(np.arange(self.length + 1) - interval, 0)
-        found: Array = np.abs(top - top[before]) + np.abs(cum - cum[before]).max(-1)
-        return found
+    @property
+    def fixed(self) -> bool:
+        """Whether the products of a Hessian are exactly 0, there being one path alone."""
+        if not self.dual or not math.isfinite(self.log_z):
+            return False
+        _, start, end = self.own
+        scores = (self.problem.kinds, self.dur, start, end)
+        some = self.dur.size == 1 or any(np.isneginf(each).any() for each in scores)  # all paths are there otherwise
+        return some and bool(scaled.paths(self.length, *scores) == 1)
 
     def run_back(self) -> None:
         """Beta, what follows a start, and beta times the weight of an end."""
@@ -271,6 +288,8 @@ class Sequence:
         if self.z[0] == 0.0 or self.length == 0:
             return begun, ended
         self.run_back()
+        if self.seed == scaled.AT_WORST:
+            self._loosen()
         each = np.zeros((0, 1, 1)) if segments is None else segments
         cum, start, end = self.own
         with np.errstate(all="ignore"):
@@ -280,6 +299,25 @@ class Sequence:
                 by_duration, each,
             )  # fmt: skip
         return begun, ended
+
+    def _loosen(self) -> None:
+        """Add to the derivatives what a kernel rounds where it multiplies weights into a share, at its worst.
+
+        In logarithms: a + b, (a + b) + c, a norm n and p = a + b + c + n are rounded, and |n| is no more than |p| and
+        |a + b + c| together, so all are off by at most u (3 |a| + 3 |b| + 2 |c| + 2 |p|). a, b, c are alpha or what
+        enters, beta or what leaves, relative to the largest label, and a segment's score (``scaled.masses`` adds it)
+        or a transition. ``scaled.share`` adds 2 |p|, share by share.
+        """
+        of, unit = logs_of, 3.0 * float(self.noise[0])
+        alpha, beta = of(self.alpha), of(self.beta)
+        top, last = (np.nan_to_num(x.max(-1, keepdims=True), neginf=0.0) for x in (alpha, beta))
+        after = last[np.minimum(np.arange(len(last)) + 1, len(last) - 1)]  # leave is relative to the next norm
+        with np.errstate(all="ignore"):
+            into = of(self.enter) - of(self.down)  # enter has the start's score in it, which a kernel adds later
+            near = [alpha - top, into - top, beta - last, beta - last, of(self.leave) - after]
+        for state, logs in zip((self.alpha, self.enter, self.beta, self.after, self.leave), near, strict=True):
+            state[2] = state[2] + unit * np.nan_to_num(np.abs(logs), posinf=0.0)
+        self.tr[2] = self.tr[2] + unit * np.nan_to_num(np.abs(of(self.tr)), posinf=0.0)
 
     def _table(self, scores: Array, moved: Array, shape: tuple[int, ...], noise: Array = _EXACT) -> list[Array]:
         flat = scores.reshape(-1)
@@ -314,6 +352,13 @@ class Sequence:
             d = float(self.alpha[2][last, c]) if self.dual else 0.0
             m, e, w = scaled.plus(m, e, w, by, int(self.alpha[1][last, c]), by * d)
         return np.array([m, float(e), w / m if m > 0 else 0.0])
+
+
+def logs_of(weights: list[Array]) -> Array:
+    """Logarithms of weights (m, e, ...); -inf where they are 0."""
+    with np.errstate(all="ignore"):
+        logs: Array = np.log(weights[0]) + weights[1] * math.log(2.0)
+    return logs
 
 
 def _log(m: float, e: int) -> float:

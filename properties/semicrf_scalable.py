@@ -28,9 +28,12 @@ class SemiCRF:
         return (dims["T"] + 1) * dims["C"] > LARGEST_SYSTEM
 
     def serves(self, sample: Sample) -> bool:
-        """Whether it is outgrown, or a path may score beyond ``LARGEST_LOGARITHM`` either way."""
+        """Whether it is outgrown, or a path may score beyond ``LARGEST_LOGARITHM`` either way, or C = K = 1.
+
+        There the Hessian is exactly 0, and a solve in float64 gives 1e-14, against which no budget is small.
+        """
         cum, steps = sample.inputs["cum_scores"], sample.inputs["cum_scores"].shape[1] - 1
-        if self.outgrown({"T": steps, "C": cum.shape[2]}):
+        if self.outgrown({"T": steps, "C": cum.shape[2]}) or sample.inputs["duration_bias"].numel() == 1:
             return True
         names = [name for name, t in sample.inputs.items() if t.is_floating_point() and name != "cum_scores"]
         sizes = [float(_largest(cum.diff(dim=1)))] + [float(_largest(sample.inputs[name])) for name in names]

@@ -289,13 +289,41 @@ def backward(
 
 
 @jitted
+def paths(length: int, tr: Any, dur: Any, start: Any, end: Any) -> int:
+    """How many paths a sequence has, the label before the first segment told apart; 2 where there are more.
+
+    By scores tr [J C C], dur [K C], start, end [T C] ([0 C] where there are none), where -inf forbids.
+    """
+    longest, labels = dur.shape
+    found = np.zeros((length + 1, labels), np.int64)
+    found[0] = 1
+    for t in range(1, length + 1):
+        for c in range(labels):
+            if len(end) and end[t - 1, c] == -np.inf:
+                continue
+            for k in range(1, min(longest, t) + 1):
+                if dur[k - 1, c] == -np.inf or (len(start) and start[t - k, c] == -np.inf):
+                    continue
+                for b in range(labels):
+                    if tr[k - 1 if len(tr) > 1 else 0, b, c] != -np.inf:
+                        found[t, c] = min(found[t, c] + found[t - k, b], 2)
+    return min(int(found[length].sum()), 2)
+
+
+@jitted
 def share(m: float, e: int, d: float, z: Any, dual: bool, seed: int, noise: Any) -> float:
-    """The weight as a share of z = (m, e, log derivative), or the derivative of that share where ``dual``."""
+    """The weight as a share of z = (m, e, log derivative), or the derivative of that share where ``dual``.
+
+    Where ``seed`` is ``AT_WORST`` the derivative has twice the rounding of the share's logarithm besides: a kernel adds
+    up that logarithm, and a norm that is no larger than it and what it is added to (semicrf_recursion.py).
+    """
     if m == 0.0:
         return 0.0
     p = math.ldexp(m / z[0], int(min(max(e - int(z[1]), -2000), 2000)))
     change = d - z[2]
-    if noise[0] > 0.0 and p > 0.0 and seed != AT_WORST:
+    if noise[0] > 0.0 and p > 0.0 and seed == AT_WORST:
+        change += 2.0 * noise[0] * abs(math.log(p))
+    elif noise[0] > 0.0 and p > 0.0:
         size = math.log(p)
         p *= 1.0 + noise[0] * math.sqrt(noise[3] + size * size) * drawn(seed, _MASS, p, _SUM_SCALE)
         change *= 1.0 + noise[0] * drawn(seed, _MASS + _DERIVATIVE, change, _SUM_SCALE)
@@ -329,7 +357,7 @@ def masses(
                 off, slack = edge(cum, dur, start, end, t, t + k, c, seed, noise)
                 m = du[k - 1, c] * after[t + k, c] * off
                 e = du_e[k - 1, c] + after_e[t + k, c]
-                d = du_d[k - 1, c] + after_d[t + k, c] + slack if dual else none
+                d = du_d[k - 1, c] + after_d[t + k, c] + 4.0 * slack if dual else none  # 3: added up again
                 if one:
                     d = d + enter_d[t, c] if dual else none
                     p = share(m * enter[t, c], e + enter_e[t, c], d, z, dual, seed, noise)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from gradoracle.properties.agreement import agree
 from gradoracle.properties.applicability import all_of, small_enough
-from gradoracle.properties.semicrf_chains import chain
-from gradoracle.properties.semicrf_enumeration import enumerate_paths
+from gradoracle.properties.semicrf_closed_forms import of_chains, of_one_position, of_paths, rounded
 from gradoracle.properties.semicrf_problems import (
     FORWARD,
     LENGTHS,
@@ -21,7 +19,6 @@ from gradoracle.properties.semicrf_problems import (
     along,
     changed,
     cut,
-    double,
     drawn,
     equal,
     extents,
@@ -80,15 +77,7 @@ def log_z_and_gradients_are_those_of_the_enumeration(evidence: Evidence) -> Iter
         return cut(sample, sequences=slice(sizes["B"]), positions=sizes["T"], durations=sizes["K"], labels=sizes["C"])
 
     variant = evidence.variant("few paths", few)
-    paths = enumerate_paths(variant.sample.inputs)
-    gradients = paths.gradients(double(variant.sample.cotangents["log_z"]))
-    truths = {"log_z": _numbers(paths.log_z)} | {of(name): _numbers(exact) for name, exact in gradients.items()}
-    yield from known(variant, "of the enumeration", truths)
-
-
-def _numbers(exact: Any) -> Tensor:
-    flat = [float(x) for x in np.asarray(exact, dtype=object).reshape(-1)]
-    return torch.tensor(flat, dtype=torch.float64).reshape(np.shape(exact))
+    yield from known(variant, "of the enumeration", of_paths(variant.sample))
 
 
 @law(needs=(FORWARD, VJP), applies=takes(lambda case: {"T": 1}), one_in=3, rank=4)
@@ -102,33 +91,7 @@ def one_position_is_a_sum_over_pairs_of_labels(evidence: Evidence) -> Iterator[F
     Cannot catch: what needs a second position; log_z_and_gradients_are_those_of_the_enumeration does.
     """
     variant = evidence.variant("the first position", lambda s: cut(s, positions=1))
-    yield from known(variant, "of one position", _of_one_position(variant.sample))
-
-
-def _of_one_position(sample: Sample) -> Mapping[str, Tensor]:
-    """log Z and its gradients in closed form, T = 1."""
-    own = {name: double(tensor) for name, tensor in sample.inputs.items()}
-    table, g = table_of(sample), double(sample.cotangents["log_z"])
-    pairs = own[table] if table == "transition" else own[table][0]
-    score = (own["cum_scores"][:, 1] - own["cum_scores"][:, 0] + own["duration_bias"][0])[:, None] + pairs
-    for name in along(sample)[1:]:
-        score = score + own[name]  # [B c' c]
-    full = own[LENGTHS] > 0
-    sums = torch.logsumexp(score, (1, 2))
-    log_z = torch.where(full, sums, torch.tensor(float(score.shape[2]), dtype=torch.float64).log())
-    level = torch.where(sums == -torch.inf, 0.0, sums)
-    p = torch.exp(score - level[:, None, None]) * (g * full)[:, None, None]
-    labels = p.sum(1)
-    found = {"log_z": log_z, of("cum_scores"): torch.stack([-labels, labels], 1)}
-    found |= {of(name): labels[:, None] for name in along(sample)[1:]}
-    for name, total in ((table, p.sum(0)), ("duration_bias", labels.sum(0))):
-        whole = torch.zeros_like(own[name])
-        if whole.dim() > total.dim() or name == "duration_bias":
-            whole[0] = total
-        else:
-            whole = total
-        found[of(name)] = whole
-    return found
+    yield from known(variant, "of one position", of_one_position(variant.sample))
 
 
 @law(needs=(FORWARD, VJP), applies=takes(lambda case: {"K": 1, "T": _chained(case)}), one_in=5, rank=4)
@@ -142,33 +105,11 @@ def durations_of_one_are_a_linear_chain(evidence: Evidence) -> Iterator[Finding]
     """
     positions = _chained(evidence.case)
     variant = evidence.variant("K = 1", lambda s: cut(s, positions=positions, durations=1))
-    yield from known(variant, "of the linear chain", _of_chains(variant.sample))
+    yield from known(variant, "of the linear chain", of_chains(variant.sample))
 
 
 def _chained(case: Case) -> int:
     return min(case.dims["T"], 4 * SHORT)
-
-
-def _of_chains(sample: Sample) -> Mapping[str, Tensor]:
-    """log Z and its gradients by the forward algorithm of each sequence, K = 1."""
-    own = {name: double(tensor).numpy() for name, tensor in sample.inputs.items()}
-    table, weights = table_of(sample), double(sample.cotangents["log_z"]).tolist()
-    emission = np.diff(own["cum_scores"], axis=1) + own["duration_bias"][0]
-    for name in along(sample)[1:]:
-        emission = emission + own[name]
-    found = {of(name): np.zeros_like(tensor) for name, tensor in own.items() if name != LENGTHS}
-    log_z = []
-    for b, (length, g) in enumerate(zip(sample.inputs[LENGTHS].tolist(), weights, strict=True)):
-        one = chain(emission[b, :length], own[table].reshape(emission.shape[2], -1))
-        log_z.append(one.log_z)
-        found[of("cum_scores")][b, 1 : length + 1] += g * one.nodes
-        found[of("cum_scores")][b, :length] -= g * one.nodes
-        for name in along(sample)[1:]:
-            found[of(name)][b, :length] = g * one.nodes
-        found[of("duration_bias")][0] += g * one.nodes.sum(0)
-        found[of(table)].reshape(emission.shape[2], -1)[:] += g * one.edges
-    truths = {name: torch.from_numpy(tensor) for name, tensor in found.items()}
-    return {"log_z": torch.tensor(log_z, dtype=torch.float64)} | truths
 
 
 def _beyond(case: Case) -> dict[str, int]:
@@ -221,7 +162,9 @@ def a_sequence_of_length_0_gives_log_c(evidence: Evidence) -> Iterator[Finding]:
     """
     variant = evidence.variant("length 0", lambda s: short(s).with_inputs(lengths=torch.zeros_like(s.inputs[LENGTHS])))
     b, _, labels, _ = extents(variant.sample)
-    yield from known(variant, "of length 0", {"log_z": torch.full((b,), float(labels), dtype=torch.float64).log()})
+    yield from known(
+        variant, "of length 0", {"log_z": rounded(torch.full((b,), float(labels), dtype=torch.float64).log())}
+    )
     for name in variant.sample.tangents:
         yield zero(variant, of(name), ..., "of length 0")
 
@@ -348,40 +291,57 @@ def a_forbidden_label_is_none(evidence: Evidence) -> Iterator[Finding]:
     yield from same(barred, without, [table], "without a label", lambda a, b: (a[..., :last, :last], b))
 
 
-@law(needs=(FORWARD, VJP), applies=all_of(_some_position, takes_short), one_in=5, rank=4)
-def nan_in_gives_nan_out_for_its_sequence_alone(evidence: Evidence) -> Iterator[Finding]:
-    """NaN where a sequence begins makes its log Z and gradients NaN, and leaves those of all other sequences.
+def nan_read(case: Case, sample: Sample) -> str:
+    """The input that has NaN in ``nan_in_gives_nan_out_for_its_sequence_alone``, by the seed of the case."""
+    names = (*along(sample), *shared(sample))
+    return names[drawn(case, "NaN", len(names))]
 
-    The gradients of what all sequences share are NaN too.
-    Holds because: every path of the sequence reads the scores at 0; no path of another does, and 0 times NaN is NaN.
+
+@law(needs=(FORWARD, VJP), applies=all_of(_some_position, takes_short), one_in=3, rank=4)
+def nan_in_gives_nan_out_for_its_sequence_alone(evidence: Evidence) -> Iterator[Finding]:
+    """NaN that every path of a sequence reads makes its log Z and gradients NaN, and leaves those of all others.
+
+    It stands, changing from case to case, in cum_scores or proj_start at 0 or proj_end at the length, which one
+    sequence reads, or in all of transition or duration_bias, which each sequence reads that has a position; then only
+    log Z of empty ones is held. The gradients of what all sequences share are NaN too.
+    Holds because: every path begins at 0, ends at the length, and takes a duration and a transition; no path of another
+    sequence reads what is not shared, and 0 times NaN is NaN.
     Catches: a maximum that drops NaN, a clamp, a comparison that sends NaN to the branch of forbidden paths, sequences
     of one tile that share a peak.
     Cannot catch: NaN that only some paths read; no law asks for that.
     """
     plain = evidence.variant("at most 512 positions", short)
     sample = plain.sample
-    which = int(sample.inputs[LENGTHS].argmax())
-    if int(sample.inputs[LENGTHS][which]) == 0:
+    name, lengths = nan_read(evidence.case, sample), sample.inputs[LENGTHS].cpu()
+    which = int(lengths.argmax())
+    reads = (torch.arange(len(lengths)) == which) if name in along(sample) else lengths > 0  # [B]
+    if not bool(reads.any() and lengths[which] > 0):
         yield not_checked("log_z", "every length is 0")
         return
-    if not bool(plain.tensors(FORWARD)["log_z"][which].isfinite()):
-        yield not_checked("log_z", "no path is left in its longest sequence")
+    judged = reads & plain.tensors(FORWARD)["log_z"].cpu().isfinite()
+    if not bool(judged.any()):
+        yield not_checked("log_z", "no path is left in a sequence that reads it")
         return
-    cum = changed(sample.inputs["cum_scores"], (which, 0), torch.nan)
-    variant = plain.variant("NaN at a start", lambda s: s.with_inputs(cum_scores=cum))
+    at: Any = ... if name in shared(sample) else (which, int(lengths[which]) - 1 if name == "proj_end" else 0)
+    wrong = changed(sample.inputs[name], at, torch.nan)
+    variant = plain.variant(f"NaN in {name}", lambda s: s.with_inputs(**{name: wrong}))
     got = {"log_z": variant.tensors(FORWARD)["log_z"]}
-    got |= {of(name): variant.tensors(VJP)[of(name)] for name in sample.tangents}
-    live = float(sample.cotangents["log_z"][which]) != 0
-    yield exactly("log_z of NaN", ~got["log_z"][which].isnan().cpu(), "is a number where NaN was read")
-    yield exactly("dcum_scores of NaN", live and not got[of("cum_scores")][which].isnan().any(), "has no NaN")
-    for name in shared(sample):
-        yield exactly(f"{of(name)} of NaN", live and not got[of(name)].isnan().any(), "has no NaN")
-    if len(cum) > 1:
-        before = {name: plain.vjp()[name] for name in ("log_z", *map(of, along(sample)))}
-        after = {name: changed(got[name], which, 0.0) for name in before}
-        for name, tensor in after.items():
-            tensor[which] = before[name][which]
-        yield from agree(plain, after, before, label=", of the others")
+    got |= {of(own): variant.tensors(VJP)[of(own)] for own in sample.tangents}
+    live = judged & (sample.cotangents["log_z"].cpu() != 0)
+    yield exactly(f"log_z of NaN in {name}", ~got["log_z"].cpu().isnan() & judged, "is a number where NaN was read")
+    for own in along(sample):
+        none = ~got[of(own)].cpu().isnan().flatten(1).any(1)
+        yield exactly(f"{of(own)} of NaN in {name}", none & live, "has no NaN in a sequence that read NaN")
+    for own in shared(sample):
+        none = live.any() & ~got[of(own)].cpu().isnan().any()
+        yield exactly(f"{of(own)} of NaN in {name}", none, "has no NaN")
+    if bool((~reads).any()):
+        rows = map(of, along(sample) if name in along(sample) else ())
+        before = {own: plain.vjp()[own] for own in ("log_z", *rows)}
+        after = {own: changed(got[own], reads.to(got[own].device), 0.0) for own in before}
+        for own, tensor in after.items():
+            tensor[reads.to(tensor.device)] = before[own][reads.to(before[own].device)]
+        yield from agree(plain, after, before, label=f", NaN in {name} of others")
 
 
 SPECIAL_CASES = (

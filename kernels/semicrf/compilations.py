@@ -20,14 +20,20 @@ Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
 
 NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 SIZES = {"parallel": (8, 4), "sequential": (64, 24)}  # K and C, by path
+LARGEST = "long"
+VARIANTS = ((False, True), (True, True), (False, False), (True, False))  # whether by duration, whether with tangents
+DECIDING = (
+    ("parallel", False, ("forward", "backward", "durations", "scan")),
+    ("sequential", True, ("positions", "far")),
+)
 MANY = 1 << 20  # rows, more than any tile holds
 
 
 def compilations(dtype: str) -> list[Compilation]:
     """Return (name, kernel, signature, constants, options) of every pass, as triton.compile takes them.
 
-    At K = 8, C = 4 on the parallel path, at K = 64, C = 24 on the sequential; with tangents, which take more; a
-    transition for each duration and values alone in one configuration.
+    At K = 8, C = 4 on the parallel path, at K = 64, C = 24 on the sequential; with tangents, and in the largest
+    configuration with a transition for each duration and with values alone, too.
 
     Args:
         dtype: "float32", "bfloat16" or "float16"; for any other there is nothing to compile.
@@ -38,8 +44,24 @@ def compilations(dtype: str) -> list[Compilation]:
         compilation
         for path in SIZES
         for label, blocks in BLOCKS.items()
-        for per_duration, tangent in ((False, True), *(((True, True), (False, False)) if label == "medium" else ()))
+        for per_duration, tangent in VARIANTS
+        if label == LARGEST or (not per_duration and tangent)
         for compilation in _passes(dtype, path, label, blocks, per_duration, tangent)
+    ]
+
+
+def deciding(dtype: str) -> list[Compilation]:
+    """Return those of `compilations` that take most shared memory, one or two of each kernel.
+
+    With values alone: tangents take as much, and compile for twice as long.
+    """
+    if dtype not in NAMES:
+        return []
+    return [
+        compilation
+        for path, per_duration, names in DECIDING
+        for compilation in _passes(dtype, path, LARGEST, BLOCKS[LARGEST], per_duration, False)
+        if compilation[0].split(",")[0] in names
     ]
 
 

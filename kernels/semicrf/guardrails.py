@@ -75,7 +75,7 @@ def check(
     )
     if rows < 2:
         raise ValueError(
-            f"cum_scores has T + 1 = 1 (shape {tuple(cum.shape)}): wanted T + 1 from 2, cum_scores[:, 0] too"
+            f"cum_scores has T + 1 = 1 (shape {tuple(cum.shape)}): wanted T + 1 from 2, a leading 0 before T sums"
         )
     positions = rows - 1
     duration = dense("duration_bias", duration_bias, 2)
@@ -96,7 +96,7 @@ def check(
     for name, value in (("proj_start", proj_start), ("proj_end", proj_end)):
         if value is not None:
             projection = dense(name, value, 3)
-            shape(name, projection, (batch, positions, labels), "[B, T, C], where cum_scores is [B, T + 1, C],")
+            _check_projection(name, projection, (batch, positions, labels))
             like(name, projection, "cum_scores", cum)
     counts = dense("lengths", lengths, 1)
     integers("lengths", counts)
@@ -131,21 +131,43 @@ def check_cotangent(problem: Problem, g: object) -> None:
     device("g", found, problem.device, "cum_scores")
 
 
+def _padded(positions: int) -> str:
+    """A hint for who gave cum_scores of so many positions, T of them, without the 0 in front."""
+    return f"; if T is {positions}, cum_scores of {positions} positions lacks its leading 0, of a cumsum padded by one"
+
+
+def _check_projection(name: str, projection: torch.Tensor, wanted: tuple[int, int, int]) -> None:
+    """See that a projection is [B, T, C]."""
+    batch, positions, labels = wanted
+    if tuple(projection.shape) != wanted:
+        given = tuple(projection.shape)
+        hint = _padded(positions + 1) if given == (batch, positions + 1, labels) else ""
+        raise ValueError(
+            f"{name} has shape {given}: wanted [B, T, C], where cum_scores is [B, T + 1, C], = {wanted}{hint}"
+        )
+
+
 def _check_lengths(lengths: torch.Tensor, positions: int) -> None:
     """See that every length is from 0 to T. Reads values."""
     wrong = (lengths < 0) | (lengths > positions)
     if bool(wrong.any()):
         at = int(wrong.int().argmax())
-        raise ValueError(f"lengths[{at}] is {int(lengths[at])}: wanted lengths from 0 to T = {positions}")
+        hint = _padded(positions + 1) if int(lengths[at]) == int(lengths.max()) == positions + 1 else ""
+        raise ValueError(f"lengths[{at}] is {int(lengths[at])}: wanted lengths from 0 to T = {positions}{hint}")
 
 
 def _check_values(cum: torch.Tensor, shared: tuple[tuple[str, torch.Tensor], ...], start: object, end: object) -> None:
     """See that no score is NaN or +inf, nor cum_scores -inf. Reads values."""
-    if not bool(cum.isfinite().all()):
-        raise ValueError("cum_scores holds a NaN or an infinity: wanted finite numbers")
+    _check_each("cum_scores", cum, cum.isfinite(), "finite numbers")
     for name, tensor in (*shared, ("proj_start", start), ("proj_end", end)):
-        if isinstance(tensor, torch.Tensor) and not bool((tensor < torch.inf).all()):
-            raise ValueError(f"{name} holds a NaN or +inf: wanted finite numbers, or -inf where nothing is allowed")
+        if isinstance(tensor, torch.Tensor):
+            _check_each(name, tensor, tensor < torch.inf, "finite numbers, or -inf where nothing is allowed")
+
+
+def _check_each(name: str, tensor: torch.Tensor, allowed: torch.Tensor, wanted: str) -> None:
+    if not bool(allowed.all()):
+        at = tuple((~allowed).nonzero()[0].tolist())
+        raise ValueError(f"{name}[{', '.join(map(str, at))}] is {tensor[at].item()}: wanted {wanted}")
 
 
 def _check_blocks(blocks: object) -> Blocks | None:

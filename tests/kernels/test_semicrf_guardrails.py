@@ -34,7 +34,7 @@ BAD = {
         r"cum_scores has rank 2 \(shape \(8, 2\)\): wanted rank 3",
     ),
     "float64": ({"cum_scores": torch.zeros(2, 8, 2).double()}, "cum_scores has dtype torch.float64: wanted float32"),
-    "T = 0": ({"cum_scores": torch.zeros(2, 1, 2)}, r"cum_scores has T \+ 1 = 1 .*: wanted T \+ 1 from 2"),
+    "T = 0": ({"cum_scores": torch.zeros(2, 1, 2)}, r"cum_scores has T \+ 1 = 1 .*: wanted T \+ 1 from 2, a leading 0"),
     "C = 0": ({"cum_scores": torch.zeros(2, 8, 0)}, r"cum_scores has C = 0 .*: wanted C from 1 to 64"),
     "C = 65": ({"cum_scores": torch.zeros(2, 8, 65)}, r"cum_scores has C = 65 .*: wanted C from 1 to 64"),
     "K = 0": ({"duration_bias": torch.zeros(0, 2)}, r"duration_bias has K = 0 .*: wanted K from 1 to 1024"),
@@ -87,15 +87,33 @@ BAD = {
     "validate is a word": ({"validate": "yes"}, "validate is 'yes': wanted True or False"),
     "a NaN, validated": (
         {"cum_scores": torch.full((2, 8, 2), torch.nan), "validate": True},
-        "cum_scores holds a NaN or an infinity: wanted finite numbers",
+        r"cum_scores\[0, 0, 0\] is nan: wanted finite numbers",
     ),
     "-inf in cum_scores, validated": (
         {"cum_scores": torch.full((2, 8, 2), -torch.inf), "validate": True},
-        "cum_scores holds a NaN or an infinity: wanted finite numbers",
+        r"cum_scores\[0, 0, 0\] is -inf: wanted finite numbers",
     ),
     "+inf, validated": (
         {"transition": torch.full((2, 2), torch.inf), "validate": True},
-        r"transition holds a NaN or \+inf: wanted finite numbers, or -inf",
+        r"transition\[0, 0\] is inf: wanted finite numbers, or -inf",
+    ),
+    "a NaN in a projection, validated": (
+        {"proj_end": torch.zeros(2, 7, 2).index_fill(1, torch.tensor(3), torch.nan), "validate": True},
+        r"proj_end\[0, 3, 0\] is nan: wanted finite numbers, or -inf",
+    ),
+    "projections of another batch": (
+        {"proj_end": torch.zeros(1, 8, 2)},
+        r"proj_end has shape \(1, 8, 2\): wanted .* = \(2, 7, 2\)$",
+    ),
+    "a projection is no tensor": ({"proj_start": 0.0}, "proj_start is a float: wanted a torch.Tensor"),
+    "a length far above T": ({"lengths": torch.tensor([7, 9])}, r"lengths\[1\] is 9: wanted lengths from 0 to T = 7$"),
+    "lengths of the T that cum_scores has": (
+        {"lengths": torch.tensor([7, 8]), "validate": True},
+        r"lengths\[1\] is 8: wanted lengths from 0 to T = 7; if T is 8, cum_scores of 8 positions lacks its leading 0",
+    ),
+    "cum_scores of T positions beside projections": (
+        {"cum_scores": torch.zeros(2, 7, 2), "lengths": torch.tensor([6, 4]), "proj_end": torch.zeros(2, 7, 2)},
+        r"proj_end has shape \(2, 7, 2\): wanted .* = \(2, 6, 2\); if T is 7, cum_scores of 7 positions lacks its",
     ),
 }
 

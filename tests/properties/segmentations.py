@@ -115,8 +115,12 @@ class Segmentations:
         cum = self.backward_changed("dcum past the length", cum, lambda g: g + 1e-6)
         table = self.backward_changed("dtransition averaged over the batch", table, lambda g: g / len(cum))
         duration = self.backward_changed("what is forbidden has a gradient", duration, lambda g: g + 1e-9)
-        if self.has("NaN dropped"):
-            cum = cum.nan_to_num()
+        dropped = ("cum_scores", "proj_start", "proj_end", "transition", "duration_bias")
+        given = (cum, start, end, table, duration)
+        cum, start, end, table, duration = (
+            torch.where(t.isnan(), 0.0, t) if self.has(f"NaN dropped from {name}") else t
+            for name, t in zip(dropped, given, strict=True)
+        )
         if self.has("-30 for -inf"):
             table, duration = _Raised.apply(table), _Raised.apply(duration)
         if self.has("starts one place late"):

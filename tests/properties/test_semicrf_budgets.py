@@ -212,6 +212,29 @@ def test_roundings_that_line_up_stay_within_the_worst_case(kernel: str) -> None:
         assert float(budget.worst.max()) < 0.01 * float(true[name].abs().max()), name  # which is not idle
 
 
+@pytest.mark.parametrize("weight", [2.0**-10, 1.0, 2.0**10])
+def test_bounds_have_the_logarithm_of_each_probability_whatever_the_cotangent(weight: float) -> None:
+    """A gradient is a sum of many small probabilities, each of which is exp of a logarithm that is off by its size.
+
+    The logarithm of the sum (times the cotangent) is not what it is off by: 2 where each of 24 parts has 5.
+    """
+    inputs = random_walk({"B": 1, "T": 60, "C": 2, "K": 24}, projections=True, scale=0.1)
+    known = budgets(inputs, torch.tensor([weight]), CONTRACT, Derivative.VJP, worst=True)["dproj_start"]
+    p = recursion.marginals(inputs).segment
+    off = 2.0**-24 * 2 * (p * -p.clamp_min(1e-300).log()).sum(2)  # [B T C], of the logarithm and of the norm
+    allowed = Allowance(known.sigma, known.errors, known.worst, known.floor)
+    for sign in (1.0, -1.0):
+        got = weight * (p.sum(2) + sign * off)
+        found = judge("dproj_start", got, known.value, allowed, continuous=False, largest=1e30)
+        assert found.outcome is Outcome.HOLDS, found.message
+    assert known.worst is not None and bool((known.worst > weight * off).all())
+    one = budgets(inputs, torch.ones(1), CONTRACT, Derivative.VJP, worst=True)["dproj_start"].worst
+    assert one is not None and torch.allclose(known.worst, weight * one, rtol=1e-9)
+    wrong = known.value.clone()
+    wrong[0, 7, 1] *= 1.001
+    assert judge("dproj_start", wrong, known.value, allowed, continuous=False).outcome is Outcome.VIOLATED
+
+
 INSIDE = replace(PRESETS["float64"], name="float64 inside", dtype="float32", output="float32")
 
 
@@ -233,6 +256,42 @@ def test_what_cancels_in_a_float64_kernel_is_explained_in_the_log_domain_alone(s
     single = in_sigma(semicrf_plain.two_sided(inputs, torch.ones(2)), true, known)
     assert float(single["dcum_scores"].max()) > LIMIT
     assert SemiCRF().budgeted(INSIDE) and not SemiCRF().budgeted(every_step)
+
+
+def test_bounds_see_scores_that_come_back_between_two_norms() -> None:
+    """A float64 kernel has numbers of 100 between checkpoints, 256 positions apart, though none differ at these.
+
+    Heights taken from one checkpoint to the next had made the bound at a period of 256 positions 0.6 of that at 400.
+    """
+    bounds = {}
+    for period in (256, 400):
+        inputs = random_walk({"B": 1, "T": 1100, "C": 2, "K": 3}, scale=0.01)
+        inputs["cum_scores"] += 50 * (2 * torch.pi / period * torch.arange(1101.0)).sin()[None, :, None]
+        known = budgets(inputs, torch.ones(1), PRESETS["float64"], Derivative.VJP, worst=True)["dcum_scores"]
+        doubles = {n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}
+        got = semicrf_plain.two_sided(doubles, torch.ones(1, dtype=torch.float64))["dcum_scores"]
+        own = Allowance(known.sigma, known.errors, known.worst, known.floor)
+        assert judge("dcum_scores", got, known.value, own, continuous=False).outcome is Outcome.HOLDS
+        wrong = judge("dcum_scores", got * (1 + 1e-7), known.value, own, continuous=False)
+        assert wrong.outcome is Outcome.VIOLATED
+        assert known.worst is not None
+        bounds[period] = float(known.worst.median())
+    assert bounds[256] > 0.8 * bounds[400]
+
+
+def test_what_is_independent_has_every_partial_sum_of_a_score() -> None:
+    """Also where cum_scores change nothing, and durations, transitions, starts and ends are 30."""
+    inputs = random_walk({"B": 1, "T": 400, "C": 3, "K": 4}, projections=True)
+    large = {n: (30 * t).float() for n, t in inputs.items() if n not in ("cum_scores", "lengths")}
+    inputs |= large | {"cum_scores": torch.zeros_like(inputs["cum_scores"])}
+    known, true = budgets(inputs, torch.ones(1), CONTRACT, Derivative.VJP), truth(inputs, torch.ones(1))
+    got = semicrf_plain.two_sided(inputs, torch.ones(1))
+    for name in ("log_z", "dcum_scores", "dproj_start"):
+        error = (got[name].double() - true[name]).abs()
+        some = true[name].abs() > 1e-3
+        assert float((error / known[name].independent)[some].max()) < 5.0, name
+        wrong = true[name] * (1 + 2.0**-10)
+        assert float(((wrong - true[name]).abs() / known[name].sigma)[some].max()) > LIMIT, name
 
 
 def test_equal_numbers_are_returned_alike_in_the_probes() -> None:

@@ -9,8 +9,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_convexity import CONVEXITY
-from segmentations import PLAIN, SHIPPED, SIZES, assert_caught, assert_holds, kernel
+from gradoracle.properties.semicrf_convexity import CONVEXITY, _line
+from segmentations import PLAIN, SHIPPED, SIZES, assert_caught, assert_holds, evidence, judge, kernel
+
+from gradoracle.verdict import Status
 
 BY_DURATION = f"{SIZES} transition_by_duration~normal proj_start~normal proj_end~normal seed=13"
 LAWS = {law.name: law for law in CONVEXITY}
@@ -40,6 +42,36 @@ def test_the_shipped_kernel_holds(law: str, line: str, dtype: str) -> None:
 @pytest.mark.parametrize(("law", "line"), {law: line for law, _, line in CAUGHT}.items())
 def test_the_right_kernel_holds_in_every_dtype(law: str, line: str, dtype: str) -> None:
     assert_holds(LAWS[law], line, kernel(), dtype)
+
+
+LINE = ("log_z_in_the_middle_is_at_most_the_mean", "log_z_lies_above_its_tangents")
+ALL = ("cum_scores", "transition", "duration_bias")
+
+
+def moved(recipe: str, words: str = "seed=11") -> str:
+    return f"{SIZES} transition~normal {' '.join(f't{name}~{recipe}' for name in ALL)} {words}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("law", LINE)
+@pytest.mark.parametrize("recipe", ["tiny", "subnormal", "normal:1e-3"])
+def test_small_tangents_move_the_points_all_the_same(law: str, recipe: str, dtype: str) -> None:
+    line = moved(recipe).replace("float32", dtype)
+    assert all(bool((move != 0).any()) for _, move in _line(evidence(line, kernel()).sample, dtype).values())
+    assert_caught(LAWS[law], line, kernel(), kernel("negated"))
+
+
+@pytest.mark.parametrize("law", LINE)
+@pytest.mark.parametrize(
+    ("recipe", "words", "reason"),
+    [
+        ("zeros", "seed=11", "all tangents are 0"),
+        ("normal", "lengths~lowest seed=11", "every length is 0"),
+    ],
+)
+def test_points_that_are_one_are_not_checked(law: str, recipe: str, words: str, reason: str) -> None:
+    found = judge(LAWS[law], moved(recipe, words), kernel())
+    assert found.status is Status.NOT_CHECKED and reason in found.findings[0].message
 
 
 def test_every_law_has_a_fault_that_it_catches() -> None:

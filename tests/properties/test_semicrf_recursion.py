@@ -191,3 +191,27 @@ def test_without_numba_it_gives_the_same_and_refuses_what_would_take_minutes(tmp
     compiled = [recursion.gradients(inputs, torch.ones(2)), recursion.hvp(inputs, tangents, torch.ones(2))]
     for one, other in zip(compiled, torch.load(saved), strict=True):
         assert max(apart(one[name], other[name]) for name in one) < 1e-14
+
+
+@pytest.mark.parametrize("words", ["C=1 K=1 transition~normal", "C=2 K=2 one path", "C=1 K=3 transition~normal"])
+def test_what_no_score_can_change_has_derivatives_of_exactly_0(words: str) -> None:
+    """One path alone has no Hessian; of one label what ends at a place is what begins there. Others do have one."""
+    sizes = {name: int(number) for name, number in (each.split("=") for each in words.split()[:2])}
+    inputs = random_walk({"B": 2, "T": 300, **sizes}, projections=True, lengths=[300, 117])
+    if words.endswith("one path"):  # of durations of 1 and labels that stay what the first one is, which has to be 1
+        inputs["duration_bias"][1] = -torch.inf
+        inputs["transition"] = torch.tensor([[0.3, -torch.inf], [-torch.inf, -torch.inf]])
+    generator = torch.Generator().manual_seed(1)
+    tangents = {n: torch.randn(t.shape, generator=generator) for n, t in inputs.items() if n != "lengths"}
+    found, once = recursion.hvp(inputs, tangents, torch.ones(2)), recursion.gradients(inputs, torch.ones(2))
+    fixed = words != "C=1 K=3 transition~normal"
+    for name, product in found.items():
+        assert bool((product == 0).all()) == (fixed or name == "cum_scores"), name
+    wanted = torch.zeros(2, 301, dtype=torch.float64)
+    wanted[:, 0], wanted[0, 300], wanted[1, 117] = -1.0, 1.0, 1.0
+    assert apart(once["cum_scores"][:, :, 0], wanted) < 1e-13
+    inputs["transition"] = torch.zeros_like(inputs["transition"])
+    inputs["duration_bias"] = torch.zeros(2, sizes["C"])  # there is another path now
+    tangents["duration_bias"] = torch.tensor([[1.0], [-1.0]]).expand(2, sizes["C"]).contiguous()
+    others = recursion.hvp(inputs, tangents, torch.ones(2))
+    assert all(bool((product != 0).any()) for name, product in others.items() if name != "cum_scores")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import segmentations
 import semicrf_plain
 from gradoracle.properties.derivatives import forward_matches_the_oracle, vjp_matches_the_oracle
 from gradoracle.properties.semicrf import semicrf
@@ -24,8 +25,10 @@ from gradoracle.contract import PRESETS
 from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.examine import judge_law
+from gradoracle.finding import Outcome
 from gradoracle.kernel import Kernel
 from gradoracle.oracle.truth import Oracle
+from gradoracle.rules import judge
 from gradoracle.subject import Subject
 from gradoracle.verdict import Status
 
@@ -86,3 +89,18 @@ def test_extreme_scores_are_not_left_to_the_linear_domain_of_float64() -> None:
     )["log_z"].value  # fmt: skip
     assert bool(log_z.isfinite().all()) and len(list(graph.nodes)) > 0
     assert not bool(torch.isfinite(defined(own.sample, Derivative.FORWARD)["log_z"]).all())
+
+
+@pytest.mark.parametrize("steps", [7, 57, 300])
+def test_the_hessian_of_one_path_is_0_and_decided(steps: int) -> None:
+    """A kernel in float64 gives 0, or what is left where logarithms cancel; a wrong one gives anything else."""
+    line = f"case:1 semicrf cpu float32 B=1 T={steps} C=1 K=1 transition~normal seed=3"
+    own = segmentations.evidence(line, segmentations.SHIPPED)
+    for name, truth in own.truths(Derivative.HVP).items():
+        assert bool((truth.value == 0).all()), name
+        allowed = own.allowance(Derivative.HVP, name, "definition")
+        inside = (allowed.sigma > 0).double()  # past the length all kernels give 0
+        for left in (0.0, 3.5e-15):
+            found = judge(name, left * inside, truth.value, allowed, continuous=True)
+            assert (found.outcome, found.message) == (Outcome.HOLDS, "the truth is 0 throughout"), left
+        assert judge(name, 1e-5 * inside, truth.value, allowed, continuous=True).outcome is Outcome.VIOLATED

@@ -9,11 +9,29 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_special_cases import SPECIAL_CASES
-from segmentations import PLAIN, PROJECTED, SHIPPED, SIZES, assert_caught, assert_holds, kernel
+from gradoracle.properties.semicrf_special_cases import SPECIAL_CASES, nan_read
+from segmentations import FAMILY, PLAIN, PROJECTED, SHIPPED, SIZES, assert_caught, assert_holds, kernel
+
+from gradoracle.case import build, parse
 
 BY_DURATION = f"{SIZES} transition_by_duration~normal proj_start~normal proj_end~normal seed=13"
 FORBIDDEN = f"{SIZES} transition~normal lengths~highest seed=14"
+NAN = "nan_in_gives_nan_out_for_its_sequence_alone"
+
+
+def reads(name: str, words: str) -> str:
+    """The first case line of some words that has NaN in an input."""
+    for seed in range(100):
+        line = f"{words} seed={seed}"
+        _, _, case = parse(line)
+        if nan_read(case, build(case, FAMILY.signature, domains=FAMILY.domains)) == name:
+            return line
+    raise AssertionError(f"no seed has NaN in {name}")
+
+
+BOTH = f"{SIZES} transition~normal proj_start~normal proj_end~normal"
+READ = {name: reads(name, BOTH) for name in ("cum_scores", "proj_start", "proj_end", "transition", "duration_bias")}
+BY_TABLE = reads("transition_by_duration", f"{SIZES} transition_by_duration~normal")
 LAWS = {law.name: law for law in SPECIAL_CASES}
 
 # law, fault, case
@@ -34,24 +52,29 @@ CAUGHT = [
     ("what_is_forbidden_has_no_gradient", "what is forbidden has a gradient", BY_DURATION),
     ("forbidding_the_longest_duration_is_not_having_it", "last duration dropped", PROJECTED),
     ("a_forbidden_label_is_none", "padded label", BY_DURATION),
-    ("nan_in_gives_nan_out_for_its_sequence_alone", "NaN dropped", PLAIN),
-    ("nan_in_gives_nan_out_for_its_sequence_alone", "sequences share a peak", BY_DURATION),
+    *((NAN, f"NaN dropped from {name}", line) for name, line in READ.items()),
+    (NAN, "NaN dropped from transition", BY_TABLE),
+    (NAN, "sequences share a peak", READ["cum_scores"]),
+    (NAN, "sequences share a peak", READ["proj_end"]),
 ]
+LINES = [*{law: line for law, _, line in CAUGHT if law != NAN}.items(), *((NAN, x) for x in (*READ.values(), BY_TABLE))]
 
 
-@pytest.mark.parametrize(("law", "fault", "line"), CAUGHT, ids=[f"{law}-{fault}" for law, fault, _ in CAUGHT])
+@pytest.mark.parametrize(
+    ("law", "fault", "line"), CAUGHT, ids=[f"{law}-{fault}-{line[-7:]}" for law, fault, line in CAUGHT]
+)
 def test_the_wrong_kernel_is_caught_and_the_right_one_holds(law: str, fault: str, line: str) -> None:
     assert_caught(LAWS[law], line, kernel(), kernel(fault))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize(("law", "line"), {law: line for law, _, line in CAUGHT}.items())
+@pytest.mark.parametrize(("law", "line"), LINES)
 def test_the_shipped_kernel_holds(law: str, line: str, dtype: str) -> None:
     assert_holds(LAWS[law], line, SHIPPED, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
-@pytest.mark.parametrize(("law", "line"), {law: line for law, _, line in CAUGHT}.items())
+@pytest.mark.parametrize(("law", "line"), LINES)
 def test_the_right_kernel_holds_in_every_dtype(law: str, line: str, dtype: str) -> None:
     assert_holds(LAWS[law], line, kernel(), dtype)
 
