@@ -38,6 +38,7 @@ FLOORS = (
     {"request", "domain", "drawing", "provider", "shrinking", "situations", "stream", "strategies", "target", "saved"},
     {"examine", "tally"},
     {"check", "command", "counterexamples", "crashes", "bench", "reproduction"},
+    {"mutation"},
     {"testing", "cli"},
     {"__init__", "__main__"},
 )

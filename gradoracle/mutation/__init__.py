@@ -1,0 +1,7 @@
+"""Mutation: who checks the checker. Peers' acceptance rules, to be judged on the same faults as the laws."""
+
+from __future__ import annotations
+
+from .peers import FUNCTION_RULES, RULES, Compared, FunctionRule, Rule, Run
+
+__all__ = ["FUNCTION_RULES", "RULES", "Compared", "FunctionRule", "Rule", "Run"]
