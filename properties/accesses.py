@@ -50,8 +50,8 @@ def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[
     Holds because: Triton orders the threads of a program at a barrier, and not between a store and a load of one
     address, which other threads may make; the load may come first.
     Catches: a ring buffer in global memory that is written and read by one program, partial sums kept there, an update
-    in place. Of a kernel from outside a store of what was loaded is noted and not a violation: it is safe where one
-    thread does both.
+    in place. Of a kernel from outside a store of what was loaded is noted and not a violation: it is safe where what is
+    stored to each element depends on what was loaded from it, so that the store has to wait.
     Cannot catch: what threads do to shared memory, which Triton orders itself.
     """
     kinds = [Kind.STORED_AND_LOADED] + ([] if evidence.kernel.outside else [Kind.LOADED_AND_STORED])
@@ -61,7 +61,7 @@ def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[
             noted = [f for f in evidence.memory(derivative).faults if f.kind is Kind.LOADED_AND_STORED]
             if noted:
                 name = f"updates in place of {derivative.value}"
-                yield not_checked(name, f"safe where one thread does both: {noted[0]}")
+                yield not_checked(name, f"safe if each element stored depends on itself as loaded: {noted[0]}")
 
 
 @law(rank=8)
