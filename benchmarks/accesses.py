@@ -36,7 +36,7 @@ def lightning(module: str, name: str, *decay: Tensor) -> Callable[[], None]:
     return run
 
 
-def liger(module: str, name: str, *inputs: Tensor | None) -> Callable[[], None]:
+def liger(module: str, name: str, *inputs: object) -> Callable[[], None]:
     """Forward and backward of one of Liger's functions, at sizes that are no powers of two."""
     function = getattr(importlib.import_module(f"liger_kernel.ops.{module}"), name)
 
@@ -67,6 +67,7 @@ def main() -> None:
     report("lightning_attn2_no_decay", lightning("lightning_attn2_no_decay", "lightning_attn2_no_decay"))
     report("liger cross entropy", liger("cross_entropy", "LigerCrossEntropyFunction", normal(5, 37), labels, None))
     report("liger softmax", liger("softmax", "LigerSoftmaxFunction", normal(5, 37)))
+    report("liger swiglu", liger("swiglu", "LigerSiLUMulFunction", normal(5, 37), normal(5, 37)))
     report("liger rope", liger("rope", "LigerRopeFunction", normal(2, 4, 5, 16), normal(2, 2, 5, 16), *angles))
 
 

@@ -242,3 +242,13 @@ def integers(X, Z, N: tl.constexpr):
     tl.store(Z + 3 * N + i, (x % 3).to(tl.int64))
     tl.store(Z + 4 * N + i, (x >> 2).to(tl.int64))
     tl.store(Z + 5 * N + i, (x & 12).to(tl.int64))
+
+
+@triton.jit
+def float_argument(X, Z, scale, N: tl.constexpr):
+    """X times a float argument, as a Python number and cast."""
+    at = tl.arange(0, N)
+    x = tl.load(X + at)
+    tl.store(Z + at, x * scale)
+    tl.store(Z + N + at, x * scale.to(tl.float32))
+    tl.store(Z + 2 * N + at, x * scale.to(tl.bfloat16))

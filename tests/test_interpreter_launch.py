@@ -150,3 +150,13 @@ def test_integer_arithmetic_wraps_and_promotes():
     assert torch.equal(out[2], torch.div(x, 3, rounding_mode="trunc").long())
     assert torch.equal(out[3], torch.fmod(x, 3).long())
     assert torch.equal(out[4], (x >> 2).long()) and torch.equal(out[5], (x & 12).long())
+
+
+def test_a_float_argument_is_a_number_and_can_be_cast_as_a_compiled_one_is():
+    x, scale = torch.ones(8, dtype=torch.float64), 0.1
+    z = torch.zeros(24, dtype=torch.float64)
+    kernels.float_argument[(1,)](x, z, scale, 8)
+    as_float32 = torch.tensor(scale)
+    assert z[:8].eq(scale).all()
+    assert z[8:16].eq(as_float32.double()).all()
+    assert z[16:].eq(as_float32.bfloat16().double()).all()

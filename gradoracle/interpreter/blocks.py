@@ -174,6 +174,18 @@ def constant(value: float, dtype: Any) -> Any:
     return tl.tensor(TensorHandle(np.array([value], dtype=held_as(dtype)), dtype), dtype)
 
 
+class Scalar(float):
+    """A float argument of a kernel: a Python number as Triton's interpreter has it, with a compiled one's cast.
+
+    Compiled it is a float32, which kernels call `.to` on. What a kernel computes with it stays a Python number, so that
+    a float64 kernel is not given 24 bits.
+    """
+
+    def to(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+        """The float32 nearest to it, cast."""
+        return constant(float(np.float32(self)), tl.float32).to(dtype, *args, **kwargs)
+
+
 def _joined(lhs: Any, rhs: Any) -> tuple[list[int], list[int], list[int]]:
     """The shapes of two values and the one they broadcast to; a scalar's is []."""
     left = lhs.type.shape.values if isinstance(lhs.type, tl.block_type) else []

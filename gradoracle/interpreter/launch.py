@@ -111,8 +111,7 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
     bound.apply_defaults()
     with language_patch():
         values = {
-            name: value if name in self.constexprs else interpreter._implicit_cvt(value)
-            for name, value in bound.arguments.items()
+            name: value if name in self.constexprs else _converted(value) for name, value in bound.arguments.items()
         }
         grid = self.grid(values) if callable(self.grid) else self.grid
     if current.record is None:
@@ -125,6 +124,11 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
             current.record.end()
     if copied:
         self._restore_args_dev(args, host_args, known, host_kwargs)
+
+
+def _converted(value: Any) -> Any:
+    """An argument as a kernel is given it."""
+    return blocks.Scalar(value) if type(value) is float else interpreter._implicit_cvt(value)
 
 
 def run_grid(fn: Callable[..., Any], grid: Any, values: dict[str, Any]) -> None:
