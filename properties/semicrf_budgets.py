@@ -15,9 +15,9 @@ probabilities. In units of the unit roundoff u:
 - a probability is off by an exponential and by the size of its logarithm;
 - sums over all positions are running sums in the accumulator, and what is returned is rounded to its format.
 
-To first order an error e of a node moves log Z by P(node) e. Gradients move by covariances, which probes give: for log
-Z and gradients runs of such a kernel with every result rounded (semicrf_rounded.py), for JVP and HVP of the recursion
-with roundings drawn, hashed from the probe, the place and the value. Forward and backward err apart, so a probability
+To first order an error e of a node moves log Z by P(node) e. Gradients move by covariances, which probes give: runs of
+such a kernel with every result rounded (semicrf_rounded.py), for JVP and HVP its tangents, too
+(semicrf_rounded_tangents.py). Forward and backward err apart, so a probability
 at t carries what both disagree about after t: a factor that all probabilities at t share. It grows with the root of T
 where roundings are independent, and with T where each position loses the same bits of a parameter.
 """
@@ -32,6 +32,7 @@ import torch
 from gradoracle.properties.semicrf_recursion import Array, Pass, Problem, Sequence, logs_of, run
 from gradoracle.properties.semicrf_rounded import Rounded
 from gradoracle.properties.semicrf_rounded import probe as rounded_pass
+from gradoracle.properties.semicrf_rounded_tangents import probe as moved_pass
 from gradoracle.properties.semicrf_scaled import AT_WORST
 from torch import Tensor
 from torch.nn.functional import avg_pool1d
@@ -82,7 +83,7 @@ def budgets(
         probes: runs at most; tensors of 2^17 elements take 8.
         worst: whether to bound the error with every rounding at its worst, too. For JVP and HVP no bound is derived: it
             is eight times the largest of any probe, their rms and the independent standard deviation, so no less than
-            rule 1a allows. Right kernels stayed below 0.36 of it (docs/budgets.md).
+            rule 1a allows. Right kernels stayed below 0.23 of it (docs/budgets.md).
         before: [B C] probabilities of the labels before the first segment. Where they are given the budget has
             ``MEETINGS`` [B T+1 C], too: exp(alpha_t + beta_t - log Z) of a kernel's alpha and beta and of the true
             log Z. Only for VJP, with both projections and a cotangent of ones.
@@ -105,12 +106,15 @@ def budgets(
     truth = named(exact, derivative) | ({} if before is None else {MEETINGS: _met(plain, plain.log_z, before)})
     errors = {name: torch.zeros((count, *value.shape), dtype=torch.float64) for name, value in truth.items()}
     magnify = max(PROBED_AT / float(noise[0]), 1.0)
-    magnified = noise * np.array([magnify, *[1.0] * (len(noise) - 1)])
     bits = min(PRECISION_BITS[contract.elementwise], _PROBED_BITS)
     for probe in range(count):
         seed = mixed(probe) % _SEEDS
         if dual:
-            found = named(run(problem, cotangent, seed, magnified), derivative)
+            moved = moved_pass(
+                problem, cotangent, seed, bits, contract.exp_ulps, contract.log_ulps, interval,
+                hessian=derivative is Derivative.HVP, two_sided=probe % 2 == 0,
+            )  # fmt: skip
+            found = _of_tangents(moved.jvp, moved.products, derivative)
         else:
             rounded = rounded_pass(
                 problem, cotangent, seed, bits, contract.exp_ulps, contract.log_ulps, interval,
@@ -176,11 +180,15 @@ def roundings(problem: Problem, contract: Contract) -> Array:
 
 def named(found: Pass, derivative: Derivative) -> dict[str, Tensor]:
     """The tensors of a pass by the engine's names."""
-    if derivative is Derivative.JVP:
-        return {"jvp.log_z": found.jvp}
-    if derivative is Derivative.HVP:
-        return {f"hvp.{name}": product for name, product in found.gradients.items()}
+    if derivative.takes_tangents:
+        return _of_tangents(found.jvp, found.gradients, derivative)
     return _named(found.log_z, found.gradients, derivative)
+
+
+def _of_tangents(jvp: Tensor, products: Mapping[str, Tensor], derivative: Derivative) -> dict[str, Tensor]:
+    if derivative is Derivative.JVP:
+        return {"jvp.log_z": jvp}
+    return {f"hvp.{name}": product for name, product in products.items()}
 
 
 def _named(log_z: Tensor, gradients: Mapping[str, Tensor], derivative: Derivative) -> dict[str, Tensor]:
@@ -261,8 +269,8 @@ def _of_products(problem: Problem, plain: Pass, exact: Pass, shares: Mapping[str
     """Of JVP and HVP: what moves a probability p moves p d alike, d the derivative of its logarithm.
 
     An estimate: one d for all elements, the root mean square of the products relative to the probabilities with that of
-    the tangents, where each has its own. It is the least that sigma may be and nothing else; the probes, which commit
-    every rounding, say more wherever d varies. Right float32 kernels were 2.9 sigma out at most (docs/budgets.md).
+    the tangents, where each has its own. It is the least that sigma may be and nothing else: it has no sizes of
+    alpha's and beta's tangents, nor what is lost alike everywhere. The probes commit every rounding and have both.
     """
     given = [tangent.square().mean() for tangent in map(torch.from_numpy, (problem.tangents or {}).values())]
     tangent = float(torch.stack(given).sum()) if given else 0.0

@@ -19,19 +19,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from gradoracle.properties.semicrf_recursion import Problem
+from gradoracle.properties.semicrf_recursion import Array, Problem
 from gradoracle.properties.semicrf_scaled import jitted
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gradoracle.oracle.probes import mixed
 
-# ``by``: Veltkamp's splitter, the factors of logs, of weights and of posteriors with their inverses, half the largest
-# errors of exp and log, and the number of positions from one norm to the next
-LOGS, WEIGHTS, POSTERIORS, _INVERSE, EXP, LOG, INTERVAL = 1, 2, 3, 3, 7, 8, 9
+# ``by``: Veltkamp's splitter, the factors of logs, of weights, of posteriors and of tangents with their inverses, half
+# the largest errors of exp and log, and the number of positions from one norm to the next
+LOGS, WEIGHTS, POSTERIORS, TANGENTS, _INVERSE, EXP, LOG, INTERVAL = 1, 2, 3, 4, 4, 9, 10, 11
 # ``library`` [2 exponents 5]: the errors of exp and log, smooth as the engine's of a polynomial: by 3 bits of x
 _LEAST = 64  # exponents beyond it, either way, are alike
-_LOST = -40.0  # exp of less vanishes beside 1, in 30 bits
+LOST = -40.0  # exp of less vanishes beside 1, in 30 bits
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,14 @@ def summed(terms: Any, count: int, library: Any, by: Any) -> float:
         return top
     total = 0.0
     for i in range(count):
-        if terms[i] - top > _LOST:  # what is below is lost at any number of bits
+        if terms[i] - top > LOST:  # what is below is lost at any number of bits
             total = rounded(total + weight(rounded(terms[i] - top, LOGS, by), WEIGHTS, library, by), WEIGHTS, by)
+    return log_of(total, top, library, by)
+
+
+@jitted
+def log_of(total: float, top: float, library: Any, by: Any) -> float:
+    """log(total) + top: exact at 1, else off as a library's is, and rounded."""
     log = math.log(total)
     if total != 1.0:
         log = rounded(log + by[LOG] * max(abs(log), 1.0) * smooth(total, library[1]), LOGS, by)
@@ -93,25 +98,25 @@ def summed(terms: Any, count: int, library: Any, by: Any) -> float:
 
 
 @jitted
-def score(cum: Any, dur: Any, start: Any, end: Any, s: int, t: int, c: int, by: Any) -> float:
-    """The score of the segment s .. t of label c, without its transition.
+def score(cum: Any, dur: Any, start: Any, end: Any, s: int, t: int, c: int, kind: int, by: Any) -> float:
+    """The score of the segment s .. t of label c, without its transition; or its tangent, of those of its parts.
 
     Where norms are not taken at each position, what belongs to s and to t is relative to cum_scores at the last norm.
     """
     if by[INTERVAL] > 1.0:
         last = int(t // by[INTERVAL]) * int(by[INTERVAL])
-        left = rounded(cum[last, c] - cum[s, c], LOGS, by)
-        right = rounded(cum[t, c] - cum[last, c], LOGS, by)
+        left = rounded(cum[last, c] - cum[s, c], kind, by)
+        right = rounded(cum[t, c] - cum[last, c], kind, by)
         if len(start):
-            left = rounded(left + start[s, c], LOGS, by)
+            left = rounded(left + start[s, c], kind, by)
         if len(end):
-            right = rounded(right + end[t - 1, c], LOGS, by)
-        return rounded(rounded(left + dur[t - s - 1, c], LOGS, by) + right, LOGS, by)
-    partial = rounded(rounded(cum[t, c] - cum[s, c], LOGS, by) + dur[t - s - 1, c], LOGS, by)
+            right = rounded(right + end[t - 1, c], kind, by)
+        return rounded(rounded(left + dur[t - s - 1, c], kind, by) + right, kind, by)
+    partial = rounded(rounded(cum[t, c] - cum[s, c], kind, by) + dur[t - s - 1, c], kind, by)
     if len(start):
-        partial = rounded(partial + start[s, c], LOGS, by)
+        partial = rounded(partial + start[s, c], kind, by)
     if len(end):
-        partial = rounded(partial + end[t - 1, c], LOGS, by)
+        partial = rounded(partial + end[t - 1, c], kind, by)
     return partial
 
 
@@ -136,7 +141,7 @@ def forward(
                 continue
             count = 0
             for k in range(min(longest, t)):
-                here = score(cum, dur, start, end, t - k - 1, t, c, by)
+                here = score(cum, dur, start, end, t - k - 1, t, c, LOGS, by)
                 for b in range(1 if one else labels):
                     if one:
                         terms[count] = rounded(here + before[k, c], LOGS, by)
@@ -170,7 +175,7 @@ def backward(
         reach = min(longest, length - t)
         for k in range(reach):
             for c in range(labels):
-                here[k, c] = score(cum, dur, start, end, t, t + k + 1, c, by)
+                here[k, c] = score(cum, dur, start, end, t, t + k + 1, c, LOGS, by)
                 after[k, c] = rounded(beta[t + k + 1, c] + (norm[t + k + 1] - norm[t + 1]), LOGS, by)
         for c in range(labels if one else 0):
             for k in range(reach):
@@ -223,7 +228,7 @@ def masses(
                 ended[t, c] = posterior(both, alpha_norm[t] + beta_norm[t] - log_z, library, by)
             total = 0.0
             for k in range(1, min(longest, length - t) + 1):
-                here = score(cum, dur, start, end, t, t + k, c, by)
+                here = score(cum, dur, start, end, t, t + k, c, LOGS, by)
                 norm = alpha_norm[t] + beta_norm[t + k] - log_z
                 if one:
                     both = rounded(rounded(here + enter[t, c], LOGS, by) + beta[t + k, c], LOGS, by)
@@ -246,10 +251,14 @@ def masses(
 
 
 @functools.lru_cache(maxsize=64)  # probes have the same seeds every time
-def _library(seed: int) -> NDArray[np.float64]:
+def drawn(seed: int, bits: int, exp_ulps: float, log_ulps: float, interval: int) -> tuple[Array, Array]:
+    """(library, by) of a probe."""
     count = 2 * 2 * _LEAST * 5
-    drawn = [mixed(seed, place) / 2.0**63 - 1.0 for place in range(3, 3 + count)]
-    return np.array(drawn).reshape(2, 2 * _LEAST, 5)
+    errors = [mixed(seed, place) / 2.0**63 - 1.0 for place in range(3, 3 + count)]
+    factors = [2.0 ** -(mixed(seed, place) / 2.0**64) for place in (0, 1, 2, 3 + count)]
+    unit = 2.0**-bits
+    by = [2.0 ** (53 - bits) + 1.0, *factors, *(1.0 / factor for factor in factors), exp_ulps * unit, log_ulps * unit]
+    return np.array(errors).reshape(2, 2 * _LEAST, 5), np.array([*by, interval])
 
 
 def probe(
@@ -267,19 +276,7 @@ def probe(
         interval: positions from one norm to the next.
         gradients: whether they are wanted; there are none otherwise.
     """
-    unit = 2.0**-bits
-    factors = [2.0 ** -(mixed(seed, place) / 2.0**64) for place in range(3)]
-    by = np.array(
-        [
-            2.0 ** (53 - bits) + 1.0,
-            *factors,
-            *(1.0 / factor for factor in factors),
-            exp_ulps * unit,
-            log_ulps * unit,
-            interval,
-        ]
-    )
-    library = _library(seed)
+    library, by = drawn(seed, bits, exp_ulps, log_ulps, interval)
     found = {name: np.zeros(shape) for name, shape in problem.shapes.items()}
     dur, table = problem.scores["duration_bias"], problem.scores[problem.table]
     kinds = table.reshape(-1, problem.labels, problem.labels)

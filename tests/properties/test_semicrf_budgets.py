@@ -59,7 +59,11 @@ def in_sigma(got: dict[str, Tensor], true: dict[str, Tensor], known: dict[str, B
 def test_sigmas_are_near_those_that_the_engine_reads_from_the_definition(
     sizes: str, words: str, derivative: Derivative
 ) -> None:
-    """Measured over these: medians 0.3 to 1.8 times the engine's for log Z and gradients, 0.2 to 1.5 for products."""
+    """Measured over these: medians 0.3 to 1.8 times the engine's for log Z and gradients, 0.14 to 1.1 for products.
+
+    The engine's are of a solve with weights. Where paths are forbidden a right kernel in logarithms has an rms of 0.2
+    in them in its JVP, and of 0.7 in these (14 cases).
+    """
     own = sample(words, sizes)
     traced = replace(semicrf, scalable=None)
     engine = Oracle(traced).budgets(own, derivative, CONTRACT, worst=True)
@@ -68,7 +72,8 @@ def test_sigmas_are_near_those_that_the_engine_reads_from_the_definition(
     for name, budget in engine.items():
         some = budget.sigma > 1e-12
         ratios = found[name].sigma[some] / budget.sigma[some]
-        assert 0.2 < float(ratios.median()) < 2.5, name
+        least = 0.1 if derivative.takes_tangents else 0.2
+        assert least < float(ratios.median()) < 2.5, name
         assert bool((found[name].sigma[budget.sigma == 0] == 0).all()), name
         worst = found[name].worst
         assert worst is not None and bool((worst >= found[name].sigma).all()) and bool(worst.isfinite().all())
