@@ -11,7 +11,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_problems import known
+from gradoracle.properties.semicrf_problems import Known, known
 from segmentations import SHIPPED, evidence, kernel
 from semicrf_samples import WORDS
 
@@ -43,14 +43,20 @@ def _potentials(leaves: dict[str, Tensor], longest: int) -> Tensor:
     return torch.stack(rows, 1)
 
 
-def _truths(own: Sample, crf: str) -> dict[str, Tensor]:
+# u (16 S + C^2 + B + 8) a position as of closed forms (semicrf_closed_forms.py): 8 positions, scores S below 16; a
+# gradient twice that of each of at most 24 segments
+RADIUS = 2.0**-53 * (16 * 16 + 9 + 3 + 8) * 8 * 2 * 24
+
+
+def _truths(own: Sample, crf: str) -> dict[str, Known]:
     """log Z and its gradients in float64 by torch-struct; its lengths count the label before the first segment."""
     leaves = {n: t.double().requires_grad_() for n, t in own.inputs.items() if t.is_floating_point()}
     potentials = _potentials(leaves, len(own.inputs["duration_bias"]))
     potentials = potentials[:, :, 1] if crf == "LinearChainCRF" else potentials
     log_z = getattr(torch_struct, crf)(potentials, lengths=own.inputs["lengths"] + 1).partition
     found = torch.autograd.grad(log_z, list(leaves.values()), own.cotangents["log_z"].double())
-    return {"log_z": log_z.detach()} | {f"d{name}": gradient for name, gradient in zip(leaves, found, strict=True)}
+    named = {"log_z": log_z.detach()} | {f"d{name}": gradient for name, gradient in zip(leaves, found, strict=True)}
+    return {name: Known(value, torch.full_like(value, RADIUS)) for name, value in named.items()}
 
 
 @pytest.mark.filterwarnings("ignore:.*arg_constraints")
