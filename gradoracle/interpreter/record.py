@@ -232,9 +232,10 @@ class Record:
             many = (before != 0) & (before != who)
             if self._known and many.any():  # those that an atomic ordered before this one need not be remembered
                 many &= ~self._ordered(before, seen.when_read[at])
-            seen.reader[at] = np.where(many, MANY, who)
+            readers = np.where(many, MANY, who)
+            seen.reader[at] = readers
             if touch.each:
-                seen.reader[at[seen.reader[at] != np.where(many, MANY, who)]] = MANY  # two in step, one element
+                seen.reader[at[seen.reader[at] != readers]] = MANY  # two in step, one element
         seen.when_read[at], seen.where_read[at] = self._stamp, touch.place
 
     def _write(self, touch: Touch, atomic: bool = False) -> None:
