@@ -188,6 +188,13 @@ def test_what_may_be_stored_is_read_off_the_source():
     assert stored_parameters(eval("lambda x: x")) is None  # no source: all may be
 
 
+def test_a_tensor_without_elements_has_nothing_to_be_read():
+    y = torch.zeros(N)
+    fault = alone(lambda: copy(torch.empty(0), y))
+    assert fault.kind is Kind.READ_OUTSIDE and (fault.tensor, fault.index, fault.count) == ("X", 0, N)
+    assert "X[+0 elements from its first] of shape [0], outside of it" in str(fault)
+
+
 def test_recordings_are_not_nested_and_end_with_an_error():
     with pytest.raises(RuntimeError, match="wanted one recording at a time"), recording(), recording():
         raise AssertionError

@@ -90,7 +90,7 @@ class View:
             if stride and self.shape[axis] > 1:
                 index[axis] = min(rest // stride, self.shape[axis] - 1)
                 rest -= index[axis] * stride
-        return tuple(index) if rest == 0 and place >= 0 else place
+        return tuple(index) if rest == 0 and place >= 0 and self.extent else place
 
     def _elements(self) -> Array:
         """[elements from the first to the last] whether each is one of the tensor's."""
@@ -116,8 +116,7 @@ def views_of(
     found = [(path, tensor) for name, value in given.items() for path, tensor in _tensors((name,), value)]
     storages: dict[int, list[tuple[tuple[Any, ...], Tensor]]] = {}
     for path, tensor in found:
-        if tensor.numel():
-            storages.setdefault(tensor.untyped_storage().data_ptr(), []).append((path, tensor))
+        storages.setdefault(tensor.untyped_storage().data_ptr(), []).append((path, tensor))
     views = []
     for address, members in storages.items():
         unit = min(tensor.element_size() for _, tensor in members)
@@ -139,10 +138,10 @@ def _tensors(path: tuple[Any, ...], value: Any) -> Iterator[tuple[tuple[Any, ...
 def _view(path: tuple[Any, ...], tensor: Tensor, footprint: Footprint, unwritten: int | None) -> View:
     name = str(path[0]) + "".join(f"[{place}]" for place in path[1:])
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if tensor.numel() else -1
     distinct = 1
     for size, stride in zip(shape, strides, strict=True):
-        distinct *= size if stride else 1
+        distinct *= size if stride or not size else 1
     return View(
         name, path, tensor.data_ptr(), (last + 1) * tensor.element_size(), tensor.element_size(), shape, strides,
         distinct == last + 1, footprint, unwritten,
