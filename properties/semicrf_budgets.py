@@ -33,7 +33,6 @@ from gradoracle.properties.semicrf_recursion import Array, Pass, Problem, Sequen
 from gradoracle.properties.semicrf_rounded import Rounded
 from gradoracle.properties.semicrf_rounded import probe as rounded_pass
 from gradoracle.properties.semicrf_rounded_tangents import probe as moved_pass
-from gradoracle.properties.semicrf_scaled import AT_WORST
 from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
@@ -171,7 +170,7 @@ def interval_of(problem: Problem, contract: Contract) -> int:
 
 
 def roundings(problem: Problem, contract: Contract) -> Array:
-    """The noise of ``semicrf_scaled`` under a contract."""
+    """The unit roundoff; squares in units of it of an exponential, a node and a probability; and a node at worst."""
     unit, terms = UNIT_ROUNDOFF[contract.elementwise], problem.longest + problem.labels
     exp, log = contract.exp_ulps, contract.log_ulps
     node = terms / 3 + 1 + exp**2 + log**2
@@ -350,7 +349,7 @@ def _worst(
     slack = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in inputs.items() if t.is_floating_point()}
     for name in (problem.table, "duration_bias"):
         slack[name] = (unit * (exp + inputs[name].double().abs())).nan_to_num(posinf=0.0)
-    moved = run(Problem(inputs, slack), cotangent.abs(), AT_WORST, noise)
+    moved = run(Problem(inputs, slack), cotangent.abs(), np.array([unit, exp, float(noise[4])]))
     found = {"log_z": moved.jvp}
     if derivative is not Derivative.VJP:
         return found

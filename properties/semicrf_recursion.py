@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 MOST_WITHOUT_NUMBA = 2_000_000  # segments with their labels: about a minute of plain Python
 _NOT_TOLD_APART = 2.0**-50  # 8 roundings: alpha, beta, exponentials, two products and a quotient, in both masses
-_EXACT = np.zeros(scaled.NOISE)
+_EXACT = np.zeros(scaled.WORST)
 _TABLES = ("transition", "transition_by_duration")
 
 
@@ -147,23 +147,23 @@ def _of_one_label(length: int, steps: int, dual: bool) -> Array:
     return found
 
 
-def run(problem: Problem, cotangent: Tensor, seed: int = 0, noise: Array = _EXACT) -> Pass:
+def run(problem: Problem, cotangent: Tensor, worst: Array = _EXACT) -> Pass:
     """Gradients of <cotangent [B], log Z>, or the Hessian's products where the problem has tangents.
 
     Args:
         problem: the inputs.
         cotangent: [B].
-        seed: of the noise.
-        noise: what roundings are imitated (``semicrf_scaled.NOISE`` numbers); none by default.
+        worst: the largest errors of a kernel (``semicrf_scaled.WORST`` numbers), which are added to the derivatives
+            along the tangents; none by default.
     """
     found = {name: np.zeros(shape) for name, shape in problem.shapes.items()}
     sizes = {name: np.zeros(shape) for name, shape in problem.shapes.items()}
     tables, durations = np.zeros_like(problem.tables), np.zeros_like(problem.durations)
     all_tables, all_durations = np.zeros_like(tables), np.zeros_like(durations)
-    logs, moved, exact = [], [], bool(noise[0] == 0.0)
+    logs, moved, exact = [], [], bool(worst[0] == 0.0)
     ends = np.zeros((problem.batch, problem.steps, problem.labels))
     for b, weight in enumerate(cotangent.detach().double().tolist()):
-        one = problem.sequence(b, seed, noise)
+        one = problem.sequence(b, worst)
         own_tables, own_durations = np.zeros_like(tables), np.zeros_like(durations)
         if exact and one.fixed:  # then all that is counted is 0 or 1, and derivatives are 0
             logs.append(one.log_z)
@@ -216,9 +216,9 @@ class Problem:
             return np.zeros((0, self.labels))
         return group[name] if b is None else group[name][b]
 
-    def sequence(self, b: int, seed: int = 0, noise: Array = _EXACT) -> Sequence:
+    def sequence(self, b: int, worst: Array = _EXACT) -> Sequence:
         """The recursion of one sequence, run forward."""
-        return Sequence(self, b, seed, noise)
+        return Sequence(self, b, worst)
 
     def _require(self) -> None:
         for name, x in self.scores.items():
@@ -239,16 +239,14 @@ class Problem:
 class Sequence:
     """One sequence: its weights, alpha, and on request beta; each a list [m, e, log derivative]."""
 
-    def __init__(self, problem: Problem, b: int, seed: int, noise: Array) -> None:
-        self.problem, self.seed, self.noise, self.length = problem, seed, noise, problem.lengths[b]
+    def __init__(self, problem: Problem, b: int, worst: Array) -> None:
+        self.problem, self.worst, self.length = problem, worst, problem.lengths[b]
         self.dual = problem.tangents is not None
         of, labels, steps = problem.of, problem.labels, problem.steps
         self.own = [of(problem.scores, name, b) for name in ("cum_scores", "proj_start", "proj_end")]
         self.dur = problem.scores["duration_bias"]
-        self.tr = self._table(
-            problem.scores[problem.table], of(problem.tangents, problem.table), (-1, labels, labels), noise
-        )
-        self.du = self._table(self.dur, of(problem.tangents, "duration_bias"), self.dur.shape, noise)
+        self.tr = self._table(problem.scores[problem.table], of(problem.tangents, problem.table), (-1, labels, labels))
+        self.du = self._table(self.dur, of(problem.tangents, "duration_bias"), self.dur.shape)
         cum, start, end = self.own
         moved = [of(problem.tangents, name, b) for name in ("cum_scores", "proj_start", "proj_end")]
         self.up = self._product(cum, end, moved[0], moved[2], 1)
@@ -264,7 +262,7 @@ class Sequence:
     @property
     def _scores(self) -> tuple[Any, ...]:
         cum, start, end = self.own
-        return (cum, self.dur, start, end, self.seed, self.noise, *self.tr, *self.du, *self.up, *self.down)
+        return (cum, self.dur, start, end, self.worst, *self.tr, *self.du, *self.up, *self.down)
 
     @property
     def fixed(self) -> bool:
@@ -288,13 +286,13 @@ class Sequence:
         if self.z[0] == 0.0 or self.length == 0:
             return begun, ended
         self.run_back()
-        if self.seed == scaled.AT_WORST:
+        if self.worst[0] > 0.0:
             self._loosen()
         each = np.zeros((0, 1, 1)) if segments is None else segments
         cum, start, end = self.own
         with np.errstate(all="ignore"):
             scaled.masses(
-                self.length, cum, self.dur, start, end, self.seed, self.noise, *self.tr, *self.du, *self.down,
+                self.length, cum, self.dur, start, end, self.worst, *self.tr, *self.du, *self.down,
                 *self.alpha, *self.enter, *self.beta, *self.leave, *self.after, self.z, begun, ended, by_table,
                 by_duration, each,
             )  # fmt: skip
@@ -308,7 +306,7 @@ class Sequence:
         enters, beta or what leaves, relative to the largest label, and a segment's score (``scaled.masses`` adds it)
         or a transition. ``scaled.share`` adds 2 |p|, share by share.
         """
-        of, unit = logs_of, 3.0 * float(self.noise[0])
+        of, unit = logs_of, 3.0 * float(self.worst[0])
         alpha, beta = of(self.alpha), of(self.beta)
         top, last = (np.nan_to_num(x.max(-1, keepdims=True), neginf=0.0) for x in (alpha, beta))
         after = last[np.minimum(np.arange(len(last)) + 1, len(last) - 1)]  # leave is relative to the next norm
@@ -319,11 +317,11 @@ class Sequence:
             state[2] = state[2] + unit * np.nan_to_num(np.abs(logs), posinf=0.0)
         self.tr[2] = self.tr[2] + unit * np.nan_to_num(np.abs(of(self.tr)), posinf=0.0)
 
-    def _table(self, scores: Array, moved: Array, shape: tuple[int, ...], noise: Array = _EXACT) -> list[Array]:
+    def _table(self, scores: Array, moved: Array, shape: tuple[int, ...]) -> list[Array]:
         flat = scores.reshape(-1)
         m, e = np.zeros(len(flat)), np.zeros(len(flat), np.int64)
         with np.errstate(all="ignore"):
-            scaled.tables(flat, self.seed, noise, m, e)
+            scaled.tables(flat, m, e)
         d = moved.reshape(shape) if self.dual else np.zeros([0] * len(shape))
         return [m.reshape(shape), e.reshape(shape), np.ascontiguousarray(d)]
 

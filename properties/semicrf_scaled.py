@@ -2,7 +2,7 @@
 
 A weight is a pair (m, e) that stands for m 2^e, m a float64 and e an int64: products multiply and add, no logarithm is
 taken before the end, and nothing overflows at any length. Beside each weight travels its logarithmic derivative along
-the tangents, where there are any. With ``noise`` every rounding of a float32 kernel is imitated (semicrf_budgets.py).
+the tangents, where there are any, and with ``worst`` what a kernel's roundings make of it at most (semicrf_budgets.py).
 
 Compiled by numba where it is installed; the same code runs, some hundred times slower, where it is not. Axes: t 0 .. T,
 c labels, k durations - 1, j 0 or the duration of a transition table (J = 1 for one table for all durations).
@@ -44,13 +44,7 @@ _LN2_LOW = float.fromhex("0x1.3de6af278ece6p-42")
 LARGEST_SCORE = 2.0**32  # beyond it the reduction of an exponential would lose digits
 _POWERS = 2.0 ** -np.arange(256.0)  # what is 2^-256 below the rest of a sum is lost
 
-NOISE = 5  # the unit roundoff; squares in units of it of an exponential, a node, a marginal; a node at worst
-AT_WORST = -1  # the seed with which the derivatives add up largest relative errors, and nothing is drawn
-_EDGE, _FORWARD, _BACKWARD, _MASS, _TABLE, _DERIVATIVE = 1, 2, 3, 4, 5, 6
-_SUM_SCALE, _VALUE_SCALE = (
-    4096.0,
-    16777216.0,
-)  # keys of sums to 12 bits as the engine's (roundoff.SUM_BITS), of scores to 24
+WORST = 3  # of a kernel's largest errors: the unit roundoff; in units of it that of an exponential, and of a node
 
 
 @jitted
@@ -86,68 +80,41 @@ def plus(m: float, e: int, w: float, by: float, at: int, moved: float) -> tuple[
 
 
 @jitted
-def drawn(seed: int, place: int, value: float, scale: float) -> float:
-    """A number in (-1, 1), hashed from the seed, the place and the leading bits of a value."""
-    if not np.isfinite(value):
-        return 0.0
-    fraction, exponent = math.frexp(abs(value))
-    number = (int(exponent) + 2048) * 67108864 + int(fraction * scale + 0.5)
-    if value < 0:
-        number += 33554432
-    word = np.uint64(seed) + np.uint64(place) * np.uint64(0x9E3779B97F4A7C15)
-    for key in (np.uint64(number), np.uint64(0x632BE59BD9B4E019)):
-        word = (word ^ key) + np.uint64(0x9E3779B97F4A7C15)
-        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        word = word ^ (word >> np.uint64(31))
-    return float(word >> np.uint64(11)) * 2.0**-52 - 1.0
-
-
-@jitted
-def tables(scores: Any, seed: int, noise: Any, m: Any, e: Any) -> None:
-    """exp of [n] scores into m, e [n]; with noise the error of each is a function of its score."""
+def tables(scores: Any, m: Any, e: Any) -> None:
+    """exp of [n] scores into m, e [n]."""
     for i in range(len(scores)):
         m[i], e[i] = scaled_exp(scores[i])
-        if noise[0] > 0.0 and m[i] > 0.0 and seed != AT_WORST:
-            width = noise[0] * math.sqrt(noise[1] + scores[i] * scores[i])
-            m[i] *= 1.0 + width * drawn(seed, _TABLE, scores[i], _VALUE_SCALE)
 
 
 @jitted
-def edge(
-    cum: Any, dur: Any, start: Any, end: Any, s: int, t: int, c: int, seed: int, noise: Any
-) -> tuple[float, float]:
-    """How far off a kernel's weight of the segment s .. t of label c is, without its transition.
-
-    A factor that is drawn, and 0; or where ``seed`` is ``AT_WORST`` 1, and the largest relative error.
-    """
-    if noise[0] == 0.0:
-        return 1.0, 0.0
+def slack(cum: Any, dur: Any, start: Any, end: Any, s: int, t: int, c: int, worst: Any) -> float:
+    """How far off a kernel's weight of the segment s .. t of label c is at most, without its transition; relative."""
+    if worst[0] == 0.0:
+        return 0.0
     partial = cum[t, c] - cum[s, c]
-    squares, sizes = partial * partial, abs(partial)
+    sizes = abs(partial)
     partial += dur[t - s - 1, c]
-    squares, sizes = squares + partial * partial, sizes + abs(partial)
+    sizes += abs(partial)
     if len(start):
         partial += start[s, c]
-        squares, sizes = squares + partial * partial, sizes + abs(partial)
+        sizes += abs(partial)
     if len(end):
         partial += end[t - 1, c]
-        squares, sizes = squares + partial * partial, sizes + abs(partial)
+        sizes += abs(partial)
     if not np.isfinite(partial):
-        return 1.0, 0.0
-    if seed == AT_WORST:
-        return 1.0, noise[0] * (math.sqrt(noise[1]) + sizes)
-    return 1.0 + noise[0] * math.sqrt(noise[1] + squares) * drawn(seed, _EDGE, partial, _VALUE_SCALE), 0.0
+        return 0.0
+    error: float = worst[0] * (worst[1] + sizes)
+    return error
 
 
 @jitted
-def disturb(m: Any, e: Any, d: Any, before: float, seed: int, place: int, noise: Any) -> float:
-    """The roundings of one node, [C] weights that a kernel holds relative to the largest of them once it has them all.
+def loosen(m: Any, e: Any, d: Any, before: float, worst: Any) -> float:
+    """Add to the derivatives what the roundings of one node make of it at most, relative; [C] weights.
 
-    Errors are functions of the logarithms less ``before``, the largest one at the node before, which is what is given
-    back for this one. Where ``seed`` is ``AT_WORST``, the largest relative errors are added to the derivatives instead.
+    A kernel holds them relative to the largest of them once it has them all: logarithms count less ``before``, the
+    largest one at the node before, which is what is given back for this one.
     """
-    if noise[0] == 0.0:
+    if worst[0] == 0.0:
         return 0.0
     top = -np.inf
     for c in range(len(m)):
@@ -159,13 +126,7 @@ def disturb(m: Any, e: Any, d: Any, before: float, seed: int, place: int, noise:
         if m[c] > 0.0:
             relative = math.log(m[c]) + e[c] / _LOG2_E - top
             growth = relative + top - before  # the logarithm before it is normalised
-            if seed == AT_WORST:
-                d[c] += noise[0] * (noise[4] + abs(relative) + abs(growth))
-                continue
-            width = noise[0] * math.sqrt(noise[2] + relative * relative + growth * growth)
-            m[c] *= 1.0 + width * drawn(seed, place, growth, _SUM_SCALE)
-            if len(d):
-                d[c] *= 1.0 + width * drawn(seed, place + _DERIVATIVE, d[c], _SUM_SCALE)
+            d[c] += worst[0] * (worst[2] + abs(relative) + abs(growth))
     return top
 
 
@@ -180,7 +141,7 @@ def settled(m: float, e: int) -> tuple[float, int]:
 
 @jitted
 def forward(
-    length: int, cum: Any, dur: Any, start: Any, end: Any, seed: int, noise: Any, tr: Any, tr_e: Any, tr_d: Any,
+    length: int, cum: Any, dur: Any, start: Any, end: Any, worst: Any, tr: Any, tr_e: Any, tr_d: Any,
     du: Any, du_e: Any, du_d: Any, up: Any, up_e: Any, up_d: Any, down: Any, down_e: Any, down_d: Any,
     alpha: Any, alpha_e: Any, alpha_d: Any, enter: Any, enter_e: Any, enter_d: Any,
 ) -> None:  # fmt: skip
@@ -196,20 +157,18 @@ def forward(
             m, e, w = (1.0, 0, 0.0) if t == 0 else (0.0, 0, 0.0)
             for k in range(1, min(longest, t) + 1):
                 s = t - k
-                off, slack = edge(cum, dur, start, end, s, t, c, seed, noise)
+                off = slack(cum, dur, start, end, s, t, c, worst)
                 if one:
-                    by = enter[s, c] * du[k - 1, c] * off
-                    moved = off * by * (enter_d[s, c] + du_d[k - 1, c] + slack) if dual and by != 0.0 else 0.0
+                    by = enter[s, c] * du[k - 1, c]
+                    moved = by * (enter_d[s, c] + du_d[k - 1, c] + off) if dual and by != 0.0 else 0.0
                     m, e, w = plus(m, e, w, by, enter_e[s, c] + du_e[k - 1, c], moved)
                 else:
                     for b in range(labels):
-                        by = alpha[s, b] * tr[k - 1, b, c] * down[s, c] * du[k - 1, c] * off
+                        by = alpha[s, b] * tr[k - 1, b, c] * down[s, c] * du[k - 1, c]
                         at = alpha_e[s, b] + tr_e[k - 1, b, c] + down_e[s, c] + du_e[k - 1, c]
                         moved = 0.0
                         if dual and by != 0.0:
-                            moved = (
-                                off * by * (alpha_d[s, b] + tr_d[k - 1, b, c] + down_d[s, c] + du_d[k - 1, c] + slack)
-                            )
+                            moved = by * (alpha_d[s, b] + tr_d[k - 1, b, c] + down_d[s, c] + du_d[k - 1, c] + off)
                         m, e, w = plus(m, e, w, by, at, moved)
             if t > 0:
                 if dual:
@@ -219,7 +178,7 @@ def forward(
                 alpha_d[t, c] = 0.0
             alpha[t, c], alpha_e[t, c] = m, e
         if t > 0:
-            before = disturb(alpha[t], alpha_e[t], alpha_d[t] if dual else noise[:0], before, seed, _FORWARD, noise)
+            before = loosen(alpha[t], alpha_e[t], alpha_d[t] if dual else worst[:0], before, worst)
         if one and t < length:
             for c in range(labels):
                 m, e, w = 0.0, 0, 0.0
@@ -234,7 +193,7 @@ def forward(
 
 @jitted
 def backward(
-    length: int, cum: Any, dur: Any, start: Any, end: Any, seed: int, noise: Any, tr: Any, tr_e: Any, tr_d: Any,
+    length: int, cum: Any, dur: Any, start: Any, end: Any, worst: Any, tr: Any, tr_e: Any, tr_d: Any,
     du: Any, du_e: Any, du_d: Any, up: Any, up_e: Any, up_d: Any, down: Any, down_e: Any, down_d: Any,
     beta: Any, beta_e: Any, beta_d: Any, leave: Any, leave_e: Any, leave_d: Any, after: Any, after_e: Any, after_d: Any,
 ) -> None:  # fmt: skip
@@ -250,9 +209,9 @@ def backward(
             for c in range(labels):
                 m, e, w = 0.0, 0, 0.0
                 for k in range(1, reach + 1):
-                    off, slack = edge(cum, dur, start, end, t, t + k, c, seed, noise)
-                    by = du[k - 1, c] * after[t + k, c] * off
-                    moved = off * by * (du_d[k - 1, c] + after_d[t + k, c] + slack) if dual and by != 0.0 else 0.0
+                    off = slack(cum, dur, start, end, t, t + k, c, worst)
+                    by = du[k - 1, c] * after[t + k, c]
+                    moved = by * (du_d[k - 1, c] + after_d[t + k, c] + off) if dual and by != 0.0 else 0.0
                     m, e, w = plus(m, e, w, by, du_e[k - 1, c] + after_e[t + k, c], moved)
                 if dual:
                     leave_d[t, c] = w / m + down_d[t, c] if m > 0.0 else 0.0
@@ -266,22 +225,18 @@ def backward(
                     m, e, w = plus(m, e, w, by, tr_e[0, b, c] + leave_e[t, c], moved)
                 else:
                     for k in range(1, reach + 1):
-                        off, slack = edge(cum, dur, start, end, t, t + k, c, seed, noise)
-                        by = tr[k - 1, b, c] * down[t, c] * du[k - 1, c] * after[t + k, c] * off
+                        off = slack(cum, dur, start, end, t, t + k, c, worst)
+                        by = tr[k - 1, b, c] * down[t, c] * du[k - 1, c] * after[t + k, c]
                         at = tr_e[k - 1, b, c] + down_e[t, c] + du_e[k - 1, c] + after_e[t + k, c]
                         moved = 0.0
                         if dual and by != 0.0:
-                            moved = (
-                                off
-                                * by
-                                * (tr_d[k - 1, b, c] + down_d[t, c] + du_d[k - 1, c] + after_d[t + k, c] + slack)
-                            )
+                            moved = by * (tr_d[k - 1, b, c] + down_d[t, c] + du_d[k - 1, c] + after_d[t + k, c] + off)
                         m, e, w = plus(m, e, w, by, at, moved)
             if dual:
                 beta_d[t, b] = w / m if m > 0.0 else 0.0
             beta[t, b], beta_e[t, b] = settled(m, e)
         if t < length:
-            before = disturb(beta[t], beta_e[t], beta_d[t] if dual else noise[:0], before, seed, _BACKWARD, noise)
+            before = loosen(beta[t], beta_e[t], beta_d[t] if dual else worst[:0], before, worst)
         for c in range(labels):
             after[t, c], after_e[t, c] = settled(beta[t, c] * up[t, c], beta_e[t, c] + up_e[t, c])
             if dual:
@@ -311,28 +266,24 @@ def paths(length: int, tr: Any, dur: Any, start: Any, end: Any) -> int:
 
 
 @jitted
-def share(m: float, e: int, d: float, z: Any, dual: bool, seed: int, noise: Any) -> float:
+def share(m: float, e: int, d: float, z: Any, dual: bool, worst: Any) -> float:
     """The weight as a share of z = (m, e, log derivative), or the derivative of that share where ``dual``.
 
-    Where ``seed`` is ``AT_WORST`` the derivative has twice the rounding of the share's logarithm besides: a kernel adds
-    up that logarithm, and a norm that is no larger than it and what it is added to (semicrf_recursion.py).
+    With ``worst`` the derivative has twice the rounding of the share's logarithm besides: a kernel adds up that
+    logarithm, and a norm that is no larger than it and what it is added to (semicrf_recursion.py).
     """
     if m == 0.0:
         return 0.0
     p = math.ldexp(m / z[0], int(min(max(e - int(z[1]), -2000), 2000)))
     change = d - z[2]
-    if noise[0] > 0.0 and p > 0.0 and seed == AT_WORST:
-        change += 2.0 * noise[0] * abs(math.log(p))
-    elif noise[0] > 0.0 and p > 0.0:
-        size = math.log(p)
-        p *= 1.0 + noise[0] * math.sqrt(noise[3] + size * size) * drawn(seed, _MASS, p, _SUM_SCALE)
-        change *= 1.0 + noise[0] * drawn(seed, _MASS + _DERIVATIVE, change, _SUM_SCALE)
+    if worst[0] > 0.0 and p > 0.0:
+        change += 2.0 * worst[0] * abs(math.log(p))
     return p * change if dual else p
 
 
 @jitted
 def masses(
-    length: int, cum: Any, dur: Any, start: Any, end: Any, seed: int, noise: Any, tr: Any, tr_e: Any, tr_d: Any,
+    length: int, cum: Any, dur: Any, start: Any, end: Any, worst: Any, tr: Any, tr_e: Any, tr_d: Any,
     du: Any, du_e: Any, du_d: Any, down: Any, down_e: Any, down_d: Any, alpha: Any, alpha_e: Any, alpha_d: Any,
     enter: Any, enter_e: Any, enter_d: Any, beta: Any, beta_e: Any, beta_d: Any, leave: Any, leave_e: Any, leave_d: Any,
     after: Any, after_e: Any, after_d: Any, z: Any, begun: Any, ended: Any, by_table: Any, by_duration: Any,
@@ -349,25 +300,25 @@ def masses(
         for c in range(labels):
             if t > 0:
                 d = alpha_d[t, c] + beta_d[t, c] if dual else none
-                ended[t, c] = share(alpha[t, c] * beta[t, c], alpha_e[t, c] + beta_e[t, c], d, z, dual, seed, noise)
+                ended[t, c] = share(alpha[t, c] * beta[t, c], alpha_e[t, c] + beta_e[t, c], d, z, dual, worst)
             if t == length:
                 continue
             total = 0.0
             for k in range(1, min(longest, length - t) + 1):
-                off, slack = edge(cum, dur, start, end, t, t + k, c, seed, noise)
-                m = du[k - 1, c] * after[t + k, c] * off
+                off = slack(cum, dur, start, end, t, t + k, c, worst)
+                m = du[k - 1, c] * after[t + k, c]
                 e = du_e[k - 1, c] + after_e[t + k, c]
-                d = du_d[k - 1, c] + after_d[t + k, c] + 4.0 * slack if dual else none  # 3: added up again
+                d = du_d[k - 1, c] + after_d[t + k, c] + 4.0 * off if dual else none  # 3: added up again
                 if one:
                     d = d + enter_d[t, c] if dual else none
-                    p = share(m * enter[t, c], e + enter_e[t, c], d, z, dual, seed, noise)
+                    p = share(m * enter[t, c], e + enter_e[t, c], d, z, dual, worst)
                 else:
                     p = 0.0
                     for b in range(labels):
                         whole = m * alpha[t, b] * tr[k - 1, b, c] * down[t, c]
                         at = e + alpha_e[t, b] + tr_e[k - 1, b, c] + down_e[t, c]
                         by = d + alpha_d[t, b] + tr_d[k - 1, b, c] + down_d[t, c] if dual else none
-                        part = share(whole, at, by, z, dual, seed, noise)
+                        part = share(whole, at, by, z, dual, worst)
                         by_table[k - 1, b, c] += part
                         by_table[tables_ + k - 1, b, c] += part * part
                         p += part
@@ -382,6 +333,6 @@ def masses(
                     d = alpha_d[t, b] + tr_d[0, b, c] + leave_d[t, c] if dual else none
                     whole = alpha[t, b] * tr[0, b, c] * leave[t, c]
                     at = alpha_e[t, b] + tr_e[0, b, c] + leave_e[t, c]
-                    part = share(whole, at, d, z, dual, seed, noise)
+                    part = share(whole, at, d, z, dual, worst)
                     by_table[0, b, c] += part
                     by_table[1, b, c] += part * part
