@@ -26,27 +26,48 @@ _STOCK_RMW = InterpreterBuilder.create_atomic_rmw
 
 def create_load(self: Any, ptr: Handle, *policy: Any, **policies: Any) -> Handle:
     """The elements at `ptr`.  Cache policies mean nothing on a CPU."""
+    addresses, on, dtype = ptr.data, None, ptr.get_element_ty()
     if current.record is not None:
-        return _recorded_load(ptr, None, None)
-    return TensorHandle(_read(ptr.data, ptr.get_element_ty()), ptr.get_element_ty())
+        addresses, on = _inside(current.record.load, addresses, on, dtype)
+    return TensorHandle(_read(addresses, dtype) if on is None else _partly(addresses, on, None, dtype), dtype)
 
 
 def create_store(self: Any, ptr: Handle, val: Handle, *policy: Any, **policies: Any) -> None:
     """Writes `val` to `ptr`; of two equal addresses the later one counts."""
+    addresses, on = ptr.data, None
     if current.record is not None:
-        _recorded_store(ptr, val, None)
+        addresses, on = _inside(current.record.store, _for_each(addresses, val.data), on, val.dtype)
+    if on is None:
+        _write(addresses, val)
     else:
-        _write(ptr.data, val)
+        _write_partly(addresses, val, on)
 
 
 def create_masked_load(self: Any, ptrs: Handle, mask: Handle, other: Handle, *policy: Any, **policies: Any) -> Handle:
     """Where `mask`, the elements at `ptrs`; elsewhere `other`, or 0."""
+    addresses, on, dtype = ptrs.data, np.asarray(mask.data), ptrs.get_element_ty()
     if current.record is not None:
-        return _recorded_load(ptrs, mask, other)
-    dtype, on = ptrs.get_element_ty(), np.asarray(mask.data)
+        addresses, on = _inside(current.record.load, addresses, on, dtype)
+    return TensorHandle(_read(addresses, dtype) if on.all() else _partly(addresses, on, other, dtype), dtype)
+
+
+def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *policy: Any, **policies: Any) -> None:
+    """Writes `value` to `ptrs` where `mask`."""
+    addresses, on = ptrs.data, np.asarray(mask.data)
+    if current.record is not None:
+        addresses, on = _inside(current.record.store, _for_each(addresses, value.data), on, value.dtype)
     if on.all():
-        return TensorHandle(_read(ptrs.data, dtype), dtype)
-    return TensorHandle(_partly(ptrs.data, on, other, dtype), dtype)
+        _write(addresses, value)
+    elif on.any():
+        _write_partly(addresses, value, on)
+
+
+def _inside(touch: Callable[..., Any], addresses: Array, on: Any, dtype: Any) -> tuple[Array, Any]:
+    """Enter an access in the record: its plain addresses, and where it may be made, which is inside its tensor."""
+    plain, outside = touch(addresses, None if on is None or on.all() else on, in_memory(dtype).itemsize)
+    if outside is None:
+        return plain, on
+    return plain, ~outside if on is None else ~outside & on
 
 
 def _partly(addresses: Array, on: Array, other: Handle, dtype: Any) -> Array:
@@ -62,60 +83,14 @@ def _partly(addresses: Array, on: Array, other: Handle, dtype: Any) -> Array:
     return data
 
 
-def _recorded_load(ptrs: Handle, mask: Handle, other: Handle) -> Handle:
-    """A load that is entered in the record: of what is inside its tensor."""
-    record, dtype = current.record, ptrs.get_element_ty()
-    assert record is not None
-    on = None if mask is None else np.asarray(mask.data)
-    addresses, outside = record.load(ptrs.data, _partial(on), in_memory(dtype).itemsize)
-    if on is None and outside is None:
-        return TensorHandle(_read(addresses, dtype), dtype)
-    on = np.ones(addresses.shape, np.bool_) if on is None else on
-    if outside is not None:
-        on, addresses = _alike(on, addresses)
-        on = on & ~outside
-    if on.all():
-        return TensorHandle(_read(addresses, dtype), dtype)
-    return TensorHandle(_partly(addresses, on, other, dtype), dtype)
+def _write_partly(addresses: Array, value: Handle, on: Array) -> None:
+    on, addresses, data = _alike(on, addresses, value.data)
+    _write(addresses[on], TensorHandle(data[on], value.dtype))
 
 
-def _recorded_store(ptrs: Handle, value: Handle, mask: Handle) -> None:
-    record = current.record
-    assert record is not None
-    data = value.data
-    on = None if mask is None else np.asarray(mask.data)
-    given = ptrs.data
-    if given.ndim < data.ndim:
-        given = np.broadcast_to(given, data.shape)
-    addresses, outside = record.store(given, _partial(on), in_memory(value.dtype).itemsize)
-    if on is None and outside is None:
-        _write(addresses, value)
-        return
-    on = np.ones(addresses.shape, np.bool_) if on is None else on
-    if outside is not None:
-        on, addresses = _alike(on, addresses)
-        on = on & ~outside
-    if on.any():
-        on, addresses, data = _alike(on, addresses, data)
-        _write(addresses[on], TensorHandle(data[on], value.dtype))
-
-
-def _partial(on: Array | None) -> Array | None:
-    """A mask that leaves something out."""
-    return None if on is None or on.all() else on
-
-
-def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *policy: Any, **policies: Any) -> None:
-    """Writes `value` to `ptrs` where `mask`."""
-    if current.record is not None:
-        _recorded_store(ptrs, value, mask)
-        return
-    on, addresses, data = np.asarray(mask.data), ptrs.data, value.data
-    if on.all():
-        _write(addresses, value)
-    elif on.any():
-        on, addresses, data = _alike(on, addresses, data)
-        _write(addresses[on], TensorHandle(data[on], value.dtype))
+def _for_each(addresses: Array, data: Array) -> Array:
+    """Addresses with the axis of programs, where programs in step store values of their own to one place."""
+    return np.broadcast_to(addresses, data.shape) if addresses.ndim < data.ndim else addresses
 
 
 def _alike(*arrays: Array) -> tuple[Array, ...]:
@@ -158,8 +133,7 @@ def _read(addresses: Array, dtype: Any) -> Array:
 
 def _write(addresses: Array, value: Handle) -> None:
     data = pack_bf16(value.data) if value.dtype.name == BF16 else value.data
-    if addresses.ndim < data.ndim:  # programs in step store to one place: the last of them counts
-        addresses = np.broadcast_to(addresses, data.shape)
+    addresses = _for_each(addresses, data)  # of programs in step that store to one place the last counts
     window, group = _window(addresses, data.dtype), lockstep.group()
     if group is not None:
         if window is None:
@@ -202,14 +176,11 @@ def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Han
 
 def _recorded_atomic(ptr: Handle, mask: Handle) -> tuple[Handle, Handle]:
     """An atomic's pointers and mask; where it is recorded, entered and left to what is inside its tensor."""
-    record = current.record
-    if record is None:
+    if current.record is None:
         return ptr, mask
     on = None if mask is None else np.broadcast_to(mask.data, ptr.data.shape)
-    addresses, outside = record.atomic(ptr.data, _partial(on), in_memory(ptr.get_element_ty()).itemsize)
-    if outside is not None and mask is not None:
-        mask = TensorHandle(on & ~outside, mask.dtype)
-    return TensorHandle(addresses, ptr.dtype), mask
+    addresses, on = _inside(current.record.atomic, ptr.data, on, ptr.get_element_ty())
+    return TensorHandle(addresses, ptr.dtype), mask if mask is None else TensorHandle(on, mask.dtype)
 
 
 def create_barrier(self: Any) -> None:

@@ -23,10 +23,7 @@ def stored_parameters(fn: Callable[..., Any]) -> frozenset[str] | None:
 
 
 def _stored(fn: Callable[..., Any], callers: tuple[Any, ...]) -> frozenset[str] | None:
-    if fn in callers:
-        return None
-    key = getattr(fn, "__code__", None)
-    if key is None:
+    if fn in callers or not hasattr(fn, "__code__"):
         return None
     return _analysed(fn, callers) if callers else _remembered(fn)
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .peers import FUNCTION_RULES, RULES, Compared, FunctionRule, Rule, Run
+from .peers import FUNCTION_RULES, RULES, Compared, Rule, Run
 
-__all__ = ["FUNCTION_RULES", "RULES", "Compared", "FunctionRule", "Rule", "Run"]
+__all__ = ["FUNCTION_RULES", "RULES", "Compared", "Rule", "Run"]

@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,16 +45,6 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """An acceptance rule on tensors: who has it, where it stands, what it says in words, and itself."""
-
-    name: str
-    source: str
-    statement: str
-    accepts: Callable[[Compared], bool]
-
-
-@dataclass(frozen=True)
 class Run:
     """A kernel to be judged as a function of its float inputs.
 
@@ -66,14 +57,17 @@ class Run:
     inputs: tuple[Tensor, ...]
 
 
+Judged = TypeVar("Judged", Compared, Run)
+
+
 @dataclass(frozen=True)
-class FunctionRule:
-    """An acceptance rule on a function: as ``Rule``; ``needs`` is the dtype without which it cannot be asked."""
+class Rule(Generic[Judged]):
+    """An acceptance rule: who has it, where it stands, what it says in words, itself, and a dtype that it needs."""
 
     name: str
     source: str
     statement: str
-    accepts: Callable[[Run], bool]
+    accepts: Callable[[Judged], bool]
     needs: torch.dtype | None = None
 
 
@@ -137,7 +131,7 @@ def _tutorial(seen: Compared) -> bool:
     return torch.allclose(seen.got.double(), seen.reference, rtol=0.0, atol=1e-2)
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule[Compared], ...] = (
     Rule(
         "torch.testing.assert_close",
         "torch/testing/_comparison.py",
@@ -233,15 +227,15 @@ def _check_grads(run: Run) -> bool:
     return math.isfinite(one) and abs(one - other) <= tolerance + tolerance * abs(other)
 
 
-FUNCTION_RULES: tuple[FunctionRule, ...] = (
-    FunctionRule(
+FUNCTION_RULES: tuple[Rule[Run], ...] = (
+    Rule(
         "gradcheck",
         "torch/autograd/gradcheck.py",
         "analytical Jacobian within rtol 1e-3, atol 1e-5 of central differences with a step of 1e-6, in float64",
         _gradcheck,
         torch.float64,
     ),
-    FunctionRule(
+    Rule(
         "JAX check_grads",
         "jax/_src/public_test_util.py",
         "one random direction: <tangent, vjp> against central differences with a step of 1e-4, rtol = atol = 1e-5 in "
