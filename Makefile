@@ -3,14 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: setup check test lint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf calibration length shared-memory clean
+.PHONY: setup check test lint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration length shared-memory clean
 
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "setuptools>=77" wheel
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[fast,develop,test]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[fast,develop,test,mutate]"
 	touch $@
 
 check: setup
@@ -25,35 +25,20 @@ lint: setup
 	$(BIN)/mypy
 
 # Ten thousand cases each of the shipped kernels and of right ones in PyTorch: no false alarm. Hours on 2 cores;
-# ARGS="--shard 1/4" for one machine of four, ARGS="--seconds 600" to cut each line, `make campaign-lse` for one family
-# (docs/calibration.md).
+# ARGS="--shard 1/4" for one machine of four, ARGS="--seconds 600" to cut each line, ARGS="--device cuda" for a GPU,
+# `make campaign-lse` for one family. `make false-alarms` adds the results up (docs/calibration.md).
 CASES ?= 10000
 ARGS ?=
-CAMPAIGN = --examples $(CASES) --property '*_matches_the_oracle' $(ARGS)
-# Cases of many labels and durations, beyond the sizes that are drawn unasked, take three times as long.
-STATES ?= 300
-MANY_STATES = --examples $(STATES) --property '*_matches_the_oracle' $(ARGS)
-EAGER = --contract bfloat16=eager-bf16 --contract float16=eager-fp16
-campaign: campaign-sdpa campaign-lse campaign-lightning campaign-semicrf
+CAMPAIGNS = campaign-sdpa campaign-lse campaign-lightning campaign-semicrf
+campaign: setup
+	$(BIN)/python benchmarks/campaign.py --cases $(CASES) $(ARGS)
 
-campaign-sdpa: setup
-	$(BIN)/gradoracle check sdpa $(CAMPAIGN)
-	$(BIN)/gradoracle check examples/torch_sdpa.py:fused --family sdpa $(CAMPAIGN)
-	$(BIN)/gradoracle check examples/torch_sdpa.py:eager --family sdpa $(CAMPAIGN) $(EAGER)
+$(CAMPAIGNS): campaign-%: setup
+	$(BIN)/python benchmarks/campaign.py $* --cases $(CASES) $(ARGS)
 
-campaign-lse: setup
-	$(BIN)/gradoracle check lse $(CAMPAIGN)
-	$(BIN)/gradoracle check examples/torch_lse.py:upcast --family lse $(CAMPAIGN)
-
-campaign-lightning: setup
-	$(BIN)/gradoracle check lightning $(CAMPAIGN)
-	$(BIN)/gradoracle check examples/torch_lightning.py:quadratic --family lightning $(CAMPAIGN)
-	$(BIN)/gradoracle check examples/torch_lightning.py:chunked --family lightning $(CAMPAIGN) $(EAGER)
-
-campaign-semicrf: setup
-	$(BIN)/gradoracle check semicrf $(CAMPAIGN)
-	$(BIN)/gradoracle check semicrf --dim C=5:24 --dim K=13:64 $(MANY_STATES)
-	$(BIN)/gradoracle check examples/torch_semicrf.py:recursion --family semicrf $(CAMPAIGN)
+RESULTS ?= benchmarks/results/h200
+false-alarms: setup
+	$(BIN)/python benchmarks/campaign.py --table $(RESULTS)
 
 calibration: setup
 	$(BIN)/python benchmarks/calibration.py

@@ -51,6 +51,7 @@ def liger(module: str, name: str, *inputs: object) -> Callable[[], None]:
 def report(kernel: str, run: Callable[[], None]) -> None:
     """Print what a run's launches touch that they should not, by kind, the first of each."""
     with poisoned() as memory, recording(memory.unwritten) as record:
+        memory.watch = record.watch
         run()
     print(f"{kernel}: {record.launches} launches, {len(record.faults())} faults")
     for fault in record.faults():

@@ -116,6 +116,8 @@ class Run:
             self.refusals,
             [note for kernel in self.kernels.values() for note in kernel.notes],
             self.interrupted,
+            self.tally.judged,
+            self.tally.alarming,
         )
         report.notes += [f"inconclusive: {sentence}" for sentence in self._unmet(report)]
         return report
@@ -222,7 +224,7 @@ def check(request: Request, progress: Progress | None = None) -> Report:
     """
     run = Run(request, progress or Silent())
     try:
-        jobs = list(_sharded(_jobs(run), request.shard))
+        jobs = list(_sharded(jobs_of(run), request.shard))
         if jobs:
             require_case(jobs[0].case, run.family, run.kernels[jobs[0].kernel], request.inputs)
         there = capacity.memory()
@@ -281,7 +283,7 @@ class InternalFault(Exception):
         super().__init__(f"{len(faults)} cases could not be judged; the first:\n{faults[0]}")
 
 
-def _jobs(run: Run) -> Iterator[Job]:
+def jobs_of(run: Run) -> Iterator[Job]:
     """The stream of every kernel, with the laws that fall on each case; or the one case of saved tensors."""
     request = run.request
     if request.inputs is not None:

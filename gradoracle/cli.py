@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradoracle import options
+from gradoracle import options, showing
 from gradoracle.errors import UsageError
+from gradoracle.showing import INCONCLUSIVE, say
 
 if TYPE_CHECKING:
     from gradoracle.property import Property
     from gradoracle.target import Target
-    from gradoracle.verdict import Report
 
-USAGE, FAULT, INCONCLUSIVE = 2, 3, 4
+USAGE, FAULT = 2, 3
 _INTERRUPTED = 130  # what typer makes of a keyboard interrupt; older versions raise Abort
 
 app = typer.Typer(
@@ -167,7 +166,7 @@ def check(
 
     names = list(dict.fromkeys(name for text in targets for name in expand(text)))
     requests = [Request(target=name, **fields) for name in names]
-    raise typer.Exit(_report(views, [partial(check_target, request, progress()) for request in requests]))
+    raise typer.Exit(showing.report(views, [partial(check_target, request, progress()) for request in requests]))
 
 
 @app.command()
@@ -206,12 +205,12 @@ def replay(
     if script:
         from gradoracle.reproduction import reproduce
 
-        _print(reproduce(case, **fields))
+        say(reproduce(case, **fields))
         return
     from gradoracle.check import replay as replay_case
     from gradoracle.report.progress import progress
 
-    raise typer.Exit(_report([options.Output("terminal")], [lambda: replay_case(case, progress(), **fields)]))
+    raise typer.Exit(showing.report([options.Output("terminal")], [lambda: replay_case(case, progress(), **fields)]))
 
 
 @app.command("list")
@@ -221,7 +220,7 @@ def list_() -> None:
     from gradoracle.report.catalogue import listing
 
     targets, universal = _catalogue()
-    _print(listing(targets, universal, PRESETS))
+    say(listing(targets, universal, PRESETS))
 
 
 @app.command()
@@ -246,7 +245,7 @@ def explain(
         close = difflib.get_close_matches(name, laws, n=3, cutoff=0.5) or [each for each in laws if name in each][:3]
         hint = f"did you mean {', '.join(close)}?" if close else "gradoracle list prints them all"
         raise UsageError(f"no law is named {name!r}: {hint}")
-    _print("\n".join(explanation(law, owners[law]) for each in found for law in owners if law.name == each))
+    say("\n".join(explanation(law, owners[law]) for each in found for law in owners if law.name == each))
 
 
 @app.command()
@@ -257,13 +256,73 @@ def doctor() -> None:
     found = facilities()
     for facility in found:
         mark = "ok     " if facility.found else "MISSING" if facility.required else "absent "
-        _print(f"{mark}  {facility.name:<18} {facility.found or '-':<44} {facility.purpose}\n")
+        say(f"{mark}  {facility.name:<18} {facility.found or '-':<44} {facility.purpose}\n")
         if not facility.found and facility.remedy:
-            _print(f"{'':<9}{'':<18} {facility.remedy}\n")
+            say(f"{'':<9}{'':<18} {facility.remedy}\n")
     lacking = [facility.name for facility in found if facility.required and not facility.found]
     if lacking:
-        _print(f"gradoracle cannot work here: {', '.join(lacking)} missing (exit code 1)\n")
+        say(f"gradoracle cannot work here: {', '.join(lacking)} missing (exit code 1)\n")
     raise typer.Exit(1 if lacking else 0)
+
+
+@app.command()
+def mutate(
+    context: typer.Context,
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A shipped family, path/to/file.py[:callable] or module:callable.")
+    ],
+    family: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which definition an outside callable claims to implement.")
+    ] = None,
+    mutants: Annotated[
+        str, typer.Option(metavar="N|all", help="How many faults, spread over operators and functions.")
+    ] = "120",
+    seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="Try no further fault once this much time has passed.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the choice of faults and of the cases.")] = 0,
+    examples: Annotated[int | None, typer.Option(metavar="N", help="How many cases. Default: as check.")] = None,
+    workers: Annotated[str, typer.Option(metavar="N|auto", help="Processes.")] = "auto",
+    source: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE", help="A further module to plant faults in. Repeatable.")
+    ] = None,
+    equivalents: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Proofs that faults are none, in TOML.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run found.")] = False,
+    least: Annotated[float | None, typer.Option(metavar="SCORE", help="Exit with 1 below this score.")] = None,
+    format: Annotated[
+        list[str] | None, typer.Option(metavar="terminal|json|markdown", help="How to report. Repeatable.")
+    ] = None,
+    output: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="Where the --format before it goes. Repeatable.")
+    ] = None,
+) -> None:
+    """Plant small faults in a kernel's source, and see which law catches each."""
+    from gradoracle.mutation import views
+    from gradoracle.mutation.run import Mutation, WrongKernel
+    from gradoracle.mutation.run import mutate as run_mutation
+    from gradoracle.report.progress import progress
+
+    wanted, enough = options.outputs(context.obj, views.FORMATS), options.score(least)
+    asked = Mutation(
+        target,
+        family,
+        count=options.all_or("--mutants", mutants),
+        seconds=options.seconds(seconds),
+        seed=options.at_least("--seed", seed, 0),
+        examples=None if examples is None else options.at_least("--examples", examples, 1),
+        workers=options.some_workers(workers),
+        equivalents=options.file("--equivalents", equivalents),
+        fresh=fresh,
+        sources=tuple(source or ()),
+    )
+    try:
+        found = run_mutation(asked, progress)
+    except WrongKernel as error:
+        raise typer.Exit(_fail(str(error), 1)) from None
+    showing.show(wanted, lambda view, width, color: views.render(found, view))
+    raise typer.Exit(views.exit_code(found, enough))
 
 
 @app.command()
@@ -292,69 +351,6 @@ def _catalogue() -> tuple[list[Target], Sequence[Property]]:
 
     devices.prepare(devices.choose("auto"))
     return list(shipped().values()), universal_laws()
-
-
-def _report(views: Sequence[options.Output], runs: Sequence[Callable[[], Report]]) -> int:
-    """Run each, show what is known in every view also where one of them fails, and give the exit code."""
-    reports: list[Report] = []
-    failure: BaseException | None = None
-    for one in runs:
-        try:
-            reports.append(one())
-        except (Exception, KeyboardInterrupt) as error:
-            known = getattr(error, "report", None)  # a fault of our own may still know a part
-            if known is not None:
-                known.notes.append("inconclusive: gradoracle failed on some cases; the exit code is then 3")
-                reports.append(known)
-            failure = error
-        if failure is not None or reports[-1].interrupted:
-            break
-    if reports:
-        _show(views, reports)
-    if failure is None:
-        from gradoracle.report import exit_code
-
-        return exit_code(reports)
-    if isinstance(failure, KeyboardInterrupt) and reports:
-        return max(INCONCLUSIVE if report.exit_code != 1 else 1 for report in reports)
-    raise failure
-
-
-def _show(views: Sequence[options.Output], reports: Sequence[Report]) -> None:
-    """Write the views that go to files and print the one that does not; what cannot be written is printed."""
-    from gradoracle.report import render
-
-    lost: list[str] = []
-    for view in sorted(views, key=lambda view: view.path is None):
-        width, color = _terminal() if view.path is None else (None, False)
-        text = render(reports, view.format, width=width, color=color)
-        if view.path is None:
-            _print(text)
-            continue
-        try:
-            view.path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            _print(text)
-            lost.append(f"--output {view.path} cannot be written: {(error.strerror or str(error)).lower()}")
-    if lost:
-        raise UsageError(f"{'; '.join(lost)}; its content was printed instead")
-
-
-def _terminal() -> tuple[int | None, bool]:
-    """Columns (None: the default) and whether colours may be used, of standard output."""
-    if not sys.stdout.isatty():
-        return None, False
-    color = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return max(80, min(140, shutil.get_terminal_size().columns)), color
-
-
-def _print(text: str) -> None:
-    """Print to standard output; where nobody reads it any more, the exit code still says it all."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _sentence(text: str) -> str:

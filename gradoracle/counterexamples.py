@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,9 @@ from gradoracle.case import Case
 from gradoracle.crashes import TIME_LIMIT
 from gradoracle.examine import Job, LawResult
 from gradoracle.finding import Outcome
+from gradoracle.likeness import NO_LIKENESS, Likeness
 from gradoracle.strategies import shrink
+from gradoracle.symptom import MATCHES
 from gradoracle.tally import Key
 from gradoracle.verdict import Counterexample, Status, without_numbers
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from gradoracle.check import Run
 
 SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
+EXPLAINED = 3  # cases for which a formula is looked for
 INTERRUPTED, NOT_SHRUNK = "shrinking was interrupted", "not shrunk: the run was interrupted"
 Failing = tuple[Key, Status, Case, LawResult]
 
@@ -84,7 +88,21 @@ class Counterexamples:
         shown = Counterexample(
             self._run.line(kernel, smallest), findings, shrink_note=note, message=_message(explained)
         )
-        return self._shrunk_from(shown, key, case, result)
+        return self._explained(self._shrunk_from(shown, key, case, result), key, seconds)
+
+    def _explained(self, shown: Counterexample, key: Key, seconds: float) -> Counterexample:
+        """A counterexample with what larger cases show, and with the formula that explains the largest few."""
+        law, kernel, _ = key
+        telling = self._run.tally.telling(key)
+        wrong = tuple(f for _, result in telling for f in result.findings if f.outcome is Outcome.VIOLATED)
+        formulas: list[Likeness] = []
+        if law.endswith(MATCHES) and seconds > 1 and not self._run.interrupted:
+            try:
+                for case, _ in telling[:EXPLAINED]:
+                    formulas.append(self._settled(Job(kernel, case, (law,), formulas=True)).formula)
+            except KeyboardInterrupt:
+                self._interrupt()
+        return replace(shown, formula=_agreed(formulas), further=wrong)
 
     def _shrunk_from(self, shown: Counterexample, key: Key, case: Case, result: LawResult) -> Counterexample:
         """A counterexample with its first case and what was wrong on it, where that is another case."""
@@ -153,12 +171,25 @@ class Counterexamples:
     def _judge(self, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
         if not self._applies(law, kernel, case):
             return LawResult(law, Status.NOT_CHECKED)
-        job = Job(kernel, case, (law,), presets=presets)
+        return self._settled(Job(kernel, case, (law,), presets=presets))
+
+    def _settled(self, job: Job) -> LawResult:
+        """What the one law of a job says."""
+        (law,) = job.laws
         result = self._run.crashes.settle(next(iter(self._run.workers.run([job]))))
         return result.results[0] if result.results else LawResult(law, Status.NOT_CHECKED)
 
     def _applies(self, law: str, kernel: str, case: Case) -> bool:
         return self._run.laws[law].applies(case, self._run.kernels[kernel]) is None
+
+
+def _agreed(formulas: Sequence[Likeness]) -> Likeness:
+    """The formula of most cases that one explains, by its cause; none where they do not agree."""
+    known = [formula for formula in formulas if formula.cause]
+    for cause, count in Counter(formula.cause for formula in known).most_common(1):
+        if 2 * count > len(known):
+            return next(formula for formula in known if formula.cause == cause)
+    return NO_LIKENESS
 
 
 def _message(result: LawResult) -> str:

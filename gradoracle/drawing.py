@@ -73,16 +73,29 @@ def cases(
 
 def focused(within: Domain, towards: Sequence[Focus], *, often: int = 1) -> st.SearchStrategy[Case]:
     """A strategy of cases of which one in ``often`` is drawn towards one of the situations."""
-    turns = (False,) * (often - 1) + (bool(towards),)
 
     @st.composite
     def cases(draw: st.DrawFn) -> Case:
-        def choose(values: Sequence[V]) -> V:
-            return values[_place(draw, len(values))]
-
-        return draw_case(choose, within, choose(towards) if choose(turns) else _NO_FOCUS)
+        return drawn(lambda count: draw(_index(count)), within, towards, often=often)
 
     return cases()
+
+
+def drawn(index: Callable[[int], int], within: Domain, towards: Sequence[Focus], *, often: int = 1) -> Case:
+    """One case, by a source of numbers: that of ``focused`` where Hypothesis is the source.
+
+    Args:
+        index: a number below one that is at most 100.
+        within: what is allowed.
+        towards: situations.
+        often: one case in so many is drawn towards one of the situations.
+    """
+    turns = (False,) * (often - 1) + (bool(towards),)
+
+    def choose(values: Sequence[V]) -> V:
+        return values[_place(index, len(values))]
+
+    return draw_case(choose, within, choose(towards) if choose(turns) else _NO_FOCUS)
 
 
 def plainest(within: Domain) -> Case:
@@ -137,12 +150,12 @@ def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
 _HUNDRED = tuple(range(100))
 
 
-def _place(draw: st.DrawFn, count: int) -> int:
+def _place(index: Callable[[int], int], count: int) -> int:
     """A number below ``count``; Hypothesis weights ranges beyond 127 in ways of its own, so those take two draws."""
     if count <= _MOST:
-        return draw(_index(count)) if count > 1 else 0
-    block = _place(draw, -(-count // _MOST))
-    return min(block * _MOST + draw(_index(_MOST)), count - 1)
+        return index(count) if count > 1 else 0
+    block = _place(index, -(-count // _MOST))
+    return min(block * _MOST + index(_MOST), count - 1)
 
 
 _MOST = 100
@@ -257,6 +270,8 @@ def _layouts(choose: Choose[Any], names: list[str]) -> dict[str, str]:
 
 def _fits(within: Domain, name: str, layout: str, dims: Mapping[str, int]) -> bool:
     tensor = within.floats.get(name) or within.integers.get(name)
+    if name in within.integers and within.family.domains[name].kind == "cu_seqlens" and layouts.LAYOUTS[layout].repeats:
+        return False  # offsets that are all 0 reach no row
     return tensor is None or layouts.LAYOUTS[layout].fits(tensor.shape(dims))
 
 

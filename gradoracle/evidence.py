@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from gradoracle.oracle.trace import trace
 from gradoracle.oracle.truth import Oracle, Truth, Unread, names, tensor_of
 from gradoracle.relation import PROBES, Part, related
 from gradoracle.rules import Allowance, judge, typical
+from gradoracle.signature import cotangent_name, tangent_name
 from gradoracle.subject import Subject, Tensors, Unavailable
 
 T = TypeVar("T")
@@ -207,6 +209,7 @@ class Evidence:
                     error=truth.error(tensors[name]),
                     largest=LARGEST[self.dtype(name)],
                     axes=self.axes(name),
+                    others=functools.partial(self._others, derivative, name),
                 )
                 found.append(finding)
                 if finding.outcome is not Outcome.VIOLATED and typical(finding):
@@ -219,6 +222,14 @@ class Evidence:
                 )
                 best = replace(best, message=note)
             yield best
+
+    def _others(self, derivative: Derivative, name: str) -> dict[str, Tensor]:
+        """The true tensors beside one of a derivative, and what the kernel was given, float64."""
+        given = {**self.sample.inputs}
+        given |= {cotangent_name(n): x for n, x in self.sample.cotangents.items() if derivative.takes_cotangents}
+        given |= {tangent_name(n): x for n, x in self.sample.tangents.items() if derivative.takes_tangents}
+        found = {n: x.detach().to("cpu", torch.float64) for n, x in given.items() if x.is_floating_point()}
+        return {n: truth.value for n, truth in self.truths(derivative).items() if n != name} | found
 
     def explain_by_presets(self, derivative: Derivative, violated: Sequence[str]) -> str:
         """The preset of this dtype under which every violated tensor would hold, or ""."""

@@ -22,7 +22,9 @@ from gradoracle.errors import UsageError
 from gradoracle.evidence import Evidence
 from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
+from gradoracle.formula import formula
 from gradoracle.kernel import Kernel
+from gradoracle.likeness import NO_LIKENESS, Likeness
 from gradoracle.memory import out_of_memory
 from gradoracle.oracle.definition import Raises, Undefined, require
 from gradoracle.oracle.trace import UnsupportedOperator
@@ -57,6 +59,7 @@ class Job:
     crashes: Mapping[str, str] = field(default_factory=dict)
     barred: Mapping[str, str] = field(default_factory=dict)
     presets: bool = False  # also say which other preset would explain a violation
+    formulas: bool = False  # also say which other formula would
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class LawResult:
     findings: tuple[Finding, ...] = ()
     reason: str = ""
     preset: str = ""  # another preset under which the violation would be explained
+    formula: Likeness = NO_LIKENESS  # another formula that gives what the kernel gave
 
 
 @dataclass(frozen=True)
@@ -255,8 +259,15 @@ def examine(
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
         if job.presets and result.status is Status.VIOLATED:
             result = replace(result, preset=_explaining_preset(law, evidence, result))
+        if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
+            result = replace(result, formula=formula(law, evidence, result.findings))
         results.append(result)
     return CaseResult(job.kernel, job.case, tuple(results))
+
+
+def _is_compared(result: LawResult) -> bool:
+    """Whether a law has found tensors wrong by their values: what follows shows the same fault less plainly."""
+    return result.status is Status.VIOLATED and any(f.worst is not None and f.rule != "exact" for f in result.findings)
 
 
 def judge_law(law: Property, evidence: Evidence) -> LawResult:

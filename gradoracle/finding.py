@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
@@ -43,6 +44,22 @@ class Pool:
     null_slope_tops: tuple[float, ...]
     shared: float = 0.0
 
+    def __add__(self, other: Pool) -> Pool:
+        """Both tensors together, by the probes that both have."""
+        return Pool(
+            self.count + other.count,
+            self.squares + other.squares,
+            _sums(self.null_squares, other.null_squares),
+            self.slope_top + other.slope_top,
+            self.slope_bottom + other.slope_bottom,
+            _sums(self.null_slope_tops, other.null_slope_tops),
+            max(self.shared, self.count) + max(other.shared, other.count),
+        )
+
+
+def _sums(these: tuple[float, ...], those: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(map(operator.add, these, those))
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -60,6 +77,8 @@ class Finding:
         pattern: where the wrong elements lie and how they are wrong, in words ("only T >= 64 (of 65); NaN"); "" where
             nothing stands out.
         place: the part of ``pattern`` that says where they lie.
+        cause: what the values point at, a name of ``causes.CAUSES``; "" where they point at nothing.
+        ratio: of the wrong values to the true ones, where it is one and the same.
         among: of a law among several tensors, their names; empty for one tensor alone.
         lost: whether values are lost, NaN or infinite where the truth is finite, and not merely wrong.
         malformed: whether what the kernel gave is no tensor of the right shape and dtype: there is nothing to judge.
@@ -82,6 +101,8 @@ class Finding:
     among: tuple[str, ...] = ()
     lost: bool = False
     malformed: bool = False
+    cause: str = ""
+    ratio: float | None = None
     pool: Pool | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:

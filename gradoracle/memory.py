@@ -29,19 +29,28 @@ _CHUNK = 1 << 24  # bytes that are summed at once
 
 
 class Memory:
-    """What was allocated under ``poisoned``: each tensor's storage with its bands."""
+    """What was allocated under ``poisoned``: each tensor's storage with its bands.
+
+    Attributes:
+        watch: called whenever something is allocated, where it is set.
+        launches: how many of Triton kernels were recorded.
+        faults: what the record of these found.
+    """
 
     def __init__(self) -> None:
         self._bands: list[tuple[Tensor, int, tuple[int, ...]]] = []
         self._storages: set[int] = set()
-        self.launches = 0  # of Triton kernels that were recorded
-        self.faults: tuple[Fault, ...] = ()  # that the record of these found
+        self.watch: Callable[[], None] | None = None
+        self.launches = 0
+        self.faults: tuple[Fault, ...] = ()
 
     def add(self, storage: Tensor, used: int, shape: tuple[int, ...]) -> None:
         """Remember a storage of ``used`` elements between two bands."""
         self._bands.append((storage, used, shape))
         with suppress(NotImplementedError):  # of what torch.func wraps the storage is not to be had
             self._storages.add(storage.untyped_storage().data_ptr())
+        if self.watch is not None:
+            self.watch()
 
     def unwritten(self, tensor: Tensor) -> int | None:
         """The bits, as an unsigned number, of elements that nothing wrote; None for a tensor made elsewhere."""

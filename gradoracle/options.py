@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gradoracle.dims import Sizes
 
 DEVICES = ("auto", "cpu", "cuda")
+_FLAGS = ("--help", "--fresh")  # options of commands with views that take no value
 ORACLES = ("auto", "float64", "certified", "mpmath")
 
 
@@ -98,6 +99,31 @@ def workers(text: str) -> int | None:
     return at_least("--workers", _whole("--workers", text, "a number of processes, or auto"), 0)
 
 
+def some_workers(text: str) -> int | None:
+    """As ``workers``, at least one."""
+    found = workers(text)
+    return None if found is None else at_least("--workers", found, 1)
+
+
+def all_or(option: str, text: str) -> int | None:
+    """``all`` as None, else a number of at least 1."""
+    return None if text == "all" else at_least(option, _whole(option, text, "a number, or all"), 1)
+
+
+def score(given: float | None) -> float | None:
+    """A score from 0 to 1."""
+    if given is not None and not 0 <= given <= 1:
+        raise UsageError(f"--least must be from 0 to 1, got {given:g}")
+    return given
+
+
+def file(option: str, given: str | None) -> Path | None:
+    """A file, which must exist."""
+    if given is not None and not Path(given).is_file():
+        raise UsageError(f"{option} {given}: no such file")
+    return None if given is None else Path(given)
+
+
 def shard(text: str) -> tuple[int, int]:
     """``I/N`` as (I, N) with 1 <= I <= N."""
     wanted = "I/N with 1 <= I <= N, such as 2/4"
@@ -171,12 +197,12 @@ def writable(option: str, given: str) -> Path:
 
 
 def _options(words: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """(option, value) in the order of the command line; every option of ``check`` but --help takes a value."""
+    """(option, value) in the order of the command line; all but ``_FLAGS`` take a value."""
     position = 0
     while position < len(words) and words[position] != "--":
         option, equals, value = words[position].partition("=")
         position += 1
-        if option.startswith("--") and option != "--help":
+        if option.startswith("--") and option not in _FLAGS:
             if not equals:
                 value = words[position] if position < len(words) else ""
                 position += 1

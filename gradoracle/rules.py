@@ -7,14 +7,15 @@ All of them compare ``kernel - truth`` with what a Budget says that rounding exp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradoracle.finding import Finding, Outcome, Pool, Worst
-from gradoracle.pattern import describe, place
+from gradoracle.pattern import place, read
 
 LOCAL_SIGMA = 8.0
 WIDEST_SENSITIVITY = 0.1
@@ -55,6 +56,7 @@ def judge(
     scale: Tensor | None = None,
     largest: float | None = None,
     axes: Sequence[str] = (),
+    others: Callable[[], Mapping[str, Tensor]] = dict,
 ) -> Finding:
     """Judge one tensor by all rules; the first that is broken, in the order exact, local, bias, pooled, is the finding.
 
@@ -69,7 +71,9 @@ def judge(
         largest: the largest finite value of the stored dtype, by default that of ``got``; truths beyond it may be
             infinite there.
         axes: names of the dims, for the pattern of wrong elements.
+        others: gives further true tensors by name, with which wrong ones are compared; called where there are any.
     """
+    stored = got.dtype
     if largest is None:
         largest = torch.finfo(got.dtype).max
     got = got.detach().to("cpu", torch.float64)
@@ -103,8 +107,7 @@ def judge(
         return replace(
             found,
             outcome=Outcome.VIOLATED,
-            pattern=describe(wrong, got, truth, axes),
-            place=place(wrong, axes),
+            **_seen(wrong, got, truth, axes, others(), stored),
             message=f"{int(wrong.sum())} of {found.elements} elements are further out than rounding explains",
         )
     if continuous:
@@ -154,24 +157,18 @@ def not_checked(name: str, reason: str) -> Finding:
     return Finding(name, Outcome.NOT_CHECKED, "exact", message=reason)
 
 
-def pooled(findings: Sequence[Finding]) -> list[Finding]:
-    """The bias and spread of one tensor name over many cases: rules 2 and 3 on sums; one Finding a name and rule."""
-    names: dict[str, list[Pool]] = {}
-    for finding in findings:
-        if finding.pool is not None:
-            names.setdefault(finding.tensor, []).append(finding.pool)
+def pooled(pools: Mapping[str, Pool]) -> list[Finding]:
+    """The bias and spread of tensors over many cases: rules 2 and 3 on sums; one Finding a name and rule.
+
+    Args:
+        pools: by the tensor's name, what its findings hold, added up.
+    """
     out = []
-    for name, pools in names.items():
-        bottom = sum(p.slope_bottom for p in pools)
-        probes = min(len(p.null_slope_tops) for p in pools)
-        if bottom > 0 and probes:
-            top = sum(p.slope_top for p in pools)
-            nulls = [sum(p.null_slope_tops[r] for p in pools) for r in range(probes)]
-            out.append(_bias(name, top, bottom, nulls))
-        squares, count = sum(p.squares for p in pools), sum(p.count for p in pools)
-        spreads = [sum(p.null_squares[r] for p in pools) / count for r in range(probes)]
-        shared = sum(max(p.shared, p.count) for p in pools)
-        out.append(_spread_rule(name, squares / count, spreads, count, shared))
+    for name, pool in pools.items():
+        if pool.slope_bottom > 0 and pool.null_slope_tops:
+            out.append(_bias(name, pool.slope_top, pool.slope_bottom, pool.null_slope_tops))
+        spreads = [square / pool.count for square in pool.null_squares]
+        out.append(_spread_rule(name, pool.squares / pool.count, spreads, pool.count, max(pool.shared, pool.count)))
     return out
 
 
@@ -228,10 +225,22 @@ def _violation(
     index = tuple(int(i) for i in wrong.nonzero()[0])
     worst = Worst(index, float(got[index]), float(truth[index]), math.inf)
     message = f"{int(wrong.sum())} of {wrong.numel()} elements: the kernel's value {what}"
-    pattern, where, out = describe(wrong, got, truth, axes), place(wrong, axes), math.inf
-    return Finding(
-        name, Outcome.VIOLATED, "exact", out, out, None, message, worst, pattern, wrong.numel(), place=where, lost=lost
-    )
+    seen, out, count = _seen(wrong, got, truth, axes), math.inf, wrong.numel()
+    return Finding(name, Outcome.VIOLATED, "exact", out, out, None, message, worst, elements=count, lost=lost, **seen)
+
+
+def _seen(
+    wrong: Tensor,
+    got: Tensor,
+    truth: Tensor,
+    axes: Sequence[str],
+    others: Mapping[str, Tensor] | None = None,
+    stored: torch.dtype | None = None,
+) -> dict[str, Any]:
+    """The fields of a Finding that say where and how elements are wrong."""
+    found = read(wrong, got, truth, axes, others, stored)
+    like = found.likeness
+    return {"pattern": str(found), "place": found.place, "cause": like.cause, "ratio": like.ratio}
 
 
 def _limit(allowance: Allowance, continuous: bool) -> Tensor:
@@ -292,12 +301,21 @@ def _spread(found: Finding, signed: Tensor, truth: Tensor, allowance: Allowance,
                 error=bias.error,
                 message=bias.message,
                 pattern=bias.pattern,
+                cause=_leaning(e, t, sigma, pool.slope_top / pool.slope_bottom),
             )
     nulls = [s / pool.count for s in pool.null_squares]
     spread = _spread_rule(found.tensor, pool.squares / pool.count, nulls, pool.count, pool.shared)
     if spread.outcome is Outcome.VIOLATED:
-        return replace(found, outcome=spread.outcome, rule=spread.rule, error=spread.error, message=spread.message)
+        return replace(
+            found, outcome=spread.outcome, rule=spread.rule, error=spread.error, message=spread.message, cause="dtype"
+        )
     return found
+
+
+def _leaning(error: Tensor, truth: Tensor, sigma: Tensor, slope: float) -> str:
+    """The cause that a slope points at: a factor where it is most of the error, else a rounding that leans one way."""
+    part = (slope * truth / sigma).square().sum()
+    return "ratio" if float(((error - slope * truth) / sigma).square().sum()) < 0.25 * float(part) else "dtype"
 
 
 def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Finding:
@@ -352,4 +370,4 @@ def _spread_rule(name: str, mean_square: float, nulls: Sequence[float], count: i
         return Finding(name, Outcome.HOLDS, "pooled", ratio)
     rms, explained = math.sqrt(mean_square), math.sqrt(limit)
     message = f"the rms error is {rms:.2f} sigma over {count} elements; rounding explains {explained:.2f}"
-    return Finding(name, Outcome.VIOLATED, "pooled", ratio, message=message)
+    return Finding(name, Outcome.VIOLATED, "pooled", ratio, message=message, cause="dtype")

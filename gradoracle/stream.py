@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
-from hypothesis import strategies as st
+from heapq import heapify, heappop, heapreplace
 
 from gradoracle.case import Case
 from gradoracle.dims import Sizes
 from gradoracle.domain import Domain, domain
-from gradoracle.drawing import focused, plainest
+from gradoracle.drawing import drawn, plainest
 from gradoracle.family import Family
 from gradoracle.kernel import Kernel
-from gradoracle.provider import Hashed, drawing_from
-from gradoracle.situations import focuses, situations, wanted_situations
+from gradoracle.provider import Hashed
+from gradoracle.situations import Focus, focuses, situations, wanted_situations
 
 _ROUNDS = 8  # of generation towards what is still wanted
 
@@ -31,9 +29,10 @@ def stream(
 ) -> list[Case]:
     """The cases of one run, in order.
 
-    Hypothesis draws a pool for each dtype from hashed choices, and more towards situations that the pool is short of;
-    the plainest case of each dtype is among them. The stream begins with the cases that fill the most wanted
-    situations, so that a run that is cut short has seen much; dtypes take turns throughout.
+    A pool for each dtype is drawn from hashed choices, by the strategy that Hypothesis shrinks with but without its
+    engine, and more towards situations that the pool is short of; the plainest case of each dtype is among them. The
+    stream begins with the cases that fill the most wanted situations, so that a run that is cut short has seen much;
+    dtypes take turns throughout.
 
     Args:
         family: whose cases they are.
@@ -72,79 +71,53 @@ def _pool(within: Domain, wanted: Mapping[str, int], examples: int, seed: int) -
         narrow = Domain(within.family, within.kernel, (dtype,), within.sizes)
         smallest = plainest(narrow)
         found[smallest] = situations(within.family, within.kernel, smallest)
-        _add(found, within, focused(narrow, ordinary, often=3), share, seed, dtype)
+        _add(found, narrow, ordinary, 3, share, Hashed(seed, f"stream {dtype}"))
     for attempt in range(_ROUNDS):
         counts = Counter(name for names in (*found.values(), *extra.values()) for name in names)
         missing = [focus for focus in every if counts[focus.situation] < wanted.get(focus.situation, 0)]
         if not missing:
             break
         short = sum(wanted[focus.situation] - counts[focus.situation] for focus in missing)
-        _add(extra, within, focused(within, missing), 2 * short + 4, seed, f"focus {attempt}")
+        _add(extra, within, missing, 1, 2 * short + 4, Hashed(seed, f"stream focus {attempt}"))
     for attempt in range(_ROUNDS):
         counts = Counter(case.dtype for case in found)
         for dtype in within.dtypes:
             if counts[dtype] < share:
                 narrow = Domain(within.family, within.kernel, (dtype,), within.sizes)
-                more = focused(narrow, ordinary, often=3)
-                _add(found, within, more, share - counts[dtype] + 2, seed, f"{dtype} {attempt}")
+                source = Hashed(seed, f"stream {dtype} {attempt}")
+                _add(found, narrow, ordinary, 3, share - counts[dtype] + 2, source)
     return found, {case: names for case, names in extra.items() if case not in found}
 
 
-def _add(found: Found, within: Domain, strategy: st.SearchStrategy[Case], count: int, seed: int, name: str) -> None:
-    """Draw ``count`` cases and keep those that are new."""
-    for case in generated(strategy, count, Hashed(seed, f"stream {name}")):
+def _add(found: Found, within: Domain, towards: Sequence[Focus], often: int, count: int, source: Hashed) -> None:
+    """Draw ``count`` cases, one in ``often`` towards a situation, and keep those that are new."""
+    for _ in range(count):
+        case = drawn(lambda below: source.integer(0, below - 1), within, towards, often=often)
         if case not in found:
             found[case] = situations(within.family, within.kernel, case)
 
 
-def generated(strategy: st.SearchStrategy[Case], count: int, source: Hashed) -> list[Case]:
-    """``count`` cases that Hypothesis draws from a source."""
-    drawn: list[Case] = []
-    used = 0
-    with drawing_from(source) as backend:
-
-        @settings(
-            max_examples=count + 1,
-            backend=backend,
-            phases=[Phase.generate],
-            database=None,
-            derandomize=True,
-            deadline=None,
-            verbosity=Verbosity.quiet,
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(strategy)
-        def collect(case: Case) -> None:
-            nonlocal used
-            if source.count > used:  # some versions try the plainest case first, without asking the source
-                used = source.count
-                drawn.append(case)
-
-        collect()
-    return drawn[:count]
-
-
 def _covering(pool: Found, wanted: Mapping[str, int], examples: int) -> list[Case]:
-    """Cases that fill the wanted situations, each the one that fills the most of those still open."""
+    """Cases that fill the wanted situations, each the first one that fills the most of those still open."""
     open_ = {name: count for name, count in wanted.items() if count > 0}
-    left = dict(pool)
+    left = [(-len(names & open_.keys()), place, case) for place, (case, names) in enumerate(pool.items())]
+    heapify(left)  # by what a case filled when it was last looked at, which is never less than what it fills now
     chosen: list[Case] = []
-    while open_ and len(chosen) < examples:
-        best, gain = max(
-            ((case, len(names & open_.keys())) for case, names in left.items()), key=_gain, default=(None, 0)
-        )
-        if best is None or gain == 0:
+    while open_ and left and len(chosen) < examples:
+        known, place, case = left[0]
+        fills = pool[case] & open_.keys()
+        if -len(fills) > known:
+            heapreplace(left, (-len(fills), place, case))
+            continue
+        if not fills:
             break
-        for name in left.pop(best) & open_.keys():
+        for name in fills:
             open_[name] -= 1
             if open_[name] == 0:
                 del open_[name]
-        chosen.append(best)
+        chosen.append(case)
+        heappop(left)
     return chosen
-
-
-def _gain(scored: tuple[Case, int]) -> int:
-    return scored[1]
 
 
 def _shares(dtypes: Sequence[str], first: Iterable[Case], examples: int) -> dict[str, int]:

@@ -69,9 +69,11 @@ def recorded(memory: Memory) -> Iterator[None]:
     from gradoracle.interpreter.record import recording
 
     with recording(memory.unwritten) as record:
+        memory.watch = record.watch
         try:
             yield
         finally:
+            memory.watch = None
             memory.launches, memory.faults = record.launches, tuple(record.faults())
 
 
@@ -131,7 +133,7 @@ class Subject:
                     gradients = [
                         torch.zeros_like(t) if g is None else g for g, t in zip(gradients, targets, strict=True)
                     ]
-        keys = [cotangent_name(n) for n in self._primals(sample) if wanted is None or n in wanted]
+        keys = [cotangent_name(n) for n in self.primals(sample) if wanted is None or n in wanted]
         found.update(self._gradients(sample, keys, gradients))
         return found, memory
 
@@ -146,18 +148,18 @@ class Subject:
             first, second = (
                 torch.autograd.grad(outputs, wanted, cotangents, retain_graph=True, allow_unused=True) for _ in range(2)
             )
-        keys = [cotangent_name(n) for n in self._primals(sample)]
+        keys = [cotangent_name(n) for n in self.primals(sample)]
         return self._gradients(sample, keys, first), self._gradients(sample, keys, second)
 
-    def jvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
-        """The outputs' tangents by name."""
+    def jvp(self, sample: Sample, blocks: str = "", along: Sequence[str] | None = None) -> tuple[Tensors, Memory]:
+        """The outputs' tangents by name; in forward mode the inputs of ``along`` alone have a tangent (None: all)."""
         with self.running("jvp", sample) as memory:
             if self.kernel.jvp is not None:
                 with torch.no_grad():
                     given = dict(sample.inputs), dict(sample.tangents)
                     _, tangents = self.kernel.jvp(*given, self._options(sample), self._blocks(blocks))
             else:
-                tangents = self._forward_mode(sample, self._primals(sample), blocks)
+                tangents = self._forward_mode(sample, along or self.primals(sample), blocks)
         return self._named(Derivative.JVP, sample, as_tuple(tangents)), memory
 
     def hvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
@@ -171,11 +173,20 @@ class Subject:
                 products = self._double_backward(sample, blocks)
         return self._named(Derivative.HVP, sample, as_tuple(products)), memory
 
+    def outputs(self, sample: Sample, given: Mapping[str, Tensor], blocks: str = "") -> tuple[Tensor, ...]:
+        """What the kernel returns with some inputs of a sample replaced; to be called where it is ``running``."""
+        return self._outputs(sample, list((dict(sample.inputs) | dict(given)).values()), blocks)
+
+    def of_primals(self, sample: Sample, primals: Sequence[str], blocks: str) -> Callable[..., tuple[Tensor, ...]]:
+        """The kernel as a function of some inputs, the others those of the sample."""
+        return lambda *values: self.outputs(sample, dict(zip(primals, values, strict=True)), blocks)
+
     def _is_recorded(self, name: str) -> bool:
         """Whether accesses of this call are recorded: those of the kernel's derivatives on the case itself."""
         return self.records and not self.label and name in _RECORDED
 
-    def _primals(self, sample: Sample) -> list[str]:
+    def primals(self, sample: Sample) -> list[str]:
+        """Names of the float inputs that a sample has."""
         names_ = [spec.name for spec in self.family.signature.primals if spec.name in sample.inputs]
         return names_
 
@@ -233,17 +244,13 @@ class Subject:
         return torch.autograd.grad([o for o, _ in live], targets, [g for _, g in live], allow_unused=True)
 
     def _forward_mode(self, sample: Sample, primals: Sequence[str], blocks: str) -> tuple[Tensor, ...]:
-        def function(*values: Tensor) -> tuple[Tensor, ...]:
-            inputs = dict(sample.inputs) | dict(zip(primals, values, strict=True))
-            return self._outputs(sample, list(inputs.values()), blocks)
-
         try:
-            own = (sample.inputs[n] for n in primals)  # PyTorch makes no dual of memory that elements share
-            values = tuple(t.contiguous() if 0 in t.stride() else t for t in own)
-            return torch.func.jvp(function, values, tuple(sample.tangents[n] for n in primals))[1]
+            values = tuple(dense(sample.inputs[n]) for n in primals)
+            tangents = tuple(sample.tangents[n] for n in primals)
+            return torch.func.jvp(self.of_primals(sample, primals, blocks), values, tangents)[1]
         except (NotImplementedError, RuntimeError) as error:
-            _raise_if_lost(error, f"{self.label}jvp")
-            raise Unavailable(f"no forward mode: {_first_line(error)}") from None
+            raise_if_lost(error, f"{self.label}jvp")
+            raise Unavailable(f"no forward mode: {first_line(error)}") from None
 
     def _double_backward(self, sample: Sample, blocks: str) -> tuple[Tensor, ...]:
         try:
@@ -253,14 +260,14 @@ class Subject:
             targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
             cotangents = list(sample.cotangents.values())
             firsts = torch.autograd.grad(outputs, targets, cotangents, create_graph=True, allow_unused=True)
-            tangents = [sample.tangents[n] for n in self._primals(sample)]
+            tangents = [sample.tangents[n] for n in self.primals(sample)]
             live = [(f, t) for f, t in zip(firsts, tangents, strict=True) if f is not None and f.requires_grad]
             if not live:
                 raise Unavailable("no double backward: the gradients do not require grad")
             seconds = torch.autograd.grad([f for f, _ in live], targets, [t for _, t in live], allow_unused=True)
         except RuntimeError as error:
-            _raise_if_lost(error, f"{self.label}hvp")
-            raise Unavailable(f"no double backward: {_first_line(error)}") from None
+            raise_if_lost(error, f"{self.label}hvp")
+            raise Unavailable(f"no double backward: {first_line(error)}") from None
         return tuple(
             torch.zeros_like(leaf, memory_format=torch.contiguous_format) if second is None else second
             for leaf, second in zip(targets, seconds, strict=True)
@@ -281,17 +288,17 @@ class Subject:
             raise Unavailable("memory: the machine has not enough of it") from None
         except REFUSALS as error:
             if out_of_memory(error):
-                raise Unavailable(f"memory: {_first_line(error)}") from None
-            _raise_if_lost(error, f"{self.label}{name}")
+                raise Unavailable(f"memory: {first_line(error)}") from None
+            raise_if_lost(error, f"{self.label}{name}")
             if name == "forward" or isinstance(error, NotImplementedError) or name.startswith("vjp"):
-                raise Refused(f"{type(error).__name__}: {_first_line(error)}") from None
-            raise Unavailable(f"{name} raised {type(error).__name__}: {_first_line(error)}") from None
+                raise Refused(f"{type(error).__name__}: {first_line(error)}") from None
+            raise Unavailable(f"{name} raised {type(error).__name__}: {first_line(error)}") from None
         except KeyboardInterrupt:
             raise
         except SystemExit as error:
             raise Crashed(f"{name} called for an exit with code {error.code}") from None
         except BaseException as error:
-            raise Crashed(f"{name} raised {type(error).__name__}: {_first_line(error)}") from error
+            raise Crashed(f"{name} raised {type(error).__name__}: {first_line(error)}") from error
 
     @contextmanager
     def _restored(self, sample: Sample, name: str) -> Iterator[None]:
@@ -347,7 +354,7 @@ class Subject:
         if derivative in (Derivative.FORWARD, Derivative.JVP):
             outputs = self.family.signature.returned(sample.options)
             return [tuple(sample.cotangents[spec.name].shape) for spec in outputs]
-        return [tuple(sample.inputs[name].shape) for name in self._primals(sample)]
+        return [tuple(sample.inputs[name].shape) for name in self.primals(sample)]
 
     def _dtype(self, key: str, sample: Sample) -> torch.dtype:
         own = key.split(".")[-1]
@@ -370,14 +377,20 @@ def _require_whole(sample: Sample) -> None:
             raise Unavailable(f"{call} wrote to {key}, which is too large for a copy to have been kept")
 
 
-def _raise_if_lost(error: BaseException, call: str) -> None:
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor, copied where its elements share memory, of which PyTorch makes no dual."""
+    return tensor.contiguous() if 0 in tensor.stride() else tensor
+
+
+def raise_if_lost(error: BaseException, call: str) -> None:
     """Tell a CUDA error, after which nothing runs, from a refusal."""
     text = str(error)
     lost = ("CUDA error", "device-side assert", "an illegal memory access", "misaligned address", "CUDA driver error")
     if any(mark in text for mark in lost) or type(error).__name__ == "AcceleratorError":
-        raise DeviceLost(call, f"{type(error).__name__}: {_first_line(error)}") from None
+        raise DeviceLost(call, f"{type(error).__name__}: {first_line(error)}") from None
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, or its name where it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -9,11 +9,12 @@ from statistics import median
 
 from gradoracle.case import Case
 from gradoracle.examine import CaseResult, LawResult
-from gradoracle.finding import Finding, Outcome
+from gradoracle.finding import Outcome, Pool
 from gradoracle.rules import pooled
 from gradoracle.verdict import Counterexample, Status, Verdict
 
 DECLARED_MISSING = ("no forward mode", "no double backward")  # a derivative that a kernel need not have
+_TELLING, _TOLD = 8, 1 << 18  # violating cases of a verdict that are kept, and elements of one
 Key = tuple[str, str, str]  # law, kernel, dtype
 
 
@@ -30,12 +31,18 @@ class _Count:
     sensitivities: list[float] = field(default_factory=list)
     error: float = 0.0
     in_sigma: float = 0.0
-    pools: list[Finding] = field(default_factory=list)
+    pools: dict[str, Pool] = field(default_factory=dict)  # tensor -> what its findings pool, added up
+    pooled: int = 0  # tensors in them
     first: dict[Status, tuple[Case, LawResult]] = field(default_factory=dict)
+    telling: list[tuple[Case, LawResult]] = field(default_factory=list)  # violating cases of most elements
 
 
 class Tally:
     """Adds up case results; ``verdicts`` may be asked for at any time.
+
+    Attributes:
+        judged: cases on which some law held, was violated or crashed.
+        alarming: those on which some law was violated or crashed.
 
     Args:
         decisive: names of the laws whose every tensor must be decided on some case of each dtype.
@@ -49,6 +56,7 @@ class Tally:
     ) -> None:
         self._decisive, self._line = set(decisive), line
         self._counts: dict[Key, _Count] = defaultdict(_Count)
+        self.judged = self.alarming = 0
 
     def expect(self, law: str, kernel: str, dtype: str) -> None:
         """Name a verdict that the run owes, so that it is missed where no case decides it."""
@@ -56,6 +64,10 @@ class Tally:
 
     def add(self, result: CaseResult) -> None:
         """Add one case."""
+        statuses = {law.status for law in result.results}
+        alarm = not statuses.isdisjoint({Status.VIOLATED, Status.CRASHED})
+        self.alarming += alarm
+        self.judged += alarm or Status.HOLDS in statuses
         for law in result.results:
             self._add(self._counts[law.law, result.kernel, result.case.dtype], result.case, law)
 
@@ -66,6 +78,10 @@ class Tally:
                 if status in count.first:
                     yield key, status, *count.first[status]
                     break
+
+    def telling(self, key: Key) -> list[tuple[Case, LawResult]]:
+        """The violating cases of a verdict that show most, since they have the most elements; most first."""
+        return self._counts[key].telling
 
     def verdicts(self, counterexamples: Mapping[Key, Counterexample]) -> list[Verdict]:
         """One Verdict per law, kernel and dtype, the pooled rules applied to all its cases."""
@@ -103,6 +119,8 @@ class Tally:
             count.refusals[law.reason] += 1
         if law.status in (Status.REFUSED, Status.NOT_CHECKED):
             count.reasons[law.reason] += 1
+        if law.status is Status.VIOLATED and _elements(law) <= _TOLD:
+            count.telling = sorted([*count.telling, (case, law)], key=lambda each: -_elements(each[1]))[:_TELLING]
         for finding in law.findings:
             if finding.outcome is Outcome.NOT_CHECKED:
                 count.left.setdefault(finding.tensor, finding.message)
@@ -116,7 +134,9 @@ class Tally:
             if finding.message and finding.outcome is Outcome.HOLDS and finding.message.startswith("gives away"):
                 count.notes["gives away accuracy against 'definition': " + finding.tensor] += 1
             if finding.pool is not None:
-                count.pools.append(finding)
+                known = count.pools.get(finding.tensor)
+                count.pools[finding.tensor] = finding.pool if known is None else known + finding.pool
+                count.pooled += 1
 
     def _verdict(self, key: Key, count: _Count, counterexample: Counterexample | None) -> Verdict:
         law, kernel, dtype = key
@@ -136,6 +156,7 @@ class Tally:
             sensitivity=median(count.sensitivities) if count.sensitivities else None,
             counterexample=counterexample,
             notes=[f"{note} on {n} cases" for note, n in count.notes.items()],
+            tensors_compared=count.decided.total(),
         )
         if not count.statuses:
             verdict.reasons = {"no case of this run applies": 0}
@@ -145,10 +166,15 @@ class Tally:
                 verdict.status = Status.VIOLATED
                 verdict.worst_error = max(f.error for f in broken)
                 case, _ = count.first[Status.HOLDS]
-                message = f"over {len(count.pools)} tensors of all {dtype} cases together, each within its own budget"
+                message = f"over {count.pooled} tensors of all {dtype} cases together, each within its own budget"
                 line = self._line(kernel, case)
                 verdict.counterexample = Counterexample(line, tuple(broken), message=message, pooled=True)
         return verdict
+
+
+def _elements(result: LawResult) -> int:
+    """How many elements the tensors have that a law finds wrong."""
+    return sum(finding.elements for finding in result.findings if finding.outcome is Outcome.VIOLATED)
 
 
 def _undecided(laws: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gradoracle.finding import Finding
+from gradoracle.likeness import NO_LIKENESS, Likeness
 
 
 class Status(str, Enum):
@@ -34,6 +35,8 @@ class Counterexample:
         pooled: whether all cases of a dtype show it together, each being within its own budget; ``case`` is the first.
         first_findings: what the law found wrong on ``shrunk_from``, whose sizes show where wrong elements lie; empty
             where nothing was shrunk.
+        formula: which other formula gives what the kernel gave, where one was found.
+        further: what the law found wrong on those of its cases that have the most elements.
     """
 
     case: str
@@ -44,6 +47,8 @@ class Counterexample:
     command: str = ""
     pooled: bool = False
     first_findings: tuple[Finding, ...] = ()
+    formula: Likeness = NO_LIKENESS
+    further: tuple[Finding, ...] = ()
 
 
 @dataclass
@@ -68,6 +73,7 @@ class Verdict:
     notes: list[str] = field(default_factory=list)  # such as accuracy given away
     statement: str = ""  # the law in a sentence
     rank: int = 0  # of the law: where one bug breaks several, the highest leads
+    tensors_compared: int = 0  # over all cases: those of which it was decided whether they are right
 
 
 @dataclass
@@ -90,6 +96,8 @@ class Report:
     refusals: dict[str, dict[str, int]] = field(default_factory=dict)  # message -> {"dtype=..": n, "layout=..": n}
     notes: list[str] = field(default_factory=list)
     interrupted: str = ""  # why the run stopped early, if it did
+    cases_judged: int = 0  # on which some law was held, violated or crashed
+    cases_alarming: int = 0  # on which some law was violated or crashed
 
     @property
     def laws_checked(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import triton
@@ -19,7 +20,15 @@ def _square(x, product, SIZE: tl.constexpr):
 
 @functools.cache
 def interprets_bfloat16() -> bool:
-    """Say whether a bfloat16 dot of the interpreter gives the right product on one 16x16 tile (2 ms, once)."""
+    """Say whether a bfloat16 dot of the interpreter gives the right product on one 16x16 tile (2 ms, once).
+
+    Asked in a thread of its own: the first call of a kernel may be made under torch.func, whose tensors have no memory.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_product_is_right).result()
+
+
+def _product_is_right() -> bool:
     x = torch.eye(16, dtype=torch.bfloat16) * 3
     product = torch.empty(16, 16)
     _square[(1,)](x, product, SIZE=16)

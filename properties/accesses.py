@@ -66,14 +66,15 @@ def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[
 
 @law(rank=8)
 def nothing_is_loaded_before_it_is_written(evidence: Evidence) -> Iterator[Finding]:
-    """No program loads an element that torch.empty gave and nothing has written since.
+    """No program loads, and no operator of PyTorch reads, what torch.empty gave and nothing has written since.
 
     Holds because: while the kernel runs, torch.empty and its kin give memory filled with a pattern that no arithmetic
-    makes; a load that finds it reads what happened to be there.
-    Catches: partial sums of blocks that were skipped and not set to zero, a workspace that is longer than what was
-    written, a tail of a saved statistic.
-    Cannot catch: what operators of PyTorch read, which no_memory_is_left_unwritten and the matching laws see as NaN;
-    memory from torch.zeros that should have been written.
+    makes; whoever finds it there reads what happened to be there. Of an operator it counts which elements it reads:
+    those that it selects, none for a view, and of what it writes to those that it adds to.
+    Catches: partial sums of blocks that were skipped and not set to zero, whether a program adds them up or torch.sum,
+    a conversion or a copy; a workspace that is longer than what was written; a tail of a saved statistic.
+    Cannot catch: memory from torch.zeros that should have been written; what operators of other libraries than PyTorch
+    read; what autograd itself reads of a gradient where forward allocated nothing; elements of one byte.
     """
     yield from _none_of(evidence, (Kind.UNWRITTEN,))
 

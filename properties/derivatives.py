@@ -72,12 +72,14 @@ def hvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(Derivative.JVP,), applies=small_enough, one_in=3)
 def jvp_of_a_tangent_on_each_input_alone(evidence: Evidence) -> Iterator[Finding]:
-    """With a tangent on one input and zero on all others, the output tangents equal the definition's.
+    """With a tangent on one input and none, or zero, on all others, the output tangents equal the definition's.
 
-    Holds because: J t is a sum of one term for each input, and each term has a truth and a budget of its own. The input
-    changes from case to case, so a run meets all of them.
-    Catches: a term that is missing, doubled or wrong but small beside the others, a tangent routed to the wrong input.
-    jvp_matches_the_oracle sees those that are not small.
+    Holds because: J t is a sum of one term for each input, and each term has a truth and a budget of its own. A tangent
+    that forward mode does not give and a zero tangent mean the same. The input changes from case to case, so a run
+    meets all of them.
+    Catches: a term that is missing, doubled or wrong but small beside the others, a tangent routed to the wrong input,
+    one that is computed only where another input has a tangent too. jvp_matches_the_oracle sees those that are not
+    small, but for the last.
     Cannot catch: terms that mix two tangents: there are none in a first derivative; hvp_matches_the_oracle looks there.
     """
     primals = list(evidence.sample.tangents)
@@ -88,6 +90,9 @@ def jvp_of_a_tangent_on_each_input_alone(evidence: Evidence) -> Iterator[Finding
     }
     alone = evidence.variant(f"tangent of {chosen} alone", lambda sample: sample.with_tangents(**tangents))
     yield from alone.compare(Derivative.JVP)
+    if evidence.kernel.jvp is None and len(primals) > 1:
+        partial, _ = evidence.subject.jvp(alone.sample, evidence.blocks, along=(chosen,))
+        yield from agree(alone, partial, alone.tensors(Derivative.JVP), label=f", no tangent but that of {chosen}")
 
 
 @law(needs=(Derivative.VJP,), applies=all_of(small_enough, through_autograd), one_in=2, families=OF_SEVERAL_OUTPUTS)

@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from gradoracle.properties.applicability import all_of, has, small_enough, supports
+from gradoracle.properties.applicability import all_of, has, small_enough
 from gradoracle.properties.semicrf_paths import Paths, takes_projections, with_projections
 from gradoracle.properties.semicrf_posteriors import entry, marginals, meetings, reached, totals
-from gradoracle.properties.semicrf_problems import FORWARD, VJP, double, larger
+from gradoracle.properties.semicrf_problems import FORWARD, VJP, double, larger, takes
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gradoracle.case import Case, Sample
+from gradoracle.case import Sample
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
-from gradoracle.kernel import Kernel
 from gradoracle.property import law
 from gradoracle.rules import exactly
 
@@ -103,13 +102,9 @@ def _weights(paths: Paths) -> Tensor:
     return (paths.g * paths.some)[:, None, None]
 
 
-def _takes_one_duration(case: Case, kernel: Kernel) -> str | None:
-    return None if supports(kernel, K=1) else "the kernel does not take K = 1"
-
-
 @law(
     needs=(FORWARD, VJP),
-    applies=all_of(small_enough, _takes_one_duration, takes_projections),
+    applies=all_of(small_enough, takes(lambda case: {"K": 1}), takes_projections),
     one_in=5,
     rank=4,
 )

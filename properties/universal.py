@@ -38,6 +38,11 @@ from gradoracle.properties.differences import (
     hvp_finite_difference_convergence_is_of_second_order,
 )
 from gradoracle.properties.linearity import hvp_is_symmetric, vjp_and_jvp_are_adjoint, vjp_is_linear_in_the_cotangent
+from gradoracle.properties.mixed_modes import (
+    forward_over_reverse_gives_the_hvp,
+    hvp_of_some_inputs_alone,
+    reverse_over_forward_gives_hvp_and_vjp,
+)
 from gradoracle.properties.repetition import (
     backward_twice_with_retain_graph_gives_the_same,
     every_block_configuration_agrees,
@@ -71,6 +76,9 @@ UNIVERSAL: tuple[Property, ...] = (
     every_subset_of_requires_grad_gives_the_same_gradients,
     backward_twice_with_retain_graph_gives_the_same,
     hvp_is_symmetric,
+    hvp_of_some_inputs_alone,
+    reverse_over_forward_gives_hvp_and_vjp,
+    forward_over_reverse_gives_the_hvp,
     hvp_finite_difference_convergence,
     hvp_finite_difference_convergence_is_of_second_order,
     batch_and_head_permutation_equivariance,

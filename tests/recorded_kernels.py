@@ -15,6 +15,13 @@ def copied(X, Y, N, READ_BEYOND: tl.constexpr, WRITTEN_BEYOND: tl.constexpr, BLO
 
 
 @triton.jit
+def shifted(X, Y, BY, BLOCK: tl.constexpr):
+    """Y = X of one block, with no mask, BY elements further on."""
+    at = tl.arange(0, BLOCK)
+    tl.store(Y + BY + at, tl.load(X + at))
+
+
+@triton.jit
 def gathered(X, Y, ROWS, COLUMNS, row_stride, column_stride, BLOCK: tl.constexpr):
     """One row of X [ROWS COLUMNS] by its strides, a program."""
     at = tl.arange(0, BLOCK)

@@ -240,7 +240,10 @@ def test_a_fault_shows_its_traceback_only_where_asked(
         ["bench", "sdpa", "--device", "gpu"],
         ["bench", "sdpa", "--seconds", "0"],
         ["list", "extra"],
-        ["mutate", "sdpa"],
+        ["mutate"],
+        ["mutate", "sdpa", "--mutants", "some"],
+        ["mutate", "sdpa", "--least", "2"],
+        ["mutate", "sdpa", "--equivalents", "missing.toml"],
     ],
 )
 def test_mistakes_end_in_one_sentence_before_anything_runs(engine: Check, run: Run, words: list[str]) -> None:
@@ -347,10 +350,7 @@ def test_doctor_says_what_is_missing_and_whether_that_matters(monkeypatch: pytes
 
 
 def test_a_reader_that_has_gone_does_not_change_the_exit_code(tmp_path: Path) -> None:
-    program = (
-        "import sys; from gradoracle import cli; from gradoracle.report import render;"
-        "cli._print('x' * 1000000); sys.exit(4)"
-    )
+    program = "import sys; from gradoracle import showing;showing.say('x' * 1000000); sys.exit(4)"
     command = f'{sys.executable} -c "{program}" | head -c 1 >/dev/null; exit ${{PIPESTATUS[0]}}'
     assert subprocess.run(["bash", "-c", command], capture_output=True).returncode == 4
 

@@ -75,6 +75,17 @@ def test_a_store_of_one_element_too_many_is_found_and_not_made(either):
     assert room[N] == 0 and torch.equal(room[:N], x)
 
 
+@pytest.mark.parametrize(("by", "count"), [(0, 0), (1, 1), (BLOCK, BLOCK), (-BLOCK, BLOCK)])
+def test_a_store_without_a_mask_is_made_as_far_as_it_is_inside(by, count):
+    x, y = torch.randn(BLOCK), torch.zeros(BLOCK)
+    found = faults(lambda: kernels.shifted[(1,)](x, y, by, BLOCK))
+    assert [(fault.kind, fault.tensor, fault.count) for fault in found] == [(Kind.WRITTEN_OUTSIDE, "Y", count)][:count]
+    wanted = torch.zeros(BLOCK)
+    if by >= 0:
+        wanted[by:] = x[: BLOCK - by]
+    assert torch.equal(y, wanted)
+
+
 def test_what_lies_in_the_storage_and_not_in_the_view_is_outside():
     x, y = torch.randn(2 * N), torch.zeros(N)
     assert alone(lambda: copy(x[:N], y, read=1)).index == N

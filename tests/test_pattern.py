@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 
+from gradoracle.causes import CAUSES
+from gradoracle.likeness import likeness
 from gradoracle.pattern import describe
 
 TRUTH = torch.randn(2, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -67,3 +69,56 @@ def test_scattered_noise_has_no_pattern():
     wrong = torch.rand(TRUTH.shape, generator=generator) < 0.3
     got = TRUTH + wrong * torch.randn(TRUTH.shape, dtype=torch.float64, generator=generator)
     assert describe(wrong, got, TRUTH, AXES) == ""
+
+
+OTHER = torch.randn(TRUTH.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+ROWS = 1 + torch.rand(2, 3, 64, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+SINGLE = TRUTH.float().double()
+
+
+@pytest.mark.parametrize(
+    ("got", "cause", "words"),
+    [
+        (-TRUTH, "sign", "the sign is wrong"),
+        (-3 * TRUTH, "sign", "constant ratio -3"),
+        (TRUTH * math.log2(math.e), "ratio", "log2 e"),
+        (TRUTH.mT, "transpose", "dims 2 and 3 transposed"),
+        (TRUTH.flip(2), "transpose", "reversed along dim 2"),
+        (OTHER, "transpose", "the true dk stands in its place"),
+        (TRUTH[:, [1, 2, 0]], "shift", "what belongs to H"),
+        (TRUTH.roll(1, 2), "shift", "what belongs to T -1"),
+        (TRUTH.roll(3, 2), "slice", "what belongs to T -3"),
+        (TRUTH[:, [1, 1, 1]], "slice", "what belongs to H = 1 stands at every H"),
+        (TRUTH * ROWS, "sum", "a ratio that is constant along D"),
+        (TRUTH + ROWS, "term", "the error is the same all along D"),
+        (TRUTH - 0.7 * OTHER, "term", "off by -0.7 times dk"),
+        (TRUTH + OTHER[..., :1] * OTHER[..., :1, :], "term", "a column times a row"),
+        (0 * TRUTH, "term", "0 where the truth is not"),
+        (SINGLE.bfloat16().double(), "dtype", "every value is one of bfloat16"),
+        (TRUTH * (1 + 1e-3 * OTHER), "dtype", "the look of rounding"),
+        (TRUTH * (1 + 0.4 * OTHER), "", ""),
+        (TRUTH * math.nan, "", "NaN"),
+    ],
+)
+def test_values_point_at_a_cause_or_at_none(got, cause, words):
+    found = likeness(EVERYWHERE, got, TRUTH, AXES, {"dk": OTHER, "dv": TRUTH[0]}, torch.float32)
+    assert (found.cause, words in found.words) == (cause, True), found
+    assert cause in {*CAUSES, ""} and (cause != "sign" or found.ratio is not None)
+
+
+def test_values_are_compared_where_they_are_wrong():
+    wrong = torch.zeros_like(EVERYWHERE)
+    wrong[:, 1] = True
+    found = likeness(wrong, torch.where(wrong, TRUTH - 0.7 * OTHER, TRUTH), TRUTH, AXES, {"dk": OTHER})
+    assert found.cause == "term" and "dk" in found.words
+
+
+def test_rows_that_are_alike_stand_in_no_other_place():
+    truth = TRUTH[:1, :1, :1].expand(1, 1, 64, 64) * (1 + 1e-3 * TRUTH[:1, :1, :, :1])
+    got = truth * (1 + 5e-3 * OTHER[:1, :1])
+    assert likeness(torch.ones_like(got, dtype=torch.bool), got, truth, AXES, None, torch.float32).cause == "dtype"
+
+
+def test_a_tail_of_few_elements_is_not_called_by_a_relation_that_two_numbers_may_have_by_chance():
+    truth, other = TRUTH[0, 0, 0, :2], OTHER[0, 0, 0, :2]
+    assert likeness(truth != 0, truth * torch.tensor([1.3, 0.2]), truth, ("N",), {"dk": other}).words == ""

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from gradoracle.finding import Outcome
+from gradoracle.finding import Outcome, Pool
 from gradoracle.rules import LOCAL_SIGMA, Allowance, exactly, judge, pooled, typical
 
 SHAPE, PROBES = (40, 50), 16
@@ -139,6 +139,23 @@ def test_undecided_elements_are_counted_and_not_compared(truth, allowance):
     assert (found.outcome, found.undecided, found.elements) == (Outcome.HOLDS, 1, 1999)
 
 
+def added(findings):
+    """What the findings pool, added up by tensor."""
+    pools = {}
+    for found in findings:
+        pools[found.tensor] = pools[found.tensor] + found.pool if found.tensor in pools else found.pool
+    return pools
+
+
+def test_pools_add_up_to_what_all_their_cases_say():
+    one = Pool(10, 12.0, (9.0, 11.0, 8.0), 1.0, 4.0, (0.5, -0.5, 0.25), 30.0)
+    two = Pool(20, 18.0, (19.0, 21.0), -2.0, 5.0, (1.0, 2.0), 3.0)
+    assert one + two == Pool(30, 30.0, (28.0, 32.0), -1.0, 9.0, (1.5, 1.5), 50.0), (
+        "no tensor shares less than its count"
+    )
+    assert (one + two) + one == one + (two + one)
+
+
 def test_pooling_finds_a_bias_that_no_single_case_shows(truth):
     def findings(slope):
         for seed in range(40):
@@ -150,8 +167,8 @@ def test_pooling_finds_a_bias_that_no_single_case_shows(truth):
 
     wrong = list(findings(9e-8))
     assert all(f.outcome is Outcome.HOLDS for f in wrong)
-    assert [f.rule for f in pooled(wrong) if f.outcome is Outcome.VIOLATED] == ["bias"]
-    assert all(f.outcome is Outcome.HOLDS for f in pooled(list(findings(0.0))))
+    assert [f.rule for f in pooled(added(wrong)) if f.outcome is Outcome.VIOLATED] == ["bias"]
+    assert all(f.outcome is Outcome.HOLDS for f in pooled(added(findings(0.0))))
 
 
 def test_pooling_finds_a_spread_that_no_single_case_shows(truth, allowance):
@@ -168,8 +185,8 @@ def test_pooling_finds_a_spread_that_no_single_case_shows(truth, allowance):
             for _ in range(60)
         ]
 
-    assert all(f.outcome is Outcome.HOLDS for f in pooled(findings(0.9)))
-    broken = [f for f in pooled(findings(1.12)) if f.outcome is Outcome.VIOLATED]
+    assert all(f.outcome is Outcome.HOLDS for f in pooled(added(findings(0.9))))
+    broken = [f for f in pooled(added(findings(1.12))) if f.outcome is Outcome.VIOLATED]
     assert [f.rule for f in broken] == ["pooled"]
 
 
@@ -211,7 +228,7 @@ def test_a_pool_of_findings_picked_as_typical_raises_no_alarm(truth, allowance):
     ]
     picked = [finding for finding in findings if typical(finding)]
     assert 20 <= len(picked) < len(findings)
-    assert all(finding.outcome is not Outcome.VIOLATED for finding in pooled(picked))
+    assert all(finding.outcome is not Outcome.VIOLATED for finding in pooled(added(picked)))
 
 
 def test_elements_that_share_one_rounding_are_one_draw(truth):

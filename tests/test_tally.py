@@ -67,6 +67,17 @@ def test_reasons_and_worst_errors_are_counted() -> None:
     assert (found.worst_error, found.worst_in_sigma, found.sensitivity) == (3.0, 24.0, 1e-3)
 
 
+def test_cases_are_judged_or_alarm_once_whatever_their_laws_say() -> None:
+    def case(*results: LawResult) -> CaseResult:
+        return CaseResult("k", CASES[0], results)
+
+    tally = Tally()
+    for results in ((HOLDS, HOLDS), (VIOLATED, CRASHED), (LEFT, VIOLATED), (REFUSED, LEFT), (LEFT, HOLDS), ()):
+        tally.add(case(*results))
+    assert (tally.judged, tally.alarming) == (4, 2)
+    assert verdict(tally).tensors_compared == 5, "tensors that hold or are wrong, and none of a crash"
+
+
 def test_an_infinite_error_is_no_worst_error() -> None:
     exact = LawResult("law", Status.VIOLATED, (finding(Outcome.VIOLATED, error=float("inf")),))
     assert verdict(added(HOLDS, exact)).worst_error == 0.5

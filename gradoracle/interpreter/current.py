@@ -1,10 +1,15 @@
-"""The record that launches are entered in now, where there is one: what every launch and access asks for first."""
+"""The record that launches are entered in now, where there is one: what every launch and access asks for first.
+
+And who watches launches: told the function, its arguments by name, which of them are constants, and the options.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .record import Record
 
 record: Record | None = None
+watch: Callable[[Callable[..., Any], Mapping[str, Any], Collection[str], Mapping[str, Any]], None] | None = None

@@ -28,7 +28,7 @@ class Place:
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file.rpartition('/')[2]}:{self.line}"
+        return f"{self.file.rpartition('/')[2]}:{self.line}" if self.line else self.file
 
 
 @dataclass
@@ -37,11 +37,13 @@ class Fault:
 
     Attributes:
         kind: what is wrong.
-        kernel: the name of the launched kernel.
+        kernel: the name of the launched kernel, or of the operator of PyTorch.
         place: the line of the access.
-        tensor: the name of the kernel's argument.
+        tensor: the name of the kernel's argument; for an operator, of the caller's variable, or of the operator's
+            argument where no variable holds it.
         index: of the first element concerned; where it lies outside, in elements from the tensor's first.
-        programs: of that element: the one that accesses, and of a race the other; None for one of several.
+        programs: of that element: the one that accesses, and of a race the other; None for one of several;
+            empty for an operator.
         earlier: the line of the access before, of the kinds that take two.
         count: how many elements, of all programs and launches.
         shape: of the tensor.
@@ -65,7 +67,7 @@ class Fault:
         return f"{self.tensor}[{', '.join(map(str, self.index))}]"
 
     def __str__(self) -> str:
-        one, *others = map(_program, self.programs)
+        one, *others = map(_program, self.programs) if self.programs else ("an operator of PyTorch",)
         said = f"{self.place}: {self.kernel}, {one}, "
         if self.kind in (Kind.READ_OUTSIDE, Kind.WRITTEN_OUTSIDE):
             said += f"{'reads' if self.kind is Kind.READ_OUTSIDE else 'writes'} {self.element}, outside of it"

@@ -109,6 +109,8 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
         hook(*host_args, **host_kwargs)
     bound = signature.bind(*host_args, **host_kwargs)
     bound.apply_defaults()
+    if current.watch is not None:
+        current.watch(self.fn, bound.arguments, self.constexprs, kwargs)
     with language_patch():
         values = {
             name: value if name in self.constexprs else _converted(value) for name, value in bound.arguments.items()

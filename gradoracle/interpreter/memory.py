@@ -39,7 +39,7 @@ def create_store(self: Any, ptr: Handle, val: Handle, *policy: Any, **policies: 
         addresses, on = _inside(current.record.store, _for_each(addresses, val.data), on, val.dtype)
     if on is None:
         _write(addresses, val)
-    else:
+    elif on.any():
         _write_partly(addresses, val, on)
 
 

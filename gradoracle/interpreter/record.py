@@ -13,7 +13,7 @@ gives 0.
 What is a fault (`Kind`): an element outside the tensor, in its storage or beyond; two programs at one element of which
 one writes, unless both do so atomically or an atomic orders them; one program that loads what it stored, or stores what
 it loaded, with no barrier between, which threads of one program may do in either order; a load of memory that was
-allocated and never written.
+allocated and never written, by a program or, from `watch` on, by an operator of PyTorch (operators.py).
 
 Programs that are run again, because those in step parted, do again what they did: what was seen of them stays true but
 for its order, so that only accesses of one run (one `stamp`) are held against each other within a program.
@@ -81,10 +81,24 @@ class Record:
         self._ids = np.zeros(0, np.int32)
         self._known: dict[int, dict[int, int]] = {}  # by program: up to which stamp it knows what another did
         self._released: dict[int, dict[int, int]] = {}  # by address of an atomic: what one that comes there learns
+        self._operators: Any = None  # that of PyTorch imports it
 
     def faults(self) -> list[Fault]:
         """Every fault once for each kind, tensor and place in the source, with how many elements it concerns."""
         return list(self._faults.values())
+
+    def watch(self) -> None:
+        """Hold operators of PyTorch against memory that nothing wrote, from here to the end of the recording."""
+        if self._operators is None:
+            from .operators import Operators
+
+            self._operators = Operators(self._unwritten, self._enter)
+        self._operators.enter()
+
+    def close(self) -> None:
+        """The recording is over."""
+        if self._operators is not None:
+            self._operators.leave()
 
     def begin(self, fn: Callable[..., Any], grid: Sequence[int], given: Any, values: dict[str, Any]) -> None:
         """A launch begins: number its tensors in the addresses of its pointer arguments.
@@ -314,19 +328,20 @@ class Record:
     def _fault(
         self, kind: Kind, view: View, addresses: Array, who: Array, place: int, other: Array | None, earlier: int | None
     ) -> None:
-        key = (kind, self._kernel, view.name, place, earlier)
-        known = self._faults.get(key)
-        if known is not None:
-            known.count += addresses.size
-            return
         first = int(addresses.reshape(-1)[0])
         programs = [self._index(who)]
         if other is not None and kind is Kind.RACE:
             programs.append(self._index(other))
-        self._faults[key] = Fault(
+        self._enter(Fault(
             kind, self._kernel, self._where[place], view.name, view.index(first), tuple(programs),
             None if earlier is None else self._where[earlier], addresses.size, view.shape,
-        )  # fmt: skip
+        ))  # fmt: skip
+
+    def _enter(self, fault: Fault) -> None:
+        """Enter a fault, or count its elements where one of its kind, tensor and lines is known."""
+        known = self._faults.setdefault((fault.kind, fault.kernel, fault.tensor, fault.place, fault.earlier), fault)
+        if known is not fault:
+            known.count += fault.count
 
     def _index(self, programs: Array) -> Index | None:
         """A program's index in the grid; None where it is one of several."""
@@ -355,3 +370,4 @@ def recording(unwritten: Callable[[Any], int | None] = lambda tensor: None) -> I
         yield record
     finally:
         current.record = None
+        record.close()

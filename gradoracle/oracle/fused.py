@@ -23,12 +23,13 @@ def compiled() -> Any:
     return numba.njit(cache=True, error_model="numpy")(_loop)
 
 
-def _loop(keys, factors, units, splitter, onto, shared, out):  # type: ignore[no-untyped-def]
-    """One row of ``out`` for each factor; ``onto`` has one row for all where ``shared``, and none where it is empty."""
+def _loop(keys, factors, units, splitter, onto, out):  # type: ignore[no-untyped-def]
+    """One row of ``out`` for each factor, of ``keys`` and ``onto``, which have one row for all or one each."""
     for run in range(out.shape[0]):
-        row = 0 if shared else run
-        for i in range(keys.shape[0]):
-            scaled = keys[i] * factors[run]
+        key = run if keys.shape[0] > 1 else 0
+        row = run if onto.shape[0] > 1 else 0
+        for i in range(keys.shape[1]):
+            scaled = keys[key, i] * factors[run]
             split = scaled * splitter
             error = ((split - (split - scaled)) - scaled) / scaled * units[i]
             out[run, i] = error + onto[row, i] if onto.shape[0] else error
@@ -38,17 +39,17 @@ def errors(keys: Tensor, factors: Tensor, units: Tensor, splitter: float, onto: 
     """[R, n] errors as ``probes.rounding_errors`` has them; None where that is to compute them.
 
     Args:
-        keys: [n], none of them 0, all finite.
+        keys: [1, n] or [R, n], none of them 0, all finite.
         factors: [R].
         units: [n].
         splitter: of Veltkamp's split.
-        onto: what they are added to, [n] or [R, n], or None.
+        onto: what they are added to, [1, n] or [R, n], or None.
     """
     loop = compiled()
     if loop is None:
         return None
-    out = torch.empty((len(factors), keys.numel()), dtype=keys.dtype)
-    total = keys[:0].view(0, 0) if onto is None else onto.reshape(-1, keys.numel())
-    arrays = (tensor.contiguous().numpy() for tensor in (keys, factors, units))
-    loop(*arrays, splitter, total.contiguous().numpy(), len(total) == 1, out.numpy())
+    out = torch.empty((len(factors), keys.shape[1]), dtype=keys.dtype)
+    total = keys[:0] if onto is None else onto
+    given, times, width, added = (tensor.contiguous().numpy() for tensor in (keys, factors, units, total))
+    loop(given, times, width, splitter, added, out.numpy())
     return out

@@ -25,6 +25,7 @@ _MASK = (1 << 64) - 1
 # logarithm (docs/budgets.md): this factor brings it to the 1/3 of a uniform error of half-width u |x|.
 LOG2_E = 0x1062E  # the place of a constant that exp is computed with: one rounding wherever exp is
 EVEN_SPREAD = math.sqrt(8 * math.log(2) / 3)
+LITERAL = 0  # the probe that rounds each value as it stands
 _IN_CACHE = 1 << 15  # float64 numbers of which several arrays fit into a core's second cache
 
 
@@ -46,7 +47,7 @@ class Dice:
         self.seed, self.probes = seed, probes
 
     def factors(self, place: int) -> Tensor:
-        """[R] factors in (1/2, 1], uniform in their logarithm."""
+        """[R] factors in (1/2, 1], uniform in their logarithm; 1 in the probe LITERAL."""
         return _factors(self.seed, place, self.probes)
 
     def constant(self, place: int) -> Tensor:
@@ -61,7 +62,8 @@ def _uniform(seed: int, place: int, probes: range) -> Tensor:
 
 @functools.lru_cache(maxsize=4096)  # graphs of one family have the same places, whatever their shapes
 def _factors(seed: int, place: int, probes: range) -> Tensor:
-    return torch.exp2(-_uniform(seed, place, probes))
+    drawn = torch.exp2(-_uniform(seed, place, probes))
+    return torch.where(torch.tensor([probe == LITERAL for probe in probes]), 1.0, drawn)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -69,32 +71,47 @@ def _constants(seed: int, place: int, probes: range) -> Tensor:
     return 2 * _uniform(seed, place, probes) - 1
 
 
-def rounding_errors(key: Tensor, bits: int, factors: Tensor, width: Tensor, onto: Tensor | None = None) -> Tensor:
+def rounding_errors(
+    key: Tensor, bits: int, factors: Tensor, width: Tensor, onto: Tensor | None = None, each: bool = False
+) -> Tensor:
     """[R, *shape] errors of rounding ``key`` times a factor to ``bits`` bits, where ``width`` is an error of 2^-bits.
 
-    Where ``key`` is 0 or not finite the error is that of a value of its own, the same for all such elements. ``onto``:
-    what the errors are added to, [*shape] or [R, *shape].
+    Where ``key`` is 0 or not finite the error is that of a value of its own, the same for all such elements.
+
+    Args:
+        key: [*shape], or [R, *shape] with ``each``.
+        bits: of the format.
+        factors: [R].
+        width: [*shape], or what broadcasts to it.
+        onto: what the errors are added to, [*shape] or [R, *shape].
+        each: whether each probe has a key of its own.
     """
     if int(key.count_nonzero()) < key.numel() or not all_finite(key):
         key = torch.where((key == 0) | ~key.isfinite(), 1.0, key)
+    shape, runs = key.shape[1:] if each else key.shape, len(factors)
     splitter = 2.0 ** (53 - bits) + 1  # Veltkamp's split: the upper ``bits`` bits, to nearest
-    units = (width * 2.0**bits).expand_as(key).reshape(-1)
-    keys, rows = key.reshape(-1), factors.view(-1, 1)
-    if onto is not None:
-        runs = [len(factors)] if onto.dim() > key.dim() else []
-        onto = onto.expand([*runs, *key.shape]).reshape([*runs, -1])
+    units = (width * 2.0**bits).expand(shape).reshape(-1)
+    keys = _rows(key, shape, runs)
+    rows = factors.view(-1, 1)
+    onto = None if onto is None else _rows(onto, shape, runs)
     if (done := fused.errors(keys, factors, units, splitter, onto)) is not None:
-        return done.view(len(factors), *key.shape)
-    errors = torch.empty((len(factors), keys.numel()), dtype=key.dtype)
-    step = max(_IN_CACHE // len(factors), 1)
-    for at in range(0, keys.numel(), step):  # in blocks that stay in the cache: twice as fast as all at once
+        return done.view(runs, *shape)
+    errors = torch.empty((runs, units.numel()), dtype=key.dtype)
+    step = max(_IN_CACHE // runs, 1)
+    for at in range(0, units.numel(), step):  # in blocks that stay in the cache: twice as fast as all at once
         some = slice(at, at + step)
-        scaled, block = keys[some] * rows, errors[:, some]
+        scaled, block = keys[:, some] * rows, errors[:, some]
         torch.mul(scaled, splitter, out=block)
         block.sub_(block - scaled).sub_(scaled).div_(scaled).mul_(units[some])
         if onto is not None:
-            block.add_(onto[..., some])
-    return errors.view(len(factors), *key.shape)
+            block.add_(onto[:, some])
+    return errors.view(runs, *shape)
+
+
+def _rows(x: Tensor, shape: torch.Size, runs: int) -> Tensor:
+    """[1, n] of what all probes share, [R, n] of what each has for itself."""
+    own = x.dim() > len(shape)
+    return x.expand([runs, *shape] if own else shape).reshape(runs if own else 1, -1)
 
 
 def run_lifted(operator: Callable[..., Any], args: Any, kwargs: Any, lifted: Any) -> Any:

@@ -88,7 +88,8 @@ def budgets(
         graph: of a definition or of an algorithm (docs/budgets.md), traced at the shapes of ``args``.
         args: float64 (or integer) tensors, exactly what the kernel is given.
         contract: the precision contract; ``EXACT`` for the expression of a law, which commits no rounding of its own.
-        probes: how many runs at most; graphs with large tensors take 8 or 4 (a tensor of 2^19, 2^21 elements).
+        probes: how many are drawn at most; graphs with large tensors take 8 or 4 (a tensor of 2^19, 2^21 elements).
+            Beside them stands the literal one (``probes.LITERAL``).
         worst: whether to bound the error with every rounding at its worst, too.
         seed: of the probes.
         input_errors: for each argument None, or (variance, worst, probes' errors [R, *shape]) of its own error.
@@ -101,6 +102,7 @@ def budgets(
     given = list(input_errors) if input_errors is not None else [None] * len(args)
     held = list(input_dtypes) if input_dtypes is not None else [contract.dtype] * len(args)
     count, at_once = _schedule(graph, args, probes)
+    count += count > 0  # the literal probe, beside those that are drawn
     carried = [error[2] for error in given if error is not None and error[2] is not None]
     if carried:
         count = min(count, *(len(c) for c in carried))
@@ -195,7 +197,8 @@ def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool, large
         return torch.where(finite, torch.nan_to_num(error.expand_as(value), nan=0.0, posinf=1e300), 0.0)
 
     independent, floor = proper(q.variance).sqrt(), proper(q.floor).sqrt()
-    seen = torch.linalg.vector_norm(errors, dim=0).div_(math.sqrt(len(errors))) if len(errors) else zero
+    drawn = max(len(errors) - 1, 1)  # the literal probe may add to what the others show and never takes from it
+    seen = torch.linalg.vector_norm(errors, dim=0).div_(math.sqrt(drawn)) if len(errors) else zero
     sigma = torch.maximum(torch.maximum(independent, proper(seen)), floor)
     bound = torch.maximum(proper(q.worst), errors.abs().amax(0) if len(errors) else zero) if worst else None
     beyond = finite & (value.abs() <= largest) & (value.abs() + FAR * sigma > largest)

@@ -33,6 +33,7 @@ _PAST_BOUNDS = 1e150  # of a variance or a bound; its square is still finite
 _LEAST_SQUARE = 1e-300  # squares of smaller errors would underflow in float64
 FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
 _LOST_EARLY = 4  # exponentials that flush to zero lose the last two binades of normal numbers, too
+_FEW_BITS = 11  # of formats that have so few significands that errors of many values are those of a few
 FAR = 8.0  # standard deviations that a right kernel is allowed to be off
 
 
@@ -72,7 +73,7 @@ class Roundoff:
         Args:
             q: the quantity, its own errors included.
             half_width: of the error, absolute.
-            key: equal keys err alike.
+            key: equal keys err alike; of a format of few bits it is the value in each probe that decides.
             bits: keys that are equal to so many bits err alike.
             place: distinct places err independently.
             bound: of the error at worst; ``half_width`` where it is None.
@@ -98,7 +99,9 @@ class Roundoff:
             width = torch.copysign(half_width * ((1.0 if single else EVEN_SPREAD) * self.magnify), key)
             factors, carried = self.dice.factors(place), q.value if probes is None else probes
             plain = low is None and shift is None
-            noise = rounding_errors(key, min(bits, _KEY_BITS), factors, width, carried if plain else None)
+            own = probes is not None and single and bits <= _FEW_BITS
+            key = carried if own else key  # what an earlier rounding left: its few significands may lean one way
+            noise = rounding_errors(key, min(bits, _KEY_BITS), factors, width, carried if plain else None, each=own)
             if shift is not None:
                 noise = noise.add_(shift * self.magnify)
             if low is not None:

@@ -79,10 +79,12 @@ def tensor_of(family: Family, name: str) -> TensorSpec:
 
 
 class Oracle:
-    """The readings of one family's definition; graphs are kept by shape and options."""
+    """The readings of one family's definition; ``graphs`` of them are kept by shape and options."""
 
-    def __init__(self, family: Family, reading: str = "auto", operations: int = 40_000_000) -> None:
-        self.family, self.reading = family, reading
+    def __init__(
+        self, family: Family, reading: str = "auto", operations: int = 40_000_000, graphs: int = GRAPHS_KEPT
+    ) -> None:
+        self.family, self.reading, self.graphs = family, reading, graphs
         self.operations = operations
         self._graphs: OrderedDict[Any, Graph] = OrderedDict()
 
@@ -114,7 +116,7 @@ class Oracle:
         )
         if key not in self._graphs:
             self._graphs[key] = self._traced(sample, derivative, algorithm, args)
-            while len(self._graphs) > GRAPHS_KEPT:
+            while len(self._graphs) > self.graphs:
                 self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)
         return self._graphs[key]
@@ -142,7 +144,7 @@ class Oracle:
         probes: int = 16,
     ) -> dict[str, Budget]:
         """What rounding explains of each tensor of a derivative; for the VJP the outputs come with it."""
-        keys = self._graph_names(sample, derivative)
+        keys = self.outputs(sample, derivative)
         formats = [_stored(tensor_of(self.family, key), contract) for key in keys]
         own = self.family.scalable
         served = own is not None and (own.serves(sample) or own.budgeted(contract))
@@ -174,7 +176,7 @@ class Oracle:
             if found is not None:
                 return found
         args = arguments(self.family, sample, derivative)
-        graph, keys = self.graph(sample, derivative), self._graph_names(sample, derivative)
+        graph, keys = self.graph(sample, derivative), self.outputs(sample, derivative)
         formats = [_stored(tensor_of(self.family, key), contract) for key in keys]
         truths = self.read(graph, args, [budgets[key] for key in keys], contract, formats)
         return dict(zip(keys, truths, strict=True))
@@ -192,7 +194,7 @@ class Oracle:
             return None
         found = {}
         values = float64.read(self.graph(sample, derivative), arguments(self.family, sample, derivative))
-        for name, value in zip(self._graph_names(sample, derivative), values, strict=True):
+        for name, value in zip(self.outputs(sample, derivative), values, strict=True):
             budget = budgets[name]
             apart = torch.where(value == budget.value, 0.0, (value - budget.value).abs())  # infinities are equal
             apart = torch.where(value.isnan() & budget.value.isnan(), 0.0, apart)
@@ -265,7 +267,8 @@ class Oracle:
             raise Unread(f"{self.family.name} has no {reading} reading of the {derivative.value} at these sizes")
         return None
 
-    def _graph_names(self, sample: Sample, derivative: Derivative) -> tuple[str, ...]:
+    def outputs(self, sample: Sample, derivative: Derivative) -> tuple[str, ...]:
+        """The names of what a derivative's graph gives: for the VJP the outputs come before the gradients."""
         own = names(self.family, derivative, sample)
         return (*names(self.family, Derivative.FORWARD, sample), *own) if derivative is Derivative.VJP else own
 

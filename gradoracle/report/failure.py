@@ -8,8 +8,10 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gradoracle.diagnosis import UNKNOWN, Diagnosis, diagnose
 from gradoracle.finding import Finding, Outcome
 from gradoracle.pattern import EVERYWHERE
+from gradoracle.symptom import of_verdicts
 from gradoracle.verdict import Counterexample, Report, Status, Verdict, without_numbers
 
 _MOST_TENSORS = 4  # of one counterexample that are told in full
@@ -17,11 +19,15 @@ _MOST_TENSORS = 4  # of one counterexample that are told in full
 
 @dataclass(frozen=True)
 class Failure:
-    """Verdicts of one fault, which ``lead`` tells; ``direct`` shows a wrong tensor itself where ``lead`` does not."""
+    """Verdicts of one fault, which ``lead`` tells; ``direct`` shows a wrong tensor itself where ``lead`` does not.
+
+    ``diagnosis`` is its likely cause, by these verdicts and all of the kernel that hold; empty where nothing is likely.
+    """
 
     lead: Verdict
     others: tuple[Verdict, ...]
     direct: Verdict | None = None
+    diagnosis: Diagnosis = UNKNOWN
 
 
 def failures(report: Report) -> list[Failure]:
@@ -42,7 +48,9 @@ def failures(report: Report) -> list[Failure]:
         alike = all(finding.malformed for verdict in members for finding in _violations(verdict))
         lead, *others = sorted(members, key=lambda verdict: (not alike and _leads(verdict), order[id(verdict)]))
         measured = (verdict for verdict in others if _measured(verdict))
-        found.append(Failure(lead, tuple(others), None if _measured(lead) else next(measured, None)))
+        held = [v for v in report.verdicts if v.status is Status.HOLDS and v.kernel == lead.kernel]
+        likely = diagnose(of_verdicts([*members, *held]))
+        found.append(Failure(lead, tuple(others), None if _measured(lead) else next(measured, None), likely))
     return sorted(found, key=lambda failure: (_leads(failure.lead), order[id(failure.lead)]))
 
 

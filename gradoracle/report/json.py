@@ -11,6 +11,7 @@ from typing import Any
 
 from gradoracle.finding import Finding
 from gradoracle.report import exit_code
+from gradoracle.report.failure import Failure, failures
 from gradoracle.verdict import Report, Verdict
 
 SCHEMA = "gradoracle-report/1"  # raised when a field is renamed or removed, or changes its meaning
@@ -34,7 +35,14 @@ def _report(report: Report) -> dict[str, Any]:
         "inconclusive": report.inconclusive(),
         "laws_checked": report.laws_checked,
         "verdicts": [_verdict(verdict) for verdict in report.verdicts],
+        "faults": [_fault(failure) for failure in failures(report)],
     }
+
+
+def _fault(failure: Failure) -> dict[str, Any]:
+    """Which verdicts one fault has broken, the leading one first, and its likely cause."""
+    broken = [{"law": v.law, "kernel": v.kernel, "dtype": v.dtype} for v in (failure.lead, *failure.others)]
+    return {"verdicts": broken, "diagnosis": dataclasses.asdict(failure.diagnosis)}
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
@@ -45,6 +53,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
             **{field.name: getattr(counterexample, field.name) for field in dataclasses.fields(counterexample)},
             "findings": [finding.to_dict() for finding in counterexample.findings],
             "first_findings": [finding.to_dict() for finding in counterexample.first_findings],
+            "further": [finding.to_dict() for finding in counterexample.further],
         }
     return fields
 

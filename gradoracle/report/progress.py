@@ -16,7 +16,8 @@ _EVERY = 10.0  # seconds between two lines where there is no terminal
 class Lines:
     """Progress as lines of text, at most one in ten seconds."""
 
-    def __init__(self, stream: TextIO | None = None):
+    def __init__(self, stream: TextIO | None = None, noun: str = "cases"):
+        self.noun = noun
         self._stream = stream if stream is not None else sys.stderr
         self._total = 0
         self._last = time.monotonic()
@@ -30,7 +31,7 @@ class Lines:
         now = time.monotonic()
         if note or now - self._last >= _EVERY:
             self._last = now
-            self._say(f"{done} of {self._total} cases{_violations(violated)}{f', {note}' if note else ''}")
+            self._say(f"{done} of {self._total} {self.noun}{_violations(violated)}{f', {note}' if note else ''}")
 
     def shrinking(self, law: str, case: str) -> None:
         """A violation of this law is being made smaller."""
@@ -46,7 +47,8 @@ class Lines:
 class Live:
     """Progress as a bar that leaves nothing behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, noun: str = "cases") -> None:
+        self.noun = noun
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -60,7 +62,7 @@ class Live:
                 SpinnerColumn(),
                 BarColumn(bar_width=30),
                 MofNCompleteColumn(),
-                TextColumn("cases"),
+                TextColumn(self.noun),
                 TimeElapsedColumn(),
                 TextColumn("{task.description}", markup=False),
                 console=Console(stderr=True),
@@ -89,9 +91,9 @@ class Live:
             self._bar = None
 
 
-def progress() -> Lines | Live:
-    """What suits standard error."""
-    return Live() if sys.stderr.isatty() else Lines()
+def progress(noun: str = "cases") -> Lines | Live:
+    """What suits standard error; ``noun`` is what is counted."""
+    return Live(noun) if sys.stderr.isatty() else Lines(noun=noun)
 
 
 def _violations(violated: int) -> str:

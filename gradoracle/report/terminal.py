@@ -119,6 +119,8 @@ def _failures(console: Console, report: Report) -> None:
         console.print(Text.assemble((title, "bold red"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}"))
         for label, text in [*tell(lead), *tell_directly(failure)]:
             _line(console, label, text, whole=label in ("case", "replay", "shrunk"))
+        if failure.diagnosis.cause:
+            _line(console, "likely", str(failure.diagnosis))
         if more := also(failure):
             _line(console, "also", more)
 

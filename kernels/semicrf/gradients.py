@@ -52,7 +52,7 @@ class Posteriors:
         for name, result in (("dcum", self.dcum), ("dstart", self.dstart), ("dend", self.dend)):
             self._named[name] = absent if result is None else result
         none = self.probabilities is None
-        self._named["probabilities"] = absent.float() if none else self.probabilities
+        self._named["probabilities"] = absent.new_empty(1, dtype=torch.float32) if none else self.probabilities
         self._named |= {"wants_cum": int(needs[0]), "wants_start": int(needs[3]), "wants_end": int(needs[4])}
 
     def add(self, first: int, count: int, alpha: Table, beta: Table) -> None:

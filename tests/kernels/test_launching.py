@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from gradoracle.kernels.launching import launching
@@ -26,3 +29,14 @@ def test_another_error_stays() -> None:
         launching(scan_kernel, torch.device("cpu"), torch.float32, (64, 64), "D = 8"),
     ):
         raise ZeroDivisionError
+
+
+def test_the_first_bfloat16_call_of_a_process_may_be_made_under_torch_func() -> None:
+    program = (
+        "import torch; from gradoracle import device; device.prepare('cpu'); "
+        "from gradoracle.kernels.lightning import lightning; "
+        "q, k, v = torch.ones(3, 1, 1, 4, 4, dtype=torch.bfloat16); "
+        "print(float(torch.func.jvp(lambda q: lightning(q, k, v), (q,), (q,))[1].sum()))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout.strip()) == (0, "160.0"), ran.stderr

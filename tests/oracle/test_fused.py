@@ -35,6 +35,22 @@ def test_errors_have_the_bits_of_those_by_torch(onto, bits, monkeypatch):
     assert by_numba.unique().numel() > by_numba.numel() // 2
 
 
+@pytest.mark.parametrize("onto", ["nothing", "one for all", "one each"])
+def test_keys_of_each_probe_are_rounded_as_those_of_all(onto, monkeypatch):
+    keys, factors = drawn(RUNS, *SHAPE), torch.exp2(-torch.rand(RUNS, dtype=torch.float64))
+    width, total = drawn(*SHAPE).abs(), ONTO[onto]
+    by_numba = probes.rounding_errors(keys, 8, factors, width, total, each=True)
+    single = [
+        probes.rounding_errors(
+            keys[r], 8, factors[r : r + 1], width, None if total is None else total.expand_as(keys)[r]
+        )
+        for r in range(RUNS)
+    ]
+    assert torch.equal(by_numba, torch.cat(single))
+    monkeypatch.setattr(fused, "compiled", lambda: None)
+    assert torch.equal(probes.rounding_errors(keys, 8, factors, width, total, each=True), by_numba)
+
+
 def test_another_factor_gives_other_errors():
     key, width = drawn(50), torch.ones(50, dtype=torch.float64)
     one, other = (probes.rounding_errors(key, 11, torch.tensor([f], dtype=torch.float64), width) for f in (0.6, 0.7))

@@ -14,10 +14,12 @@ from torch import Tensor
 from gradoracle import contract as contracts
 from gradoracle.contract import EXACT, PRESETS, UNIT_ROUNDOFF, contract, default_contract, representable
 from gradoracle.derivative import Derivative, program
+from gradoracle.finding import Outcome
 from gradoracle.oracle import certified, multiprecision
 from gradoracle.oracle.probes import Dice, rounding_errors
 from gradoracle.oracle.rounding import Budget, budgets, fast_exp
 from gradoracle.oracle.trace import trace
+from gradoracle.rules import Allowance, judge
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -111,7 +113,7 @@ def test_operands_are_rounded_unless_they_are_inputs(preset: str, size: float) -
 
 
 def test_equal_values_err_alike_and_others_do_not() -> None:
-    key = torch.cat([torch.full((100,), 0.3), torch.full((100,), -0.3), random(800)]).double()
+    key = torch.cat([torch.full((100,), 0.3), torch.full((100,), -0.3), random(800)]).double() / 3
     errors = rounding_errors(key, 24, Dice(0, range(16)).factors(5), torch.full_like(key, 2.0**-24)) * 2.0**24
     assert errors.shape == (16, 1000) and float(errors.abs().max()) <= 1
     assert (errors[:, :100] == errors[:, :1]).all() and torch.allclose(errors[:, 100:200], errors[:, :1])
@@ -128,12 +130,31 @@ def test_values_closer_than_the_spacing_err_alike() -> None:
     assert float(rows.std(1).median()) < 0.05 < float(rows.std(0).min())
 
 
+def test_one_probe_rounds_what_stands_there() -> None:
+    """bfloat16 has 128 significands: times 255/128 their roundings lean one way, as with hardly any other factor."""
+    g, k = normal((4000, 1, 1), torch.bfloat16)[0].flatten(), torch.tensor(255 / 128)
+    args = [g.double(), k.double()]
+    (budget,) = budgets(trace(lambda a, b: (a * b,), *args), args, PRESETS["bf16"])
+    weight = budget.sigma**-2
+
+    def slope(error: Tensor) -> float:
+        return float((error * budget.value * weight).sum() / (budget.value**2 * weight).sum())
+
+    right = (g * k.bfloat16()).double()
+    drawn = torch.tensor([slope(error) for error in budget.errors[1:]])
+    assert abs(slope(right - budget.value)) > 8 * float(drawn.square().mean().sqrt()), "the case needs no such probe"
+    allowed = Allowance(budget.sigma, budget.errors)
+    assert judge("y", right, budget.value, allowed, continuous=True).outcome is Outcome.HOLDS
+    found = judge("y", (right * (1 + 2.0**-8)).bfloat16().double(), budget.value, allowed, continuous=True)
+    assert (found.outcome, found.rule) == (Outcome.VIOLATED, "bias")
+
+
 def test_probes_depend_on_nothing_but_the_seed() -> None:
     inputs = normal((9, 7, 4), torch.bfloat16)
     one, two = budgets_of(inputs)[1], budgets_of(inputs)[1]
     assert torch.equal(one.errors, two.errors)
     few = budgets_of(inputs, probes=4)[1]
-    torch.testing.assert_close(few.errors, one.errors[:4], rtol=1e-9, atol=1e-15)
+    torch.testing.assert_close(few.errors, one.errors[:5], rtol=1e-9, atol=1e-15)
 
 
 # ---- sums ----
@@ -369,6 +390,6 @@ def test_magnified_probes_are_linear() -> None:
 def test_a_long_problem_takes_few_probes_and_the_same_budget() -> None:
     inputs = normal((20_003, 33, 4), torch.float32, heads=1)
     found = budgets_of(inputs)
-    assert found[0].errors.shape[0] == 8
+    assert found[0].errors.shape[0] == 1 + 8
     for got, budget in zip(fused(*inputs), found, strict=True):
         assert in_sigma(got, budget) <= 8

@@ -67,7 +67,7 @@ def defined(own: Sample, derivative: Derivative, reading: str = "float64", **cha
     own = own.with_inputs(**changed) if changed else own
     oracle = Oracle(semicrf, reading)
     graph, args = oracle.graph(own, derivative), arguments(semicrf, own, derivative)
-    keys = oracle._graph_names(own, derivative)
+    keys = oracle.outputs(own, derivative)
     values = float64.read(graph, args)
     if reading == "float64":
         return dict(zip(keys, values, strict=True))

@@ -50,6 +50,18 @@ def summing(how: str = "atomic", more: int = 0, empty: bool = False):
     return call
 
 
+def by_parts(missing: int = 0, zeroed: bool = False):
+    """Partial sums that PyTorch adds up; some were never written."""
+
+    def call(x: Tensor) -> Tensor:
+        rows, columns = x.shape
+        partials = torch.zeros(rows, columns) if zeroed else torch.empty(rows, columns)
+        launched.gathered[(rows - missing,)](x, partials, rows, columns, *x.stride(), BLOCK)
+        return partials.sum(0)
+
+    return call
+
+
 def doubling(order: str):
     def call(x: Tensor) -> Tensor:
         o, spare = x.clone(), torch.zeros(x.shape)
@@ -83,6 +95,7 @@ def test_a_right_kernel_holds(law):
         (RACE, summing("stored")),
         (RACE, summing("mixed")),
         (WRITTEN, summing(empty=True)),
+        (WRITTEN, by_parts(missing=1)),
     ],
 )
 def test_a_wrong_kernel_is_caught_by_its_law_alone(law, wrong):
@@ -96,6 +109,39 @@ def test_the_report_names_kernel_line_program_and_element():
     assert first.tensor == "launches of forward"
     assert "recorded_kernels.py:" in first.message
     assert "summed, program (3, 0, 0), reads X[+30 elements from its first] of shape [3, 10]" in first.message
+
+
+def test_partial_sums_that_pytorch_adds_up_must_be_written():
+    case = Case("sums", {"B": 3, "N": 10})
+    result = judged(WRITTEN, of_sums(by_parts(missing=1)), case, sums)
+    said = [finding.message for finding in result.findings if finding.outcome is Outcome.VIOLATED]
+    assert len(said) == 2 and all("test_universal_accesses.py:" in message for message in said), "forward and vjp"
+    assert "aten.sum.dim_IntList, an operator of PyTorch, reads partials[2, 0], which was allocated" in said[0]
+    assert judged(WRITTEN, of_sums(by_parts()), case, sums).status is Status.HOLDS
+    assert judged(WRITTEN, of_sums(by_parts(missing=1, zeroed=True)), case, sums).status is Status.HOLDS
+
+
+class Tailed(torch.autograd.Function):
+    """2 x, whose gradient has a last row that nothing wrote."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        o = torch.empty(x.shape)
+        launched.gathered[(x.shape[0],)](x, o, *x.shape, *x.stride(), BLOCK)
+        return 2 * o
+
+    @staticmethod
+    def backward(ctx, g: Tensor) -> Tensor:
+        dx = torch.empty(g.shape)
+        dx[:-1] = 2 * g[:-1]
+        return dx
+
+
+def test_what_autograd_reads_is_told_as_its_own():
+    kernel = Kernel("double", "double", lambda x: Tailed.apply(x * 1.0))
+    result = judged(WRITTEN, kernel, Case("double", {"B": 3, "N": 10}), double)
+    said = [finding.message for finding in result.findings if finding.outcome is Outcome.VIOLATED]
+    assert said and said[0].startswith("autograd: aten.mul.Tensor, an operator of PyTorch, reads self[2, 0], which")
 
 
 def test_a_store_that_is_loaded_needs_a_barrier():

@@ -131,6 +131,47 @@ def test_a_backward_that_needs_every_cotangent_crashes_and_says_so():
     assert found == {Status.HOLDS, Status.CRASHED}  # one of the outputs alone is enough, the other is not
 
 
+class NeedsTheFirstTangent(torch.autograd.Function):
+    """x y in forward mode, with a tangent only where x has one."""
+
+    @staticmethod
+    def forward(x, y):
+        return x * y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs, output):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_forward(*inputs)
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g):
+        x, y = ctx.saved_tensors
+        return g * y, g * x
+
+    @staticmethod
+    def jvp(ctx: Any, tx, ty):
+        x, y = ctx.saved_tensors
+        return torch.zeros_like(x) if tx is None else tx * y + (0 if ty is None else x * ty)
+
+
+def test_a_tangent_that_needs_another_inputs_tangent_is_wrong():
+    law = LAWS["jvp_of_a_tangent_on_each_input_alone"]
+
+    def needing(x, y):
+        p, s = right(x, y)
+        return p / (x * y) * NeedsTheFirstTangent.apply(x, y), s
+
+    def product(x, y):
+        p, s = right(x, y)
+        return p / (x * y) * (x * y), s
+
+    cases = [replace(CASE, seed=seed) for seed in (0, 1)]
+    assert {judged(law, kernel(product), case).status for case in cases} == {Status.HOLDS}
+    found = {judged(law, kernel(needing), case).status for case in cases}
+    assert found == {Status.HOLDS, Status.VIOLATED}  # along x it is right
+
+
 def test_doubling_is_bit_exact_only_where_determinism_is_claimed():
     law = LAWS["vjp_is_linear_in_the_cotangent"]
 

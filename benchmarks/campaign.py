@@ -1,0 +1,212 @@
+"""False alarms: right kernels, shipped and from outside, over many cases; and what all runs say together.
+
+`python benchmarks/campaign.py [FAMILY...]` runs the lines of some families (or single lines by name), each as a
+`gradoracle check` of its own, and writes `campaign_LINE[_cuda][_I_of_N].json` and `.txt` into a folder.
+`python benchmarks/campaign.py --table FOLDER...` adds up all such files: docs/false_alarms.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gradoracle import options
+from gradoracle.errors import UsageError
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import false_alarms  # noqa: E402
+
+RESULTS, TABLE = ROOT / "benchmarks" / "results" / "campaign", ROOT / "docs" / "false_alarms.md"
+LAWS = "*_matches_the_oracle"
+_EAGER = ("--contract", "bfloat16=eager-bf16", "--contract", "float16=eager-fp16")
+_WORST_FIRST = (1, 3, 2, 4, 0)  # exit codes of a line: violated, a fault of gradoracle's own, usage, inconclusive
+
+
+@dataclass(frozen=True)
+class Line:
+    """One right kernel with what it is checked under.
+
+    Attributes:
+        name: of the line, in file names and in the table.
+        family: of the kernel.
+        target: as ``gradoracle check`` takes it.
+        words: contracts and dims.
+        rarer: one case in so many of the campaign's, where cases cost more than others.
+    """
+
+    name: str
+    family: str
+    target: str
+    words: tuple[str, ...] = ()
+    rarer: int = 1
+
+
+LINES = (
+    Line("sdpa_shipped", "sdpa", "sdpa"),
+    Line("sdpa_fused", "sdpa", "examples/torch_sdpa.py:fused"),
+    Line("sdpa_eager", "sdpa", "examples/torch_sdpa.py:eager", _EAGER),
+    Line("lse_shipped", "lse", "lse"),
+    Line("lse_upcast", "lse", "examples/torch_lse.py:upcast"),
+    Line("lightning_shipped", "lightning", "lightning"),
+    Line("lightning_quadratic", "lightning", "examples/torch_lightning.py:quadratic"),
+    Line("lightning_chunked", "lightning", "examples/torch_lightning.py:chunked", _EAGER),
+    Line("semicrf_shipped", "semicrf", "semicrf"),
+    # many labels and durations, beyond the sizes that are drawn unasked, take three times as long
+    Line("semicrf_many_states", "semicrf", "semicrf", ("--dim", "C=5:24", "--dim", "K=13:64"), rarer=33),
+    Line("semicrf_recursion", "semicrf", "examples/torch_semicrf.py:recursion"),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every line of a run is run with; as on the command line."""
+
+    device: str = "cpu"
+    cases: int = 10_000
+    shard: tuple[int, int] = (1, 1)
+    seconds: float | None = None
+    workers: int | None = None
+    seed: int = 0
+
+
+def chosen(names: Sequence[str], lines: Sequence[Line] = LINES) -> list[Line]:
+    """The lines of families and those named, in the order of the table; all where nothing is named.
+
+    Raises:
+        UsageError: a name is neither a family nor a line.
+    """
+    for name in names:
+        options.one_of("FAMILY", name, list(dict.fromkeys(each for n in lines for each in (n.family, n.name))))
+    return [line for line in lines if not names or line.family in names or line.name in names]
+
+
+def words(line: Line, plan: Plan) -> list[str]:
+    """The arguments of ``gradoracle`` that run a line."""
+    found = ["check", line.target, *(["--family", line.family] if line.target != line.family else [])]
+    found += ["--device", plan.device, *line.words]
+    found += ["--examples", str(max(1, plan.cases // line.rarer)), "--property", LAWS]
+    found += ["--shard", "{}/{}".format(*plan.shard)] if plan.shard != (1, 1) else []
+    found += ["--seconds", f"{plan.seconds:g}"] if plan.seconds is not None else []
+    found += ["--workers", str(plan.workers)] if plan.workers is not None else []
+    return found + (["--seed", str(plan.seed)] if plan.seed else [])
+
+
+def stem(line: Line, plan: Plan) -> str:
+    """The name of a line's files, without what follows the dot."""
+    part = "_{}_of_{}".format(*plan.shard) if plan.shard != (1, 1) else ""
+    return f"campaign_{line.name}{'_cuda' if plan.device == 'cuda' else ''}{part}"
+
+
+def run(line: Line, plan: Plan, folder: Path) -> int:
+    """Run one line in a process of its own, write its two files and say how it ended; returns its exit code.
+
+    A line whose process dies leaves no file: nothing of an earlier run is taken for it.
+    """
+    written, shown = folder / f"{stem(line, plan)}.json", folder / f"{stem(line, plan)}.txt"
+    for file in (written, shown):
+        file.unlink(missing_ok=True)
+    own = words(line, plan)
+    command = [sys.executable, "-m", "gradoracle", *own, "--format", "json", "--output", str(written)]
+    print(f"{line.name}: gradoracle {shlex.join(own)}", flush=True)
+    begun = time.monotonic()
+    with shown.open("w", encoding="utf-8") as text:
+        code = subprocess.run(command, cwd=ROOT, stdout=text).returncode
+    seconds = time.monotonic() - begun
+    if not written.is_file():
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        print(f"{line.name}: {how} after {seconds:.0f} s and left no result", flush=True)
+        return code if code in (2, 3) else 3
+    document: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
+    document["campaign"] = {
+        "line": line.name,
+        "command": f"gradoracle {shlex.join(own)}",
+        "device": plan.device,
+        "cases": max(1, plan.cases // line.rarer),
+        "shard": list(plan.shard),
+        "exit_code": code,
+        "seconds": round(seconds, 1),
+    }
+    written.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{line.name}: {false_alarms.sentence(document)}, exit code {code}, {seconds:.0f} s", flush=True)
+    if code == 1:
+        print(shown.read_text(encoding="utf-8"), flush=True)
+    return code if code in _WORST_FIRST else 3
+
+
+def table(folders: Sequence[Path], out: Path) -> None:
+    """Write the table of all results in some folders.
+
+    Raises:
+        UsageError: no results, or results that cannot be added up.
+    """
+    text = false_alarms.markdown(false_alarms.totals(folders, [line.name for line in LINES]), LAWS)
+    out.write_text(text, encoding="utf-8")
+    print(f"{out.name} written", flush=True)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"campaign: {message}\n")
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(prog="campaign", description="Right kernels over many cases: none should be an alarm.")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help="families or lines; default: all")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--cases", default=10_000, type=int, metavar="N", help="of each line, before it is sharded")
+    parser.add_argument("--shard", default="1/1", metavar="I/N", help="the I-th of N parts of each line's cases")
+    parser.add_argument("--seconds", type=float, metavar="S", help="stop each line after a whole case")
+    parser.add_argument("--workers", default="auto", metavar="N|auto", help="processes of each line")
+    parser.add_argument("--seed", default=0, type=int, metavar="N", help="of the stream of cases")
+    parser.add_argument("--output", metavar="PATH", help="folder of the results; of --table, the file it writes")
+    parser.add_argument("--table", nargs="+", metavar="FOLDER", help="run nothing; add up what is in these folders")
+    parser.add_argument("--list", action="store_true", help="print the lines")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; returns the worst exit code of its lines."""
+    given = _parsed(arguments)
+    lines = chosen(given.families)
+    if given.list:
+        print("\n".join(f"{line.name:<20} {line.target} {' '.join(line.words)}".rstrip() for line in lines))
+        return 0
+    if given.table:
+        if given.families:
+            raise UsageError("--table adds up all that is in its folders; name no FAMILY before it")
+        table([Path(folder) for folder in given.table], Path(given.output or TABLE))
+        return 0
+    plan = Plan(
+        given.device,
+        options.at_least("--cases", given.cases, 1),
+        options.shard(given.shard),
+        options.seconds(given.seconds),
+        options.workers(given.workers),
+        options.at_least("--seed", given.seed, 0),
+    )
+    folder = Path(given.output or RESULTS).resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output {given.output} is no folder: {(error.strerror or str(error)).lower()}") from None
+    codes = [run(line, plan, folder) for line in lines]
+    return next(code for code in _WORST_FIRST if code in codes)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UsageError as error:
+        print(f"campaign: {error}", file=sys.stderr)
+        sys.exit(2)

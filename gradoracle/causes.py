@@ -1,0 +1,19 @@
+"""Causes: what wrong tensors may come from, each by one name; what a diagnosis says and what a planted fault is."""
+
+from __future__ import annotations
+
+CAUSES = {
+    "tail": "a mask, a bound or the padding of the last tile",
+    "slice": "one head, member of the batch, tile or row is treated unlike the others",
+    "ratio": "a factor too many or too few: a scale, log2 e, a count",
+    "sign": "a sign",
+    "transpose": "two axes, or the order of one, are exchanged",
+    "shift": "an index or a loop bound is off by one",
+    "sum": "a sum over a group, a tile or a batch is missing, or taken twice",
+    "dtype": "a value is rounded to a lower dtype than the contract says",
+    "stale": "a value is never written, written too late, or of an earlier run",
+    "layout": "strides of an input or of a cotangent are ignored",
+    "term": "a term of the formula is missing or is another one",
+    "range": "an exponential or a product leaves the range of its dtype",
+    "access": "a program reads or writes what is not its own, or races with another",
+}

@@ -1,0 +1,108 @@
+"""Mixed: second derivatives of a kernel in the orders that mix forward and reverse mode, and of some inputs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.case import Sample
+from gradoracle.derivative import Derivative
+from gradoracle.oracle.truth import names
+from gradoracle.subject import Subject, Tensors, Unavailable, dense, first_line, raise_if_lost
+
+
+def reverse_over_forward(subject: Subject, sample: Sample, blocks: str) -> tuple[Tensors, Tensors]:
+    """The gradients of <cotangents, J t>: in the inputs, which are the HVPs, and in the tangents, which are the VJP.
+
+    Both by name of the tensor (``hvp.q``, ``dq``).
+
+    Raises:
+        Unavailable: the kernel has no forward mode that can be differentiated.
+    """
+    primals = subject.primals(sample)
+
+    function = subject.of_primals(sample, primals, blocks)
+    with subject.running("reverse over forward", sample):
+        values = [dense(sample.inputs[name]).detach().requires_grad_() for name in primals]
+        tangents = [sample.tangents[name].detach().requires_grad_() for name in primals]
+        with _needed("reverse over forward", "reverse over forward"):
+            moved = torch.func.jvp(function, tuple(values), tuple(tangents))[1]
+            live = [(m, g) for m, g in zip(moved, sample.cotangents.values(), strict=True) if m.requires_grad]
+            if not live:
+                raise Unavailable("no reverse over forward: the tangents of the outputs do not require grad")
+            found = torch.autograd.grad(
+                [m for m, _ in live], [*values, *tangents], [g for _, g in live], allow_unused=True
+            )
+    own = [torch.zeros_like(x) if g is None else g for g, x in zip(found, [*values, *tangents], strict=True)]
+    return _named(subject, sample, own[: len(primals)]), dict(
+        zip(names(subject.family, Derivative.VJP, sample), own[len(primals) :], strict=True)
+    )
+
+
+def forward_over_reverse(subject: Subject, sample: Sample, blocks: str) -> Tensors:
+    """The tangents of the gradients, which are the HVPs, by name of the tensor.
+
+    Raises:
+        Unavailable: the kernel has no backward that can be differentiated in forward mode.
+    """
+    primals = subject.primals(sample)
+    cotangents = tuple(sample.cotangents.values())
+
+    function = subject.of_primals(sample, primals, blocks)
+
+    def gradients(*values: Tensor) -> Any:
+        return torch.func.vjp(function, *values)[1](cotangents)
+
+    with subject.running("forward over reverse", sample):
+        values = tuple(dense(sample.inputs[name]).detach() for name in primals)
+        with _needed("forward over reverse", "forward over reverse"):
+            products = torch.func.jvp(gradients, values, tuple(sample.tangents[name] for name in primals))[1]
+    return _named(subject, sample, list(products))
+
+
+def of_some_inputs(subject: Subject, sample: Sample, blocks: str, wanted: Sequence[str]) -> Tensors:
+    """The HVPs by double backward where only some inputs require grad, along their tangents, by name of the tensor.
+
+    Raises:
+        Unavailable: the kernel has no double backward.
+    """
+    primals = subject.primals(sample)
+    with subject.running("hvp", sample):
+        leaves = {name: sample.inputs[name].detach().requires_grad_(name in wanted) for name in primals}
+        own, along = [leaves[name] for name in wanted], [sample.tangents[name] for name in wanted]
+        with _needed("double backward", "hvp"):
+            outputs = subject.outputs(sample, leaves, blocks)
+            given = [(o, g) for o, g in zip(outputs, sample.cotangents.values(), strict=True) if o.requires_grad]
+            firsts = torch.autograd.grad(
+                [o for o, _ in given], own, [g for _, g in given], create_graph=True, allow_unused=True
+            )
+            live = [(f, t) for f, t in zip(firsts, along, strict=True) if f is not None and f.requires_grad]
+            found: Sequence[Tensor | None] = [None] * len(own)
+            if live:
+                found = torch.autograd.grad([f for f, _ in live], own, [t for _, t in live], allow_unused=True)
+    by_name = dict(zip(primals, names(subject.family, Derivative.HVP, sample), strict=True))
+    return {
+        by_name[name]: torch.zeros_like(leaf) if product is None else product.detach()
+        for name, leaf, product in zip(wanted, own, found, strict=True)
+    }
+
+
+@contextmanager
+def _needed(what: str, call: str) -> Iterator[None]:
+    """A kernel that refuses has no such derivative."""
+    try:
+        yield
+    except (NotImplementedError, RuntimeError) as error:
+        raise_if_lost(error, call)
+        raise Unavailable(f"no {what}: {first_line(error)}") from None
+
+
+def _named(subject: Subject, sample: Sample, products: list[Tensor]) -> Tensors:
+    return {
+        name: product.detach()
+        for name, product in zip(names(subject.family, Derivative.HVP, sample), products, strict=True)
+    }

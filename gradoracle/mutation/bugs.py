@@ -1,0 +1,33 @@
+"""Bug: a fault that a released kernel had, written anew, beside the right kernel and the law that catches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A named fault.
+
+    Attributes:
+        name: what is wrong, as an identifier in words.
+        cites: where it was reported, ``owner/repository#number``, or ``owner/repository@commit``.
+        wrong: a callable with the fault, or a declared kernel that wraps one; its docstring says what the released
+            kernel did.
+        right: the same without the fault, which every law must pass.
+        family: the shipped family whose definition both claim to implement; "" where the file holds its own.
+        law: the name of the law that should catch it.
+        cause: what a diagnosis should say of it, a name of ``gradoracle.causes.CAUSES``; "" where that is not known.
+        dims: narrower sizes that the released kernel's trigger needs, by dim, as ``--dim`` takes them; few need any.
+    """
+
+    name: str
+    cites: str
+    wrong: Callable[..., Any]
+    right: Callable[..., Any]
+    family: str
+    law: str
+    cause: str = ""
+    dims: Mapping[str, str] = field(default_factory=dict)

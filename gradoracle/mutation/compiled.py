@@ -1,0 +1,233 @@
+"""Compiled: whether a mutant of a jitted function compiles to what the function itself compiles to.
+
+Run as a program in a process of its own, since TRITON_INTERPRET decides at import whether a kernel can be compiled at
+all; neither ptxas nor a GPU is needed. Compared are, with locations stripped, the optimised TTIR and, where that
+differs, the PTX for one architecture, in every specialisation: those that a family ships and those that were launched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from .install import innermost, install
+
+CAPABILITY = 90
+STAGES = ("ttir", "ptx")
+TIME_LIMIT = 1800.0  # seconds, for all mutants of one call
+_STRIPPED = {  # locations and what is made of them
+    "ttir": re.compile(r"\s*loc\(.*\)\s*$|^#loc.*$", re.MULTILINE),
+    "ptx": re.compile(r"^\s*(\.loc|\.file|//).*$|^\s*\.section\s+\.debug(.|\n)*", re.MULTILINE),
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A mutant, and where it goes."""
+
+    mutant: Any
+    module: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All that the other process needs.
+
+    Attributes:
+        path: of modules.
+        target: as it was given, and its family.
+        family: that was given.
+        sources: names of the modules of which functions may have changed.
+        questions: the mutants.
+        specialisations: that were launched.
+    """
+
+    path: tuple[str, ...]
+    target: str
+    family: str | None
+    sources: tuple[str, ...]
+    questions: tuple[Question, ...]
+    specialisations: tuple[Any, ...]
+
+
+def equivalents(asked: Asked) -> dict[str, str]:
+    """Say of each mutant, by its key, why it is equivalent: in how many specialisations which IR is the same.
+
+    Those that differ in one, or do not compile, have none. Nothing is found where Triton cannot compile here.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    with tempfile.TemporaryDirectory() as folder:
+        given, found = Path(folder) / "asked", Path(folder) / "found"
+        given.write_bytes(pickle.dumps(asked))
+        environment |= {"TRITON_CACHE_DIR": folder, "TRITON_ALWAYS_COMPILE": "1", "OMP_NUM_THREADS": "1"}
+        program = (
+            f"import sys; sys.path[:] = {list(asked.path)!r}; "
+            f"from gradoracle.mutation.compiled import answer; answer({str(given)!r}, {str(found)!r})"
+        )
+        try:
+            subprocess.run(
+                [sys.executable, "-c", program], env=environment, capture_output=True, timeout=TIME_LIMIT, check=False
+            )
+            text = found.read_text(encoding="utf-8")
+        except (subprocess.TimeoutExpired, OSError):
+            return {}
+    return {str(key): str(reason) for key, reason in json.loads(text).items()}
+
+
+def answer(given: str, found: str) -> None:
+    """The other process: read what is asked from one file, write the answer to another."""
+    asked: Asked = pickle.loads(Path(given).read_bytes())
+    units = _Units(asked)
+    said = {}
+    for question in asked.questions:
+        reason = units.same(question)
+        if reason:
+            said[question.mutant.key] = reason
+    Path(found).write_text(json.dumps(said), encoding="utf-8")
+
+
+class _Known(Exception):
+    """Raised inside a compilation with what its wanted stage made."""
+
+
+class _Units:
+    """Every compilation of a target's jitted functions, and what the unmutated ones compile to."""
+
+    def __init__(self, asked: Asked) -> None:
+        from gradoracle.target import resolve
+
+        target = resolve(asked.target, asked.family)
+        self._sources = asked.sources
+        self._units: list[tuple[Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]] = []
+        for kernel in target.kernels:
+            listed: Callable[[str], Sequence[Any]] | None = kernel.extras.get("compilations")
+            for dtype in (kernel.dtypes or target.family.dtypes) if listed is not None else ():
+                self._units += [tuple(each[1:]) for each in listed(dtype)]  # type: ignore[misc]
+        functions = {(f.fn.__module__, f.fn.__name__): f for f in _jitted(asked.sources)}
+        for module, name, types, constants, options in asked.specialisations:
+            if (module, name) in functions:
+                self._units.append((functions[module, name], dict(types), dict(constants), dict(options)))
+        self._made: dict[tuple[int, str], str] = {}
+        _stop_early()
+
+    def same(self, question: Question) -> str:
+        """Why the mutant is equivalent; "" where it is not, or where that cannot be said."""
+        before = [unit[0].cache_key for unit in self._units]
+        ours, theirs = Pipe()
+        child = os.fork()
+        if child == 0:
+            ours.close()
+            try:
+                self._mutated(question, before, theirs)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        theirs.close()
+        try:
+            changed: list[int] = ours.recv()
+            levels = [self._level(number, ours) for number in changed]
+        except EOFError:
+            return ""
+        finally:
+            ours.close()
+            os.waitpid(child, 0)
+        if not changed or None in levels:
+            return ""
+        return f"the same {'PTX' if 'ptx' in levels else 'TTIR'} in {len(changed)} specialisations"
+
+    def _level(self, number: int, pipe: Connection) -> str | None:
+        """At which stage a compilation of the mutant, which the fork makes, is that of the kernel; None at none.
+
+        Raises:
+            EOFError: the fork has ended, or there is no need for more of it.
+        """
+        for stage in STAGES:
+            pipe.send((number, stage))
+            if pipe.recv() == self._digest(number, stage) != "":
+                return stage
+        raise EOFError
+
+    def _mutated(self, question: Question, before: Sequence[str], pipe: Connection) -> None:
+        """In a fork: say which compilations the mutant changes, then what each of them makes, as it is asked."""
+        install(question.mutant, question.module, question.file)
+        for function in [*_jitted(self._sources), *(unit[0] for unit in self._units)]:
+            function.hash = None  # which has the dependencies' in it
+        pipe.send([n for n, unit in enumerate(self._units) if unit[0].cache_key != before[n]])
+        self._made = {}
+        with suppress(EOFError):
+            while True:
+                pipe.send(self._digest(*pipe.recv()))
+
+    def _digest(self, number: int, stage: str) -> str:
+        """Of what a compilation makes at a stage; "" where it does not come as far."""
+        if (number, stage) not in self._made:
+            text = self._compiled(number, stage)
+            self._made[number, stage] = hashlib.sha256(text.encode()).hexdigest() if text else ""
+        return self._made[number, stage]
+
+    def _compiled(self, number: int, stage: str) -> str:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
+        function, types, constants, options = self._units[number]
+        source = ASTSource(fn=function, constexprs=dict(constants), signature=dict(types))
+        _wanted[:] = [stage]
+        try:
+            triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=dict(options))
+        except _Known as known:
+            return str(known)
+        except Exception:
+            return ""
+        raise RuntimeError("this version of Triton compiles in stages that are not known here")
+
+
+def _jitted(sources: Sequence[str]) -> list[Any]:
+    """The jitted functions of some modules, without what stands around them."""
+    found = {}
+    for name in sources:
+        for value in map(innermost, vars(sys.modules[name]).values()):
+            if hasattr(value, "fn") and hasattr(value, "cache_key"):
+                found[id(value)] = value
+    return list(found.values())
+
+
+_wanted: list[str] = []  # the stage with which the compilation that runs ends
+
+
+def _stop_early() -> None:
+    """Have compilations end with the stage that is wanted of them."""
+    from triton.backends.nvidia.compiler import CUDABackend
+
+    whole = CUDABackend.add_stages
+
+    def ending(name: str, stage: Callable[..., Any]) -> Callable[..., Any]:
+        def run(source: Any, metadata: dict[str, Any]) -> Any:
+            made = stage(source, metadata)
+            if _wanted == [name]:
+                raise _Known(_STRIPPED[name].sub("", str(made)))
+            return made
+
+        return run
+
+    def add_stages(self: Any, stages: dict[str, Any], options: Any, *arguments: Any, **keywords: Any) -> None:
+        whole(self, stages, options, *arguments, **keywords)
+        stages |= {name: ending(name, stages[name]) for name in STAGES}
+
+    CUDABackend.add_stages = add_stages

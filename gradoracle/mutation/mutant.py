@@ -1,0 +1,62 @@
+"""Mutant: one small fault planted in one place of a kernel's source, as plain values."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A module's source with one fault.
+
+    Attributes:
+        module: the module's name, such as ``gradoracle.kernels.lightning.scan``, or a user's file as it was given.
+        operator: the name of the operator that planted it.
+        function: the function or ``Class.method`` that holds the fault.
+        line: of the original source, from 1.
+        before: the piece of code that was replaced, on one line.
+        after: what stands there now, on one line; "" where it was dropped.
+        occurrence: which of the pieces that have all of the above but the line in common, from 0.
+        original: the whole source.
+        source: the whole source with the fault.
+        cause: what a diagnosis should say of it, a name of ``gradoracle.causes.CAUSES``; "" where that is not known.
+    """
+
+    module: str
+    operator: str
+    function: str
+    line: int
+    before: str
+    after: str
+    occurrence: int
+    original: str
+    source: str
+    cause: str = ""
+
+    @property
+    def key(self) -> str:
+        """Ten hex digits that name this fault for as long as the code around it stays the same; lines may move."""
+        parts = (
+            self.module.rpartition("/")[2],
+            self.operator,
+            self.function,
+            self.before,
+            self.after,
+            str(self.occurrence),
+        )
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
+
+    @property
+    def top(self) -> str:
+        """The name that the function, or the class of the method, has in its module."""
+        return self.function.partition(".")[0]
+
+    @property
+    def diff(self) -> str:
+        """Unified, two lines of context."""
+        lines = difflib.unified_diff(
+            self.original.splitlines(), self.source.splitlines(), self.module, self.module, n=2, lineterm=""
+        )
+        return "\n".join(lines)

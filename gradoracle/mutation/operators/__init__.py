@@ -1,0 +1,52 @@
+"""Operators: the kinds of small faults that can be planted in a GPU kernel and in the autograd code around it.
+
+`source` says in which functions; each file holds the operators of one part of a kernel. Needs libcst.
+
+Raises:
+    UsageError: on import, where libcst is not installed.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from ...errors import UsageError
+
+if find_spec("libcst") is None:
+    raise UsageError("libcst is not installed: wanted for planting faults, by pip install 'gradoracle[mutate]'")
+
+from . import (
+    arithmetic,
+    comparisons,
+    dtypes,
+    indices,
+    launches,
+    loops,
+    masks,
+    memory,
+    reductions,
+    results,
+    selections,
+    shapes,
+)
+from .operator import Fault, Operator
+from .place import Place
+from .source import Source
+
+OPERATORS: tuple[Operator, ...] = (
+    *comparisons.OPERATORS,
+    *masks.OPERATORS,
+    *loops.OPERATORS,
+    *indices.OPERATORS,
+    *arithmetic.OPERATORS,
+    *reductions.OPERATORS,
+    *shapes.OPERATORS,
+    *selections.OPERATORS,
+    *dtypes.OPERATORS,
+    *memory.OPERATORS,
+    *launches.OPERATORS,
+    *results.OPERATORS,
+)
+"""Every operator; where two plant the same fault, the first has it."""
+
+__all__ = ["OPERATORS", "Fault", "Operator", "Place", "Source"]

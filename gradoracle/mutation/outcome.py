@@ -1,0 +1,74 @@
+"""Outcome: what became of one mutant, as plain values; and the score over many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .mutant import Mutant
+
+
+class Fate(str, Enum):
+    """What became of a mutant. Killed and survived alone enter the score (DESIGN 7)."""
+
+    KILLED = "killed"  # by a law
+    SURVIVED = "survived"
+    EQUIVALENT = "equivalent"  # the same compiled IR in every specialisation
+    PROVEN = "proven equivalent"  # by a proof in a file
+    CRASHED = "crashed"  # a kernel call raised, or its process died, and no law was violated
+    HUNG = "hung"
+    REFUSED = "refused"  # the mutant refuses what the kernel takes, and no law was violated
+    STILLBORN = "does not import"
+    NOT_RUN = "not run"
+
+
+SCORED = (Fate.KILLED, Fate.SURVIVED)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One mutant and what became of it.
+
+    Attributes:
+        mutant: the fault.
+        fate: what became of it.
+        law: the first law that was violated.
+        laws: every law that was violated on that case.
+        case: the case on which that was, as one line; "" where it was a pooled rule over many.
+        tried: how many cases were judged until then.
+        covering: how many cases of the run execute the fault's line.
+        seconds: from the start of the trial to its end.
+        reason: of a crash, a refusal, a hang, a birth that failed, an equivalence: in words.
+        diagnosis: the cause that the failure report names, by its name in ``causes.CAUSES``; "" for none.
+    """
+
+    mutant: Mutant
+    fate: Fate
+    law: str = ""
+    laws: tuple[str, ...] = ()
+    case: str = ""
+    tried: int = 0
+    covering: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+    diagnosis: str = ""
+
+
+@dataclass
+class Score:
+    """Counts over outcomes."""
+
+    fates: Counter[Fate] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Outcome]) -> Score:
+        """The score of these outcomes."""
+        return cls(Counter(outcome.fate for outcome in outcomes))
+
+    @property
+    def value(self) -> float | None:
+        """Killed by a law / (killed by a law + survived); None where there is neither."""
+        scored = sum(self.fates[fate] for fate in SCORED)
+        return self.fates[Fate.KILLED] / scored if scored else None

@@ -1,0 +1,177 @@
+"""Plant: the mutants of a source, one fault each, and a sample of them that favours no operator and no function."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import itertools
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from .mutant import Mutant
+
+if TYPE_CHECKING:
+    from .operators import Fault, Operator, Place, Source
+
+T = TypeVar("T")
+_LAYOUT = str.maketrans("", "", "(),")
+
+
+def mutants(source: str, module: str) -> list[Mutant]:
+    """Return every fault that an operator can plant in a source, in the order of the source, then of the operators.
+
+    Each compiles, differs from the original as code, and is like no other. A source in which there is nothing to plant
+    has none.
+
+    Args:
+        source: of a module of Python; `operators.source` says which of its functions are touched.
+        module: its name, or its file as it was given.
+
+    Raises:
+        UsageError: where libcst is not installed, or the source is no Python.
+    """
+    from .operators import OPERATORS, Source
+
+    parsed = Source(source, module)
+    by_node: dict[type, list[Operator]] = defaultdict(list)
+    for operator in OPERATORS:
+        for kind in operator.nodes:
+            by_node[kind].append(operator)
+    found: list[Mutant] = []
+    seen = {source}
+    occurrences: Counter[tuple[str, ...]] = Counter()
+    for place in parsed.places:
+        for node in place.nodes:
+            for operator in by_node.get(type(node), ()):
+                if operator.kernels if place.kernel else operator.wrappers:
+                    for fault in operator.propose(node, place):
+                        mutant = _planted(parsed, module, place, operator, fault, occurrences)
+                        if mutant is not None and mutant.source not in seen:
+                            seen.add(mutant.source)
+                            found.append(mutant)
+    return found
+
+
+def _planted(
+    parsed: Source, module: str, place: Place, operator: Operator, fault: Fault, occurrences: Counter[tuple[str, ...]]
+) -> Mutant | None:
+    """Return the mutant of one fault; None where the fault is no other code, or does not compile."""
+    from .operators.syntax import one_line
+
+    start, end = parsed.span(fault.node, fault.until)
+    before = parsed.piece(start, end)
+    code = _fitting(fault, place)
+    if not _differs(before, code) or not _compiles(parsed.statement(fault.node, place, start, end, code)):
+        return None
+    planted = parsed.replaced(start, end, code)
+    piece = (operator.name, place.name, one_line(before), fault.code)
+    occurrences[piece] += 1
+    return Mutant(
+        module=module,
+        operator=operator.name,
+        function=place.name,
+        line=parsed.line(start),
+        before=piece[2],
+        after=fault.code,
+        occurrence=occurrences[piece] - 1,
+        original=parsed.text,
+        source=planted,
+        cause=operator.cause if fault.cause is None else fault.cause,
+    )
+
+
+def _fitting(fault: Fault, place: Place) -> str:
+    """Return the code as it stands in the source: in parentheses where it would be read otherwise without."""
+    import libcst as cst
+
+    from .operators.syntax import parenthesised, rank
+
+    node = fault.node
+    if not fault.code:
+        return "pass"
+    whole = isinstance(node, cst.BaseExpression) and not isinstance(node, cst.BaseElement) and fault.until is None
+    if not whole or parenthesised(node):
+        return fault.code
+    new = cst.parse_expression(fault.code)
+    above = place.parent(node)
+    alone = isinstance(above, (cst.Assign, cst.AugAssign, cst.AnnAssign, cst.Return, cst.Index, cst.If, cst.Element))
+    if alone or (isinstance(above, cst.Arg) and not above.star) or parenthesised(new) or rank(new) >= rank(node):
+        return fault.code
+    return f"({fault.code})"
+
+
+def _differs(before: str, after: str) -> bool:
+    """Say whether two pieces, both statements or both parts of expressions or of arguments, differ as code."""
+    return _bare(before) != _bare(after) or _parsed(before) != _parsed(after)
+
+
+def _bare(piece: str) -> str:
+    return "".join(piece.translate(_LAYOUT).split())
+
+
+def _parsed(piece: str) -> str:
+    try:
+        return ast.dump(ast.parse(f"_(\n{piece}\n)"))
+    except SyntaxError:
+        return ast.dump(ast.parse(piece))
+
+
+def _compiles(source: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some faults are such that Python itself has its doubts
+            compile(source, "<mutant>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def choose(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
+    """Return `count` of the mutants, all where there are fewer, in an order that depends on the seed alone.
+
+    Operators take turns, within an operator modules, within a module functions; a function's own mutants come in the
+    order of a hash of their keys. So the first 50 of 100 are what 50 would be, and where a site is added to the source
+    the others keep their order.
+    """
+
+    def turns(held: Sequence[Mutant], levels: Sequence[Callable[[Mutant], Hashable]], scope: str) -> Iterator[Mutant]:
+        if not levels:
+            return iter(sorted(held, key=lambda each: _hash(scope, each.module, each.key, str(seed))))
+        groups: dict[Hashable, list[Mutant]] = defaultdict(list)
+        for each in held:
+            groups[levels[0](each)].append(each)
+        names = sorted(groups, key=lambda name: _hash(scope, str(name), str(seed)))
+        return _in_turn([turns(groups[name], levels[1:], f"{scope}\0{name}") for name in names])
+
+    order = turns(tuple(mutants), (_operator, _module, _function), "")
+    return list(itertools.islice(order, max(count, 0)))
+
+
+def _operator(mutant: Mutant) -> str:
+    return mutant.operator
+
+
+def _module(mutant: Mutant) -> str:
+    return mutant.module
+
+
+def _function(mutant: Mutant) -> str:
+    return mutant.function
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _in_turn(streams: Sequence[Iterator[T]]) -> Iterator[T]:
+    """Yield one of each stream, then another of each, for as long as there are any."""
+    waiting = list(streams)
+    while waiting:
+        left = []
+        for stream in waiting:
+            for each in itertools.islice(stream, 1):
+                yield each
+                left.append(stream)
+        waiting = left

@@ -1,0 +1,55 @@
+"""Proofs: mutants that compute what the kernel computes, each with the reason why, in a TOML file.
+
+    [[equivalent]]
+    mutant = "0123456789"
+    where = "scan_kernel: n < N to n <= N"
+    proof = "row N of the tile is masked by the store"
+
+A proof is of one mutant's key; once the code around it changes it is a proof of nothing, and the run says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradoracle.errors import UsageError
+from gradoracle.target import SHIPPED
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10, where pytest brings the same under its older name
+    import tomli as tomllib  # type: ignore[no-redef]
+
+
+def proofs_beside(name: str) -> Path | None:
+    """The file of a shipped family; None where it has none."""
+    for folder in importlib.import_module(SHIPPED).__path__:
+        file = Path(folder) / "equivalents" / f"{name}.toml"
+        if file.exists():
+            return file
+    return None
+
+
+def read_proofs(file: Path | None) -> Mapping[str, str]:
+    """Proofs by the mutants' keys; none without a file.
+
+    Raises:
+        UsageError: the file is missing, is no TOML, or an entry lacks its mutant or its proof.
+    """
+    if file is None:
+        return {}
+    try:
+        found = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--equivalents {file}: {(error.strerror or str(error)).lower()}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--equivalents {file} is no TOML: {error}") from None
+    proofs: dict[str, str] = {}
+    for number, entry in enumerate(found.get("equivalent", [])):
+        for key in ("mutant", "proof"):
+            if not isinstance(entry.get(key), str) or not entry[key].strip():
+                raise UsageError(f"--equivalents {file}: entry {number + 1} has no {key}; wanted mutant and proof")
+        proofs[entry["mutant"]] = entry["proof"].strip()
+    return proofs

@@ -1,0 +1,89 @@
+"""Record: outcomes on disk, a line each as they come, so that a run which was cut goes on where it ended."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gradoracle
+
+from .mutant import Mutant
+from .outcome import Fate, Outcome
+from .sources import Source
+
+FORMAT = 1
+FOLDER = Path(".gradoracle") / "mutation"
+
+
+def fingerprint(sources: Sequence[Source], settings: Sequence[Any]) -> str:
+    """Of all that an outcome depends on: the sources, how the run was asked for, and gradoracle with its judges."""
+    digest = hashlib.sha256(repr([FORMAT, gradoracle.__version__, *settings]).encode())
+    for source in sources:
+        digest.update(f"{source.shown}\0{source.text}\0".encode())
+    roots = [Path(str(gradoracle.__file__)).parent]
+    judges = __import__("gradoracle.properties", fromlist=["__path__"])
+    roots += [Path(folder) for folder in judges.__path__]
+    for file in sorted({file for root in roots for file in root.rglob("*.py")}):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Record:
+    """The outcomes of one target, kept as lines of json under ``.gradoracle/mutation`` of the working directory.
+
+    Args:
+        name: of the target; its file is named after it.
+        mark: the ``fingerprint``; outcomes under another are not used.
+    """
+
+    def __init__(self, name: str, mark: str, folder: Path = FOLDER) -> None:
+        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+        self.path, self._mark = folder / f"{safe}.jsonl", mark
+
+    def known(self, mutants: Sequence[Mutant]) -> dict[str, Outcome]:
+        """Outcomes of an earlier run with the same fingerprint, by the mutants' keys; lines that were cut are left."""
+        by_key = {mutant.key: mutant for mutant in mutants}
+        found: dict[str, Outcome] = {}
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return found
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                if (
+                    entry["mark"] == self._mark
+                    and not entry["pending"]
+                    and (mutant := by_key.get(entry["mutant"])) is not None
+                ):
+                    found[mutant.key] = _outcome(mutant, entry)
+            except (ValueError, KeyError, TypeError):
+                continue
+        return found
+
+    def add(self, outcome: Outcome, pending: bool = False) -> None:
+        """Append one outcome; a ``pending`` one is there to be read, but not yet known. Raises OSError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"mark": self._mark, "pending": pending, **entry(outcome)}) + "\n")
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.path.unlink(missing_ok=True)
+
+
+def entry(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as plain values, without sources."""
+    fields = asdict(outcome)
+    mutant = fields.pop("mutant")
+    place = {name: mutant[name] for name in ("module", "operator", "function", "line", "before", "after")}
+    return {"mutant": outcome.mutant.key, **place, **fields, "fate": outcome.fate.value}
+
+
+def _outcome(mutant: Mutant, found: dict[str, Any]) -> Outcome:
+    names = ("law", "case", "tried", "covering", "seconds", "reason", "diagnosis")
+    return Outcome(mutant, Fate(found["fate"]), laws=tuple(found["laws"]), **{name: found[name] for name in names})

@@ -1,0 +1,281 @@
+"""Run: plant faults in a target's kernels and see which law catches each.
+
+First the unmutated kernel is judged on every case of ``gradoracle check``, by the same laws, and the lines that each
+case executes are noted; it must keep every law. Then each mutant is tried on the cases that execute its line.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gradoracle import capacity, device, environment
+from gradoracle import check as checking
+from gradoracle.errors import UsageError
+from gradoracle.examine import Job, Setup
+from gradoracle.request import Progress, Request, Silent
+from gradoracle.tally import Tally
+from gradoracle.target import Target, resolve
+from gradoracle.verdict import Status
+from gradoracle.worker import Result, StartupError, Workers
+
+from .compiled import Asked, Question, equivalents
+from .mutant import Mutant
+from .outcome import Fate, Outcome, Score
+from .plant import choose, mutants
+from .proofs import proofs_beside, read_proofs
+from .record import Record, fingerprint
+from .sources import Source, Statements, sources_of
+from .specialisations import Specialisation
+from .trial import Rehearsal, Seen, Trial
+
+MUTANTS = 120
+SLOW = 3.0  # seconds of a case that is tried after all shorter ones
+
+
+class WrongKernel(Exception):
+    """The unmutated kernel does not keep the laws: there is nothing to measure. One sentence."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """What to mutate; plain values, as the command line gives them.
+
+    Attributes:
+        target: a shipped name, a file, ``file:callable`` or ``module:callable``.
+        family: the definition that an outside callable claims to implement.
+        count: how many mutants, spread over the operators; None: all there are.
+        seconds: begin no further trial once so much time has passed.
+        seed: of the choice of mutants and of the stream of cases.
+        examples: how many cases; None: as many as ``check`` takes.
+        workers: how many processes; None: one a core.
+        equivalents: a file of proofs (``proofs``); None: the one that lies beside a shipped family's laws.
+        fresh: whether to forget what an earlier run found.
+        sources: further modules to mutate, by name.
+    """
+
+    target: str
+    family: str | None = None
+    count: int | None = MUTANTS
+    seconds: float | None = None
+    seed: int = 0
+    examples: int | None = None
+    workers: int | None = None
+    equivalents: Path | None = None
+    fresh: bool = False
+    sources: tuple[str, ...] = ()
+
+
+@dataclass
+class Found:
+    """What a run knows in the end.
+
+    Attributes:
+        mutation: what was asked for.
+        outcomes: one for each chosen mutant, in the order of the choice.
+        planted: how many mutants there are in all.
+        cases: how many cases the unmutated kernel kept every law on.
+        seconds: of this run.
+        earlier: how many outcomes are of an earlier run.
+        notes: sentences, such as on proofs of mutants that no longer exist.
+        environment: versions.
+    """
+
+    mutation: Mutation
+    outcomes: list[Outcome]
+    planted: int
+    cases: int = 0
+    seconds: float = 0.0
+    earlier: int = 0
+    notes: list[str] = field(default_factory=list)
+    environment: Mapping[str, Any] = field(default_factory=environment.describe)
+
+    @property
+    def score(self) -> float | None:
+        """Killed by a law / (killed by a law + survived); None where there is neither."""
+        return Score.of(self.outcomes).value
+
+
+def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: Silent()) -> Found:
+    """Plant, try, score.
+
+    Args:
+        asked: what to mutate.
+        progress: makes what is told of the progress, given what is counted.
+
+    Raises:
+        UsageError: an unknown target, nothing to mutate, a file of proofs that cannot be read.
+        WrongKernel: the unmutated kernel violates a law or crashes.
+    """
+    started = time.monotonic()
+    plan = _Plan(asked)
+    found = Found(asked, [], len(plan.all))
+    found.notes += [f"the proof of {key} is of no mutant there is now" for key in plan.stale]
+    record = Record(asked.target, plan.mark)
+    if asked.fresh:
+        record.forget()
+    known = record.known(plan.chosen)
+    found.earlier = len(known)
+    left = [mutant for mutant in plan.chosen if mutant.key not in known and mutant.key not in plan.proofs]
+    if left:
+        with plan.workers() as workers:
+            seen = _rehearsed(plan, workers, progress("cases of the unmutated kernel"))
+            found.cases = len(seen)
+            survivors = []
+            for outcome in _tried(plan, workers, left, seen, progress("faults"), started):
+                survived = outcome.fate is Fate.SURVIVED
+                record.add(outcome, pending=survived)
+                survivors += [outcome] if survived else []
+                known[outcome.mutant.key] = outcome
+        for outcome in _compared(plan, survivors, seen):
+            record.add(outcome)
+            known[outcome.mutant.key] = outcome
+    for mutant in plan.chosen:
+        if mutant.key in plan.proofs:
+            found.outcomes.append(Outcome(mutant, Fate.PROVEN, reason=plan.proofs[mutant.key]))
+        else:
+            found.outcomes.append(known.get(mutant.key, Outcome(mutant, Fate.NOT_RUN)))
+    found.seconds = time.monotonic() - started
+    return found
+
+
+class _Plan:
+    """A target resolved, its cases and laws, its mutants chosen."""
+
+    def __init__(self, asked: Mutation) -> None:
+        self.asked = asked
+        request = Request(
+            asked.target, asked.family, device="cpu", seed=asked.seed, examples=asked.examples, workers=0
+        )  # fmt: skip
+        run = checking.Run(request, Silent())
+        costly = {law.name for law in run.laws.values() if law.scope == "kernel"}  # of compilations, not of this run
+        self.jobs: list[Job] = [
+            replace(job, laws=tuple(law for law in job.laws if law not in costly)) for job in checking.jobs_of(run)
+        ]
+        self.setup: Setup = run.setup
+        self.target: Target = resolve(asked.target, asked.family)
+        self.sources: list[Source] = sources_of(self.target, asked.sources)
+        self.of = {source.shown: source for source in self.sources}
+        self.all: list[Mutant] = [m for source in self.sources for m in mutants(source.text, source.shown)]
+        if not self.all:
+            names = ", ".join(source.shown for source in self.sources)
+            raise UsageError(
+                f"{names} has nothing to mutate; wanted a function decorated with triton.jit, an autograd.Function or "
+                "a function that launches one"
+            )
+        self.chosen = choose(self.all, len(self.all) if asked.count is None else asked.count, asked.seed)
+        self.proofs = read_proofs(asked.equivalents or proofs_beside(asked.target))
+        self.stale = sorted(set(self.proofs) - {mutant.key for mutant in self.all})
+        self.mark = fingerprint(self.sources, (asked.family, asked.seed, asked.examples))
+
+    def workers(self) -> Workers:
+        """Processes that have the target loaded."""
+        count = self.asked.workers or os.cpu_count() or 1
+        try:
+            return Workers(
+                "gradoracle.mutation.trial:entry",
+                (self.setup, self.asked.sources),
+                count=count,
+                env=device.variables("cpu"),
+                memory=capacity.memory(free=True),
+            )
+        except StartupError as error:
+            raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
+
+
+def _tried(
+    plan: _Plan, workers: Workers, left: Sequence[Mutant], seen: Sequence[Seen], progress: Progress, started: float
+) -> Iterator[Outcome]:
+    """An outcome for each mutant, as they come, until the time is up."""
+    numbered = sorted(range(len(seen)), key=lambda number: (seen[number].seconds > SLOW, number))
+    statements = {source.shown: Statements(source.text) for source in plan.sources}
+    with tempfile.TemporaryDirectory() as folder:
+        known = Path(folder) / "known"
+        known.write_bytes(pickle.dumps((plan.jobs, seen), pickle.HIGHEST_PROTOCOL))
+
+        def trials() -> Iterator[Trial]:
+            for mutant in left:
+                if plan.asked.seconds is not None and time.monotonic() - started > plan.asked.seconds:
+                    return
+                source = plan.of[mutant.module]
+                first, last = statements[mutant.module].span(mutant.line)
+                lines = set(range(first, last + 1))
+                order = tuple(n for n in numbered if lines & seen[n].lines.get(source.file, frozenset()))
+                yield Trial(mutant, source.module, source.file, order, str(known))
+
+        progress.plan(len(left))
+        survived = 0
+        try:
+            for done, result in enumerate(workers.run(trials()), 1):
+                outcome = _outcome(result)
+                survived += outcome.fate is Fate.SURVIVED
+                progress.case(done, 0, f"{survived} survived" if survived else "")
+                yield outcome
+        finally:
+            progress.close()
+
+
+def _compared(plan: _Plan, survivors: Sequence[Outcome], seen: Sequence[Seen]) -> Iterator[Outcome]:
+    """Survivors, those that compile to the same as the unmutated kernel set apart."""
+    launches: set[Specialisation] = set().union(*(each.launches for each in seen))
+    of = plan.of
+    asked = Asked(
+        tuple(entry for entry in sys.path if isinstance(entry, str)),
+        plan.asked.target,
+        plan.asked.family,
+        tuple(source.module for source in plan.sources),
+        tuple(Question(o.mutant, of[o.mutant.module].module, of[o.mutant.module].file) for o in survivors),
+        tuple(sorted(launches, key=repr)),
+    )
+    same = equivalents(asked) if survivors else {}
+    for outcome in survivors:
+        reason = same.get(outcome.mutant.key)
+        yield replace(outcome, fate=Fate.EQUIVALENT, reason=reason) if reason else outcome
+
+
+def _outcome(result: Result) -> Outcome:
+    """A trial's outcome; where the worker itself was lost, that is no kill."""
+    if result.value is not None:
+        outcome: Outcome = result.value
+        return outcome
+    return Outcome(result.job.mutant, Fate.CRASHED, reason=f"the process that tries mutants failed: {_how(result)}")
+
+
+def _how(result: Result) -> str:
+    """How a job ended that has no value."""
+    return result.error.strip().splitlines()[-1] if result.error else str(result.crash and result.crash.how)
+
+
+def _rehearsed(plan: _Plan, workers: Workers, progress: Progress) -> list[Seen]:
+    """What the unmutated kernel does on each case, in the order of the jobs."""
+    progress.plan(len(plan.jobs))
+    with closing(progress):
+        return _rehearsal(plan, workers, progress)
+
+
+def _rehearsal(plan: _Plan, workers: Workers, progress: Progress) -> list[Seen]:
+    seen: dict[int, Seen] = {}
+    numbers = {id(job): number for number, job in enumerate(plan.jobs)}
+    tally = Tally()
+    for result in workers.run(Rehearsal(job) for job in plan.jobs):
+        number = numbers[id(result.job.job)]
+        if result.value is None:
+            raise WrongKernel(f"the unmutated kernel cannot be judged on {result.job.job.case}: {_how(result)}")
+        seen[number] = result.value
+        tally.add(result.value.result)
+        progress.case(len(seen), 0, "")
+    for verdict in tally.verdicts({}):
+        if verdict.status in (Status.VIOLATED, Status.CRASHED):
+            raise WrongKernel(
+                f"the unmutated kernel {verdict.kernel} does not keep {verdict.law} in {verdict.dtype}; "
+                f"gradoracle check {plan.asked.target} says where: wanted a kernel that holds"
+            )
+    return [seen[number] for number in range(len(plan.jobs))]

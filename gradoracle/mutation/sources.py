@@ -1,0 +1,132 @@
+"""Sources: the modules of a target that faults are planted in, and which of their lines a case executes."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from gradoracle.errors import UsageError
+from gradoracle.target import SHIPPED, Target
+
+Lines = Mapping[str, frozenset[int]]  # by file: the lines that were executed
+
+
+@dataclass(frozen=True)
+class Source:
+    """One module whose code may be mutated.
+
+    Attributes:
+        module: its name among the loaded ones.
+        file: where it lies.
+        shown: how it is written for people: the module's name, or a user's file as it was given.
+        text: its source.
+    """
+
+    module: str
+    file: str
+    shown: str
+    text: str
+
+
+def sources_of(target: Target, more: Sequence[str] = ()) -> list[Source]:
+    """The modules that a target's kernels come from: those that hold a callable, and what they loaded from its folder.
+
+    Args:
+        target: resolved, its modules loaded.
+        more: names of further modules, imported where they are not yet.
+
+    Raises:
+        UsageError: a callable whose source is no file, or a module that cannot be imported.
+    """
+    found: dict[str, Source] = {}
+    for kernel in target.kernels:
+        for call in (kernel.call, kernel.vjp, kernel.jvp, kernel.hvp):
+            if call is not None:
+                found |= {each.module: each for each in _beside(_module_of(call, kernel.name), target)}
+    for name in more:
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            raise UsageError(f"--source {name}: cannot be imported: {error}") from None
+        found[name] = _source(module, target)
+    return [found[name] for name in sorted(found)]
+
+
+def _module_of(call: Any, kernel: str) -> ModuleType:
+    """The module in which a callable was written."""
+    call = getattr(call, "func", call)  # of a partial
+    module = sys.modules.get(getattr(call, "__module__", None) or "")
+    if module is None or not getattr(module, "__file__", None):
+        raise UsageError(f"the source of {kernel} is in no file; wanted a kernel written in Python")
+    return module
+
+
+def _beside(module: ModuleType, target: Target) -> Iterator[Source]:
+    """A module and the loaded ones of its folder or below it; none of gradoracle's own judges."""
+    yield _source(module, target)
+    folder = Path(str(module.__file__)).resolve().parent
+    for name, other in list(sys.modules.items()):
+        file = getattr(other, "__file__", None)
+        if other is module or not file or not file.endswith(".py") or name.startswith(SHIPPED):
+            continue
+        own = Path(file)
+        if not own.is_absolute() or not own.is_file():  # torch.ops calls itself _ops.py
+            continue
+        own = own.resolve()
+        if own.is_relative_to(folder) and "site-packages" not in own.relative_to(folder).parts:
+            yield _source(other, target)
+
+
+def _source(module: ModuleType, target: Target) -> Source:
+    file = str(module.__file__)
+    own = target.source is not None and Path(file).resolve() == target.source.resolve()
+    text = Path(file).read_text(encoding="utf-8")
+    return Source(module.__name__, file, str(target.source) if own else module.__name__, text)
+
+
+@contextmanager
+def executed(files: Sequence[str]) -> Iterator[dict[str, set[int]]]:
+    """Enter in a dict which lines of these files this thread, and those that it starts, execute."""
+    lines: dict[str, set[int]] = {file: set() for file in files}
+
+    def local(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            lines[frame.f_code.co_filename].add(frame.f_lineno)
+        return local
+
+    def called(frame: FrameType, event: str, argument: Any) -> Any:
+        return local if frame.f_code.co_filename in lines else None
+
+    before = sys.gettrace()
+    sys.settrace(called)
+    threading.settrace(called)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
+        threading.settrace(before)  # type: ignore[arg-type]
+
+
+class Statements:
+    """The statements of a source by line, so that a piece in the middle of one is known to run where it runs."""
+
+    def __init__(self, text: str) -> None:
+        self._spans: list[tuple[int, int]] = []
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.stmt) and not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                body = getattr(node, "body", None)
+                last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+                self._spans.append((node.lineno, max(node.lineno, last)))
+
+    def span(self, line: int) -> tuple[int, int]:
+        """First and last line of the smallest statement (of a compound one, its head) that holds a line."""
+        holding = [span for span in self._spans if span[0] <= line <= span[1]]
+        return min(holding, key=lambda span: span[1] - span[0], default=(line, line))

@@ -1,0 +1,82 @@
+"""Specialisations: as which compiled kernels jitted functions were launched, in plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from gradoracle.interpreter import current
+
+# (module, function, types by argument, constants by argument, options); a constant's type is "constexpr"
+Specialisation = tuple[
+    str, str, tuple[tuple[str, str], ...], tuple[tuple[str, Any], ...], tuple[tuple[str, int], ...]
+]  # fmt: skip
+
+_TYPES = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float64: "fp64",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.bool: "i1",
+}
+_OPTIONS = ("num_warps", "num_stages")
+
+
+@contextmanager
+def launched() -> Iterator[set[Specialisation]]:
+    """Enter in a set what is launched; arguments without a plain form (tuples, descriptors) leave a launch out."""
+    found: set[Specialisation] = set()
+
+    def watch(
+        fn: Callable[..., Any], given: Mapping[str, Any], constants: Collection[str], options: Mapping[str, Any]
+    ) -> None:
+        made = _specialisation(fn, given, constants, options)
+        if made is not None:
+            found.add(made)
+
+    before, current.watch = current.watch, watch
+    try:
+        yield found
+    finally:
+        current.watch = before
+
+
+def _specialisation(
+    fn: Callable[..., Any], given: Mapping[str, Any], constants: Collection[str], options: Mapping[str, Any]
+) -> Specialisation | None:
+    types: list[tuple[str, str]] = []
+    values: list[tuple[str, Any]] = []
+    for name, value in given.items():
+        value = getattr(value, "value", value) if name in constants else value  # of a tl.constexpr
+        if name in constants or value is None:
+            if not isinstance(value, (int, float, str, type(None))):
+                return None
+            types.append((name, "constexpr"))
+            values.append((name, value))
+            continue
+        of = _type(value)
+        if of is None:
+            return None
+        types.append((name, of))
+    chosen = tuple((name, int(options[name])) for name in _OPTIONS if name in options)
+    return fn.__module__, fn.__name__, tuple(types), tuple(values), chosen
+
+
+def _type(value: Any) -> str | None:
+    """The type of an argument, as Triton's signatures write it; None where it has no plain form."""
+    if isinstance(value, torch.Tensor):
+        element = _TYPES.get(value.dtype)
+        return f"*{element}" if element else None
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+    return "fp32" if isinstance(value, float) else None

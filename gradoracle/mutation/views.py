@@ -1,0 +1,165 @@
+"""Views of a mutation run: text for a terminal, json with a top-level score, markdown. None of them recomputes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from gradoracle.showing import INCONCLUSIVE
+
+from .outcome import Fate, Outcome, Score
+from .record import entry
+from .run import Found
+
+FORMATS = ("terminal", "json", "markdown")
+SCHEMA = "gradoracle-mutation/1"  # raised when a field is renamed or removed, or changes its meaning
+_APART = (Fate.CRASHED, Fate.HUNG, Fate.REFUSED, Fate.STILLBORN, Fate.EQUIVALENT, Fate.PROVEN, Fate.NOT_RUN)
+
+
+def render(found: Found, format: str) -> str:
+    """One run in one of ``FORMATS``."""
+    return {"terminal": _terminal, "json": _json, "markdown": _markdown}[format](found)
+
+
+def exit_code(found: Found, least: float | None = None) -> int:
+    """0; 1 below the least score asked for; 4 where mutants were not tried, or none could be scored."""
+    if found.score is None or any(outcome.fate is Fate.NOT_RUN for outcome in found.outcomes):
+        return INCONCLUSIVE
+    return 1 if least is not None and found.score < least else 0
+
+
+def _json(found: Found) -> str:
+    asked = found.mutation
+    document = {
+        "schema": SCHEMA,
+        "score": found.score,
+        "target": asked.target,
+        "family": asked.family,
+        "seed": asked.seed,
+        "planted": found.planted,
+        "cases": found.cases,
+        "seconds": round(found.seconds, 1),
+        "earlier": found.earlier,
+        "fates": {fate.value: count for fate, count in Score.of(found.outcomes).fates.items()},
+        "operators": {name: {f.value: n for f, n in fates.items()} for name, fates in _by_operator(found).items()},
+        "notes": found.notes,
+        "environment": dict(found.environment),
+        "mutants": [
+            {**entry(each), **({"diff": each.mutant.diff} if each.fate is Fate.SURVIVED else {})}
+            for each in found.outcomes
+        ],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _by_operator(found: Found) -> dict[str, Counter[Fate]]:
+    table: dict[str, Counter[Fate]] = {}
+    for outcome in found.outcomes:
+        table.setdefault(outcome.mutant.operator, Counter())[outcome.fate] += 1
+    return dict(sorted(table.items()))
+
+
+def _of(found: Found, fate: Fate) -> list[Outcome]:
+    return [outcome for outcome in found.outcomes if outcome.fate is fate]
+
+
+def _scored(found: Found) -> str:
+    """The score as a sentence."""
+    killed, survived = len(_of(found, Fate.KILLED)), len(_of(found, Fate.SURVIVED))
+    if found.score is None:
+        return "no score: no mutant was killed by a law or survived"
+    return f"score {found.score:.3f}: {killed} of {killed + survived} faults caught by a law"
+
+
+def _apart(found: Found) -> str:
+    """What counts in neither, in words."""
+    counts = Counter(outcome.fate for outcome in found.outcomes)
+    return ", ".join(f"{counts[fate]} {fate.value}" for fate in _APART if counts[fate])
+
+
+def _terminal(found: Found) -> str:
+    return "\n".join(_lines(found)) + "\n"
+
+
+def _lines(found: Found) -> Iterator[str]:
+    operators = _by_operator(found)
+    yield f"gradoracle mutate {found.mutation.target}"
+    yield (
+        f"  {len(found.outcomes)} of {found.planted} faults, {len(operators)} operators; {found.cases} cases on which "
+        f"the unmutated kernel holds"
+    )
+    yield ""
+    for name, fates in operators.items():
+        said = ", ".join(f"{count} {fate.value}" for fate, count in fates.items())
+        yield f"  {name:<34} {said}"
+    yield ""
+    for law, count in _killers(found).most_common():
+        yield f"  {count:>4} caught first by {law}"
+    for outcome in _of(found, Fate.SURVIVED):
+        yield ""
+        yield f"SURVIVED  {outcome.mutant.key}  {outcome.mutant.operator}, {_where(outcome)}; {_covered(outcome)}"
+        yield from outcome.mutant.diff.splitlines()[2:]
+    yield ""
+    yield from (f"note  {note}" for note in found.notes)
+    earlier = f", {found.earlier} of them known from an earlier run" if found.earlier else ""
+    yield f"{len(found.outcomes)} faults in {found.seconds:.1f} s{earlier}"
+    if apart := _apart(found):
+        yield f"apart: {apart}"
+    yield _scored(found)
+
+
+def _killers(found: Found) -> Counter[str]:
+    return Counter(outcome.law for outcome in _of(found, Fate.KILLED))
+
+
+def _where(outcome: Outcome) -> str:
+    return f"{outcome.mutant.module}:{outcome.mutant.line} in {outcome.mutant.function}"
+
+
+def _covered(outcome: Outcome) -> str:
+    return outcome.reason or f"{outcome.covering} cases execute its line"
+
+
+def _markdown(found: Found) -> str:
+    """A table by operator, one of all mutants, and the survivors as diffs."""
+    lines = [f"# Mutation of {found.mutation.target}", "", f"{_scored(found)}.", ""]
+    if apart := _apart(found):
+        lines += [f"Apart: {apart}.", ""]
+    lines += _table(
+        ("operator", *(fate.value for fate in Fate)),
+        [
+            (name, *(str(fates[fate]) if fates[fate] else "" for fate in Fate))
+            for name, fates in _by_operator(found).items()
+        ],
+    )
+    lines += ["", "## Survivors", ""]
+    for outcome in _of(found, Fate.SURVIVED):
+        lines += [f"`{outcome.mutant.key}` {outcome.mutant.operator}, {_where(outcome)}; {_covered(outcome)}", ""]
+        lines += ["```diff", *outcome.mutant.diff.splitlines()[2:], "```", ""]
+    lines += ["## Mutants", ""]
+    lines += _table(
+        ("mutant", "operator", "where", "before", "after", "fate", "law or reason", "cases", "seconds"),
+        [
+            (
+                o.mutant.key,
+                o.mutant.operator,
+                _where(o),
+                f"`{o.mutant.before}`",
+                f"`{o.mutant.after}`",
+                o.fate.value,
+                o.law or o.reason,
+                str(o.tried),
+                f"{o.seconds:.1f}",
+            )
+            for o in found.outcomes
+        ],
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    def row(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+    return [row(head), row(["---"] * len(head)), *(row(each) for each in rows)]

@@ -1,0 +1,140 @@
+"""Attention with a backward written out, right and with one fault of each cause: what test_diagnosis.py checks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import gradoracle
+
+
+@gradoracle.family(
+    outputs=("o",),
+    dims={
+        "B": gradoracle.sizes(1, 2),
+        "H": gradoracle.sizes(1, 4),
+        "G": gradoracle.sizes(1, 4),
+        "T": gradoracle.sizes(1, 40),
+        "M": gradoracle.sizes(1, 40),
+        "D": gradoracle.sizes(2, 8),
+    },
+    divides={"G": "H"},
+    dtypes=("float32",),
+    joint={"large logits": {"q": "normal:100", "k": "normal:100"}},
+)
+def attend(
+    q: Float[Tensor, "B H T D"], k: Float[Tensor, "B G M D"], v: Float[Tensor, "B G M D"]
+) -> Float[Tensor, "B H T D"]:
+    """softmax(q k^T / sqrt(D)) v, H / G heads of queries to each head of keys."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
+
+
+class Right:
+    """Forward and backward in pieces, each of which a fault replaces."""
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return q @ k.mT / math.sqrt(q.shape[-1])
+
+    def weights(self, s: Tensor) -> Tensor:
+        return torch.softmax(s, -1)
+
+    def output(self, o: Tensor) -> Tensor:
+        return o
+
+    def cotangent(self, g: Tensor) -> Tensor:
+        return g
+
+    def score_gradient(self, p: Tensor, dp: Tensor) -> Tensor:
+        return p * (dp - (p * dp).sum(-1, keepdim=True))
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x / math.sqrt(x.shape[-1])
+
+    def key_gradient(self, dk: Tensor) -> Tensor:
+        return dk
+
+    def grouped(self, x: Tensor, groups: int) -> Tensor:
+        return x.unflatten(1, (groups, -1)).sum(2)
+
+
+def attention(parts: Right):
+    """The attention of these parts, differentiable once."""
+
+    class Attention(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v):
+            ctx.save_for_backward(q, k, v)
+            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+            return parts.output(parts.weights(parts.scores(q, k)) @ v)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, g):
+            q, k, v = ctx.saved_tensors
+            groups, g = k.shape[1], parts.cotangent(g)
+            k, v = (x.repeat_interleave(q.shape[1] // groups, 1) for x in (k, v))
+            p = parts.weights(parts.scores(q, k))
+            ds = parts.score_gradient(p, g @ v.mT)
+            dq, dk = parts.scaled(ds @ k), parts.key_gradient(ds.mT @ q / math.sqrt(q.shape[-1]))
+            return dq, parts.grouped(dk, groups), parts.grouped(p.mT @ g, groups)
+
+    def attend(q, k, v):
+        return Attention.apply(q, k, v)
+
+    return attend
+
+
+def declared(name: str, **faults):
+    """A kernel with some parts replaced by functions of the same arguments."""
+    members = {part: (lambda function: lambda self, *args: function(*args))(f) for part, f in faults.items()}
+    return gradoracle.kernel(attend, name=name)(attention(type(name, (Right,), members)()))
+
+
+def noise(x: Tensor) -> Tensor:
+    """Other factors for all elements, the same in every run."""
+    places = torch.arange(x.numel(), dtype=torch.float64).reshape(x.shape)
+    return (x * (1 + 0.4 * torch.sin(places * places * 12.9898 + 78.233))).to(x.dtype)
+
+
+def _last_tile(o: Tensor) -> Tensor:
+    rows = torch.arange(o.shape[2])[:, None]
+    return torch.where(rows >= o.shape[2] // 16 * 16, noise(o), o)
+
+
+def _second_head(o: Tensor) -> Tensor:
+    heads = torch.arange(o.shape[1])[:, None, None]
+    return torch.where(heads == 0, noise(o), o)
+
+
+def _unstable(s: Tensor) -> Tensor:
+    e = torch.exp(s)
+    return e / e.sum(-1, keepdim=True)
+
+
+def _overwritten(q, k, v):
+    o = attention(Right())(q, k, v)
+    with torch.no_grad():
+        v.data.mul_(2)
+    return o
+
+
+right = declared("right")
+tail = declared("tail", output=_last_tile)
+slice_ = declared("slice_", output=_second_head)
+ratio = declared("ratio", scaled=lambda x: x)
+sign = declared("sign", key_gradient=lambda dk: -dk)
+transpose = declared("transpose", output=lambda o: o.flip(2))
+shift = declared("shift", output=lambda o: o.roll(1, 2))
+sum_ = declared("sum_", grouped=lambda x, groups: x.unflatten(1, (groups, -1))[:, :, 0])
+dtype = declared("dtype", weights=lambda s: torch.softmax(s, -1).bfloat16().float())
+stale = declared("stale", output=lambda o: torch.empty_like(o))
+layout = declared("layout", cotangent=lambda g: g.as_strided(g.shape, torch.empty(g.shape).stride()))
+term = declared("term", score_gradient=lambda p, dp: p * dp)
+range_ = declared("range_", weights=_unstable)
+access = gradoracle.kernel(attend, name="access")(_overwritten)
+unclear = declared("unclear", output=noise)
+twice = declared("twice", grouped=lambda x, groups: x.unflatten(1, (groups, -1)).sum(2) * (x.shape[1] // groups))

@@ -1,0 +1,88 @@
+"""`gradoracle mutate`: from a target to a score; what it cannot mutate it says in one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PLAIN = """
+import gradoracle
+from jaxtyping import Float
+from torch import Tensor
+
+
+@gradoracle.family(dims={{"N": gradoracle.sizes(1, 40)}}, dtypes=("float32",))
+def twice(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    return 2 * x
+
+
+@gradoracle.kernel(twice)
+def kernel(x):
+    return {body}
+"""
+
+
+def mutate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder."""
+    command = [sys.executable, "-m", "gradoracle", "mutate", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_faults_of_a_users_kernel_are_caught_and_known_the_next_time(tmp_path):
+    shutil.copy(ROOT / "examples" / "rmsnorm.py", tmp_path)
+    words = ("rmsnorm.py", "--mutants", "8", "--examples", "9", "--format", "json", "--output", "found.json")
+    ran = mutate(tmp_path, *words)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["schema"] == "gradoracle-mutation/1" and found["cases"] == 9 and len(found["mutants"]) == 8
+    assert len({each["operator"] for each in found["mutants"]}) == 8, "operators take turns"
+    killed = [each for each in found["mutants"] if each["fate"] == "killed"]
+    assert len(killed) >= 3 and all(each["law"] and each["case"] and each["seconds"] > 0 for each in killed)
+    assert f"score {found['score']:.3f}" in ran.stdout
+    again = mutate(tmp_path, *words)
+    assert again.returncode == 0 and "8 of them known from an earlier run" in again.stdout
+    assert json.loads((tmp_path / "found.json").read_text())["mutants"] == found["mutants"]
+    (tmp_path / "rmsnorm.py").write_text((tmp_path / "rmsnorm.py").read_text() + "\n# another file\n")
+    cut = mutate(tmp_path, *words[:5], "--seconds", "0.01", "--workers", "1")
+    assert cut.returncode == 4 and "8 not run" in cut.stdout, "outcomes of another source were taken for this one's"
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "code", "said"),
+    [
+        (
+            "2 * x",
+            (),
+            2,
+            "gradoracle: plain.py has nothing to mutate; wanted a function decorated with triton.jit, an ",
+        ),
+        ("3 * x", ("--source", "torch.nn.parameter"), 2, "has nothing to mutate"),
+        ("2 * x", ("--source", "no.such.module"), 2, "gradoracle: --source no.such.module: cannot be imported: "),
+        ("2 * x", ("--equivalents", "none.toml"), 2, "gradoracle: --equivalents none.toml: no such file"),
+        ("2 * x", ("--mutants", "some"), 2, "wanted a number, or all"),
+        ("2 * x", ("--least", "2"), 2, "gradoracle: --least must be from 0 to 1, got 2"),
+        ("2 * x", ("--workers", "0"), 2, "gradoracle: --workers must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_mutated_is_one_sentence(tmp_path, body, words, code, said):
+    (tmp_path / "plain.py").write_text(PLAIN.format(body=body))
+    ran = mutate(tmp_path, "plain.py", *words)
+    assert ran.returncode == code and said in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
+
+
+def test_a_kernel_that_is_wrong_to_begin_with_is_told_and_not_mutated(tmp_path):
+    text = (ROOT / "examples" / "rmsnorm.py").read_text()
+    (tmp_path / "wrong.py").write_text(text.replace("r * gw - x", "r * gw + x"))
+    ran = mutate(tmp_path, "wrong.py", "--mutants", "2", "--examples", "6")
+    assert ran.returncode == 1
+    assert (
+        ran.stderr.strip()
+        .splitlines()[-1]
+        .startswith("gradoracle: the unmutated kernel triton_rmsnorm does not keep vjp_matches_the_oracle in ")
+    ), ran.stderr
