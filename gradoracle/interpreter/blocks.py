@@ -22,14 +22,12 @@ constexpr = tl.constexpr
 
 _STOCK_UNWRAP = tl.core._unwrap_if_constexpr
 _STOCK_BLOCK_TYPE = tl.block_type.__init__
-_STOCK_GETITEM = tl.tensor.__getitem__
 _NEVER_PROMOTED = frozenset(("fp32", "fp64", "int32", "int64", "int1"))
 _CONSTANT_ALIKE = frozenset(("fp32", "fp64", "int32", "int64"))
 _PROMOTED_BY_DIVISION = frozenset(("fp16", "bf16"))
 _OFFSETS = frozenset(("int32", "int64"))
 _FLOATS = frozenset(("fp16", "bf16", "fp32", "fp64"))
 _NUMBERS = _FLOATS | _OFFSETS | {"int1", "int8", "uint8", "int16", "uint16", "uint32", "uint64"}
-_EVERYTHING = slice(None)
 
 # shape: Triton's tuple of it, its number of elements, its text, and what a tensor of it calls shape and numel
 _shapes: dict[tuple[int, ...], tuple[Any, int, str, tuple[Any, Any]]] = {}
@@ -76,20 +74,8 @@ def unwrap_if_constexpr(value: Any) -> Any:
     return _STOCK_UNWRAP(value) if isinstance(value, (list, tuple, tl.tuple)) else value
 
 
-def getitem(self: Any, slices: Any, _semantic: Any = None) -> Any:
-    """`x[:, None]`: all the new axes at once."""
-    items = slices.values if isinstance(slices, tl.tuple) else slices
-    shape = list(self.type.shape.values) if isinstance(self.type, tl.block_type) else []
-    if not isinstance(items, (tuple, list)) or sum([i == _EVERYTHING for i in items if i is not None]) != len(shape):
-        return _STOCK_GETITEM(self, slices, _semantic=_semantic)
-    for axis, item in enumerate(items):
-        if item is None:
-            shape.insert(axis, 1)
-    handle = TensorHandle(_reshaped(self.handle.data, shape), self.handle.dtype)
-    return tl.tensor(handle, tl.block_type(self.dtype, shape))
-
-
-def _reshaped(data: Array, shape: Any) -> Array:
+def reshaped(data: Array, shape: Any) -> Array:
+    """The same elements in the same order, in another shape of a block."""
     if lockstep.differs(data):
         return lockstep.padded(data, shape)
     lockstep.require_room(shape)
@@ -257,12 +243,12 @@ def create_get_program_id(self: Any, axis: int) -> Handle:
 
 def create_unsplat(self: Any, arg: Handle) -> Handle:
     """The scalar that a block of one element holds."""
-    return TensorHandle(_reshaped(arg.data, () if lockstep.differs(arg.data) else (1,)), arg.dtype)
+    return TensorHandle(reshaped(arg.data, () if lockstep.differs(arg.data) else (1,)), arg.dtype)
 
 
 def create_reshape(self: Any, arg: Handle, shape: Any, allow_reorder: bool) -> Handle:
     """The same elements in the same order, in another shape."""
-    return TensorHandle(_reshaped(arg.data, shape), arg.dtype)
+    return TensorHandle(reshaped(arg.data, shape), arg.dtype)
 
 
 def create_trans(self: Any, arg: Handle, perm: Any) -> Handle:
@@ -298,7 +284,7 @@ def expand_dims(self: Any, input: Any, axis: int) -> Any:
     shape = list(input.type.shape.values) if isinstance(input.type, tl.block_type) else []
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
     return tl.tensor(
-        TensorHandle(_reshaped(input.handle.data, shape), input.handle.dtype), tl.block_type(input.dtype, shape)
+        TensorHandle(reshaped(input.handle.data, shape), input.handle.dtype), tl.block_type(input.dtype, shape)
     )
 
 

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from . import blocks, current, lockstep
+from . import blocks, current, expressions, lockstep
 
 _MISSING: Any = object()
 _STOCK_PATCH_LANG = interpreter._patch_lang
@@ -37,14 +37,16 @@ class LanguagePatch:
             originals.setdefault((id(holder), name), [holder]).append(original)
         for (_, name), (holder, original, *later) in originals.items():
             replacement = getattr(holder, name)
-            if holder is tl.tensor and name == "__getitem__":
-                replacement = _with_semantic(blocks.getitem)
-            elif tl.core.is_builtin(original) and not later:  # replaced once: by a lambda that binds the semantic
+            if tl.core.is_builtin(original) and not later:  # replaced once: by a lambda that binds the semantic
                 replacement = _with_semantic(original)
             elif holder is tl.dtype and name == "to_ir":
                 replacement = blocks.to_ir(replacement)
             elif holder is tl.tensor and name in _SCALARS:
                 replacement = _SCALARS[name]
+            if holder is tl.tensor and name in expressions.OPERATORS:
+                replacement = expressions.OPERATORS[name](replacement)
+            elif name == "where" and holder in (tl, tl.core):
+                replacement = expressions.where(replacement)
             original = _MISSING if original is interpreter._MISSING else original
             self._changes.append((holder, name, original, replacement))
         for holder, name, replacement in blocks.LANGUAGE:
