@@ -25,6 +25,7 @@ _POISON = {
 _INTEGER_POISON = -0x5EED
 BAND = 64  # elements on either side
 MOST_KEPT = 1 << 28  # bytes of arguments that are copied; of more, only a sum is kept
+_SPARSE = 8  # times as large as its elements, and as what is kept of all, is a storage of which only these are kept
 _CHUNK = 1 << 24  # bytes that are summed at once
 
 
@@ -88,12 +89,15 @@ class Change:
 class Originals:
     """The storages of some tensors as they are now; ``undo`` says what became of them and puts it back.
 
-    A copy of all of them is kept up to ``most`` bytes; of more, 8 bytes a storage: a change is seen and not undone.
+    A copy of all of them is kept up to ``most`` bytes; of more, 8 bytes a storage: a change is seen and not undone. Of a
+    storage that holds its tensor's elements far apart, only these are kept.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], most: int = MOST_KEPT) -> None:
-        self._tensors = dict(tensors)
-        storages = {tensor.untyped_storage().data_ptr(): storage_bytes(tensor) for tensor in tensors.values()}
+        self._far = {n: t for n, t in tensors.items() if t.untyped_storage().nbytes() > _SPARSE * max(t.nbytes, most)}
+        self._elements = {name: tensor.detach().clone() for name, tensor in self._far.items()}
+        self._tensors = {name: tensor for name, tensor in tensors.items() if name not in self._far}
+        storages = {tensor.untyped_storage().data_ptr(): storage_bytes(tensor) for tensor in self._tensors.values()}
         self._copied = sum(storage.numel() for storage in storages.values()) <= most
         self._kept = {place: s.clone() if self._copied else _weighted_sum(s) for place, s in storages.items()}
 
@@ -111,6 +115,11 @@ class Originals:
         if self._copied:
             for name in found:
                 storages[name].copy_(self._kept[storages[name].data_ptr()])
+        for name, elements in self._elements.items():
+            wrong = differing_bits(self._far[name], elements)
+            if wrong.any():
+                found[name] = Change(wrong.cpu(), 0, True)
+                self._far[name].detach().copy_(elements)
         return found
 
 

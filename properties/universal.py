@@ -30,7 +30,6 @@ from gradoracle.properties.derivatives import (
 )
 from gradoracle.properties.devices import (
     non_default_stream_gives_the_same,
-    offsets_past_2_31_give_the_same,
     second_device_gives_the_same,
 )
 from gradoracle.properties.differences import (
@@ -43,6 +42,7 @@ from gradoracle.properties.mixed_modes import (
     hvp_of_some_inputs_alone,
     reverse_over_forward_gives_hvp_and_vjp,
 )
+from gradoracle.properties.offsets import offsets_past_2_31_give_the_same
 from gradoracle.properties.repetition import (
     backward_twice_with_retain_graph_gives_the_same,
     every_block_configuration_agrees,

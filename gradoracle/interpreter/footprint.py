@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,21 +11,29 @@ import numpy as np
 from .values import Array
 
 Tensor = Any  # of torch, which is not imported before a kernel brings one
+_SPARSE = 64  # places for each element of a tensor, from which on elements are looked up and not marked
 MANY = -1  # programs that read an element, where it was more than one
 
 
 class Footprint:
     """What became of each element of a storage in one launch; a program is its number in the grid, from 1.
 
-    Attributes:
+    Args:
+        base, extent: the storage's address and bytes.
+        unit: bytes of an element.
         tracked: whether the launch may write to it at all.
+        places: which elements of the storage there are, in ascending order; None for all.
+
+    Attributes:
+        tracked: as given.
         written: whether anything was.
     """
 
-    def __init__(self, base: int, extent: int, unit: int, tracked: bool) -> None:
-        self._base, self._unit = base, unit
+    def __init__(self, base: int, extent: int, unit: int, tracked: bool, places: Array | None = None) -> None:
+        self._base, self._unit, self._places = base, unit, places
         self.tracked, self.written = tracked, False
-        count = -(-extent // unit) if tracked else 0
+        every = -(-extent // unit) if places is None else places.size
+        count = every if tracked else 0
         self.writer, self.reader = np.zeros(count, np.int32), np.zeros(count, np.int32)
         self.when_written, self.when_read = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.where_written, self.where_read = np.zeros(count, np.int16), np.zeros(count, np.int16)
@@ -33,11 +41,13 @@ class Footprint:
 
     def elements(self, view: View, offsets: Array) -> Array:
         """The elements at byte offsets from a view's first."""
-        return (offsets + (view.base - self._base)) // self._unit
+        found: Array = (offsets + (view.base - self._base)) // self._unit
+        return found if self._places is None else np.searchsorted(self._places, found).clip(max=self._places.size - 1)
 
     def addresses(self, elements: Array) -> Array:
         """The addresses of elements."""
-        return elements.astype(np.uint64) * np.uint64(self._unit) + np.uint64(self._base)
+        places = elements if self._places is None else self._places[elements]
+        return places.astype(np.uint64) * np.uint64(self._unit) + np.uint64(self._base)
 
 
 @dataclass
@@ -77,8 +87,7 @@ class View:
             return None
         bad = (offsets < 0) | (offsets + width > self.extent)
         if not self.dense and width == self.itemsize:
-            own = self._elements()
-            bad = bad | ~own[np.where(bad, 0, offsets // self.itemsize)]
+            bad = bad | ~self._are_elements(np.where(bad, 0, offsets // self.itemsize))
         return bad if bad.any() else None
 
     def index(self, address: int) -> tuple[int, ...] | int:
@@ -92,15 +101,21 @@ class View:
                 rest -= index[axis] * stride
         return tuple(index) if rest == 0 and place >= 0 and self.extent else place
 
-    def _elements(self) -> Array:
-        """[elements from the first to the last] whether each is one of the tensor's."""
+    def _are_elements(self, places: Array) -> Array:
+        """Which places, counted in elements from the first, are those of an element."""
+        count = self.extent // self.itemsize
         if self._own is None:
-            at = np.zeros((), np.int64)
-            for size, stride in zip(self.shape, self.strides, strict=True):
-                at = at[..., None] + np.arange(size if stride else 1) * stride
-            self._own = np.zeros(self.extent // self.itemsize, np.bool_)
-            self._own[at.reshape(-1)] = True
-        return self._own
+            at = _places(self.shape, self.strides)
+            if count > _SPARSE * at.size:
+                self._own = np.sort(at)
+            else:
+                self._own = np.zeros(count, np.bool_)
+                self._own[at] = True
+        if self._own.dtype == np.bool_:
+            found: Array = self._own[places]
+            return found
+        nearest = np.minimum(np.searchsorted(self._own, places), self._own.size - 1)
+        return np.equal(self._own[nearest], places)
 
 
 def views_of(
@@ -122,9 +137,21 @@ def views_of(
         unit = min(tensor.element_size() for _, tensor in members)
         tracked = stored is None or any(path[0] in stored for path, _ in members)
         extent = members[0][1].untyped_storage().nbytes()
-        footprint = Footprint(address, extent, unit, tracked)
+        places = None
+        if tracked and extent // unit > _SPARSE * sum(tensor.numel() for _, tensor in members):
+            own = [_places(t.shape, t.stride()) * t.element_size() + t.data_ptr() - address for _, t in members]
+            places = np.unique(np.concatenate(own) // unit)
+        footprint = Footprint(address, extent, unit, tracked, places)
         views += [_view(path, tensor, footprint, unwritten(tensor)) for path, tensor in members]
     return views
+
+
+def _places(shape: Sequence[int], strides: Sequence[int]) -> Array:
+    """How many elements from the first the elements of a tensor lie, each address once."""
+    at: Array = np.zeros((), np.int64)
+    for size, stride in zip(shape, strides, strict=True):
+        at = at[..., None] + np.arange(size if stride else 1) * stride
+    return at.reshape(-1)
 
 
 def _tensors(path: tuple[Any, ...], value: Any) -> Iterator[tuple[tuple[Any, ...], Tensor]]:

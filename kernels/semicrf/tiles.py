@@ -14,9 +14,9 @@ import triton.language as tl
 def element(pointer, batch, row, label, batch_stride, row_stride, label_stride, there):
     """Load the elements [batch, row, label], which broadcast, in float64; 0 where nothing is `there`.
 
-    `batch` and `row` are 64-bit, since a tensor may span more than 2^31 elements.
+    `batch` and `row` are 64-bit, since a tensor may span more than 2^31 elements; `label` is made so.
     """
-    place = pointer + (batch * batch_stride + row * row_stride + label * label_stride)
+    place = pointer + (batch * batch_stride + row * row_stride + label.to(tl.int64) * label_stride)
     return tl.load(place, mask=there, other=0.0).to(tl.float32).to(tl.float64)
 
 

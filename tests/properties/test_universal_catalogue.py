@@ -27,7 +27,7 @@ NEEDS_TRITON = {
     "a_barrier_stands_between_a_store_and_a_load",
     "nothing_is_loaded_before_it_is_written",
 }
-NEEDS_A_GPU = {"non_default_stream_gives_the_same", "second_device_gives_the_same", "offsets_past_2_31_give_the_same"}
+NEEDS_A_GPU = {"non_default_stream_gives_the_same", "second_device_gives_the_same"}
 
 
 def named(law):

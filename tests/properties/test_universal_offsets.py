@@ -1,0 +1,78 @@
+"""The law of large offsets: on a CPU, where memory that nothing touches costs nothing, and on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gradoracle.properties import offsets
+from gradoracle.properties.offsets import FAR, offsets_past_2_31_give_the_same
+
+from gradoracle.case import build
+from gradoracle.evidence import Evidence
+from gradoracle.examine import judge_law
+from gradoracle.oracle.truth import Oracle
+from gradoracle.subject import Subject
+from gradoracle.verdict import Status
+from tests.properties.toys import CASE, RIGHT, edited, judged, kernel, pick, right
+
+LAW = offsets_past_2_31_give_the_same
+needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def wraps(tensor):
+    return any(stride * (size - 1) >= FAR for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def wrapping(x, y):
+    return right(*(t[:1].expand_as(t) if wraps(t) else t for t in (x, y)))
+
+
+def cotangent_wrapping(x, y):
+    p, s = right(x, y)
+    return edited(p, lambda g: g[:1].expand_as(g) if wraps(g) else g), s
+
+
+
+
+def test_the_right_kernel_holds_with_every_argument_far_and_along_every_dim():
+    for seed in range(0, 35, 7):
+        assert judged(LAW, RIGHT, replace(CASE, seed=seed)).status is Status.HOLDS
+
+
+@pytest.mark.parametrize("call", [wrapping, cotangent_wrapping], ids=lambda call: call.__name__)
+def test_offsets_that_wrap_at_32_bits_are_caught_on_a_cpu(call):
+    for seed in (0, 7):
+        assert judged(LAW, kernel(call), replace(CASE, seed=seed)).status is Status.VIOLATED
+
+
+def test_the_stride_fits_32_bits_and_the_last_offset_does_not():
+    tensor = torch.arange(24.0).view(2, 3, 4)
+    for axis in (1, 2):
+        laid = offsets._laid(tensor, axis)
+        assert torch.equal(laid, tensor) and laid.stride(axis) < 2**31 <= laid.stride(axis) * (tensor.shape[axis] - 1)
+    assert offsets._laid(tensor, 0).stride(0) > 2**31  # of two members the stride itself needs more
+
+
+def test_without_a_dim_of_several_members_and_without_addresses_it_says_so(monkeypatch):
+    alone = replace(CASE, dims={"B": 1, "N": 1})
+    assert judged(LAW, RIGHT, alone).reason == "no tensor has a dim of several members"
+
+    def none(*args, **kwargs):
+        raise OSError
+
+    monkeypatch.setattr(offsets.mmap, "mmap", none)
+    found = judged(LAW, RIGHT)
+    assert found.status is Status.NOT_CHECKED and found.reason.startswith("needs ")
+
+
+@needs_a_gpu
+def test_on_a_gpu_one_tensor_is_far():
+    def on_gpu(subject, case):
+        sample = build(case, pick.signature, device="cuda")
+        return judge_law(LAW, Evidence(case, sample, Subject(pick, subject), Oracle(pick, "float64"))).status
+
+    cases = [replace(CASE, seed=seed) for seed in (0, 7)]  # the first input, then the second
+    assert [on_gpu(RIGHT, case) for case in cases] == [Status.HOLDS] * 2
+    assert [on_gpu(kernel(wrapping), case) for case in cases] == [Status.VIOLATED] * 2
