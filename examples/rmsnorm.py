@@ -24,7 +24,7 @@ def rmsnorm(x: Float[Tensor, "B N"], w: Float[Tensor, "N"], *, eps: float = 1e-6
 @triton.jit
 def _forward(X, W, Y, R, x_row, x_col, w_col, y_row, N, eps, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    n = tl.arange(0, BLOCK)
+    n = tl.arange(0, BLOCK).to(tl.int64)
     x = tl.load(X + row * x_row + n * x_col, mask=n < N, other=0.0).to(tl.float32)  # [BLOCK]
     w = tl.load(W + n * w_col, mask=n < N, other=0.0).to(tl.float32)
     r = 1.0 / tl.sqrt(tl.sum(x * x) / N + eps)
@@ -35,7 +35,7 @@ def _forward(X, W, Y, R, x_row, x_col, w_col, y_row, N, eps, BLOCK: tl.constexpr
 @triton.jit
 def _backward(X, W, R, G, DX, DW, x_row, x_col, w_col, g_row, g_col, N, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    n = tl.arange(0, BLOCK)
+    n = tl.arange(0, BLOCK).to(tl.int64)
     x = tl.load(X + row * x_row + n * x_col, mask=n < N, other=0.0).to(tl.float32)  # [BLOCK]
     g = tl.load(G + row * g_row + n * g_col, mask=n < N, other=0.0).to(tl.float32)
     w = tl.load(W + n * w_col, mask=n < N, other=0.0).to(tl.float32)

@@ -10,23 +10,16 @@ from gradoracle.properties.applicability import (
     all_of,
     every_input_has_a_gradient,
     small_enough,
+    through_autograd,
 )
 
-from gradoracle.case import Case
 from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
-from gradoracle.kernel import Kernel
 from gradoracle.mixed import forward_over_reverse, of_some_inputs, reverse_over_forward
 from gradoracle.property import law
 
-
-def _by_autograd_alone(case: Case, kernel: Kernel) -> str | None:
-    explicit = [name for name in ("vjp", "jvp", "hvp") if getattr(kernel, name) is not None]
-    return f"its {explicit[0]} is a function of its own and not torch.autograd's" if explicit else None
-
-
-_APPLIES = all_of(small_enough, every_input_has_a_gradient, _by_autograd_alone)
+_APPLIES = all_of(small_enough, every_input_has_a_gradient, through_autograd)
 
 
 @law(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6, families=OF_SEVERAL_PRIMALS)

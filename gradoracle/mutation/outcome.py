@@ -72,3 +72,17 @@ class Score:
         """Killed by a law / (killed by a law + survived); None where there is neither."""
         scored = sum(self.fates[fate] for fate in SCORED)
         return self.fates[Fate.KILLED] / scored if scored else None
+
+
+@dataclass(frozen=True)
+class Diagnoses:
+    """Of the killed mutants whose cause is known: how many there are, and of how many the report names it."""
+
+    known: int
+    right: int
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Outcome]) -> Diagnoses:
+        """The diagnoses of these outcomes; those that pooled rules killed have no case to be diagnosed on."""
+        asked = [o for o in outcomes if o.fate is Fate.KILLED and o.mutant.cause and o.case]
+        return cls(len(asked), sum(o.diagnosis == o.mutant.cause for o in asked))

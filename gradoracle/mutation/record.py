@@ -80,7 +80,7 @@ def entry(outcome: Outcome) -> dict[str, Any]:
     """An outcome as plain values, without sources."""
     fields = asdict(outcome)
     mutant = fields.pop("mutant")
-    place = {name: mutant[name] for name in ("module", "operator", "function", "line", "before", "after")}
+    place = {name: mutant[name] for name in ("module", "operator", "function", "line", "before", "after", "cause")}
     return {"mutant": outcome.mutant.key, **place, **fields, "fate": outcome.fate.value}
 
 

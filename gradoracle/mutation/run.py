@@ -126,7 +126,7 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
     found.earlier = len(known)
     left = [mutant for mutant in plan.chosen if mutant.key not in known and mutant.key not in plan.proofs]
     if left:
-        with plan.workers() as workers:
+        with tempfile.TemporaryDirectory() as kept, plan.workers(kept) as workers:
             seen = _rehearsed(plan, workers, progress("cases of the unmutated kernel"))
             found.cases = len(seen)
             survivors = []
@@ -176,13 +176,13 @@ class _Plan:
         self.stale = sorted(set(self.proofs) - {mutant.key for mutant in self.all})
         self.mark = fingerprint(self.sources, (asked.family, asked.seed, asked.examples))
 
-    def workers(self) -> Workers:
-        """Processes that have the target loaded."""
+    def workers(self, kept: str) -> Workers:
+        """Processes that have the target loaded and keep what the oracle says in a folder."""
         count = self.asked.workers or os.cpu_count() or 1
         try:
             return Workers(
                 "gradoracle.mutation.trial:entry",
-                (self.setup, self.asked.sources),
+                (self.setup, self.asked.sources, kept),
                 count=count,
                 env=device.variables("cpu"),
                 memory=capacity.memory(free=True),

@@ -12,6 +12,7 @@ import faulthandler
 import gc
 import os
 import pickle
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,6 @@ import torch
 from gradoracle.device import prepare
 from gradoracle.diagnosis import diagnose
 from gradoracle.examine import CaseResult, Job, Setup, examine, subjects
-from gradoracle.oracle.truth import Oracle
 from gradoracle.process import Phase
 from gradoracle.property import Property
 from gradoracle.subject import Subject
@@ -40,6 +40,7 @@ from gradoracle.verdict import Status
 from .install import Stillborn, install
 from .mutant import Mutant
 from .outcome import Fate, Outcome
+from .remembered import Remembered
 from .sources import Lines, executed, sources_of
 from .specialisations import Specialisation, launched
 
@@ -49,6 +50,7 @@ SLOWER = 10.0  # times as long as the unmutated kernel's whole case a mutant's m
 GRACE = 10.0
 FURTHER = 3  # cases that are judged beside the one that kills, for a diagnosis
 PR_SET_PDEATHSIG = 1
+_RAISED = re.compile(r"no forward mode|no double backward|[\w ]+ raised ")  # a derivative that the kernel gives
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,10 @@ Step = tuple[int, bool]
 class _Bench:
     """A target with its laws and oracle, loaded once in a worker."""
 
-    def __init__(self, setup: Setup, more: Sequence[str]) -> None:
+    def __init__(self, setup: Setup, more: Sequence[str], folder: str) -> None:
         self.setup = setup
         self.family, self.kernels, self.laws = subjects(setup)
-        self.oracle = Oracle(self.family, setup.oracle, graphs=1 << 14)
+        self.oracle = Remembered(Path(folder), self.family, setup.oracle, graphs=1 << 14)
         self.files = [source.file for source in sources_of(resolve(setup.target, setup.family), more)]
         self._known: dict[str, Known] = {}
 
@@ -124,12 +126,12 @@ class _Bench:
         return self._known[path]
 
 
-def entry(given: tuple[Setup, tuple[str, ...]]) -> Callable[[Rehearsal | Trial, Phase], Seen | Outcome]:
-    """The worker's entry: load the target once, then rehearse and try."""
-    setup, more = given
+def entry(given: tuple[Setup, tuple[str, ...], str]) -> Callable[[Rehearsal | Trial, Phase], Seen | Outcome]:
+    """The worker's entry: load the target once, then rehearse and try; ``given`` ends with a folder for what is kept."""
+    setup, more, folder = given
     torch.set_num_threads(1)
     prepare(setup.device)
-    bench = _Bench(setup, more)
+    bench = _Bench(setup, more, folder)
 
     def work(job: Rehearsal | Trial, phase: Phase) -> Seen | Outcome:
         if isinstance(job, Trial):
@@ -270,6 +272,10 @@ def _judged(mutant: Mutant, result: CaseResult, own: CaseResult, progress: _Prog
             if each.status is status and before.get(each.law) is not status:
                 progress.note(fate, f"{result.case}: {each.reason}")
                 return None
+    for each in result.results:
+        if before.get(each.law) is Status.HOLDS and each.status is Status.NOT_CHECKED and _RAISED.match(each.reason):
+            progress.note(Fate.REFUSED, f"{result.case}: {each.reason}")
+            return None
     return None
 
 
@@ -284,6 +290,7 @@ def _live(bench: _Bench, trial: Trial, jobs: Sequence[Job], steps: Sequence[Step
         with open(os.devnull, "wb") as nowhere:  # what a mutant prints, and the stack of one that dies, are no news
             for stream in (1, 2):
                 os.dup2(nowhere.fileno(), stream)
+        bench.oracle.keeps = False
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from gradoracle.showing import INCONCLUSIVE
 
-from .outcome import Fate, Outcome, Score
+from .outcome import Diagnoses, Fate, Outcome, Score
 from .record import entry
 from .run import Found
 
@@ -42,6 +43,7 @@ def _json(found: Found) -> str:
         "seconds": round(found.seconds, 1),
         "earlier": found.earlier,
         "fates": {fate.value: count for fate, count in Score.of(found.outcomes).fates.items()},
+        "diagnoses": asdict(Diagnoses.of(found.outcomes)),
         "operators": {name: {f.value: n for f, n in fates.items()} for name, fates in _by_operator(found).items()},
         "notes": found.notes,
         "environment": dict(found.environment),
@@ -78,6 +80,14 @@ def _apart(found: Found) -> str:
     return ", ".join(f"{counts[fate]} {fate.value}" for fate in _APART if counts[fate])
 
 
+def _diagnosed(found: Found) -> str:
+    """How often the failure report names the cause, in words; "" where no killed mutant's is known."""
+    counts = Diagnoses.of(found.outcomes)
+    if not counts.known:
+        return ""
+    return f"cause named in the report: {counts.right} of the {counts.known} killed whose cause is known"
+
+
 def _terminal(found: Found) -> str:
     return "\n".join(_lines(found)) + "\n"
 
@@ -106,6 +116,8 @@ def _lines(found: Found) -> Iterator[str]:
     yield f"{len(found.outcomes)} faults in {found.seconds:.1f} s{earlier}"
     if apart := _apart(found):
         yield f"apart: {apart}"
+    if diagnosed := _diagnosed(found):
+        yield diagnosed
     yield _scored(found)
 
 
@@ -126,6 +138,8 @@ def _markdown(found: Found) -> str:
     lines = [f"# Mutation of {found.mutation.target}", "", f"{_scored(found)}.", ""]
     if apart := _apart(found):
         lines += [f"Apart: {apart}.", ""]
+    if diagnosed := _diagnosed(found):
+        lines += [f"{diagnosed}.", ""]
     lines += _table(
         ("operator", *(fate.value for fate in Fate)),
         [

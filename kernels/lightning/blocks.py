@@ -41,7 +41,7 @@ class Blocks(NamedTuple):
 
 
 BLOCKS: dict[str, Blocks] = {
-    "narrow": Blocks(32, 16, value=32, piece=96),
+    "narrow": Blocks(32, 16, value=32, piece=32),
     "tall": Blocks(64, 16, value=32, piece=128),
     "square": Blocks(64, 64, value=64, num_stages=3),
 }

@@ -62,7 +62,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory):
     file.write_text(SOURCE)
     run = checking.Run(Request(str(file), device="cpu", examples=6, workers=0), Silent())
     jobs = list(checking.jobs_of(run))
-    work = entry((run.setup, ()))
+    kept = tmp_path_factory.mktemp("kept")
+    work = entry((run.setup, (), str(kept)))
     seen = [work(Rehearsal(job), lambda name, limit: None) for job in jobs]
     known = folder / "known"
     known.write_bytes(pickle.dumps((jobs, seen)))

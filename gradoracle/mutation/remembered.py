@@ -1,0 +1,102 @@
+"""Remembered: an oracle that keeps on disk what it found out, since every mutant is judged on the same cases.
+
+What is kept is keyed by the values that it is of, so that a law which asks for the truth of what a kernel gave is told
+of that and of nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from gradoracle.case import Sample
+from gradoracle.contract import Contract
+from gradoracle.derivative import Derivative
+from gradoracle.family import Family
+from gradoracle.oracle.rounding import Budget
+from gradoracle.oracle.truth import Oracle, Truth
+
+MOST = 1 << 25  # bytes of one answer that is kept
+Answer = TypeVar("Answer")
+
+
+class Remembered(Oracle):
+    """An ``Oracle`` whose budgets and truths are looked up in a folder first.
+
+    Args:
+        folder: where answers lie; shared by the processes of one run, and of no other.
+        keeps: whether answers are written; else they are only looked up.
+        family, reading, graphs: as ``Oracle`` takes them.
+    """
+
+    def __init__(self, folder: Path, family: Family, reading: str, graphs: int, keeps: bool = True) -> None:
+        super().__init__(family, reading, graphs=graphs)
+        self.folder, self.keeps = folder, keeps
+
+    def budgets(
+        self,
+        sample: Sample,
+        derivative: Derivative,
+        contract: Contract,
+        *,
+        algorithm: str = "definition",
+        worst: bool = False,
+        probes: int = 16,
+    ) -> dict[str, Budget]:
+        """As ``Oracle.budgets``."""
+        asked = super().budgets
+        return self._once(
+            ("budgets", derivative, contract, algorithm, worst, probes),
+            sample,
+            lambda: asked(sample, derivative, contract, algorithm=algorithm, worst=worst, probes=probes),
+        )
+
+    def truth(
+        self, sample: Sample, derivative: Derivative, budgets: Mapping[str, Budget], contract: Contract
+    ) -> dict[str, Truth]:
+        """As ``Oracle.truth``; what it raises is not kept."""
+        asked = super().truth
+        return self._once(("truth", derivative, contract), sample, lambda: asked(sample, derivative, budgets, contract))
+
+    def confirmed(
+        self, sample: Sample, derivative: Derivative, algorithm: str, budgets: Mapping[str, Budget], contract: Contract
+    ) -> dict[str, Truth] | None:
+        """As ``Oracle.confirmed``."""
+        asked = super().confirmed
+        return self._once(
+            ("confirmed", derivative, contract, algorithm),
+            sample,
+            lambda: asked(sample, derivative, algorithm, budgets, contract),
+        )
+
+    def _once(self, question: tuple[Any, ...], sample: Sample, answer: Callable[[], Answer]) -> Answer:
+        file = self.folder / _key(question, sample)
+        if file.exists():
+            kept: Answer = pickle.loads(file.read_bytes())
+            return kept
+        found = answer()
+        if self.keeps:
+            content = pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
+            if len(content) <= MOST:
+                part = file.with_suffix(f".{os.getpid()}")
+                part.write_bytes(content)
+                part.replace(file)
+        return found
+
+
+def _key(question: tuple[Any, ...], sample: Sample) -> str:
+    """A name of a question on these values, whatever the layout that they lie in."""
+    digest = hashlib.sha256(repr((question, sorted(sample.options.items()))).encode())
+    for group in (sample.inputs, sample.cotangents, sample.tangents):
+        for name, tensor in group.items():
+            dense = tensor.detach().contiguous()
+            digest.update(f"{name} {dense.dtype} {tuple(dense.shape)} ".encode())
+            digest.update(dense.view(-1).view(torch.uint8).numpy().data if dense.numel() else b"")
+        digest.update(b";")
+    return digest.hexdigest()

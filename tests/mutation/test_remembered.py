@@ -1,0 +1,80 @@
+"""An oracle that remembers gives what the oracle gives, of the values that it was asked about and of no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradoracle.case import Case, build
+from gradoracle.contract import contract
+from gradoracle.derivative import Derivative
+from gradoracle.mutation import remembered
+from gradoracle.mutation.remembered import Remembered
+from gradoracle.oracle.truth import Oracle
+from tests.properties.toys import pick
+
+CASE = Case("pick", {"B": 3, "N": 7}, seed=1)
+IEEE = contract("ieee32", "float32")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the questions that reached the oracle itself."""
+    found: list[str] = []
+    for name in ("budgets", "truth"):
+
+        def told(self: Oracle, *args: Any, own: Any = getattr(Oracle, name), name: str = name, **fields: Any) -> Any:
+            found.append(name)
+            return own(self, *args, **fields)
+
+        monkeypatch.setattr(Oracle, name, told)
+    return found
+
+
+def answers(oracle: Oracle, sample: Any) -> list[torch.Tensor]:
+    budgets = oracle.budgets(sample, Derivative.VJP, IEEE)
+    truths = oracle.truth(sample, Derivative.VJP, budgets, IEEE)
+    return [part for name in truths for part in (truths[name].value, truths[name].radius, budgets[name].sigma)]
+
+
+def test_what_is_remembered_is_what_was_found_out(tmp_path: Path, asked: list[str]) -> None:
+    sample = build(CASE, pick.signature)
+    own = answers(Oracle(pick, "float64"), sample)
+    first = answers(Remembered(tmp_path, pick, "float64", 64), sample)
+    assert asked == ["budgets", "truth"] * 2
+    again = answers(Remembered(tmp_path, pick, "float64", 64), build(CASE, pick.signature))
+    assert asked == ["budgets", "truth"] * 2
+    for mine, theirs, later in zip(own, first, again, strict=True):
+        assert torch.equal(mine, theirs) and torch.equal(mine, later)
+
+
+def test_other_values_other_questions_and_other_layouts(tmp_path: Path, asked: list[str]) -> None:
+    oracle = Remembered(tmp_path, pick, "float64", 64)
+    sample = build(CASE, pick.signature)
+    answers(oracle, sample)
+    strided = sample.map(lambda x: x.t().contiguous().t() if x.dim() == 2 else x)
+    answers(oracle, strided)
+    assert asked == ["budgets", "truth"]  # the same values in another layout
+    answers(oracle, build(replace(CASE, seed=2), pick.signature))
+    assert asked == ["budgets", "truth"] * 2
+    oracle.budgets(sample, Derivative.VJP, IEEE, worst=True)
+    oracle.budgets(sample, Derivative.FORWARD, IEEE)
+    assert len(asked) == 6
+    one = sample.with_inputs(x=sample.inputs["x"].clone().index_fill_(1, torch.tensor([0]), 9.0))
+    oracle.budgets(one, Derivative.VJP, IEEE)
+    assert len(asked) == 7
+
+
+def test_what_only_looks_up_writes_nothing_and_what_is_large_is_not_kept(
+    tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = build(CASE, pick.signature)
+    answers(Remembered(tmp_path, pick, "float64", 64, keeps=False), sample)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(remembered, "MOST", 10)
+    answers(Remembered(tmp_path, pick, "float64", 64), sample)
+    assert not list(tmp_path.iterdir()) and asked == ["budgets", "truth"] * 2
