@@ -89,8 +89,8 @@ class Change:
 class Originals:
     """The storages of some tensors as they are now; ``undo`` says what became of them and puts it back.
 
-    A copy of all of them is kept up to ``most`` bytes; of more, 8 bytes a storage: a change is seen and not undone. Of a
-    storage that holds its tensor's elements far apart, only these are kept.
+    A copy of all of them is kept up to ``most`` bytes; of more, 8 bytes a storage: a change is seen and not undone.
+    Of a storage that holds its tensor's elements far apart, only these are kept.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], most: int = MOST_KEPT) -> None:

@@ -91,6 +91,44 @@ def of_some_inputs(subject: Subject, sample: Sample, blocks: str, wanted: Sequen
     }
 
 
+def in_the_cotangents(subject: Subject, sample: Sample, blocks: str) -> Tensors:
+    """The gradient of <J^T g, t> in the cotangents g, which is J t, by name of the tensor (``jvp.o``).
+
+    Raises:
+        Unavailable: the kernel's backward cannot be differentiated in its cotangents.
+    """
+    primals = subject.primals(sample)
+    with subject.running("double backward in the cotangents", sample):
+        leaves = {name: sample.inputs[name].detach().requires_grad_() for name in primals}
+        cotangents = [cotangent.detach().requires_grad_() for cotangent in sample.cotangents.values()]
+        with _needed("double backward in the cotangents", "double backward"):
+            outputs = subject.outputs(sample, leaves, blocks)
+            given = [(o, g) for o, g in zip(outputs, cotangents, strict=True) if o.requires_grad]
+            firsts = torch.autograd.grad(
+                [o for o, _ in given],
+                list(leaves.values()),
+                [g for _, g in given],
+                create_graph=True,
+                allow_unused=True,
+            )
+            live = [
+                (f, sample.tangents[name])
+                for f, name in zip(firsts, primals, strict=True)
+                if f is not None and f.requires_grad
+            ]
+            if not live:
+                raise Unavailable("no double backward in the cotangents: the gradients do not require grad")
+            targets = [*cotangents, *leaves.values()]
+            found = torch.autograd.grad([f for f, _ in live], targets, [t for _, t in live], allow_unused=True)
+    if all(product is None for product in found):
+        raise Unavailable("no double backward in the cotangents: nothing leads from the gradients to them")
+    own = found[: len(cotangents)]  # of several that a double backward knows of some may lead nowhere: that is 0
+    return {
+        name: torch.zeros_like(g) if product is None else product.detach()
+        for name, g, product in zip(names(subject.family, Derivative.JVP, sample), cotangents, own, strict=True)
+    }
+
+
 @contextmanager
 def _needed(what: str, call: str) -> Iterator[None]:
     """A kernel that refuses has no such derivative."""

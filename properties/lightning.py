@@ -42,6 +42,7 @@ PIECE = 64  # rows, of longer sequences
         "positive": {"q": "positive", "k": "positive", "v": "positive", "do": "positive"},
         "state that cancels": {"q": "alternating", "k": "alternating", "v": "positive", "do": "alternating"},
         "large initial state": {"initial_state": "normal:1000", "q": "normal", "k": "normal", "v": "normal"},
+        "large negative state": {"q": "tiny:1e-4", "k": "positive:100", "v": "largemean:-300", "do": "tiny:1e-3"},
         "state that q hardly reads": {"q": "alternating", "initial_state": "largemean:10", "k": "normal"},
     },
     algorithms=ALGORITHMS,

@@ -16,7 +16,7 @@ from gradoracle.properties.applicability import (
 from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
-from gradoracle.mixed import forward_over_reverse, of_some_inputs, reverse_over_forward
+from gradoracle.mixed import forward_over_reverse, in_the_cotangents, of_some_inputs, reverse_over_forward
 from gradoracle.property import law
 
 _APPLIES = all_of(small_enough, every_input_has_a_gradient, through_autograd)
@@ -70,3 +70,15 @@ def forward_over_reverse_gives_the_hvp(evidence: Evidence) -> Iterator[Finding]:
     yield from evidence.compare(
         Derivative.HVP, forward_over_reverse(evidence.subject, evidence.sample, evidence.blocks)
     )
+
+
+@law(needs=(Derivative.JVP,), applies=_APPLIES, one_in=6)
+def double_backward_in_the_cotangents_gives_the_jvp(evidence: Evidence) -> Iterator[Finding]:
+    """The gradient of <J^T g, t> in the cotangents g is J t.
+
+    Holds because: J^T g is linear in g, so that its transpose along t is J t whatever g is.
+    Catches: a double backward that drops the gradient of a cotangent, or hands it to another argument; a gradient
+    penalty on a layer behind the kernel trains with it. hvp_matches_the_oracle asks for gradients in the inputs alone.
+    Cannot catch: what a kernel without such derivatives refuses; that is not checked.
+    """
+    yield from evidence.compare(Derivative.JVP, in_the_cotangents(evidence.subject, evidence.sample, evidence.blocks))

@@ -38,6 +38,7 @@ from gradoracle.properties.differences import (
 )
 from gradoracle.properties.linearity import hvp_is_symmetric, vjp_and_jvp_are_adjoint, vjp_is_linear_in_the_cotangent
 from gradoracle.properties.mixed_modes import (
+    double_backward_in_the_cotangents_gives_the_jvp,
     forward_over_reverse_gives_the_hvp,
     hvp_of_some_inputs_alone,
     reverse_over_forward_gives_hvp_and_vjp,
@@ -78,6 +79,7 @@ UNIVERSAL: tuple[Property, ...] = (
     hvp_is_symmetric,
     hvp_of_some_inputs_alone,
     reverse_over_forward_gives_hvp_and_vjp,
+    double_backward_in_the_cotangents_gives_the_jvp,
     forward_over_reverse_gives_the_hvp,
     hvp_finite_difference_convergence,
     hvp_finite_difference_convergence_is_of_second_order,

@@ -35,10 +35,9 @@ from .proofs import proofs_beside, read_proofs
 from .record import Record, fingerprint
 from .sources import Source, Statements, sources_of
 from .specialisations import Specialisation
-from .trial import Rehearsal, Seen, Trial
+from .trial import SLOW, Rehearsal, Seen, Trial
 
 MUTANTS = 120
-SLOW = 3.0  # seconds of a case that is tried after all shorter ones
 
 
 class WrongKernel(Exception):

@@ -49,6 +49,9 @@ HANGS = 2
 SLOWER = 10.0  # times as long as the unmutated kernel's whole case a mutant's may take, and some seconds
 GRACE = 10.0
 FURTHER = 3  # cases that are judged beside the one that kills, for a diagnosis
+SLOW = (
+    3.0  # seconds of a case that is tried after all shorter ones, and not judged for a diagnosis beside one that kills
+)
 PR_SET_PDEATHSIG = 1
 _RAISED = re.compile(r"no forward mode|no double backward|[\w ]+ raised ")  # a derivative that the kernel gives
 
@@ -127,7 +130,7 @@ class _Bench:
 
 
 def entry(given: tuple[Setup, tuple[str, ...], str]) -> Callable[[Rehearsal | Trial, Phase], Seen | Outcome]:
-    """The worker's entry: load the target once, then rehearse and try; ``given`` ends with a folder for what is kept."""
+    """The worker's entry: load the target once, then rehearse and try; ``given`` ends with a folder to keep in."""
     setup, more, folder = given
     torch.set_num_threads(1)
     prepare(setup.device)
@@ -214,7 +217,7 @@ def _forked(
     gc.freeze()  # what is shared with the fork need not be copied for being counted
     child = os.fork()
     if child == 0:
-        _live(bench, trial, jobs, progress.left, theirs)
+        _live(bench, trial, jobs, seen, progress.left, theirs)
     theirs.close()
     step = progress.left[0]
     number = step[0]
@@ -279,7 +282,14 @@ def _judged(mutant: Mutant, result: CaseResult, own: CaseResult, progress: _Prog
     return None
 
 
-def _live(bench: _Bench, trial: Trial, jobs: Sequence[Job], steps: Sequence[Step], pipe: Connection) -> None:
+def _live(
+    bench: _Bench,
+    trial: Trial,
+    jobs: Sequence[Job],
+    seen: Sequence[Seen],
+    steps: Sequence[Step],
+    pipe: Connection,
+) -> None:
     """The whole life of a fork; never returns."""
 
     def tell(*message: Any) -> None:
@@ -302,8 +312,9 @@ def _live(bench: _Bench, trial: Trial, jobs: Sequence[Job], steps: Sequence[Step
             tell("begun", step)
             result = _judged_by(bench, jobs[step[0]], step[1])
             if trial.mutant.cause and _is_violated(result):
-                others = [jobs[number] for number, decisive in steps[at + 1 :] if decisive == step[1]]
-                cause = _diagnosed(bench, [jobs[step[0]], *others[:FURTHER]], partial(tell, "begun", step))
+                others = [n for n, decisive in steps[at + 1 :] if decisive == step[1] and seen[n].seconds <= SLOW]
+                shown = [jobs[number] for number in (step[0], *others[:FURTHER])]
+                cause = _diagnosed(bench, shown, partial(tell, "begun", step))
                 tell("case", result, cause)
             else:
                 tell("case", result)

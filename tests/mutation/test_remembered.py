@@ -25,13 +25,18 @@ IEEE = contract("ieee32", "float32")
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the questions that reached the oracle itself."""
     found: list[str] = []
-    for name in ("budgets", "truth"):
 
-        def told(self: Oracle, *args: Any, own: Any = getattr(Oracle, name), name: str = name, **fields: Any) -> Any:
+    def noting(name: str) -> Any:
+        own = getattr(Oracle, name)
+
+        def told(self: Oracle, *args: Any, **fields: Any) -> Any:
             found.append(name)
             return own(self, *args, **fields)
 
-        monkeypatch.setattr(Oracle, name, told)
+        return told
+
+    for name in ("budgets", "truth"):
+        monkeypatch.setattr(Oracle, name, noting(name))
     return found
 
 

@@ -74,6 +74,30 @@ class TangentWithoutAGradient(Square):
         return 2 * ctx.saved_tensors[0].detach() * t
 
 
+class Handed(torch.autograd.Function):
+    """g, whose gradient is left out."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Any) -> Any:
+        return g.clone()
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Any) -> None:
+        return None
+
+
+class DropsItsCotangent(torch.autograd.Function):
+    """The identity, whose gradient has no gradient in the cotangent."""
+
+    @staticmethod
+    def forward(ctx: Any, o: Any) -> Any:
+        return o.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return Handed.apply(g)
+
+
 class NeedsBoth(torch.autograd.Function):
     """softmax(x) y^2, whose gradients can be differentiated where both inputs need one."""
 
@@ -100,6 +124,10 @@ def of_square(function: type) -> Any:
 WRONG = {
     "reverse_over_forward_gives_hvp_and_vjp": of_square(TangentWithoutAGradient),
     "forward_over_reverse_gives_the_hvp": of_square(BackwardWithoutATangent),
+    "double_backward_in_the_cotangents_gives_the_jvp": lambda x, y: (
+        DropsItsCotangent.apply(torch.softmax(x, -1) * y * y),
+        torch.logsumexp(x, -1),
+    ),
     "hvp_of_some_inputs_alone": lambda x, y: (NeedsBoth.apply(x, y), torch.logsumexp(x, -1)),
 }
 
