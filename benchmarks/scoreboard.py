@@ -44,15 +44,12 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _document(given: argparse.Namespace) -> dict[str, Any]:
     """Run every part."""
-    import torch
-
     from gradoracle import environment, options
     from gradoracle.mutation.scoreboard import FAMILIES, Asked, score_family
     from gradoracle.mutation.scoreboard_bugs import score_bugs
     from gradoracle.mutation.scoreboard_page import SCHEMA
     from gradoracle.report.progress import progress
 
-    torch.set_num_threads(1)
     names = given.families.split(",") if given.families else [*FAMILIES, "bugs"]
     for name in names:
         options.one_of("--families", name, [*FAMILIES, "bugs"])
@@ -108,6 +105,9 @@ if __name__ == "__main__":
 
     os.environ.update(variables("cpu"))  # before Triton, and what it is to be without, is imported
     prepare("cpu")
+    import torch
+
+    torch.set_num_threads(1)  # it forks
     try:
         sys.exit(main(sys.argv[1:]))
     except UsageError as error:

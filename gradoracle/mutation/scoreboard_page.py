@@ -79,15 +79,16 @@ def _headline(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         own = ours_of(faults, 0)
         best = [_best(rows, style) for style in STYLES]
         yield (
-            f"Of {len(faults)} {noun} gradoracle's laws catch {_of(own['caught'], own['faults'])}; the best peer's rule "
-            f"{best[0]} on peers' own inputs, {best[1]} on our cases."
+            f"Of {len(faults)} {noun} gradoracle's laws catch {_of(own['caught'], own['faults'])}; the best peer's "
+            f"rule {best[0]} on peers' own inputs, {best[1]} on our cases."
         )
         seen = best_peer(rows, OURS)
         if own["within"] < own["faults"] and seen is not None:
             yield (
-                f"A forward and backward executes {own['within']} of these faults, the others lie in JVPs, HVPs and second "
-                f"backwards, which no peer's rule looks at: of the {own['within']} gradoracle's laws catch "
-                f"{_of(own['seen'], own['within'])}, the best peer's rule {_of(seen['caught'], seen['within'])}."
+                f"A forward and backward executes {own['within']} of these faults; the others lie in code of JVPs, "
+                "HVPs and second backwards or of large sizes, at which no peer's rule looks. Of the "
+                f"{own['within']} gradoracle's laws catch {_of(own['seen'], own['within'])}, the best peer's rule "
+                f"{_of(seen['caught'], seen['within'])}."
             )
         yield ""
 
