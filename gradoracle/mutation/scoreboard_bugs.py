@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -18,6 +19,7 @@ from gradoracle.errors import UsageError
 from gradoracle.oracle.truth import Oracle
 from gradoracle.request import Request, Silent
 from gradoracle.stream import stream
+from gradoracle.subject import first_line
 from gradoracle.target import resolve
 from gradoracle.verdict import Report, Status
 
@@ -76,7 +78,11 @@ def _loaded(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UsageError(f"{file} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[spec.name] = module  # where dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {first_line(error)}") from None
     return module
 
 

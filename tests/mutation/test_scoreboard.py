@@ -18,7 +18,9 @@ from gradoracle import interpreter
 from gradoracle.case import Case, Draw, build
 from gradoracle.errors import UsageError
 from gradoracle.kernel import kernel as adopted
+from gradoracle.mutation import scoreboard, scoreboard_styles
 from gradoracle.mutation.peers import RULES, Compared, Rule
+from gradoracle.mutation.plant import choose, mutants
 from gradoracle.mutation.scoreboard import Asked, best_peer, rows_of, score_family
 from gradoracle.mutation.scoreboard_bugs import score_bugs
 from gradoracle.mutation.scoreboard_forks import forked
@@ -30,6 +32,7 @@ from gradoracle.mutation.scoreboard_styles import (
     OURS,
     PEERS,
     TINY,
+    Listed,
     alone,
     fits,
     our_cases,
@@ -37,6 +40,7 @@ from gradoracle.mutation.scoreboard_styles import (
     tiny_cases,
 )
 from gradoracle.mutation.scoreboard_trial import Fault, alarms, covering
+from gradoracle.mutation.sources import sources_of
 from gradoracle.mutation.views import SCHEMA
 from gradoracle.oracle.truth import Oracle
 from gradoracle.target import resolve
@@ -261,6 +265,40 @@ def test_real_bugs_are_judged_by_their_law_and_by_the_rules_and_known_the_next_t
     assert "| tripled | owner/repository#1 | forward_matches_the_oracle |" in page
 
 
+@pytest.mark.skipif(interpreter.explain_unavailable() is not None, reason="runs Triton kernels")
+def test_faults_that_mutate_scored_are_tried_and_known_the_next_time(tmp_path, monkeypatch):
+    small = Listed("B=1 H=1 N=9 D=4 Dv=4", ("float32",), "a small test")
+    monkeypatch.setattr(scoreboard, "CASES", 6)
+    monkeypatch.setattr(scoreboard_styles, "LISTED", {"lightning": (small,)})
+    monkeypatch.setattr(scoreboard_styles, "TINY", {"lightning": TINY["lightning"]})
+    sources = sources_of(resolve("lightning"))
+    everyone = [mutant for source in sources for mutant in mutants(source.text, source.shown)]
+    chosen = choose(everyone, 120, 0)
+    negated = next(each for each in chosen if each.operator == "result negated" and each.function == "store_rows")
+    faults = [
+        {"mutant": key, "fate": fate, "law": law, "seconds": 2.0}
+        for key, fate, law in (
+            (negated.key, "killed", "vjp_matches_the_oracle"),
+            (next(each.key for each in chosen if each.key != negated.key), "equivalent", ""),
+        )
+    ]
+    report = {"schema": SCHEMA, "target": "lightning", "cases": 126, "mutants": faults}
+    (tmp_path / "lightning.json").write_text(json.dumps(report))
+    asked = Asked(records=tmp_path, workers=1, folder=tmp_path / "kept")
+    part = score_family("lightning", asked)
+    (fault,) = part["faults"]
+    assert fault["fault"] == negated.key and fault["ours"]["caught"] and part["apart"] == {"equivalent": 1}
+    rows = {(row["style"], row["rule"]): row for row in part["rows"]}
+    assert rows[PEERS, "flash-linear-attention"]["caught"] == rows[OURS, BUDGET]["caught"] == 1
+    assert rows[OURS, BUDGET]["alarms"] == 0 and rows[OURS, BUDGET]["right_cases"] >= 4
+    assert "wanted float32" in rows[PEERS, GRADCHECK]["excuse"]
+    monkeypatch.setattr(scoreboard, "_Board", None)  # nothing is prepared where all is known
+    assert score_family("lightning", asked)["faults"] == part["faults"]
+    page = markdown({"parts": [{**part, "took": 1.0}], "workers": 1, "environment": {}})
+    assert "Of 1 planted faults gradoracle's laws catch 1 (100%)" in page and "1 equivalent" in page
+    assert "gradcheck needs float64, which the kernel does not take (ValueError: q has dtype torch.float64" in page
+
+
 def test_bad_input_is_one_sentence(tmp_path):
     asked = Asked(records=tmp_path)
     report = {"schema": SCHEMA, "target": "lse", "cases": 3, "mutants": []}
@@ -278,6 +316,9 @@ def test_bad_input_is_one_sentence(tmp_path):
             score_family(family, asked)
         assert said in str(refused.value) and "\n" not in str(refused.value)
     with pytest.raises(UsageError, match="holds no bugs"):
+        score_bugs(tmp_path, asked)
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name")
+    with pytest.raises(UsageError, match=r"broken.py cannot be imported: ModuleNotFoundError: No module named"):
         score_bugs(tmp_path, asked)
 
 
