@@ -76,6 +76,17 @@ def _document(given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _written(document: dict[str, Any]) -> str:
+    """The json, one line a fault."""
+    parts = []
+    for part in document["parts"]:
+        faults = ",\n".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in part["faults"])
+        rest = json.dumps({**part, "faults": None}, indent=1, ensure_ascii=False)
+        parts.append(rest.replace('"faults": null', f'"faults": [\n{faults}\n]'))
+    rest = json.dumps({**document, "parts": None}, indent=1, ensure_ascii=False)
+    return rest.replace('"parts": null', '"parts": [\n' + ",\n".join(parts) + "\n]") + "\n"
+
+
 def main(arguments: Sequence[str]) -> int:
     """The command line."""
     from gradoracle.errors import UsageError
@@ -93,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         document = _document(given)
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        output.write_text(_written(document), encoding="utf-8")
     Path(given.page).write_text(markdown(document), encoding="utf-8")
     print(f"{Path(given.page).name} written", flush=True)
     return 0

@@ -142,8 +142,12 @@ def _together(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _said(part: Mapping[str, Any]) -> Iterator[str]:
     """What is in the tables of a part and what is not."""
     total = len(part["faults"])
-    scored = "" if part["family"] == BUGS else f" that `gradoracle mutate {part['family']}` scored"
-    yield f"{total} faults{scored}."
+    if part["family"] == BUGS:
+        yield f"{total} faults of `tests/bugs`. gradoracle's laws were written with these in sight, and its tests"
+        yield "require that each is caught by the law that it names: this share says nothing of the next bug."
+        yield from _float64(part)
+    else:
+        yield f"{total} faults that `gradoracle mutate {part['family']}` scored."
     if part["apart"]:
         yield f"Left out, as there: {', '.join(f'{n} {fate}' for fate, n in sorted(part['apart'].items()))}."
     if part["untried"]:
@@ -155,6 +159,15 @@ def _said(part: Mapping[str, Any]) -> Iterator[str]:
     excuse = next((row["excuse"] for row in part["rows"] if row["rule"] == GRADCHECK and row["excuse"]), "")
     if excuse and part["family"] != BUGS:
         yield f"gradcheck needs float64, which the kernel does not take ({excuse})."
+
+
+def _float64(part: Mapping[str, Any]) -> Iterator[str]:
+    """How many of the bugs' kernels gradcheck could be run on."""
+    said = [[own for own in fault["alarms"] if own["rule"] == GRADCHECK] for fault in part["faults"]]
+    without = sum(not any(own["cases"] for own in each) for each in said)
+    narrow = sum(any(own["alarms"] for own in each) for each in said)
+    yield f"gradcheck needs float64: {without} of the {len(said)} right kernels do not take it, or do not return it;"
+    yield f"{narrow} others it rejects although they are right (a kernel that computes in float32 inside cannot pass)."
 
 
 def _tables(part: Mapping[str, Any]) -> Iterator[str]:

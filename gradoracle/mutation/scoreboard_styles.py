@@ -30,7 +30,7 @@ SMALL = 4
 
 LOW, HIGH = ("float16", "bfloat16"), ("float32",)
 CHECK_GRADS = "JAX check_grads"
-_JAX = "JAX: arrays of a few entries"
+_JAX = "differences: arrays of a few entries"
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,12 @@ class Listed:
 
 LISTED: Mapping[str, tuple[Listed, ...]] = {
     "sdpa": (
-        Listed("B=1 H=2 T=113 M=203 D=32 Dv=32 --causal=true", LOW, "flash-attention 2: 4 members, 6 heads, D to 256"),
-        Listed("B=1 H=2 T=108 M=256 D=64 Dv=64", LOW, "flash-attention 2: 4 members, 6 heads, D to 256"),
+        Listed(
+            "B=1 H=2 T=113 M=203 D=32 Dv=32 --causal=true",
+            LOW,
+            "flash-attention 2: more members and heads, T to 2048, D to 256",
+        ),
+        Listed("B=1 H=2 T=108 M=256 D=64 Dv=64", LOW, "flash-attention 2: more members and heads, T to 2048, D to 256"),
         Listed(
             "B=1 H=2 T=128 M=128 D=64 Dv=64 --causal=true q~normal:0.5 k~normal:0.5 v~normal:0.5",
             ("float16", *HIGH),
@@ -77,14 +81,14 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
         Listed(
             "B=2 H=2 N=128 D=60 Dv=60 --return_state=true initial_state~normal",
             ("float16", *HIGH),
-            "flash-linear-attention, linear attention: 4 heads, T to 2048",
+            "flash-linear-attention, linear attention: T to 2048, D = 60",
         ),
         Listed("B=1 H=2 N=256 D=64 Dv=64 --return_state=true", ("bfloat16",), "flash-linear-attention, T to 2048"),
         Listed("B=1 H=1 N=5 D=3 Dv=3", HIGH, _JAX, CHECK_GRADS),
         Listed("B=1 H=1 N=4 D=3 Dv=2 --return_state=true initial_state~normal", HIGH, _JAX, CHECK_GRADS),
     ),
     "semicrf": (
-        Listed("B=2 T=7 K=3 C=2 transition~normal", HIGH, "torch-struct: 2 or 3 members, N to 7, K and C to 3"),
+        Listed("B=2 T=7 K=3 C=2 transition~normal", HIGH, "torch-struct: small batches, few labels and durations"),
         Listed("B=2 T=32 K=4 C=3 transition~normal", (*HIGH, *LOW), "as torch-struct, longer"),
         Listed("B=1 T=128 K=8 C=4 transition_by_duration~normal", HIGH, "as torch-struct, longer"),
         Listed("B=2 T=4 K=2 C=2 transition~normal", HIGH, _JAX, CHECK_GRADS),

@@ -104,7 +104,7 @@ class Fault:
             "fault": self.key,
             "stillborn": self.stillborn,
             "cases": {style: sum(r.style == style for r in self.rights) for style in {r.style for r in self.rights}},
-            "verdicts": [asdict(verdict) for verdict in self.verdicts.values()],
+            "verdicts": [{**asdict(v), "seconds": round(v.seconds, 4)} for v in self.verdicts.values()],
         }
 
     def _open(self, right: Right) -> set[str]:
