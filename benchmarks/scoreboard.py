@@ -124,3 +124,6 @@ if __name__ == "__main__":
     except UsageError as error:
         print(f"scoreboard: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("scoreboard: stopped; what is known is kept, and the same command goes on from there", file=sys.stderr)
+        sys.exit(130)

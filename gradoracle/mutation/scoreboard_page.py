@@ -13,6 +13,7 @@ from .scoreboard_styles import ENTRIES, LARGEST, LISTED, LONGEST, MOST, MOST_OF_
 
 SCHEMA = "gradoracle-scoreboard/1"  # raised when a field is renamed or removed, or changes its meaning
 BUGS = "real bugs"
+_PLANTED = "planted faults"
 _EXCUSED = "needs float64, which the kernel does not take | | | | "
 _WORDS = """\
 Made by `make scoreboard`; the numbers lie in `benchmarks/results/scoreboard.json`.
@@ -69,7 +70,7 @@ def ours_of(faults: Sequence[Mapping[str, Any]], cases: int, alarms: int = 0) ->
 
 def _headline(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for chosen, noun in (
-        ([part for part in parts if part["family"] != BUGS], "planted faults"),
+        ([part for part in parts if part["family"] != BUGS], _PLANTED),
         ([part for part in parts if part["family"] == BUGS], "real bugs of released kernels"),
     ):
         if not chosen:
@@ -83,7 +84,7 @@ def _headline(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"rule {best[0]} on peers' own inputs, {best[1]} on our cases."
         )
         seen = best_peer(rows, OURS)
-        if own["within"] < own["faults"] and seen is not None:
+        if noun == _PLANTED and seen is not None:
             yield (
                 f"A forward and backward executes {own['within']} of these faults; the others lie in code of JVPs, "
                 "HVPs and second backwards or of large sizes, at which no peer's rule looks. Of the "
