@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: setup check test lint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration length shared-memory clean
+.PHONY: setup check test lint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration scoreboard length shared-memory clean
 
 setup: $(VENV)/.ready
 
@@ -45,6 +45,11 @@ calibration: setup
 	$(BIN)/python benchmarks/calibration.py --family lse
 	$(BIN)/python benchmarks/calibration.py --family lightning
 	$(BIN)/python benchmarks/calibration.py --family semicrf
+
+# Peers' acceptance rules beside our laws, on the faults that `gradoracle mutate` scored and on real bugs: docs/scoreboard.md.
+# Resumable; ARGS="--records FOLDER" for reports of other folders, ARGS="--families lse --mutants 20 --seconds 300" to cut.
+scoreboard: setup
+	$(BIN)/python benchmarks/scoreboard.py $(ARGS)
 
 # The semi-CRF's error in sigma against the length, T from 1 000 to 1 048 576: docs/semicrf_length.md and its plot. Minutes.
 length: setup

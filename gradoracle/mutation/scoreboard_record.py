@@ -1,0 +1,114 @@
+"""Records of the scoreboard: what `gradoracle mutate` found, to be read; what rules say of each fault, line by line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradoracle.errors import UsageError
+
+from .outcome import SCORED, Fate
+from .record import FOLDER as MUTATION
+from .views import SCHEMA
+
+FOLDER = Path(".gradoracle") / "scoreboard"
+
+
+@dataclass(frozen=True)
+class Ours:
+    """What gradoracle's laws say of one fault: its fate, the law, and the seconds from the start to that."""
+
+    fate: Fate
+    law: str
+    seconds: float
+
+    @property
+    def scored(self) -> bool:
+        """Whether it enters the score."""
+        return self.fate in SCORED
+
+
+@dataclass(frozen=True)
+class Mutations:
+    """A run of `gradoracle mutate`: faults by key, and on how many cases the right kernel kept all laws (0: unsaid)."""
+
+    faults: Mapping[str, Ours]
+    cases: int = 0
+
+
+def mutations(family: str, folder: Path | None) -> Mutations:
+    """Read the json report of a family in a folder, or what the runs in this working directory left.
+
+    Raises:
+        UsageError: there is none, or it is none of `gradoracle mutate`.
+    """
+    if folder is None:
+        return _lines(family, MUTATION / f"{family}.jsonl")
+    file = folder / f"{family}.json"
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{file}: {(error.strerror or str(error)).lower()}; wanted the report of "
+            f"gradoracle mutate {family} --format json --output {family}.json"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"{file} is no json: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA or document.get("target") != family:
+        raise UsageError(f"{file} is no report of gradoracle mutate {family}; wanted one with schema {SCHEMA}")
+    found = {each["mutant"]: _ours(each) for each in document["mutants"]}
+    return Mutations(found, int(document.get("cases", 0)))
+
+
+def _lines(family: str, file: Path) -> Mutations:
+    """The outcomes of the last run whose lines are in the file; a pending survivor is a survivor."""
+    try:
+        entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError:
+        raise UsageError(f"{file} is missing; run gradoracle mutate {family} first, or name --records FOLDER") from None
+    except ValueError as error:
+        raise UsageError(f"{file} holds a line that is no json: {error}") from None
+    last = entries[-1]["mark"] if entries else ""
+    return Mutations({entry["mutant"]: _ours(entry) for entry in entries if entry["mark"] == last})
+
+
+def _ours(entry: Mapping[str, Any]) -> Ours:
+    return Ours(Fate(entry["fate"]), entry["law"], float(entry["seconds"]))
+
+
+class Kept:
+    """What rules said, kept as lines of json in a folder so that a run that was cut goes on.
+
+    Args:
+        name: of the file.
+        mark: a fingerprint of all that the entries depend on; those under another are not used.
+        folder: where.
+    """
+
+    def __init__(self, name: str, mark: str, folder: Path = FOLDER) -> None:
+        self.path, self._mark = folder / f"{name}.jsonl", mark
+
+    def known(self) -> dict[str, dict[str, Any]]:
+        """Entries by the fault; lines that were cut are left out."""
+        found: dict[str, dict[str, Any]] = {}
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return found
+        for line in lines:
+            try:
+                entry = json.loads(line)
+                if entry["mark"] == self._mark:
+                    found[entry["fault"]] = entry
+            except (ValueError, KeyError, TypeError):
+                continue
+        return found
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Append one entry."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"mark": self._mark, **entry}) + "\n")
