@@ -15,5 +15,6 @@ CAUSES = {
     "layout": "strides of an input or of a cotangent are ignored",
     "term": "a term of the formula is missing or is another one",
     "range": "an exponential or a product leaves the range of its dtype",
+    "offset": "an offset is computed in 32 bits, and wraps past 2^31",
     "access": "a program reads or writes what is not its own, or races with another",
 }

@@ -37,6 +37,7 @@ OF_LAWS: Mapping[str, str] = {
     "tail_and_padding_invariance": "tail",
 }
 _OUTSIDE = ("every_access_stays_inside_its_tensor", "writes_stay_inside_their_tensors")
+_FAR = "offsets_past_2_31_give_the_same"
 _LAYOUTS = ("any_layout_of_inputs_is_right_or_refused", "any_layout_of_cotangents_is_right_or_refused")
 _UNORDERED = ("programs_of_a_launch_do_not_race", "a_barrier_stands_between_a_store_and_a_load")
 _UNWRITTEN = "no_memory_is_left_unwritten"
@@ -101,6 +102,13 @@ def _unordered(seen: Seen) -> Found:
             return "tail", _message(outside[0])
         return "access", _message(symptom)
     return None
+
+
+def _far(seen: Seen) -> Found:
+    """Only tensors that reach past 2^31 elements are wrong."""
+    if {symptom.law for symptom in seen.broken} != {_FAR}:
+        return None
+    return "offset", f"{_FAR} alone: the same tensors close together give what is right"
 
 
 def _unwritten(seen: Seen) -> Found:
@@ -336,6 +344,7 @@ def _message(symptom: Symptom) -> str:
 
 _RULES: tuple[Callable[[Seen], Found], ...] = (
     _unordered,
+    _far,
     _unwritten,
     _missing,
     _layouts,

@@ -152,15 +152,17 @@ class Subject:
         return self._gradients(sample, keys, first), self._gradients(sample, keys, second)
 
     def jvp(self, sample: Sample, blocks: str = "", along: Sequence[str] | None = None) -> tuple[Tensors, Memory]:
-        """The outputs' tangents by name; in forward mode the inputs of ``along`` alone have a tangent (None: all)."""
+        """The outputs' tangents by name, forward mode with those of ``along`` alone; an explicit JVP's outputs too."""
+        outputs: Any = None
         with self.running("jvp", sample) as memory:
             if self.kernel.jvp is not None:
                 with torch.no_grad():
                     given = dict(sample.inputs), dict(sample.tangents)
-                    _, tangents = self.kernel.jvp(*given, self._options(sample), self._blocks(blocks))
+                    outputs, tangents = self.kernel.jvp(*given, self._options(sample), self._blocks(blocks))
             else:
                 tangents = self._forward_mode(sample, along or self.primals(sample), blocks)
-        return self._named(Derivative.JVP, sample, as_tuple(tangents)), memory
+        beside = {} if outputs is None else self._named(Derivative.FORWARD, sample, as_tuple(outputs))
+        return beside | self._named(Derivative.JVP, sample, as_tuple(tangents)), memory
 
     def hvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The Hessian of <cotangent, f> times the tangents, by name of the primal."""

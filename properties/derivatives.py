@@ -8,10 +8,12 @@ import torch
 from gradoracle.properties.agreement import agree
 from gradoracle.properties.applicability import OF_SEVERAL_OUTPUTS, all_of, small_enough, through_autograd
 
+from gradoracle.case import Case
 from gradoracle.contract import LARGEST
 from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
+from gradoracle.kernel import Kernel
 from gradoracle.property import law
 from gradoracle.rules import exactly, not_checked
 from gradoracle.subject import Unavailable
@@ -55,6 +57,25 @@ def jvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: errors of the VJP; vjp_matches_the_oracle does.
     """
     yield from evidence.compare(Derivative.JVP)
+
+
+def _explicit_jvp(case: Case, kernel: Kernel) -> str | None:
+    return None if kernel.jvp is not None else "its JVP is torch.autograd's, which takes the outputs of the forward"
+
+
+@law(needs=(Derivative.FORWARD,), applies=all_of(small_enough, _explicit_jvp), one_in=4)
+def the_outputs_of_an_explicit_jvp_match_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """The outputs that an explicit JVP gives beside the tangents are those of the definition.
+
+    Holds because: they are the same outputs, whichever pass computes them.
+    Catches: a JVP that computes its outputs by code of its own and wrongly, which jvp_matches_the_oracle does not see.
+    Cannot catch: anything of the tangents; jvp_matches_the_oracle does.
+    """
+    found = evidence.jvp()
+    outputs = {name: found[name] for name in evidence.names(Derivative.FORWARD) if name in found}
+    if not outputs:
+        raise Unavailable("its JVP gives no outputs")
+    yield from evidence.compare(Derivative.FORWARD, outputs)
 
 
 @law(needs=(Derivative.HVP,), applies=small_enough, one_in=3, decisive=True)

@@ -18,6 +18,7 @@ from gradoracle.properties.applicability import all_of, has, small_enough
 from gradoracle.properties.sdpa_scores import Scores, softmax
 from torch import Tensor
 
+from gradoracle import layouts
 from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding, Outcome
@@ -26,6 +27,7 @@ from gradoracle.relation import Part
 from gradoracle.rules import exactly, judge, not_checked
 
 FORWARD, VJP, JVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP
+_LAYOUTS = ("contiguous", "transposed", "sliced", "strided")  # of m and l, from case to case
 LARGEST_EXPONENT = 60.0  # of a stale exp(S - m): beyond it float32 and the formats of operands overflow
 
 
@@ -149,17 +151,20 @@ def _of_rows(part: Part, rows: slice) -> Part:
 
 @law(needs=(VJP,), applies=all_of(small_enough, has("stats"), has("backward")), one_in=4, rank=3)
 def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterator[Finding]:
-    """The explicit backward, given the m and l of the forward, gives the VJP.
+    """The explicit backward, given the m and l of the forward in any layout, gives the VJP.
 
     Holds because: the derivatives of m and l are in the formula: dS = P (dP - z) is that of the softmax as a whole.
-    Catches: an explicit entry point whose arguments are crossed, that ignores an option or the m and l it is given.
+    Catches: an explicit entry point whose arguments are crossed, that ignores an option or the m and l it is given, or
+    takes them for contiguous.
     Cannot catch: errors that it shares with autograd's backward; vjp_matches_the_oracle does.
     """
-    _, m, l = extra(evidence, "stats")
-    gradients = extra(evidence, "backward", tuple(evidence.sample.cotangents.values()), (m, l))
+    layout = _LAYOUTS[evidence.case.seed // 11 % len(_LAYOUTS)]
+    _, *stats = extra(evidence, "stats")
+    laid = tuple(layouts.apply(each, layout) for each in stats)
+    gradients = extra(evidence, "backward", tuple(evidence.sample.cotangents.values()), laid)
     got = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
     for finding in evidence.compare(VJP, got):
-        yield replace(finding, tensor=f"{finding.tensor} from m and l")
+        yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}")
 
 
 def frozen(evidence: Evidence) -> Part:

@@ -25,6 +25,7 @@ from gradoracle.properties.derivatives import (
     hvp_matches_the_oracle,
     jvp_matches_the_oracle,
     jvp_of_a_tangent_on_each_input_alone,
+    the_outputs_of_an_explicit_jvp_match_the_oracle,
     vjp_matches_the_oracle,
     vjp_of_a_cotangent_on_each_output_alone,
 )
@@ -72,6 +73,7 @@ UNIVERSAL: tuple[Property, ...] = (
     finite_where_the_truth_is_finite,
     vjp_and_jvp_are_adjoint,
     vjp_is_linear_in_the_cotangent,
+    the_outputs_of_an_explicit_jvp_match_the_oracle,
     jvp_of_a_tangent_on_each_input_alone,
     vjp_of_a_cotangent_on_each_output_alone,
     every_subset_of_requires_grad_gives_the_same_gradients,

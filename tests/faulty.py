@@ -115,6 +115,11 @@ def _unstable(s: Tensor) -> Tensor:
     return e / e.sum(-1, keepdim=True)
 
 
+def _reach(x: Tensor) -> int:
+    """How many elements the last lies behind the first."""
+    return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
 def _overwritten(q, k, v):
     o = attention(Right())(q, k, v)
     with torch.no_grad():
@@ -135,6 +140,7 @@ stale = declared("stale", output=lambda o: torch.empty_like(o))
 layout = declared("layout", cotangent=lambda g: g.as_strided(g.shape, torch.empty(g.shape).stride()))
 term = declared("term", score_gradient=lambda p, dp: p * dp)
 range_ = declared("range_", weights=_unstable)
+offset = declared("offset", cotangent=lambda g: noise(g) if _reach(g) >= 2**31 else g)
 access = gradoracle.kernel(attend, name="access")(_overwritten)
 unclear = declared("unclear", output=noise)
 twice = declared("twice", grouped=lambda x, groups: x.unflatten(1, (groups, -1)).sum(2) * (x.shape[1] // groups))

@@ -48,6 +48,7 @@ KERNELS = {
     "layout": "[fva]*_[lm]*",
     "term": "[fv]*_matches_the_oracle",
     "range_": "[fv]*_matches_the_oracle",
+    "offset": "[fvo]*_[mp]*",
     "access": "[fvi]*_[am]*",
 }
 
@@ -155,6 +156,7 @@ UNWRITTEN, LAYOUTS = "no_memory_is_left_unwritten", "any_layout_of_inputs_is_rig
         ("layout", [broken(FORWARD, *[finding(place=f"only H >= 1 (of {n})") for n in (3, 4)]), broken(OUTSIDE)]),
         ("tail", [broken(FORWARD, *[finding(place=f"only T >= {n} (of 4)") for n in (1, 2)])]),
         ("tail", [broken("tail_and_padding_invariance"), held(FORWARD)]),
+        ("offset", [broken("offsets_past_2_31_give_the_same", TAIL), held(FORWARD)]),
         ("access", [Symptom(FORWARD, "float32", True, note="RuntimeError: CUDA error: an illegal memory access")]),
         ("", [Symptom(RACES, "float32", True, note="forward raised KeyError: 'x'")]),
         ("", [held(FORWARD)]),

@@ -53,7 +53,8 @@ SLOW = (
     3.0  # seconds of a case that is tried after all shorter ones, and not judged for a diagnosis beside one that kills
 )
 PR_SET_PDEATHSIG = 1
-_RAISED = re.compile(r"no forward mode|no double backward|[\w ]+ raised ")  # a derivative that the kernel gives
+_RAISED = re.compile(r"no (forward mode|double backward|reverse over forward|forward over reverse)|[\w ]+ raised ")
+"""Why a derivative is not checked that the kernel gives and a mutant does not."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ IN_KERNELS = [
     ("program axis", "i = tl.program_id(0); j = tl.program_id(axis=1)", [("0", "1", ""), ("1", "0", "")]),
     ("division exchanged", "i = x_row // N % M", [
         ("x_row // N % M", "x_row // N // M", ""), ("x_row // N", "x_row % N", "")]),
-    ("64 bits dropped", "i = N.to(tl.int64); j = M.to(tl.int32)", [("N.to(tl.int64)", "N", "access")]),
+    ("64 bits dropped", "i = N.to(tl.int64); j = M.to(tl.int32)", [("N.to(tl.int64)", "N", "offset")]),
     ("clamp dropped", "i = tl.minimum(x_row, N)", [
         ("tl.minimum(x_row, N)", "x_row", ""), ("tl.minimum(x_row, N)", "N", "")]),
     ("sign", "x = scale + tl.exp(-scale); x -= scale", [

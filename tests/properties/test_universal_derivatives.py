@@ -84,6 +84,11 @@ def jvp_of(scale=1.0, drop=()):
     return jvp
 
 
+def jvp_with_other_outputs(inputs, tangents, options, blocks):
+    (p, s), moved = jvp_of()(inputs, tangents, options, blocks)
+    return (p * 1.0001, s), moved
+
+
 def hvp_without_cross_terms(inputs, tangents, cotangents, options, blocks):
     """Hxx tx + Hxy ty, but Hyy ty alone: the cross term is there on one side only."""
     x, y = inputs["x"], inputs["y"]
@@ -107,6 +112,17 @@ WRONG = {
     "jvp_of_a_tangent_on_each_input_alone": kernel(right, jvp=jvp_of(drop=("y",))),
     "vjp_of_a_cotangent_on_each_output_alone": kernel(dropped_cotangent),
 }
+
+
+def test_the_outputs_of_an_explicit_jvp_are_judged_where_it_gives_any():
+    law = LAWS["the_outputs_of_an_explicit_jvp_match_the_oracle"]
+    assert law.applies(CASE, RIGHT).startswith("its JVP is torch.autograd's")
+    assert judged(law, kernel(right, jvp=jvp_of())).status is Status.HOLDS
+    wrong = kernel(right, jvp=jvp_with_other_outputs)
+    assert judged(law, wrong).status is Status.VIOLATED
+    assert judged(LAWS["jvp_matches_the_oracle"], wrong).status is Status.HOLDS
+    silent = kernel(right, jvp=lambda *given: (None, jvp_of()(*given)[1]))
+    assert judged(law, silent).reason == "its JVP gives no outputs"
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -196,7 +196,7 @@ OPERATORS = (
         (cst.Call,),
         _narrow,
         wrappers=False,
-        cause="access",
+        cause="offset",
         caveat="where no offset reaches 2^31",
     ),
     Operator(
