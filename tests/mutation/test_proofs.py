@@ -1,0 +1,28 @@
+"""The proofs that are shipped are of mutants that there are, and say why."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradoracle.errors import UsageError
+from gradoracle.mutation.plant import mutants
+from gradoracle.mutation.proofs import proofs_beside, read_proofs
+from gradoracle.mutation.sources import sources_of
+from gradoracle.target import resolve
+
+
+@pytest.mark.parametrize("family", ["sdpa", "lse", "lightning"])
+def test_each_proof_is_of_a_mutant_that_there_is(family):
+    proofs = read_proofs(proofs_beside(family))
+    keys = {m.key for source in sources_of(resolve(family), ()) for m in mutants(source.text, source.shown)}
+    assert proofs and set(proofs) <= keys
+    assert all(len(proof.split()) >= 15 for proof in proofs.values()), "a proof says why"
+
+
+def test_a_family_without_proofs_has_none_and_a_broken_file_is_one_sentence(tmp_path):
+    assert proofs_beside("no_such_family") is None and read_proofs(None) == {}
+    file = tmp_path / "proofs.toml"
+    for text, said in (("[[equivalent]]\nmutant = '1'\n", "entry 1 has no proof"), ("[[", "is no TOML")):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=said):
+            read_proofs(file)
