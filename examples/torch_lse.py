@@ -23,8 +23,9 @@ def logsumexp(q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_seg
     seen = _visible(q, k, causal, q_segments, kv_segments)
     s = torch.where(seen, s, -torch.inf)
     if sinks is not None:
-        return torch.logsumexp(torch.cat([s, sinks[:, None, None].expand(*s.shape[:3], 1)], -1), -1)
-    return torch.where(seen.any(-1), torch.logsumexp(s, -1), -torch.inf)  # a row of -inf alone has a tangent of NaN
+        s = torch.cat([s, sinks[:, None, None].expand(*s.shape[:3], 1)], -1)
+    some = (s != -torch.inf).any(-1)  # a row of -inf alone has a tangent of NaN
+    return torch.where(some, torch.logsumexp(torch.where(some[..., None], s, 0.0), -1), -torch.inf)
 
 
 def upcast(q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None):

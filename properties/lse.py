@@ -38,6 +38,7 @@ from gradoracle.signature import cotangent_name
         "logits 1e4": {"q": "normal:100", "k": "normal:100"},
         "peaked": {"q": "normal:8", "k": "normal:1"},
         "positive": {"q": "positive", "k": "positive", "dlse": "positive"},
+        "sinks that take nothing": {"sinks": "forbidden:0.5"},
     },
     divides={"G": "H"},
     together=[("q_segments", "kv_segments")],
@@ -56,7 +57,7 @@ def lse(
 ) -> Float32[Tensor, "B H T"]:
     """log(e^sink + sum over the keys that a query sees of e^score), in natural log units; -inf where there is no term.
 
-    A score is scale q k^T, capped to softcap tanh(score / softcap). Query head h reads key head h // (H // G). A query
+    A sink of -inf is none. A score is scale q k^T, capped to softcap tanh(score / softcap). Query head h reads key head h // (H // G). A query
     sees the keys of its own segment; causal aligns the last query with the last key.
     """
     b, heads, queries, width = q.shape
@@ -71,12 +72,12 @@ def lse(
         visible = visible & (torch.arange(keys)[None, :] <= torch.arange(queries)[:, None] + (keys - queries))
     if q_segments is not None and kv_segments is not None:
         visible = visible & (q_segments[:, None, :, None] == kv_segments[:, None, None, :])
+    terms, sees = torch.where(visible, s, -torch.inf), visible.any(-1, keepdim=True)
     if sinks is not None:  # a term that every row has
         sink = sinks[None, :, None, None].expand(b, heads, queries, 1)
-        return torch.logsumexp(torch.cat([torch.where(visible, s, -torch.inf), sink], -1), -1)
-    sees = visible.any(-1, keepdim=True)
-    s = torch.where(sees, torch.where(visible, s, -torch.inf), 0.0)  # no row of -inf alone reaches the logsumexp
-    return torch.where(sees[..., 0], torch.logsumexp(s, -1), -torch.inf)
+        terms, sees = torch.cat([terms, sink], -1), sees | (sink != -torch.inf)
+    terms = torch.where(sees, terms, 0.0)  # no row of -inf alone reaches the logsumexp
+    return torch.where(sees[..., 0], torch.logsumexp(terms, -1), -torch.inf)
 
 
 def _backward(
