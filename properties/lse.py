@@ -57,8 +57,8 @@ def lse(
 ) -> Float32[Tensor, "B H T"]:
     """log(e^sink + sum over the keys that a query sees of e^score), in natural log units; -inf where there is no term.
 
-    A sink of -inf is none. A score is scale q k^T, capped to softcap tanh(score / softcap). Query head h reads key head h // (H // G). A query
-    sees the keys of its own segment; causal aligns the last query with the last key.
+    A sink of -inf is none. A score is scale q k^T, capped to softcap tanh(score / softcap). Query head h reads key head
+    h // (H // G). A query sees the keys of its own segment; causal aligns the last query with the last key.
     """
     b, heads, queries, width = q.shape
     groups, keys = k.shape[1:3]
