@@ -83,6 +83,14 @@ def _jvp(inputs: Named, tangents: Named, options: Options, blocks: Any) -> tuple
     return kernels.jvp(*inputs.values(), *tangents.values(), **options, blocks=blocks)
 
 
+def _jvp_from_statistics(
+    inputs: Tensors, tangents: Tensors, statistics: Tensors, options: Options, blocks: Any
+) -> tuple[Tensor, Tensor]:
+    """(o rebuilt from given m and l, tangent of o)."""
+    m, l = statistics
+    return kernels.jvp(*inputs, *tangents, m=m, l=l, **options, blocks=blocks)
+
+
 def _jvp_frozen(
     inputs: Tensors, tangents: Tensors, statistics: Tensors | None, options: Options, blocks: Any
 ) -> Tensor:
@@ -123,6 +131,7 @@ KERNELS = (
         extras={
             "stats": _stats,
             "backward": _backward,
+            "jvp_from_statistics": _jvp_from_statistics,
             "jvp_frozen": _jvp_frozen,
             "hvp_central_difference": _hvp_central_difference,
             "compilations": compilations,

@@ -5,6 +5,7 @@ Kernels show them through extra entry points (``Kernel.extras``); without one, i
     stats(inputs, options, blocks) -> (o, m, l)                          m, l [B, H, T], natural log units
     jvp_frozen(inputs, tangents, statistics, options, blocks) -> tangent of o; statistics: (m, l) or None
     backward(inputs, cotangents, statistics, options, blocks) -> (dq, dk, dv)
+    jvp_from_statistics(inputs, tangents, statistics, options, blocks) -> (o, tangent of o)
 """
 
 from __future__ import annotations
@@ -158,13 +159,33 @@ def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterato
     takes them for contiguous.
     Cannot catch: errors that it shares with autograd's backward; vjp_matches_the_oracle does.
     """
-    layout = _LAYOUTS[evidence.case.seed // 11 % len(_LAYOUTS)]
-    _, *stats = extra(evidence, "stats")
-    laid = tuple(layouts.apply(each, layout) for each in stats)
+    laid, layout = _laid_out(evidence)
     gradients = extra(evidence, "backward", tuple(evidence.sample.cotangents.values()), laid)
     got = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
     for finding in evidence.compare(VJP, got):
         yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}")
+
+
+@law(needs=(FORWARD, JVP), applies=all_of(small_enough, has("stats"), has("jvp_from_statistics")), one_in=4, rank=3)
+def jvp_from_the_saved_statistics_is_the_jvp(evidence: Evidence) -> Iterator[Finding]:
+    """The explicit JVP, given the m and l of the forward in any layout, gives the JVP, and o rebuilt from them.
+
+    Holds because: P = e^(S - m) / l is the softmax, whoever computed m and l, and o = P V.
+    Catches: an o that is rebuilt wrongly, or from statistics taken for contiguous; a pass of its own for given m and l.
+    Cannot catch: errors that it shares with the JVP that computes m and l; jvp_matches_the_oracle does.
+    """
+    laid, layout = _laid_out(evidence)
+    o, tangent = extra(evidence, "jvp_from_statistics", tuple(evidence.sample.tangents.values()), laid)
+    for derivative, got in ((FORWARD, {"o": o}), (JVP, {"jvp.o": tangent})):
+        for finding in evidence.compare(derivative, got):
+            yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}")
+
+
+def _laid_out(evidence: Evidence) -> tuple[tuple[Tensor, ...], str]:
+    """The forward's m and l in a layout, another from case to case, and its name."""
+    layout = _LAYOUTS[evidence.case.seed // 11 % len(_LAYOUTS)]
+    _, *stats = extra(evidence, "stats")
+    return tuple(layouts.apply(each, layout) for each in stats), layout
 
 
 def frozen(evidence: Evidence) -> Part:
@@ -288,6 +309,7 @@ STATISTICS = (
     l_lies_between_one_and_the_number_of_keys,
     stats_rebuild_p,
     backward_from_the_saved_statistics_is_the_vjp,
+    jvp_from_the_saved_statistics_is_the_jvp,
     frozen_stats_jvp_vs_autograd_gap,
     frozen_stats_jvp_of_stale_statistics,
 )

@@ -191,6 +191,9 @@ def kernel(fault: str = RIGHT) -> Kernel:
     extras: dict[str, Callable[..., Any]] = {
         "stats": lambda inputs, given, blocks: own.forward(*inputs, *options(given)),
         "backward": backward,
+        "jvp_from_statistics": lambda inputs, tangents, statistics, given, blocks: own.jvp(
+            inputs, tangents, *options(given)
+        ),
         "jvp_frozen": lambda inputs, tangents, statistics, given, blocks: own.jvp_frozen(
             inputs, tangents, statistics, *options(given)
         ),

@@ -50,6 +50,11 @@ def test_the_shipped_kernel_breaks_no_law_and_each_is_decided() -> None:
     assert held == set(LAWS)
 
 
+def _with_half_of_o(*arguments: Any) -> Any:
+    o, tangent = SHIPPED.extras["jvp_from_statistics"](*arguments)
+    return o / 2, tangent
+
+
 def _without_causal(entry: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         *rest, options, blocks = arguments
@@ -94,6 +99,11 @@ WRAPPED: list[tuple[str, str, Kernel]] = [
         replace(SHIPPED, extras={**SHIPPED.extras, "backward": _without_causal(SHIPPED.extras["backward"])}),
     ),
     (
+        "jvp_from_the_saved_statistics_is_the_jvp",
+        CASES[2],
+        replace(SHIPPED, extras={**SHIPPED.extras, "jvp_from_statistics": _with_half_of_o}),
+    ),
+    (
         "stats_rebuild_p",
         CASES[0],
         replace(SHIPPED, call=_other_scale),
@@ -116,6 +126,7 @@ def test_a_kernel_without_entry_points_is_not_asked_for_them() -> None:
         "l_lies_between_one_and_the_number_of_keys",
         "stats_rebuild_p",
         "backward_from_the_saved_statistics_is_the_vjp",
+        "jvp_from_the_saved_statistics_is_the_jvp",
         "frozen_stats_jvp_vs_autograd_gap",
         "frozen_stats_jvp_of_stale_statistics",
         "the_central_difference_converges_to_the_hvp",

@@ -58,6 +58,7 @@ CAUGHT = [
     ("stats_rebuild_p", "l of another row", PLAIN),
     ("stats_rebuild_p", "m in base 2", CAUSAL),
     ("backward_from_the_saved_statistics_is_the_vjp", "dk lacks the scale", PLAIN),
+    ("jvp_from_the_saved_statistics_is_the_jvp", "jvp not centred", PLAIN),
     ("frozen_stats_jvp_vs_autograd_gap", "frozen jvp centred", PLAIN),
     ("frozen_stats_jvp_vs_autograd_gap", "jvp not centred", PLAIN),
     ("frozen_stats_jvp_of_stale_statistics", "stale statistics ignored", PLAIN),
