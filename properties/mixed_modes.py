@@ -58,7 +58,7 @@ def reverse_over_forward_gives_hvp_and_vjp(evidence: Evidence) -> Iterator[Findi
     yield from evidence.compare(Derivative.VJP, gradients)
 
 
-@law(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6)
+@law(needs=(Derivative.HVP,), applies=_APPLIES, one_in=5)
 def forward_over_reverse_gives_the_hvp(evidence: Evidence) -> Iterator[Finding]:
     """The tangent of the gradients along t is the Hessian-vector product.
 
