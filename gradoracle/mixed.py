@@ -76,10 +76,7 @@ def of_some_inputs(subject: Subject, sample: Sample, blocks: str, wanted: Sequen
         own, along = [leaves[name] for name in wanted], [sample.tangents[name] for name in wanted]
         with _needed("double backward", "hvp"):
             outputs = subject.outputs(sample, leaves, blocks)
-            given = [(o, g) for o, g in zip(outputs, sample.cotangents.values(), strict=True) if o.requires_grad]
-            firsts = torch.autograd.grad(
-                [o for o, _ in given], own, [g for _, g in given], create_graph=True, allow_unused=True
-            )
+            firsts = _gradients(outputs, list(sample.cotangents.values()), own)
             live = [(f, t) for f, t in zip(firsts, along, strict=True) if f is not None and f.requires_grad]
             found: Sequence[Tensor | None] = [None] * len(own)
             if live:
@@ -103,14 +100,7 @@ def in_the_cotangents(subject: Subject, sample: Sample, blocks: str) -> Tensors:
         cotangents = [cotangent.detach().requires_grad_() for cotangent in sample.cotangents.values()]
         with _needed("double backward in the cotangents", "double backward"):
             outputs = subject.outputs(sample, leaves, blocks)
-            given = [(o, g) for o, g in zip(outputs, cotangents, strict=True) if o.requires_grad]
-            firsts = torch.autograd.grad(
-                [o for o, _ in given],
-                list(leaves.values()),
-                [g for _, g in given],
-                create_graph=True,
-                allow_unused=True,
-            )
+            firsts = _gradients(outputs, cotangents, list(leaves.values()))
             live = [
                 (f, sample.tangents[name])
                 for f, name in zip(firsts, primals, strict=True)
@@ -127,6 +117,14 @@ def in_the_cotangents(subject: Subject, sample: Sample, blocks: str) -> Tensors:
         name: torch.zeros_like(g) if product is None else product.detach()
         for name, g, product in zip(names(subject.family, Derivative.JVP, sample), cotangents, own, strict=True)
     }
+
+
+def _gradients(outputs: Sequence[Tensor], cotangents: Sequence[Tensor], leaves: list[Tensor]) -> tuple[Any, ...]:
+    """J^T g of the leaves, to be differentiated again; None where an output does not depend on one."""
+    given = [(o, g) for o, g in zip(outputs, cotangents, strict=True) if o.requires_grad]
+    return torch.autograd.grad(
+        [o for o, _ in given], leaves, [g for _, g in given], create_graph=True, allow_unused=True
+    )
 
 
 @contextmanager

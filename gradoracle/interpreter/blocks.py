@@ -25,9 +25,9 @@ _STOCK_BLOCK_TYPE = tl.block_type.__init__
 _NEVER_PROMOTED = frozenset(("fp32", "fp64", "int32", "int64", "int1"))
 _CONSTANT_ALIKE = frozenset(("fp32", "fp64", "int32", "int64"))
 _PROMOTED_BY_DIVISION = frozenset(("fp16", "bf16"))
-_OFFSETS = frozenset(("int32", "int64"))
-_FLOATS = frozenset(("fp16", "bf16", "fp32", "fp64"))
-_NUMBERS = _FLOATS | _OFFSETS | {"int1", "int8", "uint8", "int16", "uint16", "uint32", "uint64"}
+OFFSETS = frozenset(("int32", "int64"))
+FLOATS = frozenset(("fp16", "bf16", "fp32", "fp64"))
+NUMBERS = FLOATS | OFFSETS | {"int1", "int8", "uint8", "int16", "uint16", "uint32", "uint64"}
 
 # shape: Triton's tuple of it, its number of elements, its text, and what a tensor of it calls shape and numel
 _shapes: dict[tuple[int, ...], tuple[Any, int, str, tuple[Any, Any]]] = {}
@@ -103,13 +103,13 @@ def typed_alike(stock: Callable[..., Any]) -> Callable[..., Any]:
                 other = rhs.dtype.name
                 if (
                     name == other and (name in _NEVER_PROMOTED or (name in _PROMOTED_BY_DIVISION and not div_or_mod))
-                ) or (allow_lhs_ptr and other in _OFFSETS and lhs.dtype.is_ptr()):
+                ) or (allow_lhs_ptr and other in OFFSETS and lhs.dtype.is_ptr()):
                     return _broadcast_types(lhs, rhs)
-                if name in _OFFSETS and other in _OFFSETS:
+                if name in OFFSETS and other in OFFSETS:
                     return _broadcast_types(_to(self, lhs, tl.int64), _to(self, rhs, tl.int64))
-            elif _is_constant_of(rhs, name):
+            elif is_constant_of(rhs, name):
                 return _broadcast_types(lhs, constant(rhs, lhs.dtype))
-        elif isinstance(rhs, tl.tensor) and _is_constant_of(lhs, rhs.dtype.name):
+        elif isinstance(rhs, tl.tensor) and is_constant_of(lhs, rhs.dtype.name):
             return _broadcast_types(constant(lhs, rhs.dtype), rhs)
         return stock(lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
 
@@ -121,14 +121,19 @@ def cast_directly(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def cast(self: Any, input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
         source, target = input.dtype.name, dst_ty.scalar.name
-        if fp_downcast_rounding is None and source in _NUMBERS:
+        if fp_downcast_rounding is None and source in NUMBERS:
             if source == target:
                 return input
-            if target in _FLOATS or (target in _OFFSETS and source not in _FLOATS):
+            if casts_directly(source, target):
                 return _to(self, input, dst_ty.scalar)
         return stock(input, dst_ty, fp_downcast_rounding)
 
     return cast
+
+
+def casts_directly(source: str, target: str) -> bool:
+    """Whether the names of two dtypes say all of a cast between them that rounds to nearest even."""
+    return source in NUMBERS and (target in FLOATS or (target in OFFSETS and source not in FLOATS))
 
 
 def _to(self: Any, value: Any, scalar: Any) -> Any:
@@ -142,12 +147,12 @@ def to_ir(stock: Callable[..., Any]) -> Callable[..., Any]:
     """The builder's type for a dtype, which for a number is the dtype itself."""
 
     def dtype_to_ir(self: Any, builder: Any) -> Any:
-        return self if self.name in _NUMBERS else stock(self, builder)
+        return self if self.name in NUMBERS else stock(self, builder)
 
     return dtype_to_ir
 
 
-def _is_constant_of(value: Any, name: str) -> bool:
+def is_constant_of(value: Any, name: str) -> bool:
     """Whether a Python number beside a tensor of dtype `name` becomes that dtype, whatever the operation."""
     kind = type(value)
     if kind is int:

@@ -16,18 +16,15 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from .blocks import constant, reshaped
+from .blocks import FLOATS, OFFSETS, casts_directly, constant, is_constant_of, reshaped
 from .rounding import to_bf16
 from .values import BF16, Array, held_as
 
 Operator = Callable[..., Any]
 Result = tuple[Any, Any, Any, Any, bool]  # a tensor's type, dtype, shape and numel; whether numbers are rounded to bf16
 
-_FLOATS = frozenset(("fp16", "bf16", "fp32", "fp64"))
 _WIDE_FLOATS = frozenset(("fp32", "fp64"))
-_INTEGERS = frozenset(("int32", "int64"))
-_BITS = _INTEGERS | {"int1"}
-_NUMBERS = _FLOATS | _BITS | {"int8", "uint8", "int16", "uint16", "uint32", "uint64"}
+_BITS = OFFSETS | {"int1"}
 _EVERYTHING = slice(None)
 _CONSTANTS = 4096  # numbers that kernels write out are few
 
@@ -53,13 +50,9 @@ def result_of(value: Any, rounded: bool = False) -> Result:
 
 def _number(value: Any, name: str, through_float32: bool) -> Any:
     """A number beside a value of dtype `name` as a scalar of that dtype; None where Triton has to decide."""
-    kind = type(value)
-    if kind is int:
-        if not (name in _INTEGERS or name in _WIDE_FLOATS) or not -(2**31) <= value < 2**31:
-            return None
-    elif kind is not float or name not in _WIDE_FLOATS or (through_float32 and name == "fp64"):
+    if not is_constant_of(value, name) or (through_float32 and name == "fp64" and type(value) is float):
         return None
-    key = (kind, value, name)
+    key = (type(value), value, name)
     known = _constants.get(key)
     if known is not None:
         return known
@@ -84,7 +77,7 @@ def _operator(
         def learnt(self: Any, other: Any) -> Any:
             value = stock(self, other)
             left, right = self.dtype.name, other.dtype.name
-            alike = (left == right and left in same) or (left in _INTEGERS and right in _INTEGERS and same >= _INTEGERS)
+            alike = (left == right and left in same) or (left in OFFSETS and right in OFFSETS and same >= OFFSETS)
             rounded = rounds and left == BF16
             known[self.type.name, other.type.name] = result_of(value, rounded) if alike else None
             return value
@@ -118,7 +111,7 @@ def _advancing(stock: Operator, add: Operator) -> Operator:
     known: dict[tuple[str, str], tuple[Result, np.uint64]] = {}
 
     def call(self: Any, other: Any, _semantic: Any = None) -> Any:
-        if not self.dtype.is_ptr() or type(other) is not tl.tensor or other.dtype.name not in _INTEGERS:
+        if not self.dtype.is_ptr() or type(other) is not tl.tensor or other.dtype.name not in OFFSETS:
             return add(self, other)
         key = (self.type.name, other.type.name)
         if key not in known:
@@ -132,7 +125,7 @@ def _advancing(stock: Operator, add: Operator) -> Operator:
 
 
 def _add(stock: Operator) -> Operator:
-    return _advancing(stock, _operator(np.add, _FLOATS | _INTEGERS)(stock))
+    return _advancing(stock, _operator(np.add, FLOATS | OFFSETS)(stock))
 
 
 def where(stock: Operator) -> Operator:
@@ -152,7 +145,7 @@ def where(stock: Operator) -> Operator:
         key = (condition.type.name, left.type.name, right.type.name)
         if key not in known:
             value = stock(condition, left, right)
-            alike = left.dtype.name == right.dtype.name and left.dtype.name in _FLOATS | _BITS
+            alike = left.dtype.name == right.dtype.name and left.dtype.name in FLOATS | _BITS
             known[key] = result_of(value) if alike else None
             return value
         result = known[key]
@@ -198,7 +191,7 @@ def to(stock: Operator) -> Operator:
         key = (self.type.name, name)
         if key not in known:
             value = stock(self, dtype)
-            direct = source in _NUMBERS and (name in _FLOATS or (name in _INTEGERS and source not in _FLOATS))
+            direct = casts_directly(source, name)
             known[key] = (None if name == BF16 else held_as(target), result_of(value)) if direct else None
             return value
         found = known[key]
@@ -227,16 +220,13 @@ _COMPARISONS: dict[str, Callable[..., Array]] = {
 OPERATORS: dict[str, Callable[[Operator], Operator]] = {
     "__getitem__": getitem,
     "to": to,
-    **_both("add", np.add, _FLOATS | _INTEGERS),
+    **_both("add", np.add, FLOATS | OFFSETS),
     "__add__": _add,
-    **_both("sub", np.subtract, _FLOATS | _INTEGERS),
-    **_both("mul", np.multiply, _FLOATS | _INTEGERS),
+    **_both("sub", np.subtract, FLOATS | OFFSETS),
+    **_both("mul", np.multiply, FLOATS | OFFSETS),
     **_both("truediv", np.divide, _WIDE_FLOATS),
     **_both("and", np.bitwise_and, _BITS),
     **_both("or", np.bitwise_or, _BITS),
     **_both("xor", np.bitwise_xor, _BITS),
-    **{
-        f"__{name}__": _operator(compute, _FLOATS | _INTEGERS, comparison=True)
-        for name, compute in _COMPARISONS.items()
-    },
+    **{f"__{name}__": _operator(compute, FLOATS | OFFSETS, comparison=True) for name, compute in _COMPARISONS.items()},
 }

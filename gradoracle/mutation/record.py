@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import gradoracle
 
+from .lines import Lines
 from .mutant import Mutant
 from .outcome import Fate, Outcome
 from .sources import Source
@@ -42,34 +43,23 @@ class Record:
 
     def __init__(self, name: str, mark: str, folder: Path = FOLDER) -> None:
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-        self.path, self._mark = folder / f"{safe}.jsonl", mark
+        self._lines = Lines(folder / f"{safe}.jsonl", mark)
+        self.path = self._lines.path
 
     def known(self, mutants: Sequence[Mutant]) -> dict[str, Outcome]:
         """Outcomes of an earlier run with the same fingerprint, by the mutants' keys; lines that were cut are left."""
         by_key = {mutant.key: mutant for mutant in mutants}
         found: dict[str, Outcome] = {}
-        try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-        except OSError:
-            return found
-        for line in lines:
-            try:
-                entry = json.loads(line)
-                if (
-                    entry["mark"] == self._mark
-                    and not entry["pending"]
-                    and (mutant := by_key.get(entry["mutant"])) is not None
-                ):
+        for entry in self._lines.entries():
+            with suppress(ValueError, KeyError, TypeError):  # of another format
+                mutant = by_key.get(entry["mutant"])
+                if mutant is not None and not entry["pending"]:
                     found[mutant.key] = _outcome(mutant, entry)
-            except (ValueError, KeyError, TypeError):
-                continue
         return found
 
     def add(self, outcome: Outcome, pending: bool = False) -> None:
         """Append one outcome; a ``pending`` one is there to be read, but not yet known. Raises OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"mark": self._mark, "pending": pending, **entry(outcome)}) + "\n")
+        self._lines.add({"pending": pending, **entry(outcome)})
 
     def forget(self) -> None:
         """Begin anew."""

@@ -5,8 +5,6 @@ A fork that dies or takes too long is told to its attempt, which may go on in an
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
 import gc
 import os
 import pickle
@@ -19,7 +17,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, Protocol, TypeVar
 
-PR_SET_PDEATHSIG = 1
+from .child import settle
 
 Tell = Callable[..., None]
 
@@ -117,12 +115,7 @@ def _live(attempt: Attempt, pipe: Connection) -> None:
 
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        faulthandler.disable()
-        with open(os.devnull, "wb") as nowhere:  # what a fault prints, and the stack of one that dies, are no news
-            for stream in (1, 2):
-                os.dup2(nowhere.fileno(), stream)
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        settle()
         attempt.run(lambda *message: send("told", *message))
         send("over")
     except BaseException as error:

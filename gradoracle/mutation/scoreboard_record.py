@@ -10,6 +10,7 @@ from typing import Any
 
 from gradoracle.errors import UsageError
 
+from .lines import Lines
 from .outcome import SCORED, Fate
 from .record import FOLDER as MUTATION
 from .views import SCHEMA
@@ -89,26 +90,13 @@ class Kept:
     """
 
     def __init__(self, name: str, mark: str, folder: Path = FOLDER) -> None:
-        self.path, self._mark = folder / f"{name}.jsonl", mark
+        self._lines = Lines(folder / f"{name}.jsonl", mark)
+        self.path = self._lines.path
 
     def known(self) -> dict[str, dict[str, Any]]:
         """Entries by the fault; lines that were cut are left out."""
-        found: dict[str, dict[str, Any]] = {}
-        try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-        except OSError:
-            return found
-        for line in lines:
-            try:
-                entry = json.loads(line)
-                if entry["mark"] == self._mark:
-                    found[entry["fault"]] = entry
-            except (ValueError, KeyError, TypeError):
-                continue
-        return found
+        return {entry["fault"]: entry for entry in self._lines.entries() if "fault" in entry}
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Append one entry."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"mark": self._mark, **entry}) + "\n")
+        self._lines.add(entry)

@@ -7,8 +7,6 @@ costs nobody else anything.
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
 import gc
 import os
 import pickle
@@ -37,6 +35,7 @@ from gradoracle.tally import Tally
 from gradoracle.target import resolve
 from gradoracle.verdict import Status
 
+from .child import settle
 from .install import Stillborn, install
 from .mutant import Mutant
 from .outcome import Fate, Outcome
@@ -52,7 +51,6 @@ FURTHER = 3  # cases that are judged beside the one that kills, for a diagnosis
 SLOW = (
     3.0  # seconds of a case that is tried after all shorter ones, and not judged for a diagnosis beside one that kills
 )
-PR_SET_PDEATHSIG = 1
 _RAISED = re.compile(r"no (forward mode|double backward|reverse over forward|forward over reverse)|[\w ]+ raised ")
 """Why a derivative is not checked that the kernel gives and a mutant does not."""
 
@@ -297,13 +295,8 @@ def _live(
         pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     try:
-        faulthandler.disable()
-        with open(os.devnull, "wb") as nowhere:  # what a mutant prints, and the stack of one that dies, are no news
-            for stream in (1, 2):
-                os.dup2(nowhere.fileno(), stream)
+        settle()
         bench.oracle.keeps = False
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         try:
             install(trial.mutant, trial.module, trial.file)
         except Stillborn as reason:
