@@ -60,11 +60,14 @@ def _wait_without_spinning() -> None:
 
 
 def variables(device: str) -> dict[str, str]:
-    """Environment variables of a worker process for kernels on this device."""
+    """Environment variables of a worker process for kernels on this device.
+
+    On the CPU no GPU is seen: PyTorch's autograd would make a context of each, which a fork of the process cannot use.
+    """
     own = {"TRITON_INTERPRET": "1" if device == "cpu" else "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     # large tensors come and go: keep their memory, or the system clears it anew each time (glibc; others ignore these)
     own |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
-    return own | _keep("CUDA_VISIBLE_DEVICES")
+    return own | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else _keep("CUDA_VISIBLE_DEVICES"))
 
 
 def _keep(name: str) -> dict[str, str]:

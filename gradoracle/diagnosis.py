@@ -24,6 +24,7 @@ OF_LAWS: Mapping[str, str] = {
     "every_access_stays_inside_its_tensor": "access",
     "programs_of_a_launch_do_not_race": "access",
     "a_barrier_stands_between_a_store_and_a_load": "access",
+    "a_barrier_stands_between_two_stores": "access",
     "writes_stay_inside_their_tensors": "access",
     "inputs_and_cotangents_are_unmodified": "access",
     "nothing_is_loaded_before_it_is_written": "stale",
@@ -39,7 +40,11 @@ OF_LAWS: Mapping[str, str] = {
 _OUTSIDE = ("every_access_stays_inside_its_tensor", "writes_stay_inside_their_tensors")
 _FAR = "offsets_past_2_31_give_the_same"
 _LAYOUTS = ("any_layout_of_inputs_is_right_or_refused", "any_layout_of_cotangents_is_right_or_refused")
-_UNORDERED = ("programs_of_a_launch_do_not_race", "a_barrier_stands_between_a_store_and_a_load")
+_UNORDERED = (
+    "programs_of_a_launch_do_not_race",
+    "a_barrier_stands_between_a_store_and_a_load",
+    "a_barrier_stands_between_two_stores",
+)
 _UNWRITTEN = "no_memory_is_left_unwritten"
 _STALE = ("runs_are_bit_identical", "first_call_equals_second", "backward_twice_with_retain_graph_gives_the_same")
 _BY_ONE = 2  # accesses just outside, of all programs and launches, up to which an address is off by one

@@ -57,11 +57,27 @@ def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[
     kinds = [Kind.STORED_AND_LOADED] + ([] if evidence.kernel.outside else [Kind.LOADED_AND_STORED])
     yield from _none_of(evidence, kinds)
     if evidence.kernel.outside:
-        for derivative in _recorded(evidence):
-            noted = [f for f in evidence.memory(derivative).faults if f.kind is Kind.LOADED_AND_STORED]
-            if noted:
-                name = f"updates in place of {derivative.value}"
-                yield not_checked(name, f"safe if each element stored depends on itself as loaded: {noted[0]}")
+        safe = "safe if each element stored depends on itself as loaded"
+        yield from _noted(evidence, Kind.LOADED_AND_STORED, "updates in place", safe)
+
+
+@law(rank=8)
+def a_barrier_stands_between_two_stores(evidence: Evidence) -> Iterator[Finding]:
+    """No program stores an element at two lines of the source, or adds to it atomically what it stores, with no barrier
+    between the two.
+
+    Holds because: Triton orders the threads of a program at a barrier, and not two stores to one address, which other
+    threads may make; the earlier may be the one that stays.
+    Catches: memory that is cleared and then filled by one program, a clear that reaches too far, a result that a later
+    line corrects. Of a kernel from outside they are noted and no violation: safe where both lines' tiles lie on the
+    program's threads in one way, so that each thread stores what it stored.
+    Cannot catch: one line that stores an element twice, in a loop or from two places of a tile.
+    """
+    if evidence.kernel.outside:
+        safe = "safe if one thread makes both stores of an element"
+        yield from _noted(evidence, Kind.STORED_AND_STORED, "second stores", safe)
+    else:
+        yield from _none_of(evidence, [Kind.STORED_AND_STORED])
 
 
 @law(rank=8)
@@ -84,6 +100,14 @@ def _none_of(evidence: Evidence, kinds: Collection[Kind]) -> Iterator[Finding]:
         found = [str(fault) for fault in evidence.memory(derivative).faults if fault.kind in kinds]
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         yield exactly(f"launches of {derivative.value}", bool(found), "; ".join(found[:_SHOWN]) + more)
+
+
+def _noted(evidence: Evidence, kind: Kind, shown: str, safe: str) -> Iterator[Finding]:
+    """Tell what would be a fault of a kernel of ours; in one from outside it may be meant."""
+    for derivative in _recorded(evidence):
+        found = [fault for fault in evidence.memory(derivative).faults if fault.kind is kind]
+        name = f"{shown} of {derivative.value}"
+        yield not_checked(name, f"{safe}: {found[0]}") if found else exactly(name, False, "")
 
 
 def _recorded(evidence: Evidence) -> list[Derivative]:

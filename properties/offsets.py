@@ -20,6 +20,7 @@ from gradoracle.property import law
 from gradoracle.subject import Refused, Unavailable
 
 FAR = 1 << 31  # elements
+_ADDRESSES = 1 << 42  # bytes of one tensor on a CPU, which gives a process 2^47
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named from Python 3.11 on
 
 
@@ -28,9 +29,10 @@ def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
     """Tensors that reach past element 2^31 of their storage give the same, in every derivative that the kernel has.
 
     Holds because: an address is base plus index times stride in 64 bits; only arithmetic in 32 bits wraps round. Along
-    one dim, another from case to case, the stride is such that it fits 32 bits and that the last index times it does
-    not. On a CPU all inputs, cotangents and tangents are laid so: memory that nothing touches is only addresses. On a
-    GPU one tensor is, since memory there is taken at once.
+    one dim, another from case to case, the stride is the largest that fits 32 bits, so that an index of 2 times it does
+    not; where that takes more memory than there is, at least the last index's product does not. On a CPU all inputs,
+    cotangents and tangents are laid so: memory that nothing touches is only addresses. On a GPU one tensor is, since
+    memory there is taken at once.
     Catches: a program id or row index multiplied by a stride in 32 bits, in the forward or in any derivative.
     Cannot catch: a dim of one or two members, where the stride itself needs 64 bits; a kernel that copies its arguments
     before it computes; a GPU without the memory: not checked.
@@ -67,7 +69,8 @@ def _groups(sample: Sample) -> dict[str, Mapping[str, Tensor]]:
 def _fars(sample: Sample, turn: int) -> list[_Far]:
     """Each tensor that has a dim of several members, with one of these dims; a tangent has that of its input.
 
-    A tangent laid otherwise than its input is copied by PyTorch's forward mode, gaps included.
+    The longest has two turns, since a kernel goes along it tile by tile. A tangent laid otherwise than its input is
+    copied by PyTorch's forward mode, gaps included.
     """
     found = []
     for group, tensors in _groups(sample).items():
@@ -75,6 +78,7 @@ def _fars(sample: Sample, turn: int) -> list[_Far]:
             most = 3 if max(tensor.shape, default=1) > 2 else 2
             axes = [axis for axis, size in enumerate(tensor.shape) if size >= most]
             if axes:
+                axes.append(max(axes, key=tensor.shape.__getitem__))
                 place = number if group == "cotangent" else list(sample.inputs).index(name)
                 found.append(_Far(group, name, axes[(turn + place) % len(axes)]))
     return found
@@ -102,12 +106,19 @@ def _derivatives(evidence: Evidence, fars: list[_Far]) -> list[tuple[Tensors, Te
 def _laid(tensor: Tensor, axis: int) -> Tensor:
     """The tensor with its last member along an axis beyond element 2^31 of its storage, and the rest of it dense."""
     rest = torch.empty([size for other, size in enumerate(tensor.shape) if other != axis], device="meta")
-    step = 16 * -(-max(FAR // (tensor.shape[axis] - 1) + 1, rest.numel()) // 16)
-    count = (tensor.shape[axis] - 1) * step + rest.numel()
+    last = tensor.shape[axis] - 1
+    room = _room(tensor) // tensor.element_size() - rest.numel()
+    step = 16 * -(-max(min(FAR - 16, room // last), FAR // last + 1, rest.numel()) // 16)
+    count = last * step + rest.numel()
     strides = list(rest.stride())
     strides.insert(axis, step)
     storage = _memory(count, tensor)
     return storage.as_strided(tensor.shape, tuple(strides)).copy_(tensor)
+
+
+def _room(like: Tensor) -> int:
+    """How many bytes one tensor may reach over: on a GPU a quarter of its free memory, which other workers want too."""
+    return torch.cuda.mem_get_info()[0] // 4 if like.device.type == "cuda" else _ADDRESSES
 
 
 def _memory(count: int, like: Tensor) -> Tensor:
@@ -115,7 +126,7 @@ def _memory(count: int, like: Tensor) -> Tensor:
     size = count * like.element_size()
     needs = f"needs {math.ceil(size / 2**30)} GiB of"
     if like.device.type == "cuda":
-        if size > torch.cuda.mem_get_info()[0] / 4:  # other workers want memory at the same time
+        if size > _room(like):
             raise Unavailable(f"{needs} free GPU memory")
         return torch.empty(count, dtype=like.dtype, device=like.device)
     try:

@@ -18,7 +18,7 @@ from gradoracle.properties.semicrf_problems import LENGTHS, Known, along, double
 from torch import Tensor
 
 from gradoracle.case import Sample
-from gradoracle.contract import UNIT_ROUNDOFF
+from gradoracle.contract import SMALLEST_SUBNORMAL, UNIT_ROUNDOFF
 
 UNIT = UNIT_ROUNDOFF["float64"]
 
@@ -27,7 +27,8 @@ Tensors = Mapping[str, Tensor]
 
 def rounded(value: Tensor) -> Known:
     """A value that is the nearest float64 or the next."""
-    return Known(value, 2 * UNIT * torch.where(value.isfinite(), value.abs(), 0.0))
+    size = torch.where(value.isfinite(), value.abs(), 0.0)
+    return Known(value, torch.maximum(2 * UNIT * size, (size > 0).double() * SMALLEST_SUBNORMAL["float64"]))
 
 
 def of_paths(sample: Sample) -> Mapping[str, Known]:

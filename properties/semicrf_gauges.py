@@ -20,21 +20,27 @@ from gradoracle.properties.semicrf_problems import (
     TABLES,
     VJP,
     Part,
+    cut,
     double,
     equal,
+    in_durations,
     one_table,
     same,
     several,
+    takes,
     whole_numbers,
 )
 from torch import Tensor
 
-from gradoracle.case import Sample
+from gradoracle.case import Case, Sample
 from gradoracle.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
 from gradoracle.property import law
 from gradoracle.rules import exactly, not_checked
+from gradoracle.subject import Refused, Unavailable
+
+_STEEPEST = 31  # 1024 times it is far from float16's largest and held exactly in every dtype
 
 
 @law(needs=(VJP,), rank=5)
@@ -142,6 +148,44 @@ def a_shift_of_all_labels_moves_log_z_by_its_ends(evidence: Evidence) -> Iterato
     a = whole_numbers(evidence.case, "a", cum.shape[0] * cum.shape[1], reach).reshape(*cum.shape[:2], 1)
     last = a[:, :, 0].gather(1, paths.lengths[:, None])[:, 0] - a[:, 0, 0]  # [B]
     yield from _left(evidence, "all labels shifted", {"cum_scores": a}, last * paths.possible)
+
+
+def _steep(case: Case) -> dict[str, int]:
+    return {"T": min(case.dims["T"], 16), "K": max(case.dims["K"], 20)}
+
+
+@law(needs=(FORWARD, VJP), applies=all_of(takes(_steep), several("T")), one_in=6, rank=4)
+def steps_between_places_may_leave_the_range_of_exp(evidence: Evidence) -> Iterator[Finding]:
+    """Of the first positions, with 1024 n_t for cum_scores, any whole n_t at place t for all labels, log Z is that of
+    cum_scores 0 moved by its ends, and every derivative stays; with the durations' scores repeated up to 20 durations.
+
+    Holds because: along a path the scores telescope; what may not be formed is e to the power of a part of them, which
+    leaves float64's range within one step. A kernel that takes many durations apart does so on a short sequence too.
+    Catches: a sum of exponentials whose maximum is not taken off, of what a block's own positions and earlier ones
+    contribute, of chunks, of states and what follows them, in any derivative.
+    Cannot catch: what is wrong whatever cum_scores are; forward_matches_the_oracle does.
+    """
+    sizes = _steep(evidence.case)
+    again = torch.arange(sizes["K"]) % evidence.case.dims["K"]
+    few = evidence.variant(
+        "few positions, many durations",
+        lambda s: in_durations(cut(s, positions=sizes["T"]), lambda t: t[again.to(t.device)]),
+    )
+    paths, cum = Paths(few), few.sample.inputs["cum_scores"]
+    n = whole_numbers(evidence.case, "n", cum.shape[0] * cum.shape[1], _STEEPEST).reshape(*cum.shape[:2], 1)
+    level, steep = torch.zeros_like(cum).contiguous(), (1024 * n).expand(cum.shape).to(cum.device, cum.dtype)
+    before = few.variant("level", lambda s: s.with_inputs(cum_scores=level))
+    after = few.variant("steep", lambda s: s.with_inputs(cum_scores=steep.contiguous()))
+    last = 1024 * (n[:, :, 0].gather(1, paths.lengths[:, None])[:, 0] - n[:, 0, 0])  # [B]
+    yield from _as_before(before, after, "level and steep", last * paths.possible)
+    for derivative in (JVP, HVP):
+        try:
+            found = before.tensors(derivative)
+        except (Refused, Unavailable):
+            continue  # the law of that derivative says so
+        for name in found:
+            pair: list[Part] = [(each, derivative, name) for each in (before, after)]
+            yield equal(f"{name}, level and steep", lambda a, b: (a, b), pair)
 
 
 @law(needs=(FORWARD, VJP), applies=small_enough, one_in=6, rank=4)
@@ -344,6 +388,7 @@ GAUGES = (
     as_much_ends_at_a_place_as_begins_there,
     hessian_products_do_not_move_the_gauges,
     a_shift_of_all_labels_moves_log_z_by_its_ends,
+    steps_between_places_may_leave_the_range_of_exp,
     a_score_for_each_position_may_stand_in_either_term,
     a_score_of_a_label_may_stand_in_any_term,
     a_score_by_duration_may_stand_in_the_transition,

@@ -87,6 +87,17 @@ def cut(
     )
 
 
+def in_durations(
+    sample: Sample, inputs: Callable[[Tensor], Tensor], tangents: Callable[[Tensor], Tensor] | None = None
+) -> Sample:
+    """The sample with what has durations along its first dim changed; tangents as inputs, by default."""
+
+    def changed(own: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        return {n: change(t) if n in ("duration_bias", TABLES[1]) else t for n, t in own.items()}
+
+    return replace(sample, inputs=changed(sample.inputs, inputs), tangents=changed(sample.tangents, tangents or inputs))
+
+
 def short(sample: Sample) -> Sample:
     """The first ``SHORT`` positions."""
     return cut(sample, positions=min(extents(sample).positions, SHORT))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -22,6 +21,7 @@ from gradoracle.properties.semicrf_problems import (
     drawn,
     equal,
     extents,
+    in_durations,
     known,
     of,
     same,
@@ -142,14 +142,10 @@ def durations_beyond_the_sequence_do_nothing(evidence: Evidence) -> Iterator[Fin
 def _longer(sample: Sample, durations: int) -> Sample:
     """The sample with further durations, of scores far above all others."""
 
-    def more(name: str, tensor: Tensor, value: float) -> Tensor:
-        if name not in ("duration_bias", "transition_by_duration"):
-            return tensor
+    def more(tensor: Tensor, value: float) -> Tensor:
         return torch.cat([tensor, tensor.new_full((durations - len(tensor), *tensor.shape[1:]), value)])
 
-    inputs = {name: more(name, tensor, FAR) for name, tensor in sample.inputs.items()}
-    tangents = {name: more(name, tensor, 1.0) for name, tensor in sample.tangents.items()}
-    return replace(sample, inputs=inputs, tangents=tangents)
+    return in_durations(sample, lambda t: more(t, FAR), lambda t: more(t, 1.0))
 
 
 @law(needs=(FORWARD, VJP), applies=takes_short, one_in=4, rank=5)

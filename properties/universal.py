@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from gradoracle.properties.accesses import (
     a_barrier_stands_between_a_store_and_a_load,
+    a_barrier_stands_between_two_stores,
     every_access_stays_inside_its_tensor,
     nothing_is_loaded_before_it_is_written,
     programs_of_a_launch_do_not_race,
@@ -106,6 +107,7 @@ UNIVERSAL: tuple[Property, ...] = (
     every_access_stays_inside_its_tensor,
     programs_of_a_launch_do_not_race,
     a_barrier_stands_between_a_store_and_a_load,
+    a_barrier_stands_between_two_stores,
     nothing_is_loaded_before_it_is_written,
     inputs_and_cotangents_are_unmodified,
 )

@@ -83,6 +83,20 @@ def neighbours(X, Y, Z, ORDER: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def cleared(X, Y, ORDER: tl.constexpr, BLOCK: tl.constexpr):
+    """Y = X, after zeros."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(X + at)
+    tl.store(Y + at, tl.zeros([BLOCK], tl.float32))
+    if ORDER == "barrier":
+        tl.debug_barrier()
+    if ORDER == "atomic":
+        tl.atomic_add(Y + at, x)
+    else:
+        tl.store(Y + at, x)
+
+
+@triton.jit
 def reading_what_others_write(X, Y, BLOCK: tl.constexpr):
     """Y [2 BLOCK]: each program stores its block and loads the other's."""
     at = tl.arange(0, BLOCK)

@@ -157,6 +157,20 @@ def test_within_a_program_a_barrier_orders_a_load_and_a_store(either, order, kin
     assert [(fault.kind, fault.tensor, len(fault.programs)) for fault in found] == ([(kind, tensor, 1)] if kind else [])
 
 
+@pytest.mark.parametrize("order", ["none", "atomic", "barrier"])
+def test_within_a_program_a_barrier_orders_two_stores(either, order):
+    x, y = torch.randn(3 * BLOCK), torch.full((3 * BLOCK,), 7.0)
+    found = faults(lambda: kernels.cleared[(3,)](x, y, order, BLOCK))
+    assert torch.equal(y, x)
+    if order == "barrier":
+        assert not found
+    else:
+        (fault,) = found
+        assert (fault.kind, fault.tensor, fault.count) == (Kind.STORED_AND_STORED, "Y", 3 * BLOCK)
+        assert fault.earlier is not None and fault.earlier.line < fault.place.line
+        assert f"which it stored at {fault.earlier} too, with no barrier between" in str(fault)
+
+
 def test_programs_that_part_and_run_again_are_not_taken_for_others(monkeypatch):
     monkeypatch.setattr(lockstep, "_alone", set())
     x, y = torch.randn(5 * BLOCK), torch.zeros(5 * BLOCK)

@@ -16,6 +16,7 @@ class Kind(enum.Enum):
     RACE = "races"
     STORED_AND_LOADED = "loads what it stored without a barrier between"
     LOADED_AND_STORED = "stores what it loaded without a barrier between"
+    STORED_AND_STORED = "stores twice without a barrier between"
     UNWRITTEN = "reads what nothing wrote"
 
 
@@ -77,6 +78,8 @@ class Fault:
             said += f"loads {self.element}, which it stored at {self.earlier}, with no barrier between"
         elif self.kind is Kind.LOADED_AND_STORED:
             said += f"stores {self.element}, which it loaded at {self.earlier}, with no barrier between"
+        elif self.kind is Kind.STORED_AND_STORED:
+            said += f"stores {self.element}, which it stored at {self.earlier} too, with no barrier between"
         else:
             said += f"reads {self.element}, which was allocated and never written"
         return said + (f" ({self.count} elements so)" if self.count > 1 else "")

@@ -12,8 +12,9 @@ gives 0.
 
 What is a fault (`Kind`): an element outside the tensor, in its storage or beyond; two programs at one element of which
 one writes, unless both do so atomically or an atomic orders them; one program that loads what it stored, or stores what
-it loaded, with no barrier between, which threads of one program may do in either order; a load of memory that was
-allocated and never written, by a program or, from `watch` on, by an operator of PyTorch (operators.py).
+it loaded, with no barrier between, which threads of one program may do in either order; one that stores an element at
+two lines, likewise; a load of memory that was allocated and never written, by a program or, from `watch` on, by an
+operator of PyTorch (operators.py).
 
 Programs that are run again, because those in step parted, do again what they did: what was seen of them stays true but
 for its order, so that only accesses of one run (one `stamp`) are held against each other within a program.
@@ -259,6 +260,10 @@ class Record:
             self._same(
                 Kind.LOADED_AND_STORED, touch, (reader == who) & (seen.when_read[at] == self._stamp), seen.where_read
             )
+        again = writer == who
+        if again.any():
+            again &= (seen.when_written[at] == self._stamp) & (seen.where_written[at] != touch.place)
+            self._same(Kind.STORED_AND_STORED, touch, again & ~seen.atomic[at] if atomic else again, seen.where_written)
         self._others(touch, (reader != 0) & (reader != who), reader, seen.when_read, seen.where_read)
         written = (writer != 0) & (writer != who)
         if atomic:

@@ -11,7 +11,7 @@ from gradoracle.mutation.sources import sources_of
 from gradoracle.target import resolve
 
 
-@pytest.mark.parametrize("family", ["sdpa", "lse", "lightning"])
+@pytest.mark.parametrize("family", ["sdpa", "lse", "lightning", "semicrf"])
 def test_each_proof_is_of_a_mutant_that_there_is(family):
     proofs = read_proofs(proofs_beside(family))
     keys = {m.key for source in sources_of(resolve(family), ()) for m in mutants(source.text, source.shown)}

@@ -52,6 +52,10 @@ GRADIENTS: dict[str, tuple[str, Change]] = {
 }
 SCORES: dict[str, tuple[str, Change]] = {
     "cum_scores clamped": ("cum_scores", lambda x, n: x.clamp(-0.5, 0.5)),
+    "steps beyond the range of exp lost": (
+        "cum_scores",
+        lambda x, n: torch.where(x.diff(dim=1, prepend=x[:, :1]).abs() > 709, torch.nan, x),
+    ),
     "cum_scores of one place later": ("cum_scores", lambda x, n: torch.cat([x[:, 1:], x[:, -1:]], 1)),
     "durations off by one": ("duration_bias", lambda x, n: x.roll(1, 0)),
     "transition transposed": ("transition", lambda x, n: x.transpose(-1, -2)),

@@ -11,7 +11,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_closed_forms import of_chains, of_one_position, of_paths
+from gradoracle.properties.semicrf_closed_forms import of_chains, of_one_position, of_paths, rounded
 from gradoracle.properties.semicrf_problems import Known
 from semicrf_samples import WORDS, sample
 
@@ -52,3 +52,8 @@ def test_the_radius_is_far_below_what_float32_holds_and_0_where_nothing_is(form:
     empty = replace(own, inputs={**own.inputs, "lengths": torch.zeros_like(own.inputs["lengths"])})
     for name, value in CLOSED[form](empty).items():
         assert name == "log_z" or ((value.value == 0).all() and (value.radius == 0).all())
+
+
+def test_the_radius_of_a_rounded_number_is_two_roundings_and_no_less_than_a_subnormal() -> None:
+    radius = rounded(torch.tensor([0.0, 4.94e-324, 1.0, -torch.inf], dtype=torch.float64)).radius
+    assert radius.tolist() == [0.0, 2.0**-1074, 2.0**-52, 0.0]

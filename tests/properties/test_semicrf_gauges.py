@@ -23,6 +23,7 @@ PAST = "nothing_past_the_length_has_a_gradient"
 PLACES = "as_much_ends_at_a_place_as_begins_there"
 HESSIAN = "hessian_products_do_not_move_the_gauges"
 SHIFT = "a_shift_of_all_labels_moves_log_z_by_its_ends"
+STEEP = "steps_between_places_may_leave_the_range_of_exp"
 POSITION = "a_score_for_each_position_may_stand_in_either_term"
 ANY_TERM = "a_score_of_a_label_may_stand_in_any_term"
 BY_TABLE = "a_score_by_duration_may_stand_in_the_transition"
@@ -41,6 +42,8 @@ CAUGHT = [
     (HESSIAN, "hvp of duration_bias one percent large", BY_DURATION),
     (SHIFT, "cum_scores clamped", PLAIN),
     (SHIFT, "cum_scores of one place later", PROJECTED),
+    (STEEP, "steps beyond the range of exp lost", PLAIN),
+    (STEEP, "cum_scores clamped", BY_DURATION),
     (POSITION, "durations off by one", PLAIN),
     (POSITION, "cum_scores clamped", BY_DURATION),
     (ANY_TERM, "transition transposed", f"{SIZES} transition~normal seed=12"),

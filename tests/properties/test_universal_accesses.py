@@ -25,7 +25,8 @@ from tests import recorded_kernels as launched  # noqa: E402
 LAWS = {law.name: law for law in UNIVERSAL}
 INSIDE, RACE = LAWS["every_access_stays_inside_its_tensor"], LAWS["programs_of_a_launch_do_not_race"]
 BARRIER, WRITTEN = LAWS["a_barrier_stands_between_a_store_and_a_load"], LAWS["nothing_is_loaded_before_it_is_written"]
-ALL = (INSIDE, RACE, BARRIER, WRITTEN)
+STORES = LAWS["a_barrier_stands_between_two_stores"]
+ALL = (INSIDE, RACE, BARRIER, STORES, WRITTEN)
 BLOCK = 16
 
 
@@ -67,6 +68,15 @@ def doubling(order: str):
         o, spare = x.clone(), torch.zeros(x.shape)
         launched.neighbours[(x.shape[0],)](o, spare, torch.zeros(x.shape), order, x.shape[1])
         return o if order == "in place" else 2 * x
+
+    return call
+
+
+def clearing(order: str):
+    def call(x: Tensor) -> Tensor:
+        o = torch.empty(x.shape)
+        launched.cleared[(x.shape[0],)](2 * x, o, order, x.shape[1])
+        return o
 
     return call
 
@@ -161,6 +171,18 @@ def test_an_update_in_place_is_a_violation_of_a_shipped_kernel_and_noted_of_one_
         and "safe if each element stored depends on itself as loaded" in noted[0].message
         and "stores X[0, 0]" in noted[0].message
     )
+
+
+@pytest.mark.parametrize("order", ["none", "atomic"])
+def test_two_stores_need_a_barrier_in_a_shipped_kernel_and_are_noted_of_one_from_outside(order):
+    case = Case("double", {"B": 3, "N": 16})
+    found = {each.name: judged(each, of_double(clearing(order)), case, double).status for each in ALL}
+    assert found == {each.name: Status.VIOLATED if each is STORES else Status.HOLDS for each in ALL}
+    assert judged(STORES, of_double(clearing("barrier")), case, double).status is Status.HOLDS
+    result = judged(STORES, of_double(clearing(order), outside=True), case, double)
+    assert result.status is not Status.VIOLATED
+    noted = [finding.message for finding in result.findings if finding.outcome is Outcome.NOT_CHECKED]
+    assert noted and "safe if one thread makes both stores of an element: recorded_kernels.py:" in noted[0]
 
 
 def test_a_kernel_without_triton_is_not_checked():

@@ -25,6 +25,7 @@ NEEDS_TRITON = {
     "every_access_stays_inside_its_tensor",
     "programs_of_a_launch_do_not_race",
     "a_barrier_stands_between_a_store_and_a_load",
+    "a_barrier_stands_between_two_stores",
     "nothing_is_loaded_before_it_is_written",
 }
 NEEDS_A_GPU = {"non_default_stream_gives_the_same", "second_device_gives_the_same"}

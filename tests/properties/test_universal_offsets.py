@@ -39,17 +39,26 @@ def test_the_right_kernel_holds_with_every_argument_far_and_along_every_dim():
         assert judged(LAW, RIGHT, replace(CASE, seed=seed)).status is Status.HOLDS
 
 
+def test_the_longest_dim_has_two_turns():
+    sample = build(replace(CASE, dims={"B": 3, "N": 10}), pick.signature)
+    axes = [next(far.axis for far in offsets._fars(sample, turn) if far.name == "x") for turn in range(3)]
+    assert sorted(axes) == [0, 1, 1]
+
+
 @pytest.mark.parametrize("call", [wrapping, cotangent_wrapping], ids=lambda call: call.__name__)
 def test_offsets_that_wrap_at_32_bits_are_caught_on_a_cpu(call):
     for seed in (0, 7):
         assert judged(LAW, kernel(call), replace(CASE, seed=seed)).status is Status.VIOLATED
 
 
-def test_the_stride_fits_32_bits_and_the_last_offset_does_not():
+def test_the_stride_fits_32_bits_and_twice_the_stride_does_not_where_there_is_room(monkeypatch):
     tensor = torch.arange(24.0).view(2, 3, 4)
     for axis in (1, 2):
         laid = offsets._laid(tensor, axis)
-        assert torch.equal(laid, tensor) and laid.stride(axis) < 2**31 <= laid.stride(axis) * (tensor.shape[axis] - 1)
+        assert torch.equal(laid, tensor) and laid.stride(axis) < 2**31 <= laid.stride(axis) * 2
+    monkeypatch.setattr(offsets, "_ADDRESSES", 1 << 33)
+    laid = offsets._laid(tensor, 2)
+    assert torch.equal(laid, tensor) and laid.stride(2) * 2 < 2**31 <= laid.stride(2) * 3
     assert offsets._laid(tensor, 0).stride(0) > 2**31  # of two members the stride itself needs more
 
 

@@ -314,6 +314,7 @@ def test_laws_that_run_again_keep_to_small_cases():
         "every_access_stays_inside_its_tensor",
         "programs_of_a_launch_do_not_race",
         "a_barrier_stands_between_a_store_and_a_load",
+        "a_barrier_stands_between_two_stores",
         "nothing_is_loaded_before_it_is_written",
         "inputs_and_cotangents_are_unmodified",
         "bad_arguments_raise_value_error",
