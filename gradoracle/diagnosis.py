@@ -227,12 +227,14 @@ def _presets(seen: Seen) -> Found:
 
 
 def _range(seen: Seen) -> Found:
-    """NaN or infinities on cases of large values, ordinary ones being right."""
+    """NaN or infinities on cases of large values, most ordinary ones being right."""
     if not seen.lost:
         return None
-    large = [(symptom, _large(symptom.case)) for symptom in seen.broken if symptom.case is not None]
-    if large and all(name for _, name in large):
-        return "range", f"values are lost only on cases such as {large[0][1]}"
+    cases = {str(symptom.case): symptom.case for symptom in seen.broken if symptom.case is not None}
+    large = [_large(case) for case in cases.values()]
+    named = [name for name in large if name]
+    if named and 2 * len(named) > len(large):
+        return "range", f"values are lost {'only' if all(large) else 'mostly'} on cases such as {named[0]}"
     return None
 
 
@@ -271,7 +273,8 @@ def _values(seen: Seen) -> Found:
     cause = max((c for c in votes if c), key=lambda c: (votes[c], -_SPECIFIC.index(c)), default="")
     if not cause or 2 * votes[cause] < len(told):
         return None
-    if cause == "dtype" and votes[cause] < len(told):  # a rounding makes no tensor wrong in another way
+    otherwise = any(finding.cause not in ("", cause) for finding in told)
+    if cause == "dtype" and (otherwise or 2 * votes[cause] == len(told)):  # a rounding makes few wrong in another way
         return None
     shown = max((f for f in told if f.cause == cause), key=lambda finding: finding.elements)
     if cause == "ratio" and (count := _count(seen, shown)):

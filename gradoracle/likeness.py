@@ -147,16 +147,24 @@ def _one_ratio(mine: Tensor, true: Tensor) -> Likeness:
 
 def _elsewhere(got: Tensor, truth: Tensor, axes: Sequence[str]) -> Likeness:
     """Whether the kernel's tensor is the true one with two dims swapped, or with the indices of one dim in disorder."""
-    size = float(truth.abs().median())
+    close = _CLOSE * float(truth.abs().median())
     for a in range(truth.dim()):
         for b in range(a + 1, truth.dim()):
-            if truth.shape[a] == truth.shape[b] > 1 and _most((got - truth.transpose(a, b)).abs()) < _CLOSE * size:
-                return Likeness(f"the true tensor with dims {a} and {b} transposed", "transpose")
+            if truth.shape[a] == truth.shape[b] > 1:
+                swapped = truth.transpose(a, b)
+                if _off_diagonal(got - swapped, a, b) < close < _off_diagonal(truth - swapped, a, b):
+                    return Likeness(f"the true tensor with dims {a} and {b} transposed", "transpose")
     for dim in range(truth.dim()):
         found = _disordered(got, truth, dim, _axis(axes, dim))
         if found.words:
             return found
     return NO_LIKENESS
+
+
+def _off_diagonal(apart: Tensor, a: int, b: int) -> float:
+    """What most of the elements that a transposition moves are within."""
+    moves = ~torch.eye(apart.shape[a], dtype=torch.bool)
+    return _most(apart.abs().movedim((a, b), (0, 1))[moves])
 
 
 def _disordered(got: Tensor, truth: Tensor, dim: int, axis: str) -> Likeness:

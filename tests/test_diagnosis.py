@@ -110,6 +110,7 @@ def drawn(**draws: Draw) -> Case:
     return replace(CASE, draws=draws)
 
 
+WIDE = ("wide", "outlier")
 LOST = finding(lost=True, pattern="every element; NaN", place="every element")
 TAIL = finding(lost=True, place="only T >= 8 (of 9)")
 READS = "tiles.py:9: kernel, program (0, 0, 0), reads x[+6 elements from its first] of shape [2, 3], outside of it"
@@ -140,9 +141,12 @@ UNWRITTEN, LAYOUTS = "no_memory_is_left_unwritten", "any_layout_of_inputs_is_rig
         ("", [broken(FORWARD, case=drawn(q=Draw("normal", "transposed"))), broken(FORWARD)]),
         ("range", [broken(FORWARD, LOST, case=drawn(q=Draw("normal:100"))), held(FORWARD)]),
         ("", [broken(FORWARD, LOST, case=drawn(q=Draw("normal:100"))), broken(FORWARD, LOST)]),
+        ("range", [*(broken(FORWARD, LOST, case=drawn(q=Draw(r))) for r in WIDE), broken(FORWARD, LOST)]),
         ("dtype", [broken(FORWARD, note="holds under tf32")]),
         ("dtype", [broken(FORWARD, finding(cause="dtype"))]),
         ("", [broken(FORWARD, finding(cause="dtype"), finding("l"))]),
+        ("dtype", [broken(VJP, finding("dq", cause="dtype"), finding("dk", cause="dtype"), finding("dv"))]),
+        ("", [broken(VJP, *[finding("dq", cause="dtype")] * 3, finding("dv", cause="sign"))]),
         ("dtype", [broken(FORWARD, case=replace(CASE, dtype="float16")), held(FORWARD)]),
         ("sign", [broken(FORWARD, formula=Likeness("with the sign of s changed", "sign"))]),
         ("ratio", [broken(VJP, finding("dk", cause="ratio", ratio=3.0))]),

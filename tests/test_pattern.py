@@ -122,3 +122,15 @@ def test_rows_that_are_alike_stand_in_no_other_place():
 def test_a_tail_of_few_elements_is_not_called_by_a_relation_that_two_numbers_may_have_by_chance():
     truth, other = TRUTH[0, 0, 0, :2], OTHER[0, 0, 0, :2]
     assert likeness(truth != 0, truth * torch.tensor([1.3, 0.2]), truth, ("N",), {"dk": other}).words == ""
+
+
+def test_what_a_transposition_does_not_move_shows_none():
+    truth = TRUTH[:, :2]  # two members of the batch, two heads: half of the elements are on the diagonal
+    wrong = torch.zeros_like(truth, dtype=torch.bool)
+    wrong[1, 1] = True
+    got = torch.where(wrong, truth * (1 + 1e-3 * OTHER[:, :2]), truth)
+    assert likeness(wrong, got, truth, AXES).cause == "dtype"
+    even = truth + truth.transpose(0, 1)
+    assert likeness(EVERYWHERE[:, :2], even * (1 + 1e-3 * OTHER[:, :2]), even, AXES).cause == "dtype"
+    swapped = truth.transpose(0, 1)
+    assert likeness(swapped != truth, swapped, truth, AXES).words == "the true tensor with dims 0 and 1 transposed"

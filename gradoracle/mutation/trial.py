@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from gradoracle.case import Case
 from gradoracle.device import prepare
 from gradoracle.diagnosis import diagnose
 from gradoracle.examine import CaseResult, Job, Setup, examine, subjects
@@ -48,9 +49,11 @@ HANGS = 2
 SLOWER = 10.0  # times as long as the unmutated kernel's whole case a mutant's may take, and some seconds
 GRACE = 10.0
 FURTHER = 3  # cases that are judged beside the one that kills, for a diagnosis
+NEAR = 12  # among so many that come next, ordinary ones first
 SLOW = (
     3.0  # seconds of a case that is tried after all shorter ones, and not judged for a diagnosis beside one that kills
 )
+_SOME = 8  # the longest dim of an ordinary case
 _RAISED = re.compile(r"no (forward mode|double backward|reverse over forward|forward over reverse)|[\w ]+ raised ")
 """Why a derivative is not checked that the kernel gives and a mutant does not."""
 
@@ -307,6 +310,7 @@ def _live(
             result = _judged_by(bench, jobs[step[0]], step[1])
             if trial.mutant.cause and _is_violated(result):
                 others = [n for n, decisive in steps[at + 1 :] if decisive == step[1] and seen[n].seconds <= SLOW]
+                others = sorted(others[:NEAR], key=lambda n: not _is_ordinary(jobs[n].case))
                 shown = [jobs[number] for number in (step[0], *others[:FURTHER])]
                 cause = _diagnosed(bench, shown, partial(tell, "begun", step))
                 tell("case", result, cause)
@@ -337,6 +341,12 @@ def _judged_by(bench: _Bench, job: Job, decisive: bool) -> CaseResult:
 
 def _is_violated(result: CaseResult) -> bool:
     return any(each.status is Status.VIOLATED for each in result.results)
+
+
+def _is_ordinary(case: Case) -> bool:
+    """Whether a case tells by its values what is wrong: normal ones, and more than a few."""
+    recipes = {draw.recipe for draw in case.draws.values()}
+    return recipes <= {"normal", "index", "highest"} and max(case.dims.values()) >= _SOME
 
 
 def _diagnosed(bench: _Bench, jobs: Sequence[Job], begun: Callable[[], None]) -> str:

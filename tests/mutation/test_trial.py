@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradoracle import check as checking
+from gradoracle.case import Case, Draw
 from gradoracle.mutation import trial as trials
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome
@@ -139,3 +140,10 @@ def test_a_statement_spans_its_lines_and_a_compound_one_its_head():
         "def f(a):\n    if (a and\n        b):\n        g(\n            1,\n        )\n    return 2\n"
     )
     assert [statements.span(line) for line in range(2, 8)] == [(2, 3), (2, 3), (4, 6), (4, 6), (4, 6), (7, 7)]
+
+
+def test_a_case_of_normal_values_and_several_elements_tells_by_its_values_what_is_wrong():
+    case = Case("f", {"T": 9, "D": 4}, draws={"q": Draw("normal", "sliced")})
+    assert trials._is_ordinary(case)
+    assert not trials._is_ordinary(case.with_draws(q=Draw("normal:30")))
+    assert not trials._is_ordinary(case.with_dims(T=4))
