@@ -121,11 +121,10 @@ def _unwritten(seen: Seen) -> Found:
     for symptom in seen.of(_UNWRITTEN):
         places = {f.place for f in (*symptom.findings, *symptom.further) if f.place != EVERYWHERE}
         what = f"{symptom.findings[0].tensor} is never written at {next(iter(sorted(places)), '')}"
-        if places and all(place.startswith("only ") and "," not in place for place in places):
-            if all(place.endswith(" = 0") for place in places):
-                return "shift", what
-            if all(_is_tail(place) for place in places):
-                return "tail", what
+        if places and all(part.endswith(" = 0") for place in places for part in place.split(", ")):
+            return "shift", what
+        if places and all(place.startswith("only ") and "," not in place and _is_tail(place) for place in places):
+            return "tail", what
         return "stale", _message(symptom)
     return None
 
@@ -351,10 +350,10 @@ def _message(symptom: Symptom) -> str:
 
 
 _RULES: tuple[Callable[[Seen], Found], ...] = (
+    _missing,
     _unordered,
     _far,
     _unwritten,
-    _missing,
     _layouts,
     _presets,
     _formulas,

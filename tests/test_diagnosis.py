@@ -110,6 +110,7 @@ def drawn(**draws: Draw) -> Case:
     return replace(CASE, draws=draws)
 
 
+MALFORMED = finding("dq", malformed=True, message="dq is None: q takes part in the definition")
 WIDE = ("wide", "outlier")
 LOST = finding(lost=True, pattern="every element; NaN", place="every element")
 TAIL = finding(lost=True, place="only T >= 8 (of 9)")
@@ -130,11 +131,14 @@ UNWRITTEN, LAYOUTS = "no_memory_is_left_unwritten", "any_layout_of_inputs_is_rig
         ("stale", [broken(UNWRITTEN, LOST), broken(FORWARD, LOST)]),
         ("tail", [broken(UNWRITTEN, TAIL), broken(FORWARD, TAIL)]),
         ("shift", [broken(UNWRITTEN, finding(place="only T = 0")), broken(FORWARD)]),
+        ("shift", [broken(UNWRITTEN, finding(place="only H = 0, only T = 0"))]),
         ("stale", [broken(UNWRITTEN, finding(place="only B = 1, only T >= 8 (of 9)"))]),
+        ("stale", [broken(UNWRITTEN, finding(place="only B = 1, only T = 0"))]),
         ("stale", [broken("nothing_is_loaded_before_it_is_written"), broken(FORWARD, LOST)]),
         ("stale", [broken("runs_are_bit_identical")]),
         ("stale", [held(FORWARD), *(broken(law) for law in ("vjp_is_linear", "hvp_is_symmetric", "heads_permute"))]),
-        ("term", [broken(VJP, finding("dq", malformed=True, message="dq is None: q takes part in the definition"))]),
+        ("term", [broken(VJP, MALFORMED)]),
+        ("term", [*(broken(law, MALFORMED) for law in (VJP, RACES, "inputs_and_cotangents_are_unmodified"))]),
         ("layout", [broken(LAYOUTS), held(FORWARD)]),
         ("layout", [broken(FORWARD, case=drawn(q=Draw("normal", "transposed")), shrunk=True), broken(LAYOUTS)]),
         ("layout", [broken(FORWARD, case=drawn(q=Draw("normal", "transposed"))), held(FORWARD)]),
