@@ -10,7 +10,7 @@ CAUSES = {
     "transpose": "two axes, or the order of one, are exchanged",
     "shift": "an index or a loop bound is off by one",
     "sum": "a sum over a group, a tile or a batch is missing, or taken twice",
-    "dtype": "a value is rounded to a lower dtype than the contract says",
+    "dtype": "a value is rounded to a lower dtype than the contract says, or returned in another",
     "stale": "a value is never written, written too late, or of an earlier run",
     "layout": "strides of an input or of a cotangent are ignored",
     "term": "a term of the formula is missing or is another one",

@@ -129,11 +129,13 @@ def _unwritten(seen: Seen) -> Found:
     return None
 
 
-def _missing(seen: Seen) -> Found:
-    """A gradient that is None."""
+def _malformed(seen: Seen) -> Found:
+    """A gradient that is None, or a tensor of another dtype: whatever law asks for it is broken."""
     for finding in seen.wrong:
         if finding.malformed and " is None" in finding.message:
             return "term", finding.message
+        if finding.malformed and " has dtype " in finding.message:
+            return "dtype", finding.message
     return None
 
 
@@ -350,7 +352,7 @@ def _message(symptom: Symptom) -> str:
 
 
 _RULES: tuple[Callable[[Seen], Found], ...] = (
-    _missing,
+    _malformed,
     _unordered,
     _far,
     _unwritten,

@@ -111,6 +111,7 @@ def drawn(**draws: Draw) -> Case:
 
 
 MALFORMED = finding("dq", malformed=True, message="dq is None: q takes part in the definition")
+OTHERWISE = finding(malformed=True, message="o has dtype float64, wanted float32")
 WIDE = ("wide", "outlier")
 LOST = finding(lost=True, pattern="every element; NaN", place="every element")
 TAIL = finding(lost=True, place="only T >= 8 (of 9)")
@@ -139,6 +140,7 @@ UNWRITTEN, LAYOUTS = "no_memory_is_left_unwritten", "any_layout_of_inputs_is_rig
         ("stale", [held(FORWARD), *(broken(law) for law in ("vjp_is_linear", "hvp_is_symmetric", "heads_permute"))]),
         ("term", [broken(VJP, MALFORMED)]),
         ("term", [*(broken(law, MALFORMED) for law in (VJP, RACES, "inputs_and_cotangents_are_unmodified"))]),
+        ("dtype", [*(broken(law, OTHERWISE) for law in (FORWARD, "inputs_and_cotangents_are_unmodified"))]),
         ("layout", [broken(LAYOUTS), held(FORWARD)]),
         ("layout", [broken(FORWARD, case=drawn(q=Draw("normal", "transposed")), shrunk=True), broken(LAYOUTS)]),
         ("layout", [broken(FORWARD, case=drawn(q=Draw("normal", "transposed"))), held(FORWARD)]),
