@@ -125,18 +125,23 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
     found.earlier = len(known)
     left = [mutant for mutant in plan.chosen if mutant.key not in known and mutant.key not in plan.proofs]
     if left:
-        with tempfile.TemporaryDirectory() as kept, plan.workers(kept) as workers:
-            seen = _rehearsed(plan, workers, progress("cases of the unmutated kernel"))
-            found.cases = len(seen)
-            survivors = []
-            for outcome in _tried(plan, workers, left, seen, progress("faults"), started):
-                survived = outcome.fate is Fate.SURVIVED
-                record.add(outcome, pending=survived)
-                survivors += [outcome] if survived else []
+        survivors = []
+        try:
+            with tempfile.TemporaryDirectory() as kept, plan.workers(kept) as workers:
+                seen = _rehearsed(plan, workers, progress("cases of the unmutated kernel"))
+                found.cases = len(seen)
+                for outcome in _tried(plan, workers, left, seen, progress("faults"), started):
+                    survived = outcome.fate is Fate.SURVIVED
+                    record.add(outcome, pending=survived)
+                    survivors += [outcome] if survived else []
+                    known[outcome.mutant.key] = outcome
+            for outcome in _compared(plan, survivors, seen):
+                record.add(outcome)
                 known[outcome.mutant.key] = outcome
-        for outcome in _compared(plan, survivors, seen):
-            record.add(outcome)
-            known[outcome.mutant.key] = outcome
+        except KeyboardInterrupt:
+            if not known:
+                raise
+            found.notes.append("interrupted: the same command goes on where this one ended")
     for mutant in plan.chosen:
         if mutant.key in plan.proofs:
             found.outcomes.append(Outcome(mutant, Fate.PROVEN, reason=plan.proofs[mutant.key]))

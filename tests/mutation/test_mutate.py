@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +53,23 @@ def test_faults_of_a_users_kernel_are_caught_and_known_the_next_time(tmp_path):
     (tmp_path / "rmsnorm.py").write_text((tmp_path / "rmsnorm.py").read_text() + "\n# another file\n")
     cut = mutate(tmp_path, *words[:5], "--seconds", "0.01", "--workers", "1")
     assert cut.returncode == 4 and "8 not run" in cut.stdout, "outcomes of another source were taken for this one's"
+
+
+def test_a_run_that_is_interrupted_tells_what_it_knows_and_goes_on_where_it_ended(tmp_path):
+    shutil.copy(ROOT / "examples" / "rmsnorm.py", tmp_path)
+    words = ("rmsnorm.py", "--mutants", "8", "--examples", "9", "--workers", "1")
+    command = [sys.executable, "-m", "gradoracle", "mutate", *words]
+    ran = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert ran.stderr is not None
+    assert any("2 of 8 faults" in line for line in ran.stderr), "it ended before that"
+    os.killpg(ran.pid, signal.SIGINT)  # as ctrl-C does, to the workers too
+    said, wrong = ran.communicate(timeout=60)
+    assert ran.returncode == 4 and "Traceback" not in wrong, wrong
+    assert "interrupted: the same command goes on where this one ended" in said and "not run" in said
+    again = mutate(tmp_path, *words)
+    assert again.returncode == 0 and " of them known from an earlier run" in again.stdout, again.stderr
 
 
 @pytest.mark.parametrize(
