@@ -29,10 +29,10 @@ def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
     """Tensors that reach past element 2^31 of their storage give the same, in every derivative that the kernel has.
 
     Holds because: an address is base plus index times stride in 64 bits; only arithmetic in 32 bits wraps round. Along
-    one dim, another from case to case, the stride is the largest that fits 32 bits, so that an index of 2 times it does
-    not; where that takes more memory than there is, at least the last index's product does not. On a CPU all inputs,
-    cotangents and tangents are laid so: memory that nothing touches is only addresses. On a GPU one tensor is, since
-    memory there is taken at once.
+    one dim, another from case to case, the stride fits 32 bits and the last index times it does not. On a CPU all
+    inputs, cotangents and tangents are laid so, with the largest such stride, which an index of 2 takes past 2^31:
+    memory that nothing touches is only addresses. On a GPU one tensor is, with the least, since memory there is taken
+    at once.
     Catches: a program id or row index multiplied by a stride in 32 bits, in the forward or in any derivative.
     Cannot catch: a dim of one or two members, where the stride itself needs 64 bits; a kernel that copies its arguments
     before it computes; a GPU without the memory: not checked.
@@ -107,8 +107,8 @@ def _laid(tensor: Tensor, axis: int) -> Tensor:
     """The tensor with its last member along an axis beyond element 2^31 of its storage, and the rest of it dense."""
     rest = torch.empty([size for other, size in enumerate(tensor.shape) if other != axis], device="meta")
     last = tensor.shape[axis] - 1
-    room = _room(tensor) // tensor.element_size() - rest.numel()
-    step = 16 * -(-max(min(FAR - 16, room // last), FAR // last + 1, rest.numel()) // 16)
+    most = 0 if tensor.device.type == "cuda" else min(FAR - 16, _ADDRESSES // (last * tensor.element_size()))
+    step = 16 * -(-max(most, FAR // last + 1, rest.numel()) // 16)
     count = last * step + rest.numel()
     strides = list(rest.stride())
     strides.insert(axis, step)
@@ -116,17 +116,12 @@ def _laid(tensor: Tensor, axis: int) -> Tensor:
     return storage.as_strided(tensor.shape, tuple(strides)).copy_(tensor)
 
 
-def _room(like: Tensor) -> int:
-    """How many bytes one tensor may reach over: on a GPU a quarter of its free memory, which other workers want too."""
-    return torch.cuda.mem_get_info()[0] // 4 if like.device.type == "cuda" else _ADDRESSES
-
-
 def _memory(count: int, like: Tensor) -> Tensor:
     """So many elements: on a GPU of its free memory, on a CPU of addresses that are backed where they are touched."""
     size = count * like.element_size()
     needs = f"needs {math.ceil(size / 2**30)} GiB of"
     if like.device.type == "cuda":
-        if size > _room(like):
+        if size > torch.cuda.mem_get_info()[0] / 4:  # other workers want memory at the same time
             raise Unavailable(f"{needs} free GPU memory")
         return torch.empty(count, dtype=like.dtype, device=like.device)
     try:
