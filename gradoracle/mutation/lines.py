@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,12 @@ class Lines:
                 continue
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Append one entry. Raises OSError."""
+        """Append one entry, on a line of its own also where the last one was cut. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"mark": self._mark, **entry}) + "\n")
+        with self.path.open("a+b") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                cut = file.read(1) != b"\n"
+            else:
+                cut = False
+            file.write(b"\n" * cut + json.dumps({"mark": self._mark, **entry}).encode() + b"\n")

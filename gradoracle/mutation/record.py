@@ -46,19 +46,22 @@ class Record:
         self._lines = Lines(folder / f"{safe}.jsonl", mark)
         self.path = self._lines.path
 
-    def known(self, mutants: Sequence[Mutant]) -> dict[str, Outcome]:
-        """Outcomes of an earlier run with the same fingerprint, by the mutants' keys; lines that were cut are left."""
+    def known(self, mutants: Sequence[Mutant], pending: bool = False) -> dict[str, Outcome]:
+        """Outcomes of an earlier run with the same fingerprint, by the mutants' keys; lines that were cut are left.
+
+        Those that are final, or else those that are still ``pending``.
+        """
         by_key = {mutant.key: mutant for mutant in mutants}
-        found: dict[str, Outcome] = {}
+        found: dict[str, tuple[bool, Outcome]] = {}
         for entry in self._lines.entries():
             with suppress(ValueError, KeyError, TypeError):  # of another format
                 mutant = by_key.get(entry["mutant"])
-                if mutant is not None and not entry["pending"]:
-                    found[mutant.key] = _outcome(mutant, entry)
-        return found
+                if mutant is not None:
+                    found[mutant.key] = (bool(entry["pending"]), _outcome(mutant, entry))
+        return {key: outcome for key, (waits, outcome) in found.items() if waits == pending}
 
     def add(self, outcome: Outcome, pending: bool = False) -> None:
-        """Append one outcome; a ``pending`` one is there to be read, but not yet known. Raises OSError."""
+        """Append one outcome; a ``pending`` survivor is yet to be compared by its compiled code. Raises OSError."""
         self._lines.add({"pending": pending, **entry(outcome)})
 
     def forget(self) -> None:

@@ -121,11 +121,11 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
     record = Record(asked.target, plan.mark)
     if asked.fresh:
         record.forget()
-    known = record.known(plan.chosen)
+    survivors = [o for key, o in record.known(plan.chosen, pending=True).items() if key not in plan.proofs]
+    known = record.known(plan.chosen) | {outcome.mutant.key: outcome for outcome in survivors}
     found.earlier = len(known)
     left = [mutant for mutant in plan.chosen if mutant.key not in known and mutant.key not in plan.proofs]
-    if left:
-        survivors = []
+    if left or survivors:
         try:
             with tempfile.TemporaryDirectory() as kept, plan.workers(kept) as workers:
                 seen = _rehearsed(plan, workers, progress("cases of the unmutated kernel"))

@@ -41,6 +41,10 @@ def test_what_was_found_is_known_again_and_a_cut_line_is_not(tmp_path):
     assert Record("some/file.py:kernel", "another mark", tmp_path).known([KILLED.mutant]) == {}
     record.add(CRASHED, pending=True)
     assert CRASHED.mutant.key not in record.known([CRASHED.mutant]), "it is to be compared yet"
+    assert record.known([KILLED.mutant, CRASHED.mutant], pending=True) == {CRASHED.mutant.key: CRASHED}
+    record.add(CRASHED)
+    assert record.known([CRASHED.mutant]) == {CRASHED.mutant.key: CRASHED}
+    assert record.known([CRASHED.mutant], pending=True) == {}
     record.forget()
     assert record.known([KILLED.mutant]) == {}
 
