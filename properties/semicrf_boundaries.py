@@ -15,11 +15,10 @@ import torch
 from gradoracle.properties.applicability import all_of, has, small_enough
 from gradoracle.properties.semicrf_paths import Paths, takes_projections, with_projections
 from gradoracle.properties.semicrf_posteriors import entry, marginals, meetings, reached, totals
-from gradoracle.properties.semicrf_problems import FORWARD, VJP, double, larger, takes
+from gradoracle.properties.semicrf_problems import FORWARD, VJP, cut, double, larger, takes
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gradoracle.case import Sample
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
 from gradoracle.property import law
@@ -117,7 +116,7 @@ def with_one_duration_every_place_is_a_boundary(evidence: Evidence) -> Iterator[
     that do not belong to the position that they are given for.
     Cannot catch: labels confused within a position; vjp_matches_the_oracle does.
     """
-    chain = with_projections(evidence.variant("K = 1", _of_one_duration))
+    chain = with_projections(evidence.variant("K = 1", lambda s: cut(s, durations=1)))
     paths = Paths(chain)
     for name in ("proj_start", "proj_end"):
         yield chain.relate(
@@ -136,12 +135,6 @@ def with_one_duration_every_place_is_a_boundary(evidence: Evidence) -> Iterator[
             scale=lambda meeting, wanted: wanted,
             constants=[everywhere.double()],
         )
-
-
-def _of_one_duration(sample: Sample) -> Sample:
-    cut = [name for name in ("duration_bias", "transition_by_duration") if name in sample.inputs]
-    inputs, tangents = ({name: group[name][:1] for name in cut} for group in (sample.inputs, sample.tangents))
-    return sample.with_inputs(**inputs).with_tangents(**tangents)
 
 
 BOUNDARIES = (

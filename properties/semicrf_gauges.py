@@ -146,8 +146,13 @@ def a_shift_of_all_labels_moves_log_z_by_its_ends(evidence: Evidence) -> Iterato
     paths, cum = Paths(evidence), evidence.sample.inputs["cum_scores"]
     reach = 2 ** (PRECISION_BITS[evidence.case.dtype] - 3)
     a = whole_numbers(evidence.case, "a", cum.shape[0] * cum.shape[1], reach).reshape(*cum.shape[:2], 1)
-    last = a[:, :, 0].gather(1, paths.lengths[:, None])[:, 0] - a[:, 0, 0]  # [B]
+    last = _telescoped(paths, a)
     yield from _left(evidence, "all labels shifted", {"cum_scores": a}, last * paths.possible)
+
+
+def _telescoped(paths: Paths, a: Tensor) -> Tensor:
+    """[B] what a_t of a place [B T+1 1], added at all labels, adds up to along every path."""
+    return a[:, :, 0].gather(1, paths.lengths[:, None])[:, 0] - a[:, 0, 0]
 
 
 def _steep(case: Case) -> dict[str, int]:
@@ -167,17 +172,13 @@ def steps_between_places_may_leave_the_range_of_exp(evidence: Evidence) -> Itera
     """
     sizes = _steep(evidence.case)
     again = torch.arange(sizes["K"]) % evidence.case.dims["K"]
-    few = evidence.variant(
-        "few positions, many durations",
-        lambda s: in_durations(cut(s, positions=sizes["T"]), lambda t: t[again.to(t.device)]),
-    )
+    few = evidence.variant("long ring", lambda s: in_durations(cut(s, positions=sizes["T"]), lambda t: t[again]))
     paths, cum = Paths(few), few.sample.inputs["cum_scores"]
     n = whole_numbers(evidence.case, "n", cum.shape[0] * cum.shape[1], _STEEPEST).reshape(*cum.shape[:2], 1)
-    level, steep = torch.zeros_like(cum).contiguous(), (1024 * n).expand(cum.shape).to(cum.device, cum.dtype)
+    level, steep = cum.new_zeros(cum.shape), (1024 * n).expand(cum.shape).to(cum.device, cum.dtype).contiguous()
     before = few.variant("level", lambda s: s.with_inputs(cum_scores=level))
-    after = few.variant("steep", lambda s: s.with_inputs(cum_scores=steep.contiguous()))
-    last = 1024 * (n[:, :, 0].gather(1, paths.lengths[:, None])[:, 0] - n[:, 0, 0])  # [B]
-    yield from _as_before(before, after, "level and steep", last * paths.possible)
+    after = few.variant("steep", lambda s: s.with_inputs(cum_scores=steep))
+    yield from _as_before(before, after, "level and steep", 1024 * _telescoped(paths, n) * paths.possible)
     for derivative in (JVP, HVP):
         try:
             found = before.tensors(derivative)
@@ -309,7 +310,7 @@ def tangents_along_gauges_move_log_z_by_its_ends(evidence: Evidence) -> Iterator
 
     variant = evidence.variant("along gauges", change)
     variant.continuous = False
-    last = a[:, :, 0].gather(1, paths.lengths[:, None])[:, 0] - a[:, 0, 0]
+    last = _telescoped(paths, a)
     yield variant.relate(
         "jvp.log_z - a at the length + a at 0",
         lambda tangent, moved: tangent - moved,

@@ -38,9 +38,6 @@ class Lines:
         """Append one entry, on a line of its own also where the last one was cut. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a+b") as file:
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                cut = file.read(1) != b"\n"
-            else:
-                cut = False
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            cut = file.read(1) not in (b"", b"\n")
             file.write(b"\n" * cut + json.dumps({"mark": self._mark, **entry}).encode() + b"\n")

@@ -50,9 +50,7 @@ SLOWER = 10.0  # times as long as the unmutated kernel's whole case a mutant's m
 GRACE = 10.0
 FURTHER = 3  # cases that are judged beside the one that kills, for a diagnosis
 NEAR = 12  # among so many that come next, ordinary ones first
-SLOW = (
-    3.0  # seconds of a case that is tried after all shorter ones, and not judged for a diagnosis beside one that kills
-)
+SLOW = 3.0  # seconds of a case that is tried after all shorter ones, and is not one of the further ones
 _SOME = 8  # the longest dim of an ordinary case
 _RAISED = re.compile(r"no (forward mode|double backward|reverse over forward|forward over reverse)|[\w ]+ raised ")
 """Why a derivative is not checked that the kernel gives and a mutant does not."""
