@@ -15,6 +15,7 @@ from types import MappingProxyType
 PRECISION_BITS: Mapping[str, int] = MappingProxyType(
     {"float64": 53, "float32": 24, "tf32x3": 22, "tf32": 11, "float16": 11, "bfloat16": 8}
 )
+FEW_BITS = 11  # of formats that have few significands
 UNIT_ROUNDOFF: Mapping[str, float] = MappingProxyType({name: 2.0**-bits for name, bits in PRECISION_BITS.items()})
 SMALLEST_NORMAL: Mapping[str, float] = MappingProxyType(
     {"float64": 2.0**-1022, "float16": 2.0**-14}
@@ -79,6 +80,12 @@ class Contract:
     truncate: bool = False
     accumulate_block: float = 0.0
     rounds: bool = True
+
+    @property
+    def rounds_to_few_bits(self) -> bool:
+        """Whether anything is rounded to so few significands that the errors of many values are those of a few."""
+        formats = (self.operand, self.elementwise, self.output)
+        return self.rounds and any(PRECISION_BITS[name] <= FEW_BITS for name in formats)
 
 
 def _fused(name: str, dtype: str) -> Contract:

@@ -25,7 +25,8 @@ _MASK = (1 << 64) - 1
 # logarithm (docs/budgets.md): this factor brings it to the 1/3 of a uniform error of half-width u |x|.
 LOG2_E = 0x1062E  # the place of a constant that exp is computed with: one rounding wherever exp is
 EVEN_SPREAD = math.sqrt(8 * math.log(2) / 3)
-LITERAL = 0  # the probe that rounds each value as it stands
+LITERAL = 0  # the probe that rounds each value as it stands; of few bits, times a number whose errors lean one way
+SPLIT = 1  # under a format of few bits, the probe in which each group of values straddles two neighbours of the format
 _IN_CACHE = 1 << 15  # float64 numbers of which several arrays fit into a core's second cache
 
 
@@ -49,6 +50,10 @@ class Dice:
     def factors(self, place: int) -> Tensor:
         """[R] factors in (1/2, 1], uniform in their logarithm; 1 in the probe LITERAL."""
         return _factors(self.seed, place, self.probes)
+
+    def position(self, probe: int) -> int | None:
+        """Where LITERAL or SPLIT stands among the probes; None where it is none of them."""
+        return self.probes.index(probe) if probe in self.probes else None
 
     def constant(self, place: int) -> Tensor:
         """[R] errors in (-1, 1), for a number that is rounded once and then used everywhere."""

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from gradoracle.oracle.trees import followed, leaves
 
+_PAST_BOUNDS = 1e150  # of a variance or a bound; its square is still finite
+
 
 @dataclass(frozen=True)
 class Quantity:
@@ -108,3 +110,16 @@ def cleared(error: Tensor | None, finite: Tensor | None) -> Tensor | None:
     if error is None or finite is None:
         return error
     return torch.where(finite, error, 0.0)
+
+
+def bounded(q: Quantity) -> Quantity:
+    """``q`` with errors that further arithmetic can carry: what is past all bounds stays there, and is not infinite."""
+
+    def cut(error: Tensor | None) -> Tensor | None:
+        if error is None or not error.numel() or float(error.max()) <= _PAST_BOUNDS:  # NaN is not
+            return error
+        return torch.nan_to_num(error, nan=_PAST_BOUNDS, posinf=_PAST_BOUNDS).clamp_max(_PAST_BOUNDS)
+
+    variance, worst = cut(q.variance), cut(q.worst)
+    same = variance is q.variance and worst is q.worst
+    return q if same else q.with_(variance=variance, worst=worst)

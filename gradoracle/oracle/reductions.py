@@ -95,7 +95,10 @@ def matrix_product(
 ) -> Quantity:
     """mm, bmm, mv, dot, and addmm, baddbmm as a product and a sum; operands are rounded to the operand's format."""
     first = len(args) - 2
-    x, y = (roundoff.operand(q, first + i) if q.is_float else q for i, q in enumerate(args[first:]))
+    x, y = (
+        roundoff.operand(q, first + i, along=-1 if i == 0 else -min(q.value.dim(), 2)) if q.is_float else q
+        for i, q in enumerate(args[first:])
+    )
     value = torch.matmul(x.value, y.value)
     finite = where_finite(value)
     variance, floor = (cleared(independent.product(x, y, a), finite) for a in ("variance", "floor"))

@@ -18,7 +18,7 @@ from torch.fx import Node
 
 from gradoracle.contract import EXACT, LARGEST, UNIT_ROUNDOFF, Contract
 from gradoracle.oracle import effects
-from gradoracle.oracle.probes import Dice, mixed
+from gradoracle.oracle.probes import SPLIT, Dice, mixed
 from gradoracle.oracle.quantity import Quantity, all_finite
 from gradoracle.oracle.roundoff import FAR, Roundoff
 from gradoracle.oracle.stored import accumulated, fast_exp, running_sums, stored, stored_sum
@@ -41,6 +41,7 @@ InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
 
 _PROBED_AT = 2.0**-30  # the unit that float64 is probed with
 _ELEMENTS_AT_ONCE = 1 << 24  # of all probes of the largest tensor together
+_SPLIT_WITHIN = 2 / FAR  # a right kernel may err by twice what the probe that splits shows
 _FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # largest tensor of the graph, probes at most
 _OUTPUT, _INPUT = 9, 11
 
@@ -89,7 +90,7 @@ def budgets(
         args: float64 (or integer) tensors, exactly what the kernel is given.
         contract: the precision contract; ``EXACT`` for the expression of a law, which commits no rounding of its own.
         probes: how many are drawn at most; graphs with large tensors take 8 or 4 (a tensor of 2^19, 2^21 elements).
-            Beside them stands the literal one (``probes.LITERAL``).
+            Beside them stand the literal one (``probes.LITERAL``) and, where a format has few bits, ``probes.SPLIT``.
         worst: whether to bound the error with every rounding at its worst, too.
         seed: of the probes.
         input_errors: for each argument None, or (variance, worst, probes' errors [R, *shape]) of its own error.
@@ -102,7 +103,8 @@ def budgets(
     given = list(input_errors) if input_errors is not None else [None] * len(args)
     held = list(input_dtypes) if input_dtypes is not None else [contract.dtype] * len(args)
     count, at_once = _schedule(graph, args, probes)
-    count += count > 0  # the literal probe, beside those that are drawn
+    splits = bool(count) and contract.rounds_to_few_bits
+    count += (count > 0) + splits  # the literal probe and the one that splits, beside those that are drawn
     carried = [error[2] for error in given if error is not None and error[2] is not None]
     if carried:
         count = min(count, *(len(c) for c in carried))
@@ -137,7 +139,8 @@ def budgets(
     dtypes = output_dtypes or [contract.output] * len(found)
     errors = signed[0] if len(signed) == 1 else [torch.cat(parts) for parts in zip(*signed, strict=True)]
     largest = [LARGEST[dtype] if contract.rounds else math.inf for dtype in dtypes]
-    return [_budget(q, e, m, worst, most) for q, e, m, most in zip(found, errors, masks, largest, strict=True)]
+    split = SPLIT if splits else None
+    return [_budget(q, e, m, worst, most, split) for q, e, m, most in zip(found, errors, masks, largest, strict=True)]
 
 
 def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, int]:
@@ -153,7 +156,7 @@ def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, i
         if largest >= size:
             count = min(probes, few)
             break
-    return count, max(1, min(count, _ELEMENTS_AT_ONCE // max(largest, 1)))
+    return count, max(1, _ELEMENTS_AT_ONCE // max(largest, 1))
 
 
 def _input(value: Tensor, error: InputError | None, held: str, run: range, worst: bool, variances: bool) -> Quantity:
@@ -183,7 +186,7 @@ def _errors(q: Quantity, count: int, magnify: float) -> Tensor:
     return errors if magnify == 1 else errors / magnify
 
 
-def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool, largest: float) -> Budget:
+def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool, largest: float, split: int | None) -> Budget:
     value = q.value.to(torch.float64)
     zero = torch.zeros_like(value)
     finite = value.isfinite()
@@ -197,14 +200,22 @@ def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool, large
         return torch.where(finite, torch.nan_to_num(error.expand_as(value), nan=0.0, posinf=1e300), 0.0)
 
     independent, floor = proper(q.variance).sqrt(), proper(q.floor).sqrt()
-    drawn = max(len(errors) - 1, 1)  # the literal probe may add to what the others show and never takes from it
-    seen = torch.linalg.vector_norm(errors, dim=0).div_(math.sqrt(drawn)) if len(errors) else zero
+    seen = _seen(errors, split) if len(errors) else zero
     sigma = torch.maximum(torch.maximum(independent, proper(seen)), floor)
     bound = torch.maximum(proper(q.worst), errors.abs().amax(0) if len(errors) else zero) if worst else None
     beyond = finite & (value.abs() <= largest) & (value.abs() + FAR * sigma > largest)
     if bool(beyond.any()):
         mask = beyond if mask is None else mask | beyond
     return Budget(value, sigma, independent, errors, bound, floor, mask)
+
+
+def _seen(errors: Tensor, split: int | None) -> Tensor:
+    """The rms of the drawn probes; the literal one may add to it, and what the one that splits shows is in reach."""
+    if split is None or split >= len(errors):
+        return torch.linalg.vector_norm(errors, dim=0).div_(math.sqrt(max(len(errors) - 1, 1)))
+    others = torch.cat([errors[:split], errors[split + 1 :]])
+    seen = torch.linalg.vector_norm(others, dim=0).div_(math.sqrt(max(len(others) - 1, 1)))
+    return torch.maximum(seen, errors[split].abs().mul_(_SPLIT_WITHIN))
 
 
 def _tainted(

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from gradoracle.contract import (
+    FEW_BITS,
     LARGEST,
     PRECISION_BITS,
     SMALLEST_NORMAL,
@@ -18,10 +19,11 @@ from gradoracle.contract import (
     Contract,
     representable,
 )
+from gradoracle.oracle import adverse
 from gradoracle.oracle.effects import VIEW, plain_name
 from gradoracle.oracle.low import Low
 from gradoracle.oracle.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
-from gradoracle.oracle.quantity import Quantity, plus, where_finite
+from gradoracle.oracle.quantity import Quantity, bounded, plus, where_finite
 
 _KEYED_APART = 0.618  # how the size of a sum's terms enters its key; any number that is not round will do
 _KEY_BITS = 30  # more are not told apart: the float64 contract is probed with magnified units
@@ -29,11 +31,9 @@ _POLYNOMIAL_BITS = 3  # the error of a cubic between two powers of two turns abo
 SUM_BITS = 12  # sums of terms that are nearly equal err alike, though the sums differ by more than a rounding
 _OPERAND = 1
 _FLUSH = 2
-_PAST_BOUNDS = 1e150  # of a variance or a bound; its square is still finite
 _LEAST_SQUARE = 1e-300  # squares of smaller errors would underflow in float64
 FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
 _LOST_EARLY = 4  # exponentials that flush to zero lose the last two binades of normal numbers, too
-_FEW_BITS = 11  # of formats that have so few significands that errors of many values are those of a few
 FAR = 8.0  # standard deviations that a right kernel is allowed to be off
 
 
@@ -67,6 +67,7 @@ class Roundoff:
         low: Low | None = None,
         shift: Tensor | None = None,
         single: bool = False,
+        along: int = -1,
     ) -> Quantity:
         """``q`` with one more error per element, uniform in +-``half_width`` (+-``bound`` at worst).
 
@@ -80,6 +81,7 @@ class Roundoff:
             low: where the value is below the smallest normal number of its format; the error there is absolute.
             shift: what the error is on average (truncation); in addition.
             single: the error is that of one rounding, not of many.
+            along: the dim over which values are summed next, as far as that is known.
         """
         finite = where_finite(q.value)
         if finite is not None:
@@ -99,9 +101,13 @@ class Roundoff:
             width = torch.copysign(half_width * ((1.0 if single else EVEN_SPREAD) * self.magnify), key)
             factors, carried = self.dice.factors(place), q.value if probes is None else probes
             plain = low is None and shift is None
-            own = probes is not None and single and bits <= _FEW_BITS
+            few = single and bits <= FEW_BITS
+            own = few and probes is not None
             key = carried if own else key  # what an earlier rounding left: its few significands may lean one way
             noise = rounding_errors(key, min(bits, _KEY_BITS), factors, width, carried if plain else None, each=own)
+            if few:
+                part = None if variance is None else (half_width.square() / 3, variance)
+                adverse.redraw(noise, self.dice, key, bits, width, carried if plain else None, along, part)
             if shift is not None:
                 noise = noise.add_(shift * self.magnify)
             if low is not None:
@@ -237,6 +243,7 @@ class Roundoff:
         may_be_zero: bool | None = None,
         operand: int | None = None,
         before: float = 1.0,
+        along: int = -1,
     ) -> Quantity:
         """``q`` as stored in ``dtype``; nothing where its format holds it exactly.
 
@@ -250,6 +257,7 @@ class Roundoff:
             may_be_zero: whether a value of 0 is 0 in every kernel; None: where ``q`` has no error.
             operand: which argument of the operator it is; None: its result.
             before: what ``q`` was multiplied by last.
+            along: the dim over which it is summed next, as far as that is known.
         """
         if not self.contract.rounds or (q.held is not None and UNIT_ROUNDOFF[q.held] >= UNIT_ROUNDOFF[dtype]):
             return q
@@ -270,7 +278,7 @@ class Roundoff:
         q = self.committed(
             q, width, key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
             low=self.underflow(q, size, dtype, may_be), shift=-unit * q.value if truncate else None,
-            single=True,
+            single=True, along=along,
         )  # fmt: skip
         return q.with_(held=dtype)
 
@@ -298,11 +306,13 @@ class Roundoff:
         none = torch.zeros_like(q.value)
         return self.committed(q, none, key=q.value, bits=1, place=place, low=low).with_(held=q.held)
 
-    def operand(self, q: Quantity, position: int) -> Quantity:
-        """``q`` as argument ``position`` of a matrix product; all uses of one value share its rounding."""
+    def operand(self, q: Quantity, position: int, along: int) -> Quantity:
+        """``q`` as argument ``position`` of a product over its dim ``along``; uses of one value share its rounding."""
         place = mixed(q.place, _OPERAND)
         before = multiplied_by(self.node.args[position]) if self.node is not None else 1.0
-        return self.stored(q, self.contract.operand, place, self.contract.truncate, operand=position, before=before)
+        return self.stored(
+            q, self.contract.operand, place, self.contract.truncate, operand=position, before=before, along=along
+        )
 
     def underflow(self, q: Quantity, size: Tensor, dtype: str, may_be: Tensor | None = None) -> Low | None:
         """Where ``q`` is below the smallest normal number of ``dtype``; None where it is nowhere.
@@ -367,19 +377,6 @@ def multiplied_by(node: object) -> float:
         else:
             break
     return abs(factor)
-
-
-def bounded(q: Quantity) -> Quantity:
-    """``q`` with errors that further arithmetic can carry: what is past all bounds stays there, and is not infinite."""
-
-    def cut(error: Tensor | None) -> Tensor | None:
-        if error is None or not error.numel() or float(error.max()) <= _PAST_BOUNDS:  # NaN is not
-            return error
-        return torch.nan_to_num(error, nan=_PAST_BOUNDS, posinf=_PAST_BOUNDS).clamp_max(_PAST_BOUNDS)
-
-    variance, worst = cut(q.variance), cut(q.worst)
-    same = variance is q.variance and worst is q.worst
-    return q if same else q.with_(variance=variance, worst=worst)
 
 
 def hash_of(number: float) -> int:
