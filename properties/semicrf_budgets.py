@@ -32,6 +32,7 @@ import torch
 from gradoracle.properties.semicrf_recursion import Array, Pass, Problem, Sequence, logs_of, run
 from gradoracle.properties.semicrf_rounded import Rounded
 from gradoracle.properties.semicrf_rounded import probe as rounded_pass
+from gradoracle.properties.semicrf_rounded_tangents import WAYS
 from gradoracle.properties.semicrf_rounded_tangents import probe as moved_pass
 from torch import Tensor
 from torch.nn.functional import avg_pool1d
@@ -111,7 +112,7 @@ def budgets(
         if dual:
             moved = moved_pass(
                 problem, cotangent, seed, bits, contract.exp_ulps, contract.log_ulps, interval,
-                hessian=derivative is Derivative.HVP, two_sided=probe % 2 == 0,
+                hessian=derivative is Derivative.HVP, way=WAYS[probe % len(WAYS)],
             )  # fmt: skip
             found = _of_tangents(moved.jvp, moved.products, derivative)
         else:

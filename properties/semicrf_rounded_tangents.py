@@ -6,10 +6,12 @@ each product and each partial sum is rounded relative to its own size. A tangent
 grow as that of log Z does, and at each position what is added to them loses bits of that size. All tangents share one
 factor, so a parameter's tangent loses the same bits wherever the sum has that size, and log Z's drifts with T.
 
-A product of the Hessian is the sum of g p d, d the derivative of log p. Right kernels find it in two ways, which err
+A product of the Hessian is the sum of g p d, d the derivative of log p. Right kernels find it in ways that err
 differently, and so do the probes: half of them from alpha' + segment' + beta' - log Z', half from the end, as what
 differentiates a gradient does: what leads to a place has its share of that place's p' and p (x' - alpha'). Shares that
-do not add up to 1 by the same rounding everywhere cancel in the first, and add up in the second.
+do not add up to 1 by the same rounding everywhere cancel in the first, and add up in the second. Kernels that find
+log Z by another way than alpha (chunks that are composed, say) have its drift at the last place, where alpha' - log Z'
+would be exactly 0: half of the probes from alpha and beta take log Z of beta at the first place.
 
 Compiled by numba where it is installed. Axes as in semicrf_scaled.py; ``own`` and ``along`` are (cum_scores,
 duration_bias, proj_start, proj_end) of one sequence and their tangents, without rows where there is none.
@@ -42,6 +44,8 @@ from gradoracle.properties.semicrf_rounded import (
 from gradoracle.properties.semicrf_scaled import jitted
 from torch import Tensor
 
+FROM_ALPHA, FROM_BETA, SHARED = "from alpha", "from beta", "shared"  # ways to a product: whose log Z, or shares
+WAYS = (FROM_ALPHA, SHARED, FROM_BETA, SHARED)  # of successive probes
 _ALONG = ("cum_scores", "duration_bias", "proj_start", "proj_end")
 
 
@@ -292,7 +296,7 @@ def from_the_end(
 
 def probe(
     problem: Problem, cotangent: Tensor, seed: int, bits: int, exp_ulps: float, log_ulps: float, interval: int = 1,
-    hessian: bool = True, two_sided: bool = True,
+    hessian: bool = True, way: str = FROM_ALPHA,
 ) -> RoundedTangents:  # fmt: skip
     """The tangent of log Z and the Hessian of <cotangent [B], log Z> times the tangents, each result to ``bits`` bits.
 
@@ -304,7 +308,7 @@ def probe(
         exp_ulps, log_ulps: largest errors, in units in the last place.
         interval: positions from one norm to the next.
         hessian: whether its products are wanted; there are none otherwise.
-        two_sided: whether probabilities are of alpha and beta, or shared out from the end.
+        way: of WAYS; how probabilities are found.
     """
     library, by = drawn(seed, bits, exp_ulps, log_ulps, interval)
     found = {name: np.zeros(shape) for name, shape in problem.shapes.items()} if hessian else {}
@@ -329,8 +333,11 @@ def probe(
             begun, ended = np.zeros_like(states[0]), np.zeros_like(states[0])
             pairs[:], durations[:] = 0.0, 0.0
             into_ = (begun, ended, pairs, durations)
-            if two_sided:
+            if way != SHARED:
                 backward(*given, *states[4:], back)
+                if way == FROM_BETA:
+                    first, slope = summed(states[4][0].copy(), states[5][0], problem.labels, library, by)
+                    z = float(back[0] + first)
                 products(*given, *states[:4], ahead, *states[4:], back, z, slope, *into_)
             else:
                 from_the_end(*given, *states[:4], ahead, *into_)

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradoracle.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF
 from gradoracle.oracle import independent, worst
 from gradoracle.oracle.probes import mixed, probed, run_lifted
 from gradoracle.oracle.quantity import Quantity, any_error, cleared, plus, quantities, values, where_finite
-from gradoracle.oracle.roundoff import Roundoff
+from gradoracle.oracle.roundoff import SUM_BITS, Roundoff
 
 _CHECKPOINTS = 4  # partial sums that are looked at
 
@@ -111,12 +112,37 @@ def matrix_product(
         assert squares is not None
         in_order = cleared(_drift(x.value, y.value, value), finite)
         q = roundoff.running_sum(q, squares, float(x.value.shape[-1]), cleared(largest, finite), place, in_order)
+        q = _cut_where_subnormal(roundoff, q, x.value, y.value, mixed(place, 9))
     if name in ("addmm", "baddbmm"):
         beta, alpha = float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))
         for factor, extra in ((alpha, None), (beta, args[0])):
             q = _scaled(q, factor) if extra is None else _added(q, _scaled(extra, factor), place)
         q = roundoff.elementwise(q, mixed(place, 8)) if roundoff.contract.rounds else q
     return q
+
+
+def _cut_where_subnormal(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, place: int) -> Quantity:
+    """``q`` = x @ y with what tensor cores cut off products of subnormal operands.
+
+    They align products by the operands' exponents, and a subnormal number has that of the smallest normal one: a block
+    of products is cut at u of the largest such size, however small the products are.
+    """
+    contract = roundoff.contract
+    if not contract.accumulate_block:
+        return q
+    smallest = SMALLEST_NORMAL[contract.operand]
+    low = [(size > 0) & (size < smallest) for size in (x.abs(), y.abs())]
+    if not any(bool(where.any()) for where in low):
+        return q
+    grown = [torch.where(where, smallest, size.abs()) for where, size in zip(low, (x, y), strict=True)]
+    plain = [torch.where(where, 0.0, size.abs()) for where, size in zip(low, (x, y), strict=True)]
+    squares = torch.matmul(grown[0].square(), grown[1].square()) - torch.matmul(plain[0].square(), plain[1].square())
+    steps = x.shape[-1] / contract.accumulate_block + 1
+    width = UNIT_ROUNDOFF[contract.accumulate] * steps * torch.nan_to_num(squares).clamp_min(0.0).sqrt()
+    key = torch.where(q.value == 0, 1.0, q.value)
+    return roundoff.committed(
+        q, width, key=key, bits=SUM_BITS, place=place, bound=2 * width if roundoff.worst else None
+    )
 
 
 def extreme(roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int) -> Any:

@@ -19,7 +19,7 @@ import semicrf_plain
 from gradoracle.properties import semicrf_recursion as recursion
 from gradoracle.properties.semicrf import semicrf
 from gradoracle.properties.semicrf_budgets import budgets
-from gradoracle.properties.semicrf_rounded_tangents import RoundedTangents, probe
+from gradoracle.properties.semicrf_rounded_tangents import FROM_ALPHA, FROM_BETA, SHARED, RoundedTangents, probe
 from semicrf_samples import WORDS, random_walk, sample
 
 from gradoracle.case import Sample, build, parse
@@ -149,24 +149,24 @@ def judged(got: Mapping[str, Tensor], budgets_: Mapping[str, Budget]) -> dict[st
     }
 
 
-def probed(own: Sample, bits: int, interval: int = 1, two_sided: bool = True, seed: int = 7) -> RoundedTangents:
+def probed(own: Sample, bits: int, interval: int = 1, way: str = FROM_ALPHA, seed: int = 7) -> RoundedTangents:
     problem = recursion.Problem(own.inputs, own.tangents)
-    return probe(problem, own.cotangents["log_z"], seed, bits, 0.0, 0.0, interval, two_sided=two_sided)
+    return probe(problem, own.cotangents["log_z"], seed, bits, 0.0, 0.0, interval, way=way)
 
 
-@pytest.mark.parametrize("two_sided", [True, False], ids=["two-sided", "from the end"])
+@pytest.mark.parametrize("way", [FROM_ALPHA, FROM_BETA, SHARED])
 @pytest.mark.parametrize("interval", [1, 4])
 @pytest.mark.parametrize("words", WORDS)
-def test_where_hardly_anything_is_rounded_they_are_the_recursion(words: str, interval: int, two_sided: bool) -> None:
+def test_where_hardly_anything_is_rounded_they_are_the_recursion(words: str, interval: int, way: str) -> None:
     own = sample(words, "B=2 T=10 C=3 K=4")
     true = recursion.run(recursion.Problem(own.inputs, own.tangents), own.cotangents["log_z"])
-    got = probed(own, 50, interval, two_sided)
+    got = probed(own, 50, interval, way)
     assert got.products.keys() == true.gradients.keys()
     apart = {n: float((got.products[n] - x).abs().max()) for n, x in true.gradients.items()}
     assert float((got.jvp - true.jvp).abs().max()) < 3e-12
     assert max(apart.values()) < 3e-12, apart
     some = words not in ("every path forbidden", "no positions")
-    coarse = probed(own, 24, interval, two_sided)
+    coarse = probed(own, 24, interval, way)
     for name, x in true.gradients.items():
         off = float((coarse.products[name] - x).abs().max())
         assert (1e-9 < off < 1e-4) if some else off == 0.0, name
@@ -198,14 +198,25 @@ def test_shares_that_do_not_add_up_to_one_are_seen_from_the_end_alone() -> None:
     """
     own = case(DRIFT)
     at_first = {
-        two_sided: torch.stack(
-            [probed(own, 24, two_sided=two_sided, seed=seed).products["cum_scores"][2, 0, 0] for seed in range(1, 17)]
-        )
-        for two_sided in (True, False)
+        way: torch.stack([probed(own, 24, way=way, seed=seed).products["cum_scores"][2, 0, 0] for seed in range(1, 17)])
+        for way in (FROM_ALPHA, SHARED)
     }
-    both, shared = (float(at_first[two_sided].square().mean().sqrt()) for two_sided in (True, False))
+    both, shared = (float(at_first[way].square().mean().sqrt()) for way in (FROM_ALPHA, SHARED))
     assert shared > 2.5 * both
     assert 5e-5 < shared < 3e-4
+
+
+def test_at_the_last_place_log_z_of_another_way_is_not_that_of_alpha() -> None:
+    """With one label alpha' is log Z' there, so nothing is left of probes that take the one for the other."""
+    own = sample("transition", "B=2 T=60 C=1 K=8")
+    lengths = own.inputs["lengths"].tolist()
+    last = {
+        way: torch.tensor(
+            [probed(own, 24, way=way).products["cum_scores"][b, length, 0] for b, length in enumerate(lengths)]
+        )
+        for way in (FROM_ALPHA, FROM_BETA)
+    }
+    assert (last[FROM_ALPHA] == 0).all() and (last[FROM_BETA] != 0).all() and float(last[FROM_BETA].abs().max()) < 1e-4
 
 
 @pytest.mark.parametrize("words", ["transition", "by duration", "projections", "forbidden", "full lengths"])

@@ -1,0 +1,57 @@
+"""Products of subnormal operands: what tensor cores cut off them is within budget, and other operands get no more."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradoracle.contract import PRESETS
+from gradoracle.finding import Outcome
+from gradoracle.oracle.rounding import Budget, budgets
+from gradoracle.oracle.trace import trace
+from gradoracle.rules import Allowance, judge
+
+_KEPT = 25  # bits that an H200 keeps below the exponent of the largest product of a block, as its alarm showed
+
+
+def cut_product(x: Tensor, y: Tensor) -> Tensor:
+    """x @ y for few terms in float16, each product cut at the exponent of the largest, exponents of operands added."""
+    exponents = [torch.frexp(v.abs().clamp_min(2.0**-14)).exponent - 1 for v in (x, y)]
+    largest = (exponents[0][:, :, None] + exponents[1][None]).amax(1)
+    unit = torch.exp2((largest - _KEPT).double())[:, None]
+    return ((x[:, :, None] * y[None] / unit).trunc() * unit).sum(1)
+
+
+def budget_of(x: Tensor, y: Tensor, worst: bool = False) -> Budget:
+    graph = trace(lambda a, b: (a @ b,), x, y)
+    return budgets(graph, (x, y), PRESETS["fp16"], worst=worst, output_dtypes=["float32"])[0]
+
+
+def drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).half().double()
+
+
+def test_what_alignment_cuts_off_is_within_budget() -> None:
+    """The alarm of an H200: -5.95e-5 * 6.8e-4 + 9.5e-7 * 0.26 was 21 sigma out; both left operands are subnormal."""
+    x = torch.tensor([[-5.9485435485839844e-05, 9.5367431640625e-07]], dtype=torch.float64)
+    y = torch.tensor([[0.0006823539733886719], [0.26416015625]], dtype=torch.float64)
+    budget = budget_of(x, y, worst=True)
+    assert budget.worst is not None and float(budget.worst) < 1e-4 * float(budget.value)
+    assert float(budget.sigma) > 2.84e-13 and float(budget.worst) > 2.84e-13
+    x, y = drawn(40, 3, seed=1) * 2.0**-18, drawn(3, 30, seed=2)
+    x = (x * 2.0**24).round() * 2.0**-24
+    budget, got = budget_of(x, y), cut_product(x, y)
+    ratio = ((got - budget.value).abs() / budget.sigma).max()
+    assert 0.1 < float(ratio) < 4
+    allowed = Allowance(budget.sigma, budget.errors)
+    assert judge("y", got, budget.value, allowed, continuous=True).outcome is Outcome.HOLDS
+    wrong = judge("y", got * (1 + 2.0**-6), budget.value, allowed, continuous=True)
+    assert wrong.outcome is Outcome.VIOLATED
+
+
+def test_normal_operands_get_no_more() -> None:
+    x, y = drawn(40, 3, seed=1), drawn(3, 30, seed=2)
+    budget = budget_of(x, y)
+    assert float((budget.sigma / budget.value.abs()).median()) < 2.0**-22
+    low = budget_of(x * 2.0**-20, y)
+    assert float((low.sigma / low.value.abs()).median()) > 2.0**-19
