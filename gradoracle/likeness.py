@@ -23,6 +23,7 @@ _KNOWN_RATIOS = (
     (-1.0, "the sign is wrong"),
 )
 _CLOSE = 0.02
+_ONE_CLOSE = 1e-4  # of a single element to a ratio that has a name: any other may be anything
 _FEWEST = 4  # elements that must agree before a relation other than one ratio is believed
 _LONGEST, _LARGEST = 512, 1 << 18  # a dim, and elements, up to which rows are looked for at other places
 _NOISE = {False: 2.0**-7, True: 2.0**-5}  # by whether 16 bits are stored; relative errors beyond are no rounding's
@@ -132,9 +133,11 @@ def _one_ratio(mine: Tensor, true: Tensor) -> Likeness:
     """One ratio of all wrong elements, and the name of its cause where it has one."""
     sizeable = true.abs() > 1e-3 * true.abs().max()
     ratios = mine[sizeable] / true[sizeable]
-    if len(ratios) < 2:
+    if not len(ratios):
         return NO_LIKENESS
     middle = float(ratios.median())
+    if len(ratios) == 1 and min(abs(middle / known - 1) for known, _ in _KNOWN_RATIOS) > _ONE_CLOSE:
+        return NO_LIKENESS
     if middle == 0 or _most((ratios - middle).abs()) > min(_CLOSE * abs(middle), 0.25 * abs(middle - 1)):
         return NO_LIKENESS
     for known, said in _KNOWN_RATIOS:

@@ -58,6 +58,13 @@ def test_two_elements_have_a_constant_ratio_only_where_both_have_it():
     assert describe(truth > 0, truth * torch.tensor([0.9, 0.5]), truth) == "every element"
 
 
+@pytest.mark.parametrize(("ratio", "cause"), [(2.0, "ratio"), (-1.0, "sign"), (2.001, ""), (3.0, ""), (0.9, "")])
+def test_one_element_has_a_ratio_where_that_ratio_has_a_name(ratio, cause):
+    """Of log Z of one sequence, say; any other ratio may be anything."""
+    truth = torch.tensor([7.0], dtype=torch.float64)
+    assert likeness(truth > 0, ratio * truth, truth).cause == cause
+
+
 def test_a_truth_that_is_0_throughout_says_nothing_of_the_values():
     wrong, truth = torch.tensor([True, False]), torch.zeros(2, dtype=torch.float64)
     assert describe(wrong, wrong.double(), truth, ("N",)) == "only N = 0"

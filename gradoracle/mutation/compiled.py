@@ -15,10 +15,11 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,7 +29,7 @@ from .install import innermost, install
 
 CAPABILITY = 90
 STAGES = ("ttir", "ptx")
-TIME_LIMIT = 1800.0  # seconds, for all mutants of one call
+TIME_LIMIT = 1800.0  # seconds, for all mutants of one call; what is known by then stays
 _STRIPPED = {  # locations and what is made of them
     "ttir": re.compile(r"\s*loc\(.*\)\s*$|^#loc.*$", re.MULTILINE),
     "ptx": re.compile(r"^\s*(\.loc|\.file|//).*$|^\s*\.section\s+\.debug(.|\n)*", re.MULTILINE),
@@ -65,40 +66,57 @@ class Asked:
     specialisations: tuple[Any, ...]
 
 
-def equivalents(asked: Asked) -> dict[str, str]:
+def equivalents(asked: Asked, processes: int = 1) -> dict[str, str]:
     """Say of each mutant, by its key, why it is equivalent: in how many specialisations which IR is the same.
 
-    Those that differ in one, or do not compile, have none. Nothing is found where Triton cannot compile here.
+    "" for those that differ in one, or do not compile. Not in it are those that there was no time for, and none is
+    where Triton cannot compile here.
+
+    Args:
+        asked: what is compared.
+        processes: among how many mutants are dealt out.
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    with tempfile.TemporaryDirectory() as folder:
-        given, found = Path(folder) / "asked", Path(folder) / "found"
-        given.write_bytes(pickle.dumps(asked))
-        environment |= {"TRITON_CACHE_DIR": folder, "TRITON_ALWAYS_COMPILE": "1", "OMP_NUM_THREADS": "1"}
-        program = (
-            f"import sys; sys.path[:] = {list(asked.path)!r}; "
-            f"from gradoracle.mutation.compiled import answer; answer({str(given)!r}, {str(found)!r})"
-        )
-        try:
-            subprocess.run(
-                [sys.executable, "-c", program], env=environment, capture_output=True, timeout=TIME_LIMIT, check=False
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        environment |= {"TRITON_CACHE_DIR": name, "TRITON_ALWAYS_COMPILE": "1", "OMP_NUM_THREADS": "1"}
+        started = []
+        for part in range(min(processes, len(asked.questions))):
+            given, found = folder / f"asked{part}", folder / f"found{part}"
+            given.write_bytes(pickle.dumps(replace(asked, questions=asked.questions[part::processes])))
+            program = (
+                f"import sys; sys.path[:] = {list(asked.path)!r}; "
+                f"from gradoracle.mutation.compiled import answer; answer({str(given)!r}, {str(found)!r})"
             )
-            text = found.read_text(encoding="utf-8")
-        except (subprocess.TimeoutExpired, OSError):
-            return {}
-    return {str(key): str(reason) for key, reason in json.loads(text).items()}
+            command, nowhere = [sys.executable, "-c", program], subprocess.DEVNULL
+            started.append(subprocess.Popen(command, env=environment, stdout=nowhere, stderr=nowhere))
+        _ended(started, time.monotonic() + TIME_LIMIT)
+        lines = "".join(found.read_text(encoding="utf-8") for found in sorted(folder.glob("found*"))).split("\n")
+    return dict(json.loads(line) for line in lines if line.endswith("]"))
+
+
+def _ended(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> None:
+    """Wait for processes until a deadline, and end those that run then."""
+    for process in processes:
+        try:
+            process.wait(max(deadline - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        except BaseException:
+            for each in processes:
+                each.kill()
+            raise
 
 
 def answer(given: str, found: str) -> None:
-    """The other process: read what is asked from one file, write the answer to another."""
+    """The other process: read what is asked from one file, write each answer to another as it is known."""
     asked: Asked = pickle.loads(Path(given).read_bytes())
     units = _Units(asked)
-    said = {}
-    for question in asked.questions:
-        reason = units.same(question)
-        if reason:
-            said[question.mutant.key] = reason
-    Path(found).write_text(json.dumps(said), encoding="utf-8")
+    with Path(found).open("w", encoding="utf-8") as written:
+        for question in asked.questions:
+            written.write(json.dumps([question.mutant.key, units.same(question)]) + "\n")
+            written.flush()
 
 
 class _Known(Exception):

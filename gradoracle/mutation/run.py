@@ -38,6 +38,7 @@ from .specialisations import Specialisation
 from .trial import SLOW, Rehearsal, Seen, Trial
 
 MUTANTS = 120
+UNKNOWN = "what it compiles to was not compared with the kernel"  # of a survivor
 
 
 class WrongKernel(Exception):
@@ -239,10 +240,11 @@ def _compared(plan: _Plan, survivors: Sequence[Outcome], seen: Sequence[Seen]) -
         tuple(Question(o.mutant, of[o.mutant.module].module, of[o.mutant.module].file) for o in survivors),
         tuple(sorted(launches, key=repr)),
     )
-    same = equivalents(asked) if survivors else {}
+    same = equivalents(asked, plan.asked.workers or os.cpu_count() or 1) if survivors else {}
     for outcome in survivors:
-        reason = same.get(outcome.mutant.key)
-        yield replace(outcome, fate=Fate.EQUIVALENT, reason=reason) if reason else outcome
+        reason = same.get(outcome.mutant.key, UNKNOWN)
+        fate = Fate.EQUIVALENT if reason not in ("", UNKNOWN) else outcome.fate
+        yield replace(outcome, fate=fate, reason=reason or outcome.reason)
 
 
 def _outcome(result: Result) -> Outcome:

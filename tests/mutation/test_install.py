@@ -11,6 +11,7 @@ import torch
 
 from gradoracle.device import prepare
 from gradoracle.errors import UsageError
+from gradoracle.mutation import compiled
 from gradoracle.mutation.compiled import Asked, Question, equivalents
 from gradoracle.mutation.install import Stillborn, install
 from gradoracle.mutation.mutant import Mutant
@@ -128,7 +129,7 @@ def test_lines_and_launches_of_a_call_are_seen(kernel):
     assert dict(constants) == {"BLOCK": 64}
 
 
-def test_mutants_that_compile_to_the_same_are_told_from_those_that_do_not(kernel):
+def test_mutants_that_compile_to_the_same_are_told_from_those_that_do_not(kernel, monkeypatch):
     mutants = [
         kernel.mutant("n = tl.arange(0, BLOCK)", "n = tl.arange(0, BLOCK) + 0", "_twice"),
         kernel.mutant("mask=n < N, other=0.0", "mask=n < N, other=1.0", "_twice"),
@@ -141,9 +142,12 @@ def test_mutants_that_compile_to_the_same_are_told_from_those_that_do_not(kernel
     questions = tuple(Question(mutant, source.module, source.file) for mutant in mutants)
     path = tuple(entry for entry in sys.path if isinstance(entry, str))
     asked = Asked(path, str(kernel.target.source), None, (source.module,), questions, tuple(launches))
-    found = equivalents(asked)
-    assert set(found) == {mutants[0].key}, found
+    found = equivalents(asked, 3)
+    assert found.keys() == {mutant.key for mutant in mutants}
+    assert {key for key, reason in found.items() if reason} == {mutants[0].key}, found
     assert found[mutants[0].key].endswith("in 1 specialisations")
+    monkeypatch.setattr(compiled, "TIME_LIMIT", 0.0)
+    assert equivalents(asked) == {}  # there was no time for any, and none is said to differ
 
 
 def test_a_kernel_whose_source_is_in_no_file_cannot_be_mutated():
