@@ -66,9 +66,9 @@ def redraw(
 
 
 def splitting(key: Tensor, bits: int, axis: int) -> Tensor:
-    """The factors that bring the median size of each group of values to the middle of two neighbours.
+    """The factors, near 1, that bring the median size of each group of values to the middle of its two neighbours.
 
-    Of the two just above a power of two, which are furthest apart for their size.
+    One and the same significand for the medians of all groups would have errors lean by how values are spread.
 
     Args:
         key: [*shape]; what is 0 or not finite belongs to no group.
@@ -80,8 +80,9 @@ def splitting(key: Tensor, bits: int, axis: int) -> Tensor:
     """
     sizes = torch.where((key == 0) | ~key.isfinite(), torch.nan, key.abs())
     median = torch.nan_to_num(sizes.nanmedian(axis, keepdim=True).values, nan=1.0)
-    _, exponent = torch.frexp(median)
-    return torch.ldexp(torch.full_like(median, 0.5 + 2.0 ** (-bits - 1)), exponent) / median
+    fraction, exponent = torch.frexp(median)
+    middle = torch.floor(fraction * 2.0**bits) + 0.5
+    return torch.ldexp(middle * 2.0**-bits, exponent) / median
 
 
 def leaning(key: Tensor, bits: int, weights: Tensor) -> Tensor | None:

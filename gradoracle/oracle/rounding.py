@@ -41,7 +41,7 @@ InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
 
 _PROBED_AT = 2.0**-30  # the unit that float64 is probed with
 _ELEMENTS_AT_ONCE = 1 << 24  # of all probes of the largest tensor together
-_SPLIT_WITHIN = 2 / FAR  # a right kernel may err by twice what the probe that splits shows
+_SPLIT_WITHIN = 3 / FAR  # a right kernel may err by three times what the probe that splits shows: at other significands
 _FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # largest tensor of the graph, probes at most
 _OUTPUT, _INPUT = 9, 11
 
