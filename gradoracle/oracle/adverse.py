@@ -50,19 +50,22 @@ def redraw(
     """
     if width.dim() == 0:
         return
-    once = torch.ones(1, dtype=torch.float64)
-    for probe in (LITERAL, SPLIT):
-        if (at := dice.position(probe)) is None:
-            continue
-        own = key if key.dim() == width.dim() else key[at]
-        added = onto if onto is None or onto.dim() == width.dim() else onto[at]
-        factors = None
-        if probe == SPLIT and width.shape[along] > 1:
-            factors = splitting(own, bits, along)
-        elif probe == LITERAL and part is not None:
-            factors = leaning(own, bits, part[0] / part[1].clamp_min(_LEAST))
-        if factors is not None:
-            noise[at] = rounding_errors(own * factors, bits, once, width, added)[0]
+
+    def of(x: Tensor, probe: int) -> Tensor:
+        return x if x.dim() == width.dim() else x[probe]
+
+    def again(probe: int, factors: Tensor) -> None:
+        added = None if onto is None else of(onto, probe)
+        once = torch.ones(1, dtype=torch.float64)
+        noise[probe] = rounding_errors(of(key, probe) * factors, bits, once, width, added)[0]
+
+    literal, split = dice.position(LITERAL), dice.position(SPLIT)
+    if split is not None and width.shape[along] > 1:
+        again(split, splitting(of(key, split), bits, along))
+    if literal is not None and part is not None:
+        factor = leaning(of(key, literal), bits, part[0] / part[1].clamp_min(_LEAST))
+        if factor is not None:
+            again(literal, factor)
 
 
 def splitting(key: Tensor, bits: int, axis: int) -> Tensor:

@@ -42,10 +42,16 @@ def mixed(*keys: int) -> int:
 
 
 class Dice:
-    """What is drawn for each probe: [R] numbers, a function of (seed, probe, place) alone, the same on any machine."""
+    """What is drawn for each probe: [R] numbers, a function of (seed, probe, place) alone, the same on any machine.
 
-    def __init__(self, seed: int, probes: range) -> None:
-        self.seed, self.probes = seed, probes
+    Args:
+        seed: of what is drawn.
+        probes: their numbers.
+        splits: whether the one of number SPLIT is that probe, and not another drawn one.
+    """
+
+    def __init__(self, seed: int, probes: range, splits: bool = False) -> None:
+        self.seed, self.probes, self.splits = seed, probes, splits
 
     def factors(self, place: int) -> Tensor:
         """[R] factors in (1/2, 1], uniform in their logarithm; 1 in the probe LITERAL."""
@@ -53,7 +59,7 @@ class Dice:
 
     def position(self, probe: int) -> int | None:
         """Where LITERAL or SPLIT stands among the probes; None where it is none of them."""
-        return self.probes.index(probe) if probe in self.probes else None
+        return self.probes.index(probe) if probe in self.probes and (self.splits or probe != SPLIT) else None
 
     def constant(self, place: int) -> Tensor:
         """[R] errors in (-1, 1), for a number that is rounded once and then used everywhere."""

@@ -114,7 +114,7 @@ def budgets(
     overflowing: dict[Node, list[tuple[int | None, Tensor]]] = {}
     for start in range(0, max(count, 1), at_once):
         run = range(start, min(start + at_once, count))
-        dice = Dice(seed, run) if run and contract.rounds else None
+        dice = Dice(seed, run, splits) if run and contract.rounds else None
         roundoff = Roundoff(contract, dice, worst and start == 0, magnify, variances=start == 0)
         inputs = [
             _input(a, e, h, run, worst and start == 0, start == 0) for a, e, h in zip(args, given, held, strict=True)
@@ -213,8 +213,8 @@ def _seen(errors: Tensor, split: int | None) -> Tensor:
     """The rms of the drawn probes; the literal one may add to it, and what the one that splits shows is in reach."""
     if split is None or split >= len(errors):
         return torch.linalg.vector_norm(errors, dim=0).div_(math.sqrt(max(len(errors) - 1, 1)))
-    others = torch.cat([errors[:split], errors[split + 1 :]])
-    seen = torch.linalg.vector_norm(others, dim=0).div_(math.sqrt(max(len(others) - 1, 1)))
+    before, after = (torch.linalg.vector_norm(some, dim=0) for some in (errors[:split], errors[split + 1 :]))
+    seen = torch.hypot(before, after).div_(math.sqrt(max(len(errors) - 2, 1)))
     return torch.maximum(seen, errors[split].abs().mul_(_SPLIT_WITHIN))
 
 
