@@ -36,6 +36,7 @@ OF_LAWS: Mapping[str, str] = {
     "any_layout_of_inputs_is_right_or_refused": "layout",
     "any_layout_of_cotangents_is_right_or_refused": "layout",
     "tail_and_padding_invariance": "tail",
+    "steps_between_places_may_leave_the_range_of_exp": "range",
 }
 _OUTSIDE = ("every_access_stays_inside_its_tensor", "writes_stay_inside_their_tensors")
 _FAR = "offsets_past_2_31_give_the_same"

@@ -11,7 +11,8 @@ differently, and so do the probes: half of them from alpha' + segment' + beta' -
 differentiates a gradient does: what leads to a place has its share of that place's p' and p (x' - alpha'). Shares that
 do not add up to 1 by the same rounding everywhere cancel in the first, and add up in the second. Kernels that find
 log Z by another way than alpha (chunks that are composed, say) have its drift at the last place, where alpha' - log Z'
-would be exactly 0: half of the probes from alpha and beta take log Z of beta at the first place.
+would be exactly 0: half of the probes from alpha and beta take log Z of beta at the first place. In these beta has
+factors of its own: with alpha's it would lose the same bits of each parameter, and the drift between both would cancel.
 
 Compiled by numba where it is installed. Axes as in semicrf_scaled.py; ``own`` and ``along`` are (cum_scores,
 duration_bias, proj_start, proj_end) of one sequence and their tangents, without rows where there is none.
@@ -44,9 +45,12 @@ from gradoracle.properties.semicrf_rounded import (
 from gradoracle.properties.semicrf_scaled import jitted
 from torch import Tensor
 
+from gradoracle.oracle.probes import mixed
+
 FROM_ALPHA, FROM_BETA, SHARED = "from alpha", "from beta", "shared"  # ways to a product: whose log Z, or shares
 WAYS = (FROM_ALPHA, SHARED, FROM_BETA, SHARED)  # of successive probes
 _ALONG = ("cum_scores", "duration_bias", "proj_start", "proj_end")
+_SEEDS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -311,6 +315,7 @@ def probe(
         way: of WAYS; how probabilities are found.
     """
     library, by = drawn(seed, bits, exp_ulps, log_ulps, interval)
+    apart = drawn(mixed(seed, 1) % _SEEDS, bits, exp_ulps, log_ulps, interval)[1] if way == FROM_BETA else by
     found = {name: np.zeros(shape) for name, shape in problem.shapes.items()} if hessian else {}
     table, of = problem.scores[problem.table], problem.of
     pairs, durations = np.zeros_like(problem.kinds), np.zeros_like(problem.scores["duration_bias"])
@@ -334,7 +339,7 @@ def probe(
             pairs[:], durations[:] = 0.0, 0.0
             into_ = (begun, ended, pairs, durations)
             if way != SHARED:
-                backward(*given, *states[4:], back)
+                backward(*given[:-1], apart, *states[4:], back)
                 if way == FROM_BETA:
                     first, slope = summed(states[4][0].copy(), states[5][0], problem.labels, library, by)
                     z = float(back[0] + first)

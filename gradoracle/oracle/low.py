@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gradoracle.contract import SMALLEST_SUBNORMAL
+from gradoracle.contract import SMALLEST_NORMAL, SMALLEST_SUBNORMAL
+from gradoracle.oracle.quantity import Quantity
+
+LOST_EARLY = 4  # exponentials that flush to zero lose the last two binades of normal numbers, too
+_LEAST_SQUARE = 1e-300  # squares of smaller errors would underflow in float64
+
+
+class Products(NamedTuple):
+    """What a sum of products adds up: how many, the sum of their squares and, for a bound, that of their sizes."""
+
+    terms: Tensor | float
+    squares: Tensor
+    sizes: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -50,3 +63,38 @@ class Low:
             runs.copy_(lost)
         else:
             runs[:, places] = lost
+
+
+def below_normal(
+    q: Quantity, size: Tensor, dtype: str, flush: bool, may_be: Tensor | None, products: Products | None
+) -> Low | None:
+    """Where ``q`` is below the smallest normal number of a format, or may flush, and what is lost; None where nowhere.
+
+    A value far below the spacing loses itself, and not half the spacing. Of a sum of products each is rounded, and
+    what any step flushes is lost; sums of what the format holds are exact.
+
+    Args:
+        q: the quantity.
+        size: of its value.
+        dtype: the format's name.
+        flush: whether what is subnormal may become 0.
+        may_be: where a value of 0 may be something else in a kernel; None: only where it is not 0.
+        products: what it is the sum of.
+    """
+    limit = SMALLEST_NORMAL[dtype] * (LOST_EARLY if flush else 1)
+    low = size < limit
+    low &= (size > 0) if may_be is None else may_be
+    if not low.any():
+        return None
+    spacing = SMALLEST_SUBNORMAL[dtype]
+    mean_square = size.square() if q.variance is None else size.square() + q.variance
+    terms, squares, sizes = Products(1.0, torch.zeros(()), None) if products is None else products
+    if flush:
+        mean_square = mean_square + squares.clamp_max(terms * limit**2)
+        bound = (size if q.worst is None else size + q.worst).clamp_min(spacing / 2)
+        bound = bound if sizes is None else bound + sizes.clamp_max(terms * limit)
+    else:
+        mean_square = (mean_square + squares).clamp_max(terms * spacing**2 / 12)
+        bound = torch.ones_like(size) * (terms * spacing / 2)
+    mean_square = mean_square.clamp_min(_LEAST_SQUARE)
+    return Low(low, spacing, flush, torch.where(low, mean_square, 0.0), torch.where(low, bound, 0.0))

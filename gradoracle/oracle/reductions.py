@@ -111,7 +111,8 @@ def matrix_product(
         squares = cleared(torch.matmul(x.value.square(), y.value.square()), finite)
         assert squares is not None
         in_order = cleared(_drift(x.value, y.value, value), finite)
-        q = roundoff.running_sum(q, squares, float(x.value.shape[-1]), cleared(largest, finite), place, in_order)
+        terms = float(x.value.shape[-1])
+        q = roundoff.running_sum(q, squares, terms, cleared(largest, finite), place, in_order, products=True)
         q = _cut_where_subnormal(roundoff, q, x.value, y.value, mixed(place, 9))
     if name in ("addmm", "baddbmm"):
         beta, alpha = float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))

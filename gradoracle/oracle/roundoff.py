@@ -14,14 +14,13 @@ from gradoracle.contract import (
     LARGEST,
     PRECISION_BITS,
     SMALLEST_NORMAL,
-    SMALLEST_SUBNORMAL,
     UNIT_ROUNDOFF,
     Contract,
     representable,
 )
 from gradoracle.oracle import adverse
 from gradoracle.oracle.effects import VIEW, plain_name
-from gradoracle.oracle.low import Low
+from gradoracle.oracle.low import LOST_EARLY, Low, Products, below_normal
 from gradoracle.oracle.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
 from gradoracle.oracle.quantity import Quantity, bounded, plus, where_finite
 
@@ -31,9 +30,7 @@ _POLYNOMIAL_BITS = 3  # the error of a cubic between two powers of two turns abo
 SUM_BITS = 12  # sums of terms that are nearly equal err alike, though the sums differ by more than a rounding
 _OPERAND = 1
 _FLUSH = 2
-_LEAST_SQUARE = 1e-300  # squares of smaller errors would underflow in float64
 FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
-_LOST_EARLY = 4  # exponentials that flush to zero lose the last two binades of normal numbers, too
 FAR = 8.0  # standard deviations that a right kernel is allowed to be off
 
 
@@ -178,12 +175,14 @@ class Roundoff:
         largest: Tensor | None,
         place: int,
         in_order: Tensor | None = None,
+        products: bool = False,
     ) -> Quantity:
         """``q`` as a running sum of ``terms`` terms; ``squares`` sums their squares, ``largest`` their sizes.
 
         The partial sums are a random walk and a drift: u^2/3 (t/2 sum x^2 + t/3 (sum x)^2). Terms that are not in
         random order (a ramp) drift further: ``in_order`` is the sum of the squared partial sums along straight lines
-        between some of them, and the walk between two of them is t/6 sum x^2 (docs/budgets.md).
+        between some of them, and the walk between two of them is t/6 sum x^2 (docs/budgets.md). ``products``: the terms
+        are products, of which each is rounded where it is subnormal; a sum of what the format holds is exact there.
         """
         dtype = self.contract.accumulate
         unit = UNIT_ROUNDOFF[dtype]
@@ -200,7 +199,8 @@ class Roundoff:
         return self.committed(
             q, scale * unit, key=key, bits=min(PRECISION_BITS[dtype], SUM_BITS), place=place,
             bound=None if largest is None else largest * (unit * terms),
-            low=self.underflow(q, size, dtype, squares > 0), shift=shift,
+            low=self.underflow(q, size, dtype, squares > 0, Products(terms, squares, largest) if products else None),
+            shift=shift,
         )  # fmt: skip
 
     def onto_others(
@@ -314,26 +314,27 @@ class Roundoff:
             q, self.contract.operand, place, self.contract.truncate, operand=position, before=before, along=along
         )
 
-    def underflow(self, q: Quantity, size: Tensor, dtype: str, may_be: Tensor | None = None) -> Low | None:
+    def underflow(
+        self,
+        q: Quantity,
+        size: Tensor,
+        dtype: str,
+        may_be: Tensor | None = None,
+        products: Products | None = None,
+    ) -> Low | None:
         """Where ``q`` is below the smallest normal number of ``dtype``; None where it is nowhere.
 
-        ``may_be``: where a value of 0 may be something else in a kernel; None: only where it is not 0.
+        Args:
+            q: the quantity.
+            size: of its value.
+            dtype: the format's name.
+            may_be: where a value of 0 may be something else in a kernel; None: only where it is not 0.
+            products: what it is the sum of; each of them is rounded.
         """
-        if not size.numel() or float(size.min()) >= SMALLEST_NORMAL[dtype] * _LOST_EARLY:
+        if not size.numel() or float(size.min()) >= SMALLEST_NORMAL[dtype] * LOST_EARLY:
             return None
         flush = self.contract.flush_to_zero and dtype in FLUSHED
-        limit = SMALLEST_NORMAL[dtype] * (_LOST_EARLY if flush else 1)
-        low = size < limit
-        low &= (size > 0) if may_be is None else may_be
-        if not low.any():
-            return None
-        spacing = SMALLEST_SUBNORMAL[dtype]
-        # what is rounded is no larger than it is: a value far below the spacing loses itself, and not half the spacing
-        there = size.square() if q.variance is None else size.square() + q.variance
-        mean_square = (there if flush else there.clamp_max(spacing**2 / 12)).clamp_min(_LEAST_SQUARE)
-        largest = size if q.worst is None else size + q.worst
-        bound = largest.clamp_min(spacing / 2) if flush else torch.full_like(size, spacing / 2)
-        return Low(low, spacing, flush, torch.where(low, mean_square, 0.0), torch.where(low, bound, 0.0))
+        return below_normal(q, size, dtype, flush, may_be, products)
 
     def check_overflow(
         self, q: Quantity, size: Tensor, dtype: str, operand: int | None = None, before: float = 1.0

@@ -60,14 +60,19 @@ def fitting(dtype: torch.dtype) -> dict[str, Blocks]:
 def padded(features: int) -> int:
     """Return the width of a tile's rows: a power of two that holds D or Dv.
 
-    In the interpreter the least from 16. Compiled it is 32, 64 or 128: each is one more compilation of every kernel.
+    It is 32, 64 or 128: each is one more compilation of every kernel. The interpreter, which sees what is touched
+    outside of a tensor, is given the same tiles.
     """
-    return max(16 if interpreted() else 32, triton.next_power_of_2(features))
+    return max(32, triton.next_power_of_2(features))
 
 
 def value_columns(blocks: Blocks, features: int) -> int:
-    """Return how many columns of v, or of what stands in its place, a program has: `blocks.value` where compiled."""
-    return min(blocks.value, padded(features)) if interpreted() else blocks.value
+    """Return how many columns of v, or of what stands in its place, a program has.
+
+    It is `blocks.value` where compiled or where a shipped configuration is forced.
+    """
+    compiled = not interpreted() or blocks in BLOCKS.values()
+    return blocks.value if compiled else min(blocks.value, padded(features))
 
 
 def choose(dtype: torch.dtype, rows: int) -> Blocks:

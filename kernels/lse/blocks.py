@@ -20,12 +20,11 @@ BLOCKS: dict[str, Blocks] = {
 def padded_features(features: int, blocks: Blocks) -> int:
     """Return the width of a tile's rows: a power of two that holds D.
 
-    In the interpreter the least from 16. Compiled it is 32, 64, 128 or 256, and where a side of the tile is 16, which
-    is never the automatic choice up to D = 128, 64 or 256: each width is one more compilation of every kernel.
+    It is 32, 64, 128 or 256, and where a side of the tile is 16, which is never the automatic choice up to D = 128, 64
+    or 256: each width is one more compilation of every kernel. The interpreter, which sees what is touched outside of a
+    tensor, is given the same tiles.
     """
-    width = max(16, triton.next_power_of_2(features))
-    if interpreted():
-        return width
+    width = triton.next_power_of_2(features)
     if min(blocks.query, blocks.key) == 16:
         return 64 if width <= 64 else 256
     return max(32, width)

@@ -81,11 +81,12 @@ def choose(path: str, positions: int, durations: int, labels: int, per_duration:
 
 
 def padded(size: int) -> int:
-    """Return the extent of a tile's axis: the power of two that holds a dim.
+    """Return the extent of a tile's axis: the power of two that holds a dim, and 4 at least.
 
-    At least 2 in the interpreter; at least 4 on a GPU, where a smaller one gains nothing and is one more to compile.
+    A smaller one gains nothing on a GPU and is one more to compile; the interpreter, which sees what is read outside of
+    a tensor, is given the same tiles.
     """
-    return max(2 if interpreted() else 4, triton.next_power_of_2(size))
+    return max(4, triton.next_power_of_2(size))
 
 
 def workspace_bytes(

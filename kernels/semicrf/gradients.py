@@ -79,7 +79,7 @@ class Posteriors:
     def _tile(self, count: int) -> tuple[int, int, int]:
         """Return rows and durations of a tile, and how many such rows there are."""
         problem = self.problem
-        ring = min(slots(problem), padded(problem.durations))
+        ring = slots(problem)
         each = max(ring * width(problem), 0 if problem.per_duration else padded(problem.labels) ** 2)
         rows = rows_of(problem, problem.batch * count, 2 * each)  # two tiles at a time would spill
         return rows, ring, triton.cdiv(problem.batch * count, rows)

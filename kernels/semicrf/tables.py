@@ -67,16 +67,15 @@ def width(problem: Problem) -> int:
     return labels * labels if problem.per_duration else labels
 
 
+def slots(problem: Problem) -> int:
+    """Return how many positions a ring has room for: a power of two, K at least unless that is too large for a tile."""
+    room = padded(problem.durations)
+    return min(room, max(1, problem.blocks.tile // width(problem))) if problem.path == "sequential" else room
+
+
 def needs_far(problem: Problem) -> bool:
     """Say whether a ring of K positions is too large for a tile."""
-    return padded(problem.durations) * width(problem) > problem.blocks.tile and problem.path == "sequential"
-
-
-def slots(problem: Problem) -> int:
-    """Return how many positions a ring has room for."""
-    if needs_far(problem):
-        return max(1, problem.blocks.tile // width(problem))
-    return padded(problem.durations)
+    return slots(problem) < problem.durations
 
 
 def rows_of(problem: Problem, total: int, each: int) -> int:

@@ -72,9 +72,7 @@ def test_only_the_type_of_segment_ids_starts_another(compiled: set[tuple[Any, ..
     assert len(compiled) == before + 7
 
 
-def test_compiled_widths_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert blocks.padded_features(3, kernels.BLOCKS["large"]) == 16, "the interpreter compiles nothing"
-    monkeypatch.setattr(blocks, "interpreted", lambda: False)
+def test_compiled_widths_are_few() -> None:
     widths = {
         name: {blocks.padded_features(features, each) for features in range(1, 257)}
         for name, each in kernels.BLOCKS.items()
