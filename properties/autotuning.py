@@ -1,11 +1,11 @@
-"""The law of autotuned kernels: whichever configuration a machine's timings choose, the result is right."""
+"""Laws of autotuned kernels: results are right whichever configuration timings choose, and while they choose."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from gradoracle.case import Case
 from gradoracle.derivative import Derivative
 from gradoracle.evidence import Evidence
 from gradoracle.finding import Finding
+from gradoracle.interpreter.autotuner import trials
 from gradoracle.kernel import Kernel
 from gradoracle.property import law
 from gradoracle.subject import Refused
@@ -37,11 +38,30 @@ def every_autotuned_configuration_matches_the_oracle(evidence: Evidence) -> Iter
     tuners, turn = autotuners(evidence.kernel), evidence.case.seed // 11
     shown = ", ".join(f"{name} {turn % len(tuner.configs)}" for name, tuner in tuners.items())
     forced = evidence.variant(f"configurations {shown}", lambda sample: sample)
-    with _forced(tuners, turn):
+    with _anew(tuners, lambda configs: [configs[turn % len(configs)]]):
         try:
             found = forced.vjp()
         except Refused as refusal:
             raise Refused(f"with configurations {shown}: {refusal}") from None
+    yield from evidence.compare(Derivative.FORWARD, found)
+    yield from evidence.compare(Derivative.VJP, found)
+
+
+@law(needs=(Derivative.FORWARD, Derivative.VJP), applies=all_of(small_enough, _is_autotuned), one_in=2)
+def trials_of_an_autotuner_leave_nothing_behind(evidence: Evidence) -> Iterator[Finding]:
+    """Outputs and gradients are right in the call in which the kernel's autotuners try their configurations.
+
+    Holds because: a trial runs on the caller's tensors, many times, before the run that counts. So what a kernel writes
+    must not depend on what was there, or be cleared (`reset_to_zero`) or put back (`restore_value`) at each trial. In
+    the interpreter each configuration is tried once.
+    Catches: sums of atomics that hold those of all trials, a cache or an input that each trial updates in place.
+    Cannot catch: memory that is cleared in trials alone, which nothing_is_loaded_before_it_is_written sees; autotuners
+    in other modules than the kernel's own.
+    """
+    tuners = autotuners(evidence.kernel)
+    tried = evidence.variant("trials", lambda sample: sample)
+    with _anew(tuners, list), trials():
+        found = tried.vjp()
     yield from evidence.compare(Derivative.FORWARD, found)
     yield from evidence.compare(Derivative.VJP, found)
 
@@ -62,12 +82,12 @@ def autotuners(kernel: Kernel) -> dict[str, Any]:
 
 
 @contextmanager
-def _forced(tuners: dict[str, Any], turn: int) -> Iterator[None]:
-    """While it lasts, each autotuner has one configuration, and what it had chosen before is forgotten."""
+def _anew(tuners: dict[str, Any], chosen: Callable[[list[Any]], list[Any]]) -> Iterator[None]:
+    """While it lasts, each autotuner has the chosen ones of its configurations, and what it had found is forgotten."""
     kept = {name: (tuner.configs, dict(tuner.cache)) for name, tuner in tuners.items()}
     try:
         for tuner in tuners.values():
-            tuner.configs = [tuner.configs[turn % len(tuner.configs)]]
+            tuner.configs = chosen(tuner.configs)
             tuner.cache.clear()
         yield
     finally:

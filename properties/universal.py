@@ -14,7 +14,10 @@ from gradoracle.properties.accesses import (
 )
 from gradoracle.properties.architectures import shared_memory_fits_each_architecture
 from gradoracle.properties.arguments import bad_arguments_raise_value_error, declared_support_is_accepted
-from gradoracle.properties.autotuning import every_autotuned_configuration_matches_the_oracle
+from gradoracle.properties.autotuning import (
+    every_autotuned_configuration_matches_the_oracle,
+    trials_of_an_autotuner_leave_nothing_behind,
+)
 from gradoracle.properties.batches import (
     batch_and_head_permutation_equivariance,
     batch_members_are_independent,
@@ -95,6 +98,7 @@ UNIVERSAL: tuple[Property, ...] = (
     first_call_equals_second,
     every_block_configuration_agrees,
     every_autotuned_configuration_matches_the_oracle,
+    trials_of_an_autotuner_leave_nothing_behind,
     bad_arguments_raise_value_error,
     declared_support_is_accepted,
     shared_memory_fits_each_architecture,

@@ -15,14 +15,21 @@ from gradoracle import device, interpreter
 PROGRAM = """
 import json
 from gradoracle import interpreter
+import gradoracle.interpreter.autotuner
 interpreter.activate()
 from tests import autotuned_kernels as k
 
 found = {
-    "first": [k.stored(k.tagged), k.tagged.best_config.kwargs["TAG"], len(k.tagged.cache), k.hooked],
+    "first": [k.stored(k.tagged), k.tagged.best_config.kwargs["TAG"], len(k.tagged.cache), list(k.hooked)],
     "pruned": [k.stored(k.pruned), k.pruned.best_config.kwargs["TAG"]],
     "sums": [k.summed(start=7.0), k.summed(start=7.0)],
 }
+with interpreter.autotuner.trials():
+    found["tried"] = [k.summed(n=24, start=7.0), k.summed(n=24, start=7.0)]
+    found["known"] = [len(k.added.cache), "do_bench" in vars(k.added)]
+    k.hooked.clear()
+    k.tagged.cache.clear()
+    found["hooks"] = [k.stored(k.tagged), list(k.hooked)]
 k.tagged.configs = k.tagged.configs[1:]
 found["forced"] = k.stored(k.tagged)
 k.tagged.configs = k.CONFIGS
@@ -51,4 +58,7 @@ def test_the_first_configuration_that_pruning_leaves_is_taken_without_a_run_that
     assert found["pruned"] == [tags(2), 2]
     assert found["forced"] == tags(2)
     assert found["sums"] == [210.0, 217.0], "reset once a key and not again, as on a GPU"
+    assert found["tried"] == [300.0, 307.0], "trials add up too, and are reset"
+    assert found["known"] == [2, False]
+    assert found["hooks"] == [tags(1), [False, False, True]], "in each of two trials, then for the run that counts"
     assert found["both"] == "TAG was given to the launch and is set by the autotuner's configs"

@@ -27,7 +27,8 @@ Triton's own interpreter, 9 ms here.
 
 An autotuned kernel (`triton.autotune`) cannot be timed here: it runs with the first configuration that its own pruning
 leaves, in the order of its list.  Other configurations are run by forcing them, as the law
-every_autotuned_configuration_matches_the_oracle does in turn.
+every_autotuned_configuration_matches_the_oracle does in turn; what trials leave behind is what
+trials_of_an_autotuner_leave_nothing_behind sees, in which each runs once before one is taken.
 
 fp8 and scaled dots are Triton's own.
 

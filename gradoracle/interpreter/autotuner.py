@@ -1,15 +1,34 @@
 """Autotuned kernels, interpreted: there is no GPU to time them on, so one configuration is taken without a timing.
 
 It is the first that the autotuner's own pruning (`prune_configs_by`) leaves.  All else is Triton's: keys, the cache,
-hooks, `reset_to_zero`; no argument is touched by runs that only measure.  Pruning that asks for a GPU raises as it did.
+hooks, `reset_to_zero`; no argument is touched by runs that only measure, except within `trials`, where each
+configuration runs once on the caller's tensors before one is taken, as it does many times on a GPU.  Pruning that asks
+for a GPU raises as it did.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _QUANTILES = 3  # timings that `_bench` gives: the median and two around it
+_tries = False  # whether configurations run before one is taken; of the process, since autograd has threads of its own
+
+
+@contextmanager
+def trials() -> Iterator[None]:
+    """Within it, an interpreted kernel that its autotuner does not know yet runs in each configuration first.
+
+    Triton's own code does it, with its hooks, `reset_to_zero` and `restore_value`, and times nothing.
+    """
+    global _tries
+    before, _tries = _tries, True
+    try:
+        yield
+    finally:
+        _tries = before
 
 
 def take_the_first() -> None:
@@ -28,6 +47,9 @@ def take_the_first() -> None:
         both = meta.keys() & getattr(config, "kwargs", {}).keys()
         if both:
             raise ValueError(f"{', '.join(sorted(both))} was given to the launch and is set by the autotuner's configs")
+        if _tries:
+            with _measured_by(self, _once):
+                return bench(self, *args, config=config, **meta)
         return [0.0] * _QUANTILES
 
     timings.takes_the_first = True  # type: ignore[attr-defined]
@@ -52,3 +74,23 @@ def _is_interpreted(tuner: Any) -> bool:
             return True
         function = getattr(function, "fn", None)
     return False
+
+
+def _once(call: Callable[[], None], quantiles: Any = None) -> list[float]:
+    """What measures on a GPU, without its clock."""
+    call()
+    return [0.0] * _QUANTILES
+
+
+@contextmanager
+def _measured_by(tuner: Any, measure: Callable[..., Any]) -> Iterator[None]:
+    """While it lasts, the autotuner measures by this function."""
+    own = vars(tuner).get("do_bench")
+    tuner.do_bench = measure
+    try:
+        yield
+    finally:
+        if own is None:
+            del tuner.do_bench
+        else:
+            tuner.do_bench = own

@@ -1,4 +1,4 @@
-"""The law of autotuned kernels finds the one wrong configuration, and leaves the autotuner as it was."""
+"""The laws of autotuned kernels find the one wrong configuration and what trials leave, and change no autotuner."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from gradoracle.properties.autotuning import every_autotuned_configuration_matches_the_oracle as law
+from gradoracle.properties.autotuning import trials_of_an_autotuner_leave_nothing_behind
 
 from gradoracle import device, interpreter
 from tests.properties.toys import CASE, RIGHT
@@ -21,6 +22,7 @@ device.prepare("cpu")
 from gradoracle.case import Case
 from gradoracle.kernel import Kernel
 from gradoracle.properties.autotuning import autotuners, every_autotuned_configuration_matches_the_oracle as law
+from gradoracle.properties.autotuning import trials_of_an_autotuner_leave_nothing_behind as tried
 from tests.properties import autotuned
 from tests.properties.toys import judged
 
@@ -29,12 +31,18 @@ found = {}
 for seed in (0, 11):
     found[seed] = judged(law, kernel, Case("halve", {"N": 40}, seed=seed), autotuned.halve).status.value
 tuner = autotuned.product
-print(json.dumps([found[0], found[11], sorted(autotuners(kernel)), len(tuner.configs), len(tuner.cache)]))
+trials = {}
+for name, call in (("right", autotuned.call), ("added", autotuned.added_up)):
+    kernel = Kernel("halve", "halve", call, outside=True)
+    trials[name] = judged(tried, kernel, Case("halve", {"N": 40}), autotuned.halve).status.value
+left = [len(tuner.configs), len(tuner.cache), "do_bench" in vars(tuner)]
+print(json.dumps([found[0], found[11], sorted(autotuners(kernel)), left, trials]))
 """
 
 
 def test_a_kernel_without_autotuners_is_not_concerned():
     assert law.applies(CASE, RIGHT) is not None
+    assert trials_of_an_autotuner_leave_nothing_behind.applies(CASE, RIGHT) is not None
 
 
 @pytest.mark.skipif(interpreter.explain_unavailable() is not None, reason="needs Triton's interpreter")
@@ -45,4 +53,6 @@ def test_the_wrong_configuration_is_found_and_the_autotuner_left_as_it_was():
     command = [sys.executable, "-c", PROGRAM]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=root)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    assert json.loads(ran.stdout) == ["holds", "violated", ["product"], 2, 0]
+    first, second, tuners, left, trials = json.loads(ran.stdout)
+    assert (first, second, tuners, left) == ("holds", "violated", ["product", "sums"], [2, 0, False])
+    assert trials == {"right": "holds", "added": "violated"}
