@@ -20,6 +20,7 @@ from gradoracle.errors import UsageError
 from gradoracle.examine import CALL_SECONDS, CaseResult, Job, Setup, no_such_law, require_case, sizes_wanted, subjects
 from gradoracle.family import DTYPES, Family
 from gradoracle.kernel import Kernel
+from gradoracle.location import location_of
 from gradoracle.request import Progress, Request, Silent
 from gradoracle.saved import saved_case, saved_line
 from gradoracle.strategies import situations, stream, wanted_situations
@@ -118,6 +119,7 @@ class Run:
             self.interrupted,
             self.tally.judged,
             self.tally.alarming,
+            {name: place for name, kernel in self.kernels.items() if (place := location_of(kernel)) is not None},
         )
         report.notes += [f"inconclusive: {sentence}" for sentence in self._unmet(report)]
         return report

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gradoracle.target import Target
 
 USAGE, FAULT = 2, 3
+_FORMATS = "terminal, json, junit, sarif, github or markdown"
 _INTERRUPTED = 130  # what typer makes of a keyboard interrupt; older versions raise Abort
 
 app = typer.Typer(
@@ -131,7 +132,7 @@ def check(
     workers: Annotated[str, typer.Option(metavar="N|auto", help="Processes; 0: in this one, unprotected.")] = "auto",
     shard: Annotated[str, typer.Option(metavar="I/N", help="The I-th of N parts of the stream.")] = "1/1",
     format: Annotated[
-        list[str] | None, typer.Option(metavar="terminal|json|junit", help="How to report. Repeatable.")
+        list[str] | None, typer.Option(metavar="terminal|json|...", help=f"How to report: {_FORMATS}. Repeatable.")
     ] = None,
     output: Annotated[
         list[str] | None, typer.Option(metavar="PATH", help="Where the --format before it goes. Repeatable.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradoracle import options
@@ -36,6 +38,8 @@ def report(views: Sequence[options.Output], runs: Sequence[Callable[[], Report]]
         from gradoracle.report import render
 
         show(views, lambda view, width, color: render(reports, view, width=width, color=color))
+        if any(view.format == "github" for view in views):
+            summarise(render(reports, "markdown"))
     if failure is None:
         from gradoracle.report import exit_code
 
@@ -63,12 +67,58 @@ def show(views: Sequence[options.Output], render: Callable[[str, int | None, boo
             say(text)
             continue
         try:
-            view.path.write_text(text, encoding="utf-8")
+            write(view.path, text)
         except OSError as error:
             say(text)
             lost.append(f"--output {view.path} cannot be written: {(error.strerror or str(error)).lower()}")
     if lost:
         raise UsageError(f"{'; '.join(lost)}; its content was printed instead")
+
+
+def write(path: Path, text: str) -> None:
+    """Put a text in a file whole or not at all: what is there stays until all of the new is on the disk.
+
+    A pipe or a device is written to as it is; a link stays one.
+
+    Raises:
+        OSError: as ``open`` does; the disk is full, say.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    new = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.chmod(path.stat().st_mode if path.exists() else 0o666 & ~_umask())
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def summarise(text: str) -> None:
+    """Add a text to the summary of the step, where this runs in one of GitHub Actions."""
+    file = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not file:
+        return
+    try:
+        with open(file, "a", encoding="utf-8") as summary:
+            summary.write(text)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        sys.stderr.write(f"gradoracle: the step's summary cannot be written: {why}\n")
+
+
+def _umask() -> int:
+    """The mask of new files; there is no way to read it but to set it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def terminal() -> tuple[int | None, bool]:

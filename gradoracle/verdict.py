@@ -9,6 +9,7 @@ from enum import Enum
 
 from gradoracle.finding import Finding
 from gradoracle.likeness import NO_LIKENESS, Likeness
+from gradoracle.location import Location
 
 
 class Status(str, Enum):
@@ -98,6 +99,7 @@ class Report:
     interrupted: str = ""  # why the run stopped early, if it did
     cases_judged: int = 0  # on which some law was held, violated or crashed
     cases_alarming: int = 0  # on which some law was violated or crashed
+    locations: dict[str, Location] = field(default_factory=dict)  # kernel -> where it is written in the working tree
 
     @property
     def laws_checked(self) -> int:

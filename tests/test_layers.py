@@ -27,6 +27,7 @@ FLOORS = (
         "derivative",
         "finding",
         "fields",
+        "location",
         "process",
         "worker",
     },

@@ -1,4 +1,4 @@
-"""Views of a report: text for a terminal, json, JUnit XML. None of them recomputes anything."""
+"""Views of a report, one module a format. None of them recomputes anything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gradoracle.verdict import Report
 
-FORMATS = ("terminal", "json", "junit")
+FORMATS = ("terminal", "json", "junit", "sarif", "github", "markdown")
 
 
 def render(reports: Report | Sequence[Report], format: str, *, width: int | None = None, color: bool = False) -> str:
@@ -15,7 +15,7 @@ def render(reports: Report | Sequence[Report], format: str, *, width: int | None
 
     Args:
         reports: of one run; several for ``gradoracle check all``.
-        format: terminal, json or junit.
+        format: one of them.
         width: columns of the terminal format; default 120.
         color: whether the terminal format may use escape sequences.
 

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gradoracle.report import exit_code
-from gradoracle.report.failure import also, cases, extent, failures, printable, tell, tell_directly
+from gradoracle.report.failure import also, extent, failures, printable, tell, tell_directly
+from gradoracle.report.summary import MARKS, because, cell, extent_of, outcome, rows, unchecked
 from gradoracle.verdict import Report, Status, Verdict, without_numbers
 
 WIDTH = 120
@@ -87,28 +88,14 @@ def _table(report: Report) -> Table:
         table.add_column("kernel", overflow="fold")
     for dtype in dtypes:
         table.add_column(f"{dtype}\ncases  worst  b/t", no_wrap=True)
-    rows: dict[tuple[str, str], dict[str, Verdict]] = {}
-    for verdict in report.verdicts:
-        rows.setdefault((verdict.law, verdict.kernel), {})[verdict.dtype] = verdict
-    for (law, kernel), row in rows.items():
+    for (law, kernel), row in rows(report).items():
         cells = [_cell(row[dtype]) if dtype in row else Text("") for dtype in dtypes]
         table.add_row(law, *([kernel] if several else []), *cells)
     return table
 
 
 def _cell(verdict: Verdict) -> Text:
-    style = _STYLES[verdict.status]
-    if verdict.status is Status.HOLDS:
-        of = cases(verdict)
-        ran = str(of) if verdict.cases_held == of else f"{verdict.cases_held}/{of}"
-        worst = verdict.worst_in_sigma
-        sigma = f"{f'{worst:.1f}' if worst < 100 else _short(worst)}σ" if worst else ""
-        return Text(f"✓ {ran:<4} {sigma:>5} {_short(verdict.sensitivity):>5}".rstrip(), style)
-    if verdict.status in (Status.VIOLATED, Status.CRASHED):
-        failing = verdict.cases_violated if verdict.status is Status.VIOLATED else verdict.cases_crashed
-        count = f" {failing}/{cases(verdict)}" if failing else ""
-        return Text(f"✗ {verdict.status.value}{count}", style)
-    return Text(f"- {verdict.status.value}", style)
+    return Text(cell(verdict), _STYLES[verdict.status])
 
 
 def _failures(console: Console, report: Report) -> None:
@@ -127,29 +114,15 @@ def _failures(console: Console, report: Report) -> None:
 
 def _not_checked(console: Console, report: Report) -> None:
     """Reasons why cases were refused or not checked, each with its cases and laws."""
-    counts: dict[tuple[str, str], int] = {}
-    laws: dict[tuple[str, str], dict[str, None]] = {}
-    first: dict[tuple[str, str], tuple[str, str]] = {}  # reasons that differ in their numbers alone are told by one
-    others: dict[tuple[str, str], set[str]] = {}
-    for verdict in report.verdicts:
-        for reason, count in verdict.reasons.items():
-            status = Status.REFUSED.value if verdict.status is Status.REFUSED else Status.NOT_CHECKED.value
-            key = first.setdefault((status, without_numbers(reason)), (status, reason))
-            others.setdefault(key, set()).update({reason} - {key[1]})
-            counts[key] = counts.get(key, 0) + count
-            laws.setdefault(key, {})[verdict.law] = None
-    if not counts:
+    reasons = unchecked(report)
+    if not reasons:
         return
     console.print()
     console.print(Text("not checked", "bold yellow"))
-    ranked = sorted(counts, key=lambda key: -counts[key])
-    for key in ranked[:_MOST_REASONS]:
-        names = list(laws[key])
-        who = names[0] if len(names) == 1 else f"{len(names)} laws, {names[0]} among them"
-        like = f"; {len(others[key])} more with other numbers" if others[key] else ""
-        _line(console, str(counts[key]), f"{key[1]} ({who}{like})")
-    if len(ranked) > _MOST_REASONS:
-        _line(console, "", f"and {len(ranked) - _MOST_REASONS} more reasons (all are in --format json)")
+    for reason in reasons[:_MOST_REASONS]:
+        _line(console, str(reason.count), str(reason))
+    if len(reasons) > _MOST_REASONS:
+        _line(console, "", f"and {len(reasons) - _MOST_REASONS} more reasons (all are in --format json)")
 
 
 def _refusals(console: Console, report: Report) -> None:
@@ -200,35 +173,13 @@ def _notes(console: Console, report: Report) -> None:
 
 
 def _end(console: Console, report: Report) -> None:
-    counts = {status: sum(verdict.status is status for verdict in report.verdicts) for status in Status}
-    shown = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
-    stopped = "" if report.cases_run >= report.cases_planned else f" of {report.cases_planned} planned"
-    console.print()
-    console.print(
-        Text(
-            f"{_count(report.laws_checked, 'law')} checked on {report.cases_run}{stopped} "
-            f"{'case' if report.cases_run == 1 and not stopped else 'cases'} in {report.seconds:.1f} s; "
-            f"{_count(len(report.verdicts), 'verdict')}: {shown or 'none'}"
-        )
-    )
-    reasons = report.inconclusive()
     code = report.exit_code
-    if code == 0:
-        console.print(Text(f"✓ {report.target}: every checked property holds (exit code 0)", "bold green"))
-    elif code == 1:
-        faults = failures(report)
-        count = f"{len(faults)} {'fault' if len(faults) == 1 else 'faults'}"
-        broken = len({failure.law for fault in faults for failure in (fault.lead, *fault.others)})
-        console.print(
-            Text(
-                f"✗ {report.target}: {count}, {broken} {'law' if broken == 1 else 'laws'} broken (exit code 1)",
-                "bold red",
-            )
-        )
-    else:
-        console.print(Text(f"? {report.target}: inconclusive (exit code 4)", "bold yellow"))
-    for reason in reasons:
-        _line(console, "because" if code == 4 else "besides", reason.removeprefix("inconclusive: "))
+    console.print()
+    console.print(Text(extent_of(report)))
+    style = {0: "bold green", 1: "bold red"}.get(code, "bold yellow")
+    console.print(Text(f"{MARKS[code]} {outcome(report)}", style))
+    for reason in because(report.inconclusive()):
+        _line(console, "because" if code == 4 else "besides", reason)
 
 
 def _line(console: Console, label: str, text: str, whole: bool = False) -> None:
@@ -248,18 +199,6 @@ def _line(console: Console, label: str, text: str, whole: bool = False) -> None:
     console.print(table)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _few(names: Iterable[str]) -> str:
     names = list(names)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _short(value: float | None) -> str:
-    """A number in five columns, such as 2e-6."""
-    if value is None:
-        return ""
-    mantissa, _, exponent = f"{value:.0e}".partition("e")
-    return f"{mantissa}e{int(exponent)}" if exponent else mantissa

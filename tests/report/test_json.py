@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 from example import CASE, everything, holding, report, violated, wrong
 
+from gradoracle.causes import CAUSES
+from gradoracle.finding import Finding
+from gradoracle.location import Location
 from gradoracle.report import exit_code, render
 from gradoracle.report.json import SCHEMA
-from gradoracle.verdict import Report, Verdict
+from gradoracle.verdict import Report, Status, Verdict
+
+FILE = Path(__file__).parents[2] / "docs" / "report.schema.json"
+
+
+def closed(schema: Any) -> Any:
+    """A schema that refuses fields which it does not name; the published one leaves room for what will be added."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: closed(value) for key, value in schema.items()}
+    return found | {"additionalProperties": False} if "required" in schema else found
 
 
 def load(text: str) -> dict:
@@ -75,5 +93,28 @@ def test_together_reports_are_as_good_as_the_worst(reports: list[Report], code: 
 
 
 def test_an_unknown_format_is_named() -> None:
-    with pytest.raises(ValueError, match="format 'sarif' is unknown; wanted one of terminal, json, junit"):
-        render(report(), "sarif")
+    with pytest.raises(ValueError, match="format 'yaml' is unknown; wanted one of terminal, json, junit"):
+        render(report(), "yaml")
+
+
+def test_it_is_as_the_schema_says() -> None:
+    schema = json.loads(FILE.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(closed(schema))
+    for made in (everything(), report(), report(holding(), locations={"triton_sdpa": Location("kernels/a.py", 3)})):
+        validator.validate(load(render(made, "json")))
+    assert schema["properties"]["schema"]["const"] == SCHEMA
+    assert set(schema["$defs"]["cause"]["enum"]) == {"", *CAUSES}
+    assert set(schema["$defs"]["status"]["enum"]) == {status.value for status in Status}
+    for name, fields in (("report", Report), ("verdict", Verdict), ("finding", Finding)):
+        own = {field.name for field in dataclasses.fields(fields)} - {"pool"}
+        assert own <= set(schema["$defs"][name]["properties"]), name
+
+
+@pytest.mark.parametrize("field", ["schema", "exit_code", "reports"])
+def test_the_schema_misses_what_is_left_out(field: str) -> None:
+    schema = json.loads(FILE.read_text())
+    document = load(render(everything(), "json"))
+    del document[field]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema)

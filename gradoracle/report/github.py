@@ -1,0 +1,55 @@
+"""Reports as workflow commands of GitHub Actions: one annotation a fault, on the kernel's own line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gradoracle.report.failure import Failure, also, extent, failures, printable, tell, tell_directly
+from gradoracle.report.summary import because, extent_of, outcome, title
+from gradoracle.verdict import Report
+
+
+def render(reports: Sequence[Report]) -> str:
+    """The reports of a run: an error for each fault, and for a target that was not checked as it should be."""
+    return "".join(f"{line}\n" for report in reports for line in _report(report))
+
+
+def _report(report: Report) -> Iterable[str]:
+    for failure in failures(report):
+        yield _command("error", _failure(failure), title=title(failure), **_place(report, failure.lead.kernel))
+    reasons = because(report.inconclusive())
+    if reasons:
+        said = "inconclusive" if report.exit_code == 4 else "not all was checked"
+        yield _command("error", "\n".join(reasons), title=f"{report.target}: {said}", **_place(report))
+    elif report.exit_code == 0:
+        yield _command("notice", extent_of(report), title=outcome(report))
+
+
+def _failure(failure: Failure) -> str:
+    lines = [("", extent(failure.lead)), *tell(failure.lead), *tell_directly(failure)]
+    if failure.diagnosis.cause:
+        lines.append(("likely", str(failure.diagnosis)))
+    if more := also(failure):
+        lines.append(("also", more))
+    return "\n".join(f"{label}: {text}" if label else text for label, text in lines)
+
+
+def _place(report: Report, kernel: str = "") -> dict[str, str]:
+    """Where a kernel is written; the report's first where none is named."""
+    place = report.locations.get(kernel or next(iter(report.kernels), ""))
+    return {"file": place.file, "line": str(place.line)} if place is not None else {}
+
+
+def _command(name: str, message: str, **properties: str) -> str:
+    told = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    return f"::{name} {told}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    """Text of a command: a line break would end it."""
+    lines = "\n".join(printable(line) for line in text.splitlines())
+    return lines.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,96 @@
+"""Reports as Markdown, for a comment on a pull request or the summary of a CI step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from gradoracle.report.failure import Failure, also, extent, failures, printable, tell, tell_directly
+from gradoracle.report.summary import MARKS, because, cell, extent_of, missed, outcome, rows, unchecked
+from gradoracle.verdict import Report, Status
+
+_MOST_REASONS = 12
+_CODE = ("case", "first", "replay")  # labels whose text is to be copied
+
+
+def render(reports: Sequence[Report]) -> str:
+    """The reports of a run: each its outcome, its faults in full, and folded the table and what was not checked."""
+    return "\n".join(line for report in reports for line in _report(report)) + "\n"
+
+
+def _report(report: Report) -> Iterable[str]:
+    yield f"## {MARKS[report.exit_code]} gradoracle {_text(outcome(report))}"
+    yield ""
+    gpu = report.environment.get("gpu") or report.environment.get("cpu", "")
+    contracts = ", ".join(f"{dtype} as {preset}" for dtype, preset in report.contracts.items()) or "none"
+    yield _text(f"{extent_of(report)}. {report.device}{f' ({gpu})' if gpu else ''}, seed {report.seed}; {contracts}.")
+    yield ""
+    for reason in because(report.inconclusive()):
+        yield f"- {'because' if report.exit_code == 4 else 'besides'}: {_text(reason)}"
+    for failure in failures(report):
+        yield from _failure(failure)
+    yield from _folded("laws", _table(report))
+    reasons = [f"- {each.count}: {_text(str(each))}" for each in unchecked(report)[:_MOST_REASONS]]
+    yield from _folded("not checked", reasons)
+    low = set(missed(report))
+    names = dict.fromkeys([*report.situations_wanted, *report.situations])
+    told = [f"{_text(name)}: {report.situations.get(name, 0)}{' **too few**' if name in low else ''}" for name in names]
+    yield from _folded("situations", ["; ".join(told)] if told else [])
+
+
+def _failure(failure: Failure) -> Iterable[str]:
+    lead = failure.lead
+    yield ""
+    yield f"### ✗ {lead.status.value.upper()} {_code(lead.law)}"
+    yield ""
+    yield f"{_text(lead.kernel)}, {lead.dtype}, {extent(lead)}"
+    yield ""
+    lines = [*tell(lead), *tell_directly(failure)]
+    if failure.diagnosis.cause:
+        lines.append(("likely", str(failure.diagnosis)))
+    if more := also(failure):
+        lines.append(("also", more))
+    for label, text in lines:
+        yield f"- {f'**{_text(label)}** ' if label else ''}{_code(text) if label in _CODE else _text(text)}"
+
+
+def _table(report: Report) -> list[str]:
+    """A row for each law and kernel, a column for each dtype."""
+    dtypes = list(dict.fromkeys(verdict.dtype for verdict in report.verdicts))
+    several = len({verdict.kernel for verdict in report.verdicts}) > 1
+    head = ["law", *(["kernel"] if several else []), *dtypes]
+    lines = [_row(head), _row(["---"] * len(head))]
+    for (law, kernel), row in rows(report).items():
+        cells = [" ".join(cell(row[dtype]).split()) if dtype in row else "" for dtype in dtypes]
+        broken = any(verdict.status in (Status.VIOLATED, Status.CRASHED) for verdict in row.values())
+        name = f"**{_text(law)}**" if broken else _text(law)
+        lines.append(_row([name, *([_text(kernel)] if several else []), *map(_text, cells)]))
+    return lines if report.verdicts else []
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _folded(summary: str, lines: Sequence[str]) -> Iterable[str]:
+    """Lines behind a fold; nothing where there are none."""
+    if lines:
+        yield from ("", f"<details><summary>{summary}</summary>", "", *lines, "", "</details>")
+
+
+def _text(text: str) -> str:
+    """Text that is shown as it is: what a kernel raised may hold anything."""
+    text = " ".join(printable(text).split())
+    return _MARKUP.sub(lambda mark: _ESCAPED.get(mark[0], "\\" + mark[0]), text)
+
+
+_MARKUP = re.compile(r"[\\`*{}\[\]<>#|~&@]|(?<!\w)_|_(?!\w)")  # an underscore within a word is none
+_ESCAPED = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;"}
+
+
+def _code(text: str) -> str:
+    """Text as code, within as many backticks as it needs."""
+    text = " ".join(printable(text).split())
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{pad}{text}{pad}{fence}"

@@ -1,0 +1,115 @@
+"""Reports as SARIF 2.1.0: a run for each target, a rule for each law, a result for each fault.
+
+https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gradoracle.report.failure import Failure, also, failures, headline, printable, tell, tell_directly
+from gradoracle.report.summary import because
+from gradoracle.verdict import Report
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+FINGERPRINT = "gradoracle/v1"  # raised when what a fingerprint is made of changes
+_ROOT = "%SRCROOT%"
+
+
+def render(reports: Sequence[Report]) -> str:
+    """The reports of a run as one SARIF log. A law's name is its rule's id."""
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(report) for report in reports]}
+    return json.dumps(log, indent=1, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8") + "\n"
+
+
+def _run(report: Report) -> dict[str, Any]:
+    from gradoracle import __version__
+
+    laws = {verdict.law: verdict.statement for verdict in report.verdicts}
+    seen: dict[str, int] = {}
+    return {
+        "tool": {
+            "driver": {
+                "name": "gradoracle",
+                "version": __version__,
+                "rules": [_rule(law, statement) for law, statement in laws.items()],
+            }
+        },
+        "automationDetails": {"id": f"gradoracle/{report.target}/"},
+        "invocations": [_invocation(report)],
+        "columnKind": "utf16CodeUnits",
+        "results": [_result(report, failure, list(laws), seen) for failure in failures(report)],
+    }
+
+
+def _rule(law: str, statement: str) -> dict[str, Any]:
+    return {
+        "id": law,
+        "shortDescription": {"text": printable(statement or law)},
+        "help": {"text": f"gradoracle explain {law}"},
+        "defaultConfiguration": {"level": "error"},
+    }
+
+
+def _invocation(report: Report) -> dict[str, Any]:
+    """How the run ended; what should have been checked and was not are its notifications."""
+    reasons = because(report.inconclusive())
+    return {
+        "executionSuccessful": not reasons,
+        "exitCode": report.exit_code,
+        "toolExecutionNotifications": [
+            {"level": "error", "message": {"text": printable(reason)}, "descriptor": {"id": "inconclusive"}}
+            for reason in reasons
+        ],
+    }
+
+
+def _result(report: Report, failure: Failure, laws: list[str], seen: dict[str, int]) -> dict[str, Any]:
+    lead = failure.lead
+    lines = [*tell(lead), *tell_directly(failure)]
+    lines += [("likely", str(failure.diagnosis))] if failure.diagnosis.cause else []
+    lines += [("also", more)] if (more := also(failure)) else []
+    text = "\n".join([headline(lead), *(f"{label}: {line}" if label else line for label, line in lines)])
+    case = lead.counterexample.case if lead.counterexample is not None else ""
+    return {
+        "ruleId": lead.law,
+        "ruleIndex": laws.index(lead.law),
+        "kind": "fail",
+        "level": "error",
+        "message": {"text": printable(text)},
+        "locations": [_location(report, lead.kernel)],
+        "partialFingerprints": {FINGERPRINT: _fingerprint(report, failure, seen)},
+        "properties": {
+            "status": lead.status.value,
+            "dtype": lead.dtype,
+            "case": printable(case),
+            "cause": failure.diagnosis.cause,
+            "laws": list(dict.fromkeys(verdict.law for verdict in (lead, *failure.others))),
+        },
+    }
+
+
+def _location(report: Report, kernel: str) -> dict[str, Any]:
+    """The kernel's name, and its line where it is written in the working tree."""
+    found: dict[str, Any] = {
+        "logicalLocations": [{"name": kernel, "fullyQualifiedName": f"{report.family}/{kernel}", "kind": "function"}]
+    }
+    place = report.locations.get(kernel)
+    if place is not None:
+        found["physicalLocation"] = {
+            "artifactLocation": {"uri": place.file.replace(" ", "%20"), "uriBaseId": _ROOT},
+            "region": {"startLine": place.line},
+        }
+    return found
+
+
+def _fingerprint(report: Report, failure: Failure, seen: dict[str, int]) -> str:
+    """The same for a fault of one kernel and leading law, whatever case, line, dtype and machine show it."""
+    place = report.locations.get(failure.lead.kernel)
+    key = "\n".join([place.file if place else report.family, failure.lead.kernel, failure.lead.law])
+    seen[key] = seen.get(key, 0) + 1
+    digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
+    return f"{digest}:{seen[key]}"

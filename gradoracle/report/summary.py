@@ -1,0 +1,131 @@
+"""Summary: what several views say of a report alike: its outcome in one line, its cells, what was not checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradoracle.report.failure import Failure, cases, failures
+from gradoracle.verdict import Report, Status, Verdict, without_numbers
+
+MARKS = {0: "✓", 1: "✗", 4: "?"}  # by exit code
+
+
+@dataclass(frozen=True)
+class Unchecked:
+    """One reason why cases were refused or not checked.
+
+    Attributes:
+        count: of cases, over laws.
+        reason: in words; one of several that differ in their numbers alone.
+        laws: that it befell.
+        alike: how many other reasons differ from it in their numbers alone.
+    """
+
+    count: int
+    reason: str
+    laws: tuple[str, ...]
+    alike: int
+
+    def __str__(self) -> str:
+        who = self.laws[0] if len(self.laws) == 1 else f"{len(self.laws)} laws, {self.laws[0]} among them"
+        like = f"; {self.alike} more with other numbers" if self.alike else ""
+        return f"{self.reason} ({who}{like})"
+
+
+def outcome(report: Report) -> str:
+    """Target, what came of it, and the exit code, in one line without a mark."""
+    code = report.exit_code
+    if code == 0:
+        said = "every checked property holds"
+    elif code == 1:
+        faults = failures(report)
+        broken = {verdict.law for fault in faults for verdict in (fault.lead, *fault.others)}
+        said = f"{counted(len(faults), 'fault')}, {counted(len(broken), 'law')} broken"
+    else:
+        said = "inconclusive"
+    return f"{report.target}: {said} (exit code {code})"
+
+
+def extent_of(report: Report) -> str:
+    """How many laws, cases, seconds and verdicts of each status, in one line."""
+    counts = {status: sum(verdict.status is status for verdict in report.verdicts) for status in Status}
+    shown = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
+    stopped = "" if report.cases_run >= report.cases_planned else f" of {report.cases_planned} planned"
+    return (
+        f"{counted(report.laws_checked, 'law')} checked on {report.cases_run}{stopped} "
+        f"{'case' if report.cases_run == 1 and not stopped else 'cases'} in {report.seconds:.1f} s; "
+        f"{counted(len(report.verdicts), 'verdict')}: {shown or 'none'}"
+    )
+
+
+def unchecked(report: Report) -> list[Unchecked]:
+    """Why cases were refused or not checked, what befell most of them first."""
+    counts: dict[tuple[str, str], int] = {}
+    laws: dict[tuple[str, str], dict[str, None]] = {}
+    first: dict[tuple[str, str], tuple[str, str]] = {}  # reasons that differ in their numbers alone are told by one
+    others: dict[tuple[str, str], set[str]] = {}
+    for verdict in report.verdicts:
+        for reason, count in verdict.reasons.items():
+            status = Status.REFUSED.value if verdict.status is Status.REFUSED else Status.NOT_CHECKED.value
+            key = first.setdefault((status, without_numbers(reason)), (status, reason))
+            others.setdefault(key, set()).update({reason} - {key[1]})
+            counts[key] = counts.get(key, 0) + count
+            laws.setdefault(key, {})[verdict.law] = None
+    ranked = sorted(counts, key=lambda key: -counts[key])
+    return [Unchecked(counts[key], key[1], tuple(laws[key]), len(others[key])) for key in ranked]
+
+
+def cell(verdict: Verdict) -> str:
+    """A verdict in a few words: a mark, on how many cases, the largest error in sigma, budget / |truth|."""
+    if verdict.status is Status.HOLDS:
+        of = cases(verdict)
+        ran = str(of) if verdict.cases_held == of else f"{verdict.cases_held}/{of}"
+        return f"✓ {ran:<4} {sigmas(verdict.worst_in_sigma):>5} {short(verdict.sensitivity):>5}".rstrip()
+    if verdict.status in (Status.VIOLATED, Status.CRASHED):
+        failing = verdict.cases_violated if verdict.status is Status.VIOLATED else verdict.cases_crashed
+        count = f" {failing}/{cases(verdict)}" if failing else ""
+        return f"✗ {verdict.status.value}{count}"
+    return f"- {verdict.status.value}"
+
+
+def rows(report: Report) -> dict[tuple[str, str], dict[str, Verdict]]:
+    """The verdicts of each law and kernel by dtype, in the order of the report."""
+    found: dict[tuple[str, str], dict[str, Verdict]] = {}
+    for verdict in report.verdicts:
+        found.setdefault((verdict.law, verdict.kernel), {})[verdict.dtype] = verdict
+    return found
+
+
+def title(failure: Failure) -> str:
+    """What a fault is called: status and law, kernel and dtype of the law that leads it."""
+    lead = failure.lead
+    return f"{lead.status.value} {lead.law}, {lead.kernel} in {lead.dtype}"
+
+
+def missed(report: Report) -> list[str]:
+    """The situations that have fewer cases than are wanted."""
+    return [name for name, wanted in report.situations_wanted.items() if report.situations.get(name, 0) < wanted]
+
+
+def because(reasons: Sequence[str]) -> list[str]:
+    """Reasons as they are told."""
+    return [reason.removeprefix("inconclusive: ") for reason in reasons]
+
+
+def sigmas(worst: float) -> str:
+    """An error in sigma; "" where there is none."""
+    return f"{f'{worst:.1f}' if worst < 100 else short(worst)}σ" if worst else ""
+
+
+def short(value: float | None) -> str:
+    """A number in five columns, such as 2e-6."""
+    if value is None:
+        return ""
+    mantissa, _, exponent = f"{value:.0e}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

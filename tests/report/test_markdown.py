@@ -1,0 +1,57 @@
+"""The Markdown view: rendered, it shows each text as it is, and its table has a row for each law."""
+
+from __future__ import annotations
+
+import html
+import re
+
+from example import CASE, everything, holding, report, violated
+from markdown_it import MarkdownIt
+
+from gradoracle.report import render
+from gradoracle.verdict import Report
+
+
+def rendered(*reports: Report) -> str:
+    return str(MarkdownIt("commonmark", {"html": True}).enable("table").render(render(list(reports), "markdown")))
+
+
+def shown(*reports: Report) -> str:
+    """What a reader sees, without tags."""
+    return html.unescape(re.sub(r"<[^>]*>", "", rendered(*reports)))
+
+
+def test_it_leads_with_the_outcome_and_tells_each_fault() -> None:
+    text = shown(report(holding(dtype="bfloat16"), violated()))
+    assert text.startswith("✗ gradoracle sdpa: 1 fault, 1 law broken (exit code 1)")
+    assert f"replay gradoracle replay '{CASE}'" in text and f"case {CASE}" in text
+    assert "worst at [0, 0, 64, 0], got 0.5, true 0.25" in text
+    assert text.index("VIOLATED vjp_matches_the_oracle") < text.index("\nlaws\n")
+
+
+def test_the_table_has_a_row_for_each_law_and_a_column_for_each_dtype() -> None:
+    found = rendered(everything())
+    assert [html.unescape(head) for head in re.findall("<th>(.*?)</th>", found)] == [
+        "law", "float32", "bfloat16", "float16",
+    ]  # fmt: skip
+    assert len(re.findall("<tr>", found)) == 1 + 6
+    assert "<strong>vjp_matches_the_oracle</strong>" in found and "✓ 42 3.1σ 2e-6" in found
+
+
+def test_what_was_not_checked_is_told_and_too_few_situations_stand_out() -> None:
+    text = rendered(everything())
+    assert "besides: interrupted after 100 of 126 cases" in text and "needs a GPU" in text
+    assert "T &gt; 100 000: 0 <strong>too few</strong>" in text
+    assert "besides" not in shown(report(holding())) and "because: nothing was checked" in shown(report())
+
+
+def test_no_text_is_taken_for_markup() -> None:
+    awkward = "a|b <img src=x> `code` **bold** [link](x) @someone #1 ~~x~~ \\ _y_ &amp; \x1b[31m"
+    made = report(violated(), target="x\n\n# heading")
+    made.verdicts[0].statement = awkward
+    made.verdicts[0].law = "law|`x`"
+    found = shown(made)
+    seen = awkward.replace("\x1b", "\ufffd")
+    assert seen in found and "<img" not in rendered(made)
+    assert "✗ gradoracle x # heading: 1 fault" in found
+    assert len(re.findall("<td>", rendered(made))) == 2
