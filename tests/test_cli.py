@@ -230,7 +230,7 @@ def test_a_fault_shows_its_traceback_only_where_asked(
         ["check", "sdpa", "--arg", "x"],
         ["check", "sdpa", "--workers", "some"],
         ["check", "sdpa", "--shard", "3"],
-        ["check", "sdpa", "--format", "sarif"],
+        ["check", "sdpa", "--format", "yaml"],
         ["check", "sdpa", "--output", "x"],
         ["check", "sdpa", "--inputs", "missing.pt"],
         ["check", "sdpa", "--seed"],
