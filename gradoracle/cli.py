@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradoracle import options, showing
+from gradoracle import completion, options, showing
 from gradoracle.errors import UsageError
 from gradoracle.showing import INCONCLUSIVE, say
 
@@ -32,7 +32,7 @@ _INTERRUPTED = 130  # what typer makes of a keyboard interrupt; older versions r
 app = typer.Typer(
     name="gradoracle",
     help="Is the gradient of a GPU kernel right? Truth derived from one definition, budgets instead of tolerances.",
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -87,12 +87,14 @@ def _program(
 def check(
     context: typer.Context,
     targets: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="TARGET...",
-            help="A shipped family or all, path/to/file.py, path/to/file.py:callable or package.module:callable.",
+            metavar="[TARGET...]",
+            autocompletion=completion.targets,
+            help="A shipped family or all, path/to/file.py, path/to/file.py:callable, package.module:callable, or the "
+            "name of a kernel in [tool.gradoracle] of pyproject.toml; by default all of those.",
         ),
-    ],
+    ] = None,
     family: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which definition an outside callable claims to implement.")
     ] = None,
@@ -125,12 +127,22 @@ def check(
         float | None, typer.Option(metavar="S", help="A kernel call that takes longer hangs. Default: 60.")
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the stream of cases.")] = 0,
-    property: Annotated[str, typer.Option(metavar="GLOB", help="Only laws that match.")] = "*",
+    property: Annotated[
+        str, typer.Option(metavar="GLOB", help="Only laws that match.", autocompletion=completion.laws)
+    ] = "*",
     require: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Laws that must have been checked. Repeatable.")
     ] = None,
     workers: Annotated[str, typer.Option(metavar="N|auto", help="Processes; 0: in this one, unprotected.")] = "auto",
     shard: Annotated[str, typer.Option(metavar="I/N", help="The I-th of N parts of the stream.")] = "1/1",
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Settings of [tool.gradoracle.profiles.NAME] in pyproject.toml.",
+            autocompletion=completion.profiles,
+        ),
+    ] = None,
     format: Annotated[
         list[str] | None, typer.Option(metavar="terminal|json|...", help=f"How to report: {_FORMATS}. Repeatable.")
     ] = None,
@@ -139,42 +151,46 @@ def check(
     ] = None,
 ) -> None:
     """Check kernels: cases x laws -> verdicts."""
+    from gradoracle import config, settings
     from gradoracle.report import FORMATS
 
     views = options.outputs(context.obj, FORMATS)
-    fields: dict[str, Any] = {
-        "family": family,
-        "device": options.one_of("--device", device, options.DEVICES),
-        "dtypes": options.dtypes(dtype),
-        "contracts": options.contracts(contract or ()),
-        "arguments": options.arguments(arg or ()),
-        "dims": options.dims(dim or ()),
-        "inputs": options.saved(inputs),
-        "oracle": options.one_of("--oracle", oracle, options.ORACLES),
-        "examples": None if examples is None else options.at_least("--examples", examples, 1),
-        "seconds": options.seconds(seconds),
-        "call_seconds": options.seconds(call_seconds, "--call-seconds"),
-        "seed": options.at_least("--seed", seed, 0),
-        "property": property,
-        "require": tuple(require or ()),
-        "workers": options.workers(workers),
-        "shard": options.shard(shard),
-    }
+    given = _given(context, settings.NAMES)
+    project = config.load()
+    chosen = project.profile(profile)
+    entries = project.chosen(targets or [])
+    layers = {entry: (project.settings, entry.settings, chosen, given) for entry in entries}
+    fields = [(entry.target, settings.fields(settings.together(found))) for entry, found in layers.items()]
     from gradoracle.check import check as check_target
     from gradoracle.report.progress import progress
     from gradoracle.request import Request
     from gradoracle.target import expand
 
-    names = list(dict.fromkeys(name for text in targets for name in expand(text)))
-    requests = [Request(target=name, **fields) for name in names]
+    requests: list[Request] = []
+    for target, own in fields:
+        each = [Request(target=name, **own) for name in expand(target)]
+        requests += [request for request in each if request not in requests]
     raise typer.Exit(showing.report(views, [partial(check_target, request, progress()) for request in requests]))
+
+
+def _given(context: typer.Context, names: Sequence[str]) -> dict[str, str | list[str]]:
+    """The options among ``names`` that are on the command line, as they stand there."""
+    found: dict[str, str | list[str]] = {}
+    for name in names:
+        key = name.replace("-", "_")
+        source, value = context.get_parameter_source(key), context.params.get(key)
+        if source is not None and source.name == "COMMANDLINE" and value is not None:
+            found[name] = list(value) if isinstance(value, (list, tuple)) else str(value)
+    return found
 
 
 @app.command()
 def replay(
     case: Annotated[str, typer.Argument(metavar="CASE", help="A case line, in quotes, as a failure prints it.")],
     script: Annotated[bool, typer.Option("--script", help="Print a reproduction that needs torch only.")] = False,
-    property: Annotated[str, typer.Option(metavar="GLOB", help="Only laws that match.")] = "*",
+    property: Annotated[
+        str, typer.Option(metavar="GLOB", help="Only laws that match.", autocompletion=completion.laws)
+    ] = "*",
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Default: that of the case.")] = None,
     contract: Annotated[
         list[str] | None, typer.Option(metavar="DTYPE=PRESET", help="As the check had it. Repeatable.")
@@ -226,7 +242,10 @@ def list_() -> None:
 
 @app.command()
 def explain(
-    name: Annotated[str, typer.Argument(metavar="PROPERTY", help="The name of a law, or a glob.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="PROPERTY", help="The name of a law, or a glob.", autocompletion=completion.laws),
+    ],
 ) -> None:
     """What a law says, why it holds, what it catches and what it cannot."""
     import difflib

@@ -96,7 +96,7 @@ def workers(text: str) -> int | None:
     """``auto`` as None, else a number of processes."""
     if text == "auto":
         return None
-    return at_least("--workers", _whole("--workers", text, "a number of processes, or auto"), 0)
+    return at_least("--workers", whole("--workers", text, "a number of processes, or auto"), 0)
 
 
 def some_workers(text: str) -> int | None:
@@ -107,7 +107,7 @@ def some_workers(text: str) -> int | None:
 
 def all_or(option: str, text: str) -> int | None:
     """``all`` as None, else a number of at least 1."""
-    return None if text == "all" else at_least(option, _whole(option, text, "a number, or all"), 1)
+    return None if text == "all" else at_least(option, whole(option, text, "a number, or all"), 1)
 
 
 def score(given: float | None) -> float | None:
@@ -130,10 +130,18 @@ def shard(text: str) -> tuple[int, int]:
     part, slash, parts = text.partition("/")
     if not slash:
         raise UsageError(f"--shard {text!r} is not understood; wanted {wanted}")
-    found = _whole("--shard", part, wanted), _whole("--shard", parts, wanted)
+    found = whole("--shard", part, wanted), whole("--shard", parts, wanted)
     if not 1 <= found[0] <= found[1]:
         raise UsageError(f"--shard {text!r} is out of range; wanted {wanted}")
     return found
+
+
+def whole(option: str, text: str, wanted: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{option} {text!r} is not understood; wanted {wanted}") from None
 
 
 def at_least(option: str, given: int, smallest: int) -> int:
@@ -219,10 +227,3 @@ def _pair(option: str, text: str, wanted: str) -> tuple[str, str]:
 def _once(option: str, name: str, found: dict[str, Any]) -> None:
     if name in found:
         raise UsageError(f"{option} is given twice for {name}")
-
-
-def _whole(option: str, text: str, wanted: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{option} {text!r} is not understood; wanted {wanted}") from None

@@ -33,7 +33,7 @@ FLOORS = (
     },
     {"recipes", "layouts", "likeness", "pattern", "interpreter", "memory", "device"},
     {"case", "verdict", "rules", "symptom", "diagnosis"},
-    {"report", "environment", "script", "options", "showing"},
+    {"report", "environment", "script", "options", "showing", "settings", "config", "completion"},
     {"kernel", "property", "family"},
     {"oracle"},
     {"relation", "subject", "evidence", "capacity", "mixed", "formula"},

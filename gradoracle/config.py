@@ -1,0 +1,221 @@
+"""Config: what ``[tool.gradoracle]`` of a pyproject.toml says of a project's kernels and how they are checked.
+
+    [tool.gradoracle]
+    examples = 200
+    contract = { float32 = "tf32" }
+    known-failures = "known_failures.toml"
+
+    [tool.gradoracle.profiles.fast]
+    examples = 30
+
+    [tool.gradoracle.kernels.attention]
+    target = "my_kernels/attention.py:flash"
+    family = "sdpa"
+    dim = { D = [64, 128], T = "1:4096" }
+
+Settings are those of ``gradoracle check`` by the names of its options. An unknown key is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[no-redef]
+
+from gradoracle import settings
+from gradoracle.errors import UsageError
+from gradoracle.settings import BY_NAME, LISTS, Setting, Settings
+
+FILE = "pyproject.toml"
+_OF_A_RUN = ("inputs", "shard")  # of one command line, and of no project
+_SETTINGS = tuple(name for name in settings.NAMES if name not in (*_OF_A_RUN, "family"))
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A kernel of the project: its TARGET, from the current folder, and its settings."""
+
+    name: str
+    target: str
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a file says; ``EMPTY`` where there is none.
+
+    Attributes:
+        file: the pyproject.toml; None where there is none with a ``[tool.gradoracle]``.
+        settings: of all kernels.
+        kernels: by name, in order.
+        profiles: settings by name, for ``--profile``.
+        known_failures: the file of failures that are known; None where none is named.
+    """
+
+    file: Path | None = None
+    settings: Settings = field(default_factory=dict)
+    kernels: Mapping[str, Entry] = field(default_factory=dict)
+    profiles: Mapping[str, Settings] = field(default_factory=dict)
+    known_failures: Path | None = None
+
+    def chosen(self, targets: Sequence[str]) -> list[Entry]:
+        """The entries that TARGETs stand for, each once: a kernel's name, else what ``gradoracle check`` takes anyway.
+
+        Raises:
+            UsageError: no TARGET is given, and no kernel is named here.
+        """
+        if not targets and not self.kernels:
+            raise UsageError(
+                "no TARGET is given; wanted a shipped family, a file, or kernels in [tool.gradoracle] of pyproject.toml"
+            )
+        names = dict.fromkeys(targets or self.kernels)
+        return [self.kernels.get(name) or Entry(name, name, {}) for name in names]
+
+    def profile(self, name: str | None) -> Settings:
+        """The settings of a profile.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        if name is None:
+            return {}
+        if name not in self.profiles:
+            known = f"wanted one of {', '.join(self.profiles)}" if self.profiles else "the project has none"
+            raise UsageError(f"--profile {name!r} is unknown; {known}")
+        return self.profiles[name]
+
+
+EMPTY = Config()
+
+
+def load(folder: Path | None = None) -> Config:
+    """The config of the folder (by default the current one): of the nearest pyproject.toml at or above it.
+
+    Raises:
+        UsageError: the file cannot be read or is no TOML, a key is unknown, or a value is not what its key takes.
+    """
+    folder = (Path.cwd() if folder is None else folder).resolve()
+    file = next((each / FILE for each in (folder, *folder.parents) if (each / FILE).is_file()), None)
+    if file is None:
+        return EMPTY
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{_shown(file)} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{_shown(file)} is no TOML: {error}") from None
+    table = document.get("tool", {}).get("gradoracle")
+    return EMPTY if table is None else _Reader(file).config(table)
+
+
+def _shown(file: Path) -> str:
+    """A file as a person in the current folder calls it."""
+    return Path(os.path.relpath(file)).as_posix()
+
+
+class _Reader:
+    """Reads one file; every mistake is a sentence that names file, table and key."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def config(self, table: Any) -> Config:
+        own = self._table(table, "", (*_SETTINGS, "kernels", "profiles", "known-failures"))
+        kernels = self._tables(own.pop("kernels", {}), "kernels")
+        profiles = self._tables(own.pop("profiles", {}), "profiles")
+        known = own.pop("known-failures", None)
+        if known is not None and not isinstance(known, str):
+            raise self._wrong("known-failures", "", known, "the path of a TOML file")
+        return Config(
+            self.file,
+            self._settings(own, ""),
+            {name: self._kernel(name, entry) for name, entry in kernels.items()},
+            {name: self._profile(name, entry) for name, entry in profiles.items()},
+            None if known is None else self.file.parent / known,
+        )
+
+    def _kernel(self, name: str, entry: Any) -> Entry:
+        place = f"kernels.{name}"
+        own = self._table(entry, place, ("target", "family", *_SETTINGS))
+        target = own.pop("target", name)
+        if not isinstance(target, str) or not target:
+            raise self._wrong("target", place, target, "path/to/file.py[:callable] or module:callable")
+        path, colon, callable_ = target.partition(":")
+        if path.endswith(".py"):
+            target = _shown(self.file.parent / path) + colon + callable_
+        return Entry(name, target, self._settings(own, place))
+
+    def _profile(self, name: str, entry: Any) -> Settings:
+        place = f"profiles.{name}"
+        return self._settings(self._table(entry, place, _SETTINGS), place)
+
+    def _settings(self, table: Mapping[str, Any], place: str) -> dict[str, Setting]:
+        """The settings of a table, each tried out."""
+        found = {key: self._setting(key, place, value) for key, value in table.items()}
+        for key, setting in found.items():
+            try:
+                settings.fields({key: setting})
+            except UsageError as error:
+                raise UsageError(f"{self._where(place)}: {error}") from None
+        return found
+
+    def _setting(self, key: str, place: str, value: Any) -> Setting:
+        """A value of TOML as the words of the command line."""
+        if key in BY_NAME:
+            if not isinstance(value, dict):
+                raise self._wrong(key, place, value, f"a table, such as {_EXAMPLES[key]}")
+            return [
+                f"{name}={repr(each) if key == 'arg' else self._word(key, place, each)}" for name, each in value.items()
+            ]
+        if key in LISTS:
+            if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+                raise self._wrong(key, place, value, "a list of names of laws, or globs")
+            return list(value)
+        return self._word(key, place, value)
+
+    def _word(self, key: str, place: str, value: Any) -> str:
+        """A scalar, or a list of them with commas between."""
+        if isinstance(value, list) and key in ("dtype", "dim") and value:
+            return ",".join(self._word(key, place, each) for each in value)
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise self._wrong(key, place, value, f"a value such as {_EXAMPLES.get(key, 'a number or a text')}")
+        return str(value)
+
+    def _tables(self, value: Any, key: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self._wrong(key, "", value, f"tables, [tool.gradoracle.{key}.NAME]")
+        return value
+
+    def _table(self, value: Any, place: str, known: tuple[str, ...]) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise UsageError(f"{self._where(place)} is {value!r}; wanted a table")
+        for key in value:
+            if key not in known:
+                close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+                hint = f"did you mean {close[0]}? " if close else ""
+                raise UsageError(f"{self._where(place)}: {key!r} is unknown: {hint}wanted one of {', '.join(known)}")
+        return dict(value)
+
+    def _wrong(self, key: str, place: str, value: Any, wanted: str) -> UsageError:
+        return UsageError(f"{self._where(place)}: {key} is {value!r}; wanted {wanted}")
+
+    def _where(self, place: str) -> str:
+        return f"{_shown(self.file)}, [tool.gradoracle{f'.{place}' if place else ''}]"
+
+
+_EXAMPLES = {
+    "contract": '{ float32 = "tf32" }',
+    "arg": "{ causal = true }",
+    "dim": '{ T = "1:4096", D = [64, 128] }',
+    "dtype": '["float32", "bfloat16"]',
+    "workers": '4 or "auto"',
+}
