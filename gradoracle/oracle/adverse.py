@@ -18,12 +18,12 @@ import math
 import torch
 from torch import Tensor
 
+from gradoracle.oracle.low import LEAST_SQUARE
 from gradoracle.oracle.probes import EVEN_SPREAD, LITERAL, SPLIT, Dice, rounding_errors
 
 _LEANING = 5.0  # standard deviations of a sum of free errors, beyond which errors lean
 _LOOKED_AT = 2048  # values at most of which it is asked whether they lean
 _NUMBERS = torch.exp2(-torch.arange(128, dtype=torch.float64) / 128)
-_LEAST = 1e-300  # a variance by which may be divided
 
 
 def redraw(
@@ -63,7 +63,7 @@ def redraw(
     if split is not None and width.shape[along] > 1:
         again(split, splitting(of(key, split), bits, along))
     if literal is not None and part is not None:
-        factor = leaning(of(key, literal), bits, part[0] / part[1].clamp_min(_LEAST))
+        factor = leaning(of(key, literal), bits, part[0] / part[1].clamp_min(LEAST_SQUARE))
         if factor is not None:
             again(literal, factor)
 

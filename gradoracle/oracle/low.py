@@ -12,7 +12,7 @@ from gradoracle.contract import SMALLEST_NORMAL, SMALLEST_SUBNORMAL
 from gradoracle.oracle.quantity import Quantity
 
 LOST_EARLY = 4  # exponentials that flush to zero lose the last two binades of normal numbers, too
-_LEAST_SQUARE = 1e-300  # squares of smaller errors would underflow in float64
+LEAST_SQUARE = 1e-300  # of an error; squares of smaller ones would underflow in float64
 
 
 class Products(NamedTuple):
@@ -96,5 +96,5 @@ def below_normal(
     else:
         mean_square = (mean_square + squares).clamp_max(terms * spacing**2 / 12)
         bound = torch.ones_like(size) * (terms * spacing / 2)
-    mean_square = mean_square.clamp_min(_LEAST_SQUARE)
+    mean_square = mean_square.clamp_min(LEAST_SQUARE)
     return Low(low, spacing, flush, torch.where(low, mean_square, 0.0), torch.where(low, bound, 0.0))
