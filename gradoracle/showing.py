@@ -78,7 +78,7 @@ def show(views: Sequence[options.Output], render: Callable[[str, int | None, boo
 def write(path: Path, text: str) -> None:
     """Put a text in a file whole or not at all: what is there stays until all of the new is on the disk.
 
-    A pipe or a device is written to as it is; a link stays one.
+    A pipe, a device and a file in a folder that takes no new ones are written to as they are; a link stays one.
 
     Raises:
         OSError: as ``open`` does; the disk is full, say.
@@ -87,7 +87,11 @@ def write(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except PermissionError:  # the file may be written and its folder not
+        path.write_text(text, encoding="utf-8")
+        return
     new = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -83,3 +83,16 @@ def test_a_file_is_written_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(OSError, match="No space"):
         showing.write(path, "third")
     assert path.read_text() == "second" and sorted(p.name for p in tmp_path.iterdir()) == ["link.json", "report.json"]
+
+
+def test_a_file_in_a_folder_that_takes_no_new_ones_is_written_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(**fields: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(showing.tempfile, "mkstemp", refuse)
+    path = tmp_path / "report.json"
+    path.write_text("first")
+    showing.write(path, "second")
+    assert path.read_text() == "second"
