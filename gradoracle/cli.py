@@ -158,9 +158,8 @@ def check(
     given = _given(context, settings.NAMES)
     project = config.load()
     chosen = project.profile(profile)
-    entries = project.chosen(targets or [])
-    layers = {entry: (project.settings, entry.settings, chosen, given) for entry in entries}
-    fields = [(entry.target, settings.fields(settings.together(found))) for entry, found in layers.items()]
+    layers = ((each.target, (project.settings, each.settings, chosen, given)) for each in project.chosen(targets or []))
+    fields = [(target, settings.fields(settings.together(own))) for target, own in layers]
     from gradoracle.check import check as check_target
     from gradoracle.report.progress import progress
     from gradoracle.request import Request

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 from gradoracle import config
 from gradoracle.errors import UsageError
-
-_FAMILY = re.compile(r"^FAMILY\b", re.MULTILINE)
-_LAW = re.compile(r"^@law\b.*?^def (\w+)\(", re.MULTILINE | re.DOTALL)
-_PROPERTIES = "gradoracle.properties"
+from gradoracle.modules import family_names, law_names
 
 
 def targets(incomplete: str) -> list[str]:
     """Kernels of the project, shipped families and ``all``; of files the shell itself knows."""
-    shipped = [file.stem for file, text in _sources() if _FAMILY.search(text)]
-    return _starting([*_project().kernels, *sorted(shipped), "all"], incomplete)
+    return _starting([*_project().kernels, *family_names(), "all"], incomplete)
 
 
 def profiles(incomplete: str) -> list[str]:
@@ -28,11 +21,11 @@ def profiles(incomplete: str) -> list[str]:
 
 def laws(incomplete: str) -> list[str]:
     """The names of all shipped laws."""
-    return _starting(sorted(name for _, text in _sources() for name in _LAW.findall(text)), incomplete)
+    return _starting(law_names(), incomplete)
 
 
-def _starting(names: object, incomplete: str) -> list[str]:
-    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]  # type: ignore[call-overload]
+def _starting(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 
 def _project() -> config.Config:
@@ -41,11 +34,3 @@ def _project() -> config.Config:
         return config.load()
     except UsageError:
         return config.EMPTY
-
-
-def _sources() -> Iterator[tuple[Path, str]]:
-    """The modules that families and laws are written in, with their text."""
-    spec = importlib.util.find_spec(_PROPERTIES)
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        for file in sorted(Path(folder).glob("*.py")):
-            yield file, file.read_text(encoding="utf-8")

@@ -20,18 +20,12 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[no-redef]
-
-from gradoracle import settings
+from gradoracle import settings, toml
 from gradoracle.errors import UsageError
 from gradoracle.settings import BY_NAME, LISTS, Setting, Settings
 
@@ -40,7 +34,7 @@ _OF_A_RUN = ("inputs", "shard")  # of one command line, and of no project
 _SETTINGS = tuple(name for name in settings.NAMES if name not in (*_OF_A_RUN, "family"))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Entry:
     """A kernel of the project: its TARGET, from the current folder, and its settings."""
 
@@ -107,12 +101,7 @@ def load(folder: Path | None = None) -> Config:
     file = next((each / FILE for each in (folder, *folder.parents) if (each / FILE).is_file()), None)
     if file is None:
         return EMPTY
-    try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{_shown(file)} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{_shown(file)} is no TOML: {error}") from None
+    document = toml.read(file, _shown(file))
     table = document.get("tool", {}).get("gradoracle")
     return EMPTY if table is None else _Reader(file).config(table)
 

@@ -10,8 +10,6 @@ import hashlib
 import importlib
 import importlib.util
 import linecache
-import pkgutil
-import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -25,8 +23,8 @@ from typing import Any
 from gradoracle.errors import TargetError
 from gradoracle.family import Family
 from gradoracle.kernel import Kernel, kernel
+from gradoracle.modules import SHIPPED, family_names
 
-SHIPPED = "gradoracle.properties"  # the package whose modules that define FAMILY and KERNELS are the shipped families
 ALL = "all"
 
 _FORMS = "wanted a shipped name, path/to/file.py, path/to/file.py:callable or package.module:callable"
@@ -51,18 +49,8 @@ class Target:
 
 
 def shipped_names() -> list[str]:
-    """Names of the shipped families, which are those of their modules, sorted; nothing is imported but their package.
-
-    Kernels must not be imported before the device is known (``device.prepare``), so the modules' sources are read.
-    """
-    package = importlib.import_module(SHIPPED)
-    names = []
-    for module in pkgutil.iter_modules(package.__path__):
-        for folder in package.__path__:
-            file = Path(folder) / f"{module.name}.py"
-            if file.exists() and re.search(r"^FAMILY\b", file.read_text(encoding="utf-8"), re.MULTILINE):
-                names.append(module.name)
-    return sorted(names)
+    """Names of the shipped families, sorted; nothing is imported."""
+    return family_names(SHIPPED)
 
 
 def shipped() -> dict[str, Target]:

@@ -30,7 +30,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from gradoracle.properties.semicrf_recursion import Array, Pass, Problem, Sequence, logs_of, run
-from gradoracle.properties.semicrf_rounded import Rounded
+from gradoracle.properties.semicrf_rounded import SEEDS, Rounded
 from gradoracle.properties.semicrf_rounded import probe as rounded_pass
 from gradoracle.properties.semicrf_rounded_tangents import WAYS
 from gradoracle.properties.semicrf_rounded_tangents import probe as moved_pass
@@ -49,7 +49,6 @@ PROBED_AT = 2.0**-_PROBED_BITS  # finer roundings are imitated with this unit, a
 POOLED = 4  # positions on either side over which the probes' errors are pooled
 LONGEST_CHUNK = 256  # positions between checkpoints where sqrt(T K) is less
 _ALONG = ("cum_scores", "proj_start", "proj_end")
-_SEEDS = 1 << 62
 _TINY = 1e-300
 MEETINGS = "meetings"
 # Roundings of a node and the segment to it at the size of what grew since the norm. Of cum_scores: less that at s, with
@@ -108,7 +107,7 @@ def budgets(
     magnify = max(PROBED_AT / float(noise[0]), 1.0)
     bits = min(PRECISION_BITS[contract.elementwise], _PROBED_BITS)
     for probe in range(count):
-        seed = mixed(probe) % _SEEDS
+        seed = mixed(probe) % SEEDS
         if dual:
             moved = moved_pass(
                 problem, cotangent, seed, bits, contract.exp_ulps, contract.log_ulps, interval,

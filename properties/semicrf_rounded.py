@@ -29,6 +29,7 @@ from gradoracle.oracle.probes import mixed
 # the largest errors of exp and log, and the number of positions from one norm to the next
 LOGS, WEIGHTS, POSTERIORS, TANGENTS, _INVERSE, EXP, LOG, INTERVAL = 1, 2, 3, 4, 4, 9, 10, 11
 # ``library`` [2 exponents 5]: the errors of exp and log, smooth as the engine's of a polynomial: by 3 bits of x
+SEEDS = 1 << 62  # how many seeds a probe may have
 _LEAST = 64  # exponents beyond it, either way, are alike
 LOST = -40.0  # exp of less vanishes beside 1, in 30 bits
 

@@ -32,6 +32,7 @@ from gradoracle.properties.semicrf_rounded import (
     LOGS,
     LOST,
     POSTERIORS,
+    SEEDS,
     TANGENTS,
     WEIGHTS,
     drawn,
@@ -50,7 +51,6 @@ from gradoracle.oracle.probes import mixed
 FROM_ALPHA, FROM_BETA, SHARED = "from alpha", "from beta", "shared"  # ways to a product: whose log Z, or shares
 WAYS = (FROM_ALPHA, SHARED, FROM_BETA, SHARED)  # of successive probes
 _ALONG = ("cum_scores", "duration_bias", "proj_start", "proj_end")
-_SEEDS = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,7 @@ def probe(
         way: of WAYS; how probabilities are found.
     """
     library, by = drawn(seed, bits, exp_ulps, log_ulps, interval)
-    apart = drawn(mixed(seed, 1) % _SEEDS, bits, exp_ulps, log_ulps, interval)[1] if way == FROM_BETA else by
+    apart = drawn(mixed(seed, 1) % SEEDS, bits, exp_ulps, log_ulps, interval)[1] if way == FROM_BETA else by
     found = {name: np.zeros(shape) for name, shape in problem.shapes.items()} if hessian else {}
     table, of = problem.scores[problem.table], problem.of
     pairs, durations = np.zeros_like(problem.kinds), np.zeros_like(problem.scores["duration_bias"])

@@ -28,6 +28,8 @@ FLOORS = (
         "finding",
         "fields",
         "location",
+        "modules",
+        "toml",
         "process",
         "worker",
     },

@@ -14,13 +14,9 @@ import importlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from gradoracle import toml
 from gradoracle.errors import UsageError
-from gradoracle.target import SHIPPED
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10, where pytest brings the same under its older name
-    import tomli as tomllib  # type: ignore[no-redef]
+from gradoracle.modules import SHIPPED
 
 
 def proofs_beside(name: str) -> Path | None:
@@ -40,12 +36,7 @@ def read_proofs(file: Path | None) -> Mapping[str, str]:
     """
     if file is None:
         return {}
-    try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"--equivalents {file}: {(error.strerror or str(error)).lower()}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"--equivalents {file} is no TOML: {error}") from None
+    found = toml.read(file, f"--equivalents {file}")
     proofs: dict[str, str] = {}
     for number, entry in enumerate(found.get("equivalent", [])):
         for key in ("mutant", "proof"):

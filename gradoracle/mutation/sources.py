@@ -14,7 +14,8 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from gradoracle.errors import UsageError
-from gradoracle.target import SHIPPED, Target
+from gradoracle.modules import SHIPPED
+from gradoracle.target import Target
 
 Lines = Mapping[str, frozenset[int]]  # by file: the lines that were executed
 

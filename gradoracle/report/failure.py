@@ -168,6 +168,21 @@ def tell_directly(failure: Failure) -> list[tuple[str, str]]:
     return lines if known is not None and _replay(known) == replay else [*lines, ("replay", replay)]
 
 
+def tell_all(failure: Failure) -> list[tuple[str, str]]:
+    """A fault as (label, text) lines: its leading law, the tensors themselves, the likely cause, other laws."""
+    lines = [*tell(failure.lead), *tell_directly(failure)]
+    if failure.diagnosis.cause:
+        lines.append(("likely", str(failure.diagnosis)))
+    if more := also(failure):
+        lines.append(("also", more))
+    return lines
+
+
+def as_text(lines: Iterable[tuple[str, str]]) -> str:
+    """(label, text) lines as plain text."""
+    return "\n".join(f"{label}: {text}" if label else text for label, text in lines)
+
+
 def headline(verdict: Verdict) -> str:
     """One line: status, law, kernel, dtype, and on how many cases."""
     return f"{verdict.status.value} {verdict.law} of {verdict.kernel} in {verdict.dtype} on {extent(verdict)}"

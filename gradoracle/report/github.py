@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gradoracle.report.failure import Failure, also, extent, failures, printable, tell, tell_directly
+from gradoracle.report.failure import as_text, extent, failures, printable, tell_all
 from gradoracle.report.summary import because, extent_of, outcome, title
 from gradoracle.verdict import Report
 
@@ -16,22 +16,14 @@ def render(reports: Sequence[Report]) -> str:
 
 def _report(report: Report) -> Iterable[str]:
     for failure in failures(report):
-        yield _command("error", _failure(failure), title=title(failure), **_place(report, failure.lead.kernel))
+        told = as_text([("", extent(failure.lead)), *tell_all(failure)])
+        yield _command("error", told, title=title(failure), **_place(report, failure.lead.kernel))
     reasons = because(report.inconclusive())
     if reasons:
         said = "inconclusive" if report.exit_code == 4 else "not all was checked"
         yield _command("error", "\n".join(reasons), title=f"{report.target}: {said}", **_place(report))
     elif report.exit_code == 0:
         yield _command("notice", extent_of(report), title=outcome(report))
-
-
-def _failure(failure: Failure) -> str:
-    lines = [("", extent(failure.lead)), *tell(failure.lead), *tell_directly(failure)]
-    if failure.diagnosis.cause:
-        lines.append(("likely", str(failure.diagnosis)))
-    if more := also(failure):
-        lines.append(("also", more))
-    return "\n".join(f"{label}: {text}" if label else text for label, text in lines)
 
 
 def _place(report: Report, kernel: str = "") -> dict[str, str]:

@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
-from gradoracle.report.failure import headline, tell
+from gradoracle.report.failure import as_text, headline, tell
 from gradoracle.verdict import Report, Status, Verdict
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -50,9 +50,8 @@ def _test(report: Report, verdict: Verdict) -> ElementTree.Element:
     )
     if verdict.status in (Status.VIOLATED, Status.CRASHED):
         tag = "failure" if verdict.status is Status.VIOLATED else "error"
-        text = "\n".join(f"{label}: {line}" if label else line for label, line in tell(verdict))
         outcome = ElementTree.SubElement(test, tag, type=verdict.status.value, message=_clean(headline(verdict)))
-        outcome.text = _clean(text)
+        outcome.text = _clean(as_text(tell(verdict)))
     elif verdict.status in (Status.REFUSED, Status.NOT_CHECKED):
         reasons = "; ".join(f"{reason} ({count} cases)" for reason, count in verdict.reasons.items())
         ElementTree.SubElement(

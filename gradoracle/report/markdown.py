@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from gradoracle.report.failure import Failure, also, extent, failures, printable, tell, tell_directly
+from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
 from gradoracle.report.summary import MARKS, because, cell, extent_of, missed, outcome, rows, unchecked
 from gradoracle.verdict import Report, Status
 
@@ -45,12 +45,7 @@ def _failure(failure: Failure) -> Iterable[str]:
     yield ""
     yield f"{_text(lead.kernel)}, {lead.dtype}, {extent(lead)}"
     yield ""
-    lines = [*tell(lead), *tell_directly(failure)]
-    if failure.diagnosis.cause:
-        lines.append(("likely", str(failure.diagnosis)))
-    if more := also(failure):
-        lines.append(("also", more))
-    for label, text in lines:
+    for label, text in tell_all(failure):
         yield f"- {f'**{_text(label)}** ' if label else ''}{_code(text) if label in _CODE else _text(text)}"
 
 

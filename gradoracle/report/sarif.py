@@ -9,8 +9,9 @@ import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
-from gradoracle.report.failure import Failure, also, failures, headline, printable, tell, tell_directly
+from gradoracle.report.failure import Failure, as_text, failures, headline, printable, tell_all
 from gradoracle.report.summary import because
 from gradoracle.verdict import Report
 
@@ -69,10 +70,7 @@ def _invocation(report: Report) -> dict[str, Any]:
 
 def _result(report: Report, failure: Failure, laws: list[str], seen: dict[str, int]) -> dict[str, Any]:
     lead = failure.lead
-    lines = [*tell(lead), *tell_directly(failure)]
-    lines += [("likely", str(failure.diagnosis))] if failure.diagnosis.cause else []
-    lines += [("also", more)] if (more := also(failure)) else []
-    text = "\n".join([headline(lead), *(f"{label}: {line}" if label else line for label, line in lines)])
+    text = as_text([("", headline(lead)), *tell_all(failure)])
     case = lead.counterexample.case if lead.counterexample is not None else ""
     return {
         "ruleId": lead.law,
@@ -100,7 +98,7 @@ def _location(report: Report, kernel: str) -> dict[str, Any]:
     place = report.locations.get(kernel)
     if place is not None:
         found["physicalLocation"] = {
-            "artifactLocation": {"uri": place.file.replace(" ", "%20"), "uriBaseId": _ROOT},
+            "artifactLocation": {"uri": quote(place.file), "uriBaseId": _ROOT},
             "region": {"startLine": place.line},
         }
     return found

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradoracle.report import exit_code
-from gradoracle.report.failure import also, extent, failures, printable, tell, tell_directly
+from gradoracle.report.failure import extent, failures, printable, tell_all
 from gradoracle.report.summary import MARKS, because, cell, extent_of, outcome, rows, unchecked
 from gradoracle.verdict import Report, Status, Verdict, without_numbers
 
@@ -104,12 +104,8 @@ def _failures(console: Console, report: Report) -> None:
         title = f"✗ {lead.status.value.upper()}  {lead.law}"
         console.print()
         console.print(Text.assemble((title, "bold red"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}"))
-        for label, text in [*tell(lead), *tell_directly(failure)]:
+        for label, text in tell_all(failure):
             _line(console, label, text, whole=label in ("case", "replay", "shrunk"))
-        if failure.diagnosis.cause:
-            _line(console, "likely", str(failure.diagnosis))
-        if more := also(failure):
-            _line(console, "also", more)
 
 
 def _not_checked(console: Console, report: Report) -> None:

@@ -30,6 +30,7 @@ def test_a_ring_is_cut_where_it_has_fewer_slots_than_durations(durations: int, l
         own = problem(durations, labels, tile, per_duration)
         assert tables.slots(own) == 1 or tables.slots(own) * tables.width(own) <= tile
         assert tables.needs_far(own) == (tables.slots(own) < durations)
+        assert tables.needs_far(own) == (durations > max(1, tile // tables.width(own)))
 
 
 @pytest.mark.parametrize("per_duration", [False, True])
