@@ -148,7 +148,9 @@ def table(folders: Sequence[Path], out: Path) -> None:
     Raises:
         UsageError: no results, or results that cannot be added up.
     """
-    text = false_alarms.markdown(false_alarms.totals(folders, [line.name for line in LINES]), LAWS)
+    names = [line.name for line in LINES]
+    earlier = false_alarms.superseded(folders, names)
+    text = false_alarms.markdown(false_alarms.totals(folders, names), LAWS, earlier)
     out.write_text(text, encoding="utf-8")
     print(f"{out.name} written", flush=True)
 

@@ -15,6 +15,7 @@ from gradoracle.errors import UsageError
 CONFIDENCE = 0.95
 _NAME = re.compile(r"campaign_(?P<line>\w+?)(?P<cuda>_cuda)?(?:_(?P<part>\d+)_of_(?P<parts>\d+))?\.json")
 _ALARMS = ("violated", "crashed")
+_SUPERSEDED = "superseded"  # the folder, in one of results, of runs whose kernel or budgets were wrong
 _PREFACE = """Written by `python benchmarks/campaign.py --table FOLDER...` from the results of `make campaign`.
 
 Kernels that are known to be right, shipped and from outside, judged by `{laws}`: forward, VJP, JVP and HVP.
@@ -25,6 +26,8 @@ some law was decided on it; one that was refused, or whose budget was too wide f
 *Tensors*: how many were compared. *Rate*: the exact one-sided 95 % upper bound on the rate of a judged case that
 alarms (Clopper-Pearson; 1 - 0.05^(1/n) where none does), rounded up, cases taken as independent draws of their
 line's stream. Lines of a family draw from the same stream, so their bounds are not independent of one another."""
+_MENDED = """Runs in `superseded` are of kernels or budgets that were mended because of them (docs/decisions.md). They count in
+no row above; the same cases ran again afterwards, or are named above as lacking. Their alarms:"""
 
 
 def upper_bound(alarms: int, cases: int, confidence: float = CONFIDENCE) -> float:
@@ -192,6 +195,12 @@ def totals(folders: Sequence[Path], lines: Sequence[str]) -> list[Total]:
     return [Total(tuple(groups[key])) for key in sorted(groups)]
 
 
+def superseded(folders: Sequence[Path], lines: Sequence[str]) -> list[Total]:
+    """The runs in the folders' own ``superseded``, one by one: they may overlap, and nothing is added up."""
+    files = [file for folder in folders for file in sorted((folder / _SUPERSEDED).glob("campaign_*.json"))]
+    return [Total((part(file, lines),)) for file in files]
+
+
 def _require_one_run(parts: Sequence[Part]) -> None:
     """See that the shards of a line are parts of one stream, and each there once."""
     where = f"{parts[0].line} on {parts[0].device}"
@@ -223,8 +232,8 @@ def sentence(document: Mapping[str, Any]) -> str:
     return f"{judged}, {own.alarming} alarms (rate at most {_rate(own.alarming, own.judged)}), {verdicts}"
 
 
-def markdown(totals: Sequence[Total], laws: str) -> str:
-    """The page: what counts as an alarm, one row a line and device, and every alarm by its case."""
+def markdown(totals: Sequence[Total], laws: str, earlier: Sequence[Total] = ()) -> str:
+    """The page: what counts as an alarm, one row a line and device, and every alarm by its case; and those mended."""
     alarms = sum(total.alarming for total in totals)
     judged = sum(total.judged for total in totals)
     rows = [_row(total) for total in totals]
@@ -242,6 +251,7 @@ def markdown(totals: Sequence[Total], laws: str) -> str:
             "",
             *_notes(totals),
             *_told(totals),
+            *_mended(earlier),
             *_made(totals),
         ]
     )
@@ -311,6 +321,15 @@ def _told(totals: Sequence[Total]) -> list[str]:
                 where = f"{each.line} on {each.device}, {verdict['law']}, {verdict['dtype']}"
                 found.append(f"- {where}: {verdict['status']} ({many}){case}")
     return ["## Alarms", "", *found, ""] if found else []
+
+
+def _mended(earlier: Sequence[Total]) -> list[str]:
+    """The alarms of superseded runs, with the commit that had them."""
+    told = []
+    for total in earlier:
+        commit = total.parts[0].report["environment"].get("commit", "unknown")
+        told += [f"{line}, commit {commit}" for line in _told([total])[2:-1]]
+    return ["## Alarms of superseded runs", "", _MENDED, "", *told, ""] if earlier else []
 
 
 def _made(totals: Sequence[Total]) -> list[str]:

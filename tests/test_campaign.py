@@ -120,6 +120,17 @@ def test_alarms_are_told_by_law_and_case_and_raise_the_bound(tmp_path: Path) -> 
     assert "float16: violated (pooled): `case:1 lse cpu float16`" in text
 
 
+def test_superseded_runs_are_in_no_row_and_their_alarms_are_told_with_the_commit(tmp_path: Path) -> None:
+    broken = verdict(status="violated", counterexample={"case": "case:1 lse cpu float32 N=3", "pooled": False})
+    written(tmp_path, "campaign_lse_shipped_1_of_2.json")
+    for place in ("1_of_1", "1_of_2"):  # parts that overlap
+        written(tmp_path / "superseded", f"campaign_lse_shipped_{place}.json", broken, cases_alarming=2)
+    text = false_alarms.markdown(totals([tmp_path], LINES), "*", false_alarms.superseded([tmp_path], LINES))
+    assert "0 alarms on 90 judged cases of 1 lines." in text and "## Alarms of superseded runs" in text
+    told = "- lse_shipped on cpu, forward_matches_the_oracle, float32: violated (0 cases): `case:1 lse cpu float32 N=3`"
+    assert text.count(f"{told}, commit abc") == 2
+
+
 def test_older_files_count_the_least_that_was_judged_and_the_most_that_alarmed(tmp_path: Path) -> None:
     verdicts = [
         verdict(tensors_compared=None),
