@@ -26,8 +26,8 @@ some law was decided on it; one that was refused, or whose budget was too wide f
 *Tensors*: how many were compared. *Rate*: the exact one-sided 95 % upper bound on the rate of a judged case that
 alarms (Clopper-Pearson; 1 - 0.05^(1/n) where none does), rounded up, cases taken as independent draws of their
 line's stream. Lines of a family draw from the same stream, so their bounds are not independent of one another."""
-_MENDED = """Runs in `superseded` are of kernels or budgets that were mended because of them (docs/decisions.md); none counts
-above, and the same cases ran again afterwards or are named above as lacking. Their alarms:"""
+_MENDED = """Runs in `superseded` are of kernels or budgets that were mended because of them (docs/decisions.md); none
+counts above, and the same cases ran again afterwards or are named above as lacking. Their alarms:"""
 
 
 def upper_bound(alarms: int, cases: int, confidence: float = CONFIDENCE) -> float:
