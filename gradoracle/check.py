@@ -6,7 +6,7 @@ import fnmatch
 import itertools
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +47,7 @@ class Run:
             dict(request.arguments),
             CALL_SECONDS if request.call_seconds is None else request.call_seconds,
             request.inputs,
+            request.places,
         )
         device.prepare(self.device)
         family, self.kernels, laws = subjects(self.setup)
@@ -66,6 +67,7 @@ class Run:
         self.planned = self.done = 0
         self.interrupted = ""
         self.undefined: list[str] = []  # what is wrong with the definition, one sentence of each case
+        self.watch: Callable[[CaseResult], None] = lambda result: None  # is told what becomes of each case
         self.workers = self._workers()
         self.crashes = Crashes(self.workers)
 
@@ -176,6 +178,7 @@ class Run:
 
     def _take(self, result: CaseResult) -> None:
         self.tally.add(result)
+        self.watch(result)
         self.done += 1
         self.undefined += sorted({r.reason for r in result.results if r.reason.startswith("the definition of")})[:1]
         refused = [r.reason for r in result.results if r.status is Status.REFUSED]
@@ -226,14 +229,8 @@ def check(request: Request, progress: Progress | None = None) -> Report:
     """
     run = Run(request, progress or Silent())
     try:
-        jobs = list(_sharded(jobs_of(run), request.shard))
-        if jobs:
-            require_case(jobs[0].case, run.family, run.kernels[jobs[0].kernel], request.inputs)
-        there = capacity.memory()
-        for job in jobs:
-            capacity.require(job.case, run.family, there)
-        run.over(jobs)
-        report = _known(run)
+        run.over(jobs_of_request(run))
+        report = known(run)
         if run.crashes.faults:
             raise InternalFault(run.crashes.faults, report)
         return report
@@ -260,7 +257,7 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
         for name, kernel in run.kernels.items():
             require_case(case, run.family, kernel)
             run.over([Job(name, case, run.laws_on(kernel, case), presets=True)])
-        report = _known(run)
+        report = known(run)
         if run.crashes.faults:
             raise InternalFault(run.crashes.faults, report)
         return report
@@ -268,7 +265,28 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
         run.close()
 
 
-def _known(run: Run) -> Report:
+def jobs_of_request(run: Run, chosen: Callable[[Job], tuple[str, ...]] | None = None) -> list[Job]:
+    """The cases that a request asks for, seen to fit the family and the memory.
+
+    Args:
+        run: of the request.
+        chosen: which of a job's laws to judge; a job of none is left out. None: all.
+
+    Raises:
+        UsageError: a case that does not fit.
+    """
+    jobs = list(_sharded(jobs_of(run), run.request.shard))
+    if chosen is not None:
+        jobs = [replace(job, laws=laws) for job in jobs if (laws := chosen(job))]
+    if jobs:
+        require_case(jobs[0].case, run.family, run.kernels[jobs[0].kernel], run.request.inputs)
+    there = capacity.memory()
+    for job in jobs:
+        capacity.require(job.case, run.family, there)
+    return jobs
+
+
+def known(run: Run) -> Report:
     """A run's report; interrupted while it is made, it is made of what is known, without judging further cases."""
     try:
         return run.report()

@@ -101,21 +101,31 @@ def load(folder: Path | None = None) -> Config:
     file = next((each / FILE for each in (folder, *folder.parents) if (each / FILE).is_file()), None)
     if file is None:
         return EMPTY
+    return read(file, Path.cwd())
+
+
+def read(file: Path, folder: Path) -> Config:
+    """The config of one pyproject.toml, TARGETs that are files as they are called from a folder.
+
+    Raises:
+        UsageError: as ``load`` does.
+    """
     document = toml.read(file, _shown(file))
-    table = document.get("tool", {}).get("gradoracle")
-    return EMPTY if table is None else _Reader(file).config(table)
+    tool = document.get("tool", {})
+    table = tool.get("gradoracle") if isinstance(tool, dict) else None
+    return EMPTY if table is None else _Reader(file, folder).config(table)
 
 
-def _shown(file: Path) -> str:
-    """A file as a person in the current folder calls it."""
-    return Path(os.path.relpath(file)).as_posix()
+def _shown(file: Path, folder: Path | None = None) -> str:
+    """A file as a person in a folder, by default the current one, calls it."""
+    return Path(os.path.relpath(file, folder)).as_posix()
 
 
 class _Reader:
     """Reads one file; every mistake is a sentence that names file, table and key."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, folder: Path) -> None:
+        self.file, self.folder = file, folder
 
     def config(self, table: Any) -> Config:
         own = self._table(table, "", (*_SETTINGS, "kernels", "profiles", "known-failures"))
@@ -140,7 +150,7 @@ class _Reader:
             raise self._wrong("target", place, target, "path/to/file.py[:callable] or module:callable")
         path, colon, callable_ = target.partition(":")
         if path.endswith(".py"):
-            target = _shown(self.file.parent / path) + colon + callable_
+            target = _shown(self.file.parent / path, self.folder) + colon + callable_
         return Entry(name, target, self._settings(own, place))
 
     def _profile(self, name: str, entry: Any) -> Settings:

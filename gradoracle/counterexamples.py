@@ -45,7 +45,8 @@ class Counterexamples:
             return found
         left = [key for key, *_ in failing]
         try:
-            deadline = time.monotonic() + SHRINK_SECONDS_IN_ALL
+            asked = run.request.shrink_seconds
+            deadline = time.monotonic() + (SHRINK_SECONDS_IN_ALL if asked is None else asked)
             for key, status, case, result in failing:
                 if run.interrupted:
                     break

@@ -33,7 +33,7 @@ from gradoracle.process import Phase, Poisoned
 from gradoracle.property import Property
 from gradoracle.saved import sample_of
 from gradoracle.subject import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong
-from gradoracle.target import resolve
+from gradoracle.substitution import Places, resolved
 from gradoracle.verdict import Status
 
 _LARGEST_TRIED = 512  # sizes up to which a definition is tried before the run
@@ -96,6 +96,7 @@ class Setup:
     arguments: Mapping[str, Any]
     call_seconds: float = CALL_SECONDS
     inputs: str | None = None
+    places: Places | None = None
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
@@ -105,7 +106,7 @@ def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Propert
         TargetError: the target or its family cannot be resolved.
         UsageError: a contract or argument does not fit.
     """
-    target = resolve(setup.target, setup.family)
+    target = resolved(setup.target, setup.family, setup.places)
     kernels = {}
     for kernel in target.kernels:
         contracts = {dtype: contract(name, dtype) for dtype, name in setup.contracts.items()}

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from gradoracle.dims import Sizes
 from gradoracle.errors import UsageError
+from gradoracle.substitution import Places
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Request:
         require: globs of laws that must have been checked.
         workers: how many processes; None: one a core, at most 32; 0: none, kernels run here unprotected.
         shard: (i, n): the i-th of n parts of the stream, from 1.
+        shrink_seconds: how long violating cases are made smaller, in all; None: as ``counterexamples`` has it.
+        places: where the kernels come from and where what judges them, if not both from the current folder.
     """
 
     target: str
@@ -54,6 +57,8 @@ class Request:
     require: tuple[str, ...] = ()
     workers: int | None = None
     shard: tuple[int, int] = (1, 1)
+    shrink_seconds: float | None = None
+    places: Places | None = None
 
     def __post_init__(self) -> None:
         if self.call_seconds is not None and not 0 < self.call_seconds < float("inf"):

@@ -140,3 +140,9 @@ def say(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def fail(text: str, code: int) -> int:
+    """Print why there is no more to show, and give the exit code back."""
+    print(f"gradoracle: {text}", file=sys.stderr)
+    return code

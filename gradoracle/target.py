@@ -63,7 +63,7 @@ def expand(text: str) -> list[str]:
     return shipped_names() if text == ALL else [text]
 
 
-def resolve(text: str, family: str | None = None) -> Target:
+def resolve(text: str, family: str | None = None, judge: Family | None = None) -> Target:
     """The kernels and the family that TARGET and --family name.
 
     Args:
@@ -71,6 +71,7 @@ def resolve(text: str, family: str | None = None) -> Target:
             may be named behind a shipped name too (``sdpa:kernel``).
         family: a shipped name, ``path/to/file.py:family`` or ``package.module:family``; needed for a callable that was
             not declared with ``@gradoracle.kernel``.
+        judge: the family itself, instead of ``family``; of a shipped target it is not asked.
 
     Raises:
         TargetError: one sentence: unknown target or family, missing file or callable, a file that cannot be imported,
@@ -91,7 +92,8 @@ def resolve(text: str, family: str | None = None) -> Target:
     if not _is_file(place) and not attribute:
         raise TargetError(_unknown("target", text))
     module, source = _module(place)
-    judge = _family(family) if family is not None else None
+    if judge is None and family is not None:
+        judge = _family(family)
     if attribute:
         subject = _attribute(module, attribute, text)
         return Target(*_one(subject, attribute, module, judge, text), source, text)
@@ -271,6 +273,9 @@ def _shipped(name: str) -> Target:
 
 def _module(place: str) -> tuple[ModuleType, Path | None]:
     """The module of a file or of an import path, and the file where it was one."""
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)  # last: a folder of the user's project must not hide an installed package
     if _is_file(place):
         path = Path(place)
         if not path.exists():
@@ -278,9 +283,6 @@ def _module(place: str) -> tuple[ModuleType, Path | None]:
         if not path.is_file() or path.suffix != ".py":
             raise TargetError(f"{place} is no Python file; {_FORMS}")
         return _import_file(path, place), path
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # last: a folder of the user's project must not hide an installed package
     try:
         return importlib.import_module(place), None
     except ModuleNotFoundError as error:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gradoracle.comparison import Comparison, Weight
 from gradoracle.finding import Finding
 from gradoracle.likeness import NO_LIKENESS, Likeness
 from gradoracle.location import Location
@@ -100,15 +101,23 @@ class Report:
     cases_judged: int = 0  # on which some law was held, violated or crashed
     cases_alarming: int = 0  # on which some law was violated or crashed
     locations: dict[str, Location] = field(default_factory=dict)  # kernel -> where it is written in the working tree
+    comparison: Comparison | None = None  # with a base, where a gate made the report
 
     @property
     def laws_checked(self) -> int:
         """How many distinct laws held or were violated on at least one case."""
         return len({v.law for v in self.verdicts if v.status in (Status.HOLDS, Status.VIOLATED, Status.CRASHED)})
 
-    def inconclusive(self) -> list[str]:
-        """Reasons why a run without violations is still not green; empty where it is."""
-        reasons = []
+    def inconclusive(self, lines: bool = True) -> list[str]:
+        """Reasons why a run without violations is still not green; empty where it is.
+
+        ``lines``: with those that the lines of a comparison say themselves.
+        """
+        if self.comparison is not None and self.comparison.unchanged:
+            return []
+        reasons = [line.text for line in self.comparison.of(Weight.OPEN)] if self.comparison and lines else []
+        if self.comparison is not None and not self.verdicts:
+            return reasons
         if not self.verdicts or all(v.status in (Status.REFUSED, Status.NOT_CHECKED) for v in self.verdicts):
             reasons.append("nothing was checked")
         for name, wanted in self.situations_wanted.items():
@@ -120,7 +129,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 every checked property holds; 1 violated or crashed; 4 inconclusive (DESIGN 5)."""
+        """0 every checked property holds; 1 violated or crashed, of a gate's report a red line; 4 inconclusive."""
+        if self.comparison is not None:
+            return 1 if self.comparison.of(Weight.RED) else 4 if self.inconclusive() else 0
         if any(v.status in (Status.VIOLATED, Status.CRASHED) for v in self.verdicts):
             return 1
         return 4 if self.inconclusive() else 0

@@ -239,17 +239,17 @@ def test_a_fault_shows_its_traceback_only_where_asked(
         ["explain"],
         ["bench", "sdpa", "--device", "gpu"],
         ["bench", "sdpa", "--seconds", "0"],
-        ["list", "extra"],
-        ["mutate"],
-        ["mutate", "sdpa", "--mutants", "some"],
-        ["mutate", "sdpa", "--least", "2"],
+        ["list", "extra"], ["gate"], ["gate", "--base", "HEAD", "--baseline", "b.json"], ["baseline", "save"],
+        ["mutate"], ["mutate", "sdpa", "--mutants", "some"], ["mutate", "sdpa", "--least", "2"],
         ["mutate", "sdpa", "--equivalents", "missing.toml"],
     ],
-)
-def test_mistakes_end_in_one_sentence_before_anything_runs(engine: Check, run: Run, words: list[str]) -> None:
+)  # fmt: skip
+def test_mistakes_end_in_one_sentence_before_anything_runs(
+    engine: Check, run: Run, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no pyproject.toml names kernels
     code, out, err = run(*words)
-    assert (code, out) == (2, "") and engine.asked == []
-    assert err.startswith("gradoracle: ") and len(err.splitlines()) == 1
+    assert (code, out, engine.asked) == (2, "", []) and err.startswith("gradoracle: ") and len(err.splitlines()) == 1
 
 
 def test_no_command_at_all_is_help_and_not_green(run: Run) -> None:
@@ -302,7 +302,7 @@ def catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "double.py"
     file.write_text(DOUBLE)
     found = target.resolve(str(file))
-    monkeypatch.setattr(cli, "_catalogue", lambda: ([found], [rows_sum_to_one]))
+    monkeypatch.setattr("gradoracle.commands.catalogue._catalogue", lambda: ([found], [rows_sum_to_one]))
 
 
 def test_list_names_families_kernels_laws_and_presets(catalogue: None, run: Run) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gradoracle.comparison import Kind, Weight
 from gradoracle.report.failure import as_text, extent, failures, printable, tell_all
-from gradoracle.report.summary import because, extent_of, outcome, title
+from gradoracle.report.summary import because, compared, extent_of, outcome, title, weight
 from gradoracle.verdict import Report
+
+_LEVELS = {Weight.RED: "error", Weight.OPEN: "error", Weight.NOTE: "notice"}
 
 
 def render(reports: Sequence[Report]) -> str:
@@ -15,15 +18,21 @@ def render(reports: Sequence[Report]) -> str:
 
 
 def _report(report: Report) -> Iterable[str]:
+    for line in compared(report):
+        if line.kind is not Kind.VIOLATED:
+            title_ = f"{report.target}: {line.kind.value}"
+            yield _command(_LEVELS[line.weight], line.text, title=title_, **_place(report, line.kernel))
     for failure in failures(report):
+        level = _LEVELS[weight(report, failure)]
         told = as_text([("", extent(failure.lead)), *tell_all(failure)])
-        yield _command("error", told, title=title(failure), **_place(report, failure.lead.kernel))
-    reasons = because(report.inconclusive())
+        yield _command(level, told, title=title(failure), **_place(report, failure.lead.kernel))
+    reasons = because(report.inconclusive(lines=False))
     if reasons:
         said = "inconclusive" if report.exit_code == 4 else "not all was checked"
         yield _command("error", "\n".join(reasons), title=f"{report.target}: {said}", **_place(report))
     elif report.exit_code == 0:
-        yield _command("notice", extent_of(report), title=outcome(report))
+        told = extent_of(report) if report.verdicts else outcome(report)
+        yield _command("notice", told, title=outcome(report))
 
 
 def _place(report: Report, kernel: str = "") -> dict[str, str]:

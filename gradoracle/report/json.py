@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any
 
-from gradoracle.finding import Finding
+from gradoracle.plain import Unreadable, from_plain, to_plain
 from gradoracle.report import exit_code
 from gradoracle.report.failure import Failure, failures
 from gradoracle.verdict import Report, Verdict
@@ -24,7 +22,23 @@ def render(reports: Sequence[Report]) -> str:
     Numbers that JSON lacks are the strings "inf", "-inf" and "nan", which ``float`` reads.
     """
     document = {"schema": SCHEMA, "exit_code": exit_code(reports), "reports": [_report(report) for report in reports]}
-    return json.dumps(_plain(document), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(to_plain(document), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def read(text: str) -> list[Report]:
+    """The reports of a document that ``render`` made; pools of findings are not in it.
+
+    Raises:
+        Unreadable: no JSON, another schema, or a field that is missing or of another type.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise Unreadable(f"it is no JSON: {error}") from None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
+        raise Unreadable(f"its schema is {schema!r}; wanted {SCHEMA!r}")
+    return from_plain(list[Report], document.get("reports"), "reports")
 
 
 def _report(report: Report) -> dict[str, Any]:
@@ -56,24 +70,3 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
             "further": [finding.to_dict() for finding in counterexample.further],
         }
     return fields
-
-
-def _plain(value: Any) -> Any:
-    """Nothing but what JSON has."""
-    if isinstance(value, Enum):
-        return _plain(value.value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")  # lone surrogates are no text
-    if isinstance(value, dict):
-        return {_plain(str(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Finding):
-        return _plain(value.to_dict())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-    return _plain(dict(value)) if hasattr(value, "keys") else _plain(str(value))

@@ -6,7 +6,9 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
+from gradoracle.comparison import Line, Weight
 from gradoracle.report.failure import as_text, headline, tell
+from gradoracle.report.summary import compared, outcome
 from gradoracle.verdict import Report, Status, Verdict
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -34,6 +36,8 @@ def _suite(report: Report) -> ElementTree.Element:
         ElementTree.SubElement(properties, "property", name=_clean(name), value=_clean(value))
     for verdict in report.verdicts:
         suite.append(_test(report, verdict))
+    for line in compared(report):
+        suite.append(_line(report, line))
     suite.append(_conclusive(report))
     for attribute, tags in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(attribute, str(len(suite.findall(f"testcase/{tags}"))))
@@ -48,7 +52,10 @@ def _test(report: Report, verdict: Verdict) -> ElementTree.Element:
         name=_clean(f"{verdict.law}[{verdict.dtype}]"),
         time="0",
     )
-    if verdict.status in (Status.VIOLATED, Status.CRASHED):
+    if report.comparison is not None and verdict.status in (Status.VIOLATED, Status.CRASHED):
+        said = ElementTree.SubElement(test, "system-out")  # whether it is red is said by a line of the comparison
+        said.text = _clean(as_text([("", headline(verdict)), *tell(verdict)]))
+    elif verdict.status in (Status.VIOLATED, Status.CRASHED):
         tag = "failure" if verdict.status is Status.VIOLATED else "error"
         outcome = ElementTree.SubElement(test, tag, type=verdict.status.value, message=_clean(headline(verdict)))
         outcome.text = _clean(as_text(tell(verdict)))
@@ -63,8 +70,25 @@ def _test(report: Report, verdict: Verdict) -> ElementTree.Element:
     return test
 
 
+def _line(report: Report, line: Line) -> ElementTree.Element:
+    """What a gate says: red is a failure, an open question an error, a note passes."""
+    name = f"{line.kind.value}: {line.law or line.text[:60]}{f'[{line.dtype}]' if line.dtype else ''}"
+    test = ElementTree.Element(
+        "testcase", classname=_clean(f"gate.{line.kernel or report.target}"), name=_clean(name), time="0"
+    )
+    tag = {Weight.RED: "failure", Weight.OPEN: "error"}.get(line.weight, "system-out")
+    said = ElementTree.SubElement(test, tag)
+    said.text = _clean(f"{line.text}\n{line.case}".strip())
+    if tag != "system-out":
+        said.set("type", _clean(line.kind.value))
+        said.set("message", _clean(line.text))
+    return test
+
+
 def _conclusive(report: Report) -> ElementTree.Element:
     test = ElementTree.Element("testcase", classname=_clean(report.family), name=CONCLUSIVE, time="0")
+    if report.comparison is not None and report.comparison.unchanged:
+        ElementTree.SubElement(test, "skipped", type="unchanged", message=_clean(outcome(report)))
     reasons = report.inconclusive()
     if reasons:
         error = ElementTree.SubElement(test, "error", type="inconclusive", message=_clean(reasons[0]))

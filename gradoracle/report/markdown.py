@@ -5,8 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from gradoracle.comparison import Weight
+from gradoracle.report import exit_code
 from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
-from gradoracle.report.summary import MARKS, because, cell, extent_of, missed, outcome, rows, unchecked
+from gradoracle.report.summary import (
+    MARKS,
+    WEIGHTS,
+    all_compared,
+    because,
+    cell,
+    compared,
+    extent_of,
+    missed,
+    outcome,
+    rows,
+    unchecked,
+    weight,
+)
 from gradoracle.verdict import Report, Status
 
 _MOST_REASONS = 12
@@ -15,20 +30,28 @@ _CODE = ("case", "first", "replay")  # labels whose text is to be copied
 
 def render(reports: Sequence[Report]) -> str:
     """The reports of a run: each its outcome, its faults in full, and folded the table and what was not checked."""
-    return "\n".join(line for report in reports for line in _report(report)) + "\n"
+    lines = [line for report in reports for line in _report(report)]
+    if reports and reports[0].comparison is not None:
+        lines = [f"**{MARKS[exit_code(reports)]} {_text(all_compared(reports))}**", "", *lines]
+    return "\n".join(lines) + "\n"
 
 
 def _report(report: Report) -> Iterable[str]:
     yield f"## {MARKS[report.exit_code]} gradoracle {_text(outcome(report))}"
     yield ""
+    for line in compared(report):
+        yield f"- {WEIGHTS[line.weight]} {line.kind.value}: {_text(line.text)}"
+    if report.comparison is not None and not report.verdicts:
+        return
+    yield ""
     gpu = report.environment.get("gpu") or report.environment.get("cpu", "")
     contracts = ", ".join(f"{dtype} as {preset}" for dtype, preset in report.contracts.items()) or "none"
     yield _text(f"{extent_of(report)}. {report.device}{f' ({gpu})' if gpu else ''}, seed {report.seed}; {contracts}.")
     yield ""
-    for reason in because(report.inconclusive()):
+    for reason in because(report.inconclusive(lines=False)):
         yield f"- {'because' if report.exit_code == 4 else 'besides'}: {_text(reason)}"
     for failure in failures(report):
-        yield from _failure(failure)
+        yield from _failure(failure, "✗" if weight(report, failure) is Weight.RED else "·")
     yield from _folded("laws", _table(report))
     reasons = [f"- {each.count}: {_text(str(each))}" for each in unchecked(report)[:_MOST_REASONS]]
     yield from _folded("not checked", reasons)
@@ -38,10 +61,10 @@ def _report(report: Report) -> Iterable[str]:
     yield from _folded("situations", ["; ".join(told)] if told else [])
 
 
-def _failure(failure: Failure) -> Iterable[str]:
+def _failure(failure: Failure, mark: str) -> Iterable[str]:
     lead = failure.lead
     yield ""
-    yield f"### ✗ {lead.status.value.upper()} {_code(lead.law)}"
+    yield f"### {mark} {lead.status.value.upper()} {_code(lead.law)}"
     yield ""
     yield f"{_text(lead.kernel)}, {lead.dtype}, {extent(lead)}"
     yield ""

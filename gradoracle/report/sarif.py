@@ -11,13 +11,22 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.report.failure import Failure, as_text, failures, headline, printable, tell_all
-from gradoracle.report.summary import because
+from gradoracle.report.summary import because, compared, weight
 from gradoracle.verdict import Report
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT = "gradoracle/v1"  # raised when what a fingerprint is made of changes
 _ROOT = "%SRCROOT%"
+_GATE_RULES = {
+    Kind.UNCHECKED: "What the base checked is checked here too.",
+    Kind.ACCURACY: "Errors in sigma are no larger than the base's.",
+    Kind.JUDGE: "A change of the definition, contract, domain or laws is acknowledged.",
+    Kind.KNOWN: "Known failures are there, and have not expired.",
+    Kind.BASE: "There is a base to compare with.",
+    Kind.SPEED: "What the kernel takes beside the base.",
+}
 
 
 def render(reports: Sequence[Report]) -> str:
@@ -30,6 +39,8 @@ def _run(report: Report) -> dict[str, Any]:
     from gradoracle import __version__
 
     laws = {verdict.law: verdict.statement for verdict in report.verdicts}
+    lines = [line for line in compared(report) if line.kind is not Kind.VIOLATED]
+    laws |= {_gate_rule(line): _GATE_RULES[line.kind] for line in lines}
     seen: dict[str, int] = {}
     return {
         "tool": {
@@ -42,7 +53,10 @@ def _run(report: Report) -> dict[str, Any]:
         "automationDetails": {"id": f"gradoracle/{report.target}/"},
         "invocations": [_invocation(report)],
         "columnKind": "utf16CodeUnits",
-        "results": [_result(report, failure, list(laws), seen) for failure in failures(report)],
+        "results": [
+            *(_result(report, failure, list(laws), seen) for failure in failures(report)),
+            *(_line(report, line, list(laws), seen) for line in lines),
+        ],
     }
 
 
@@ -68,6 +82,27 @@ def _invocation(report: Report) -> dict[str, Any]:
     }
 
 
+def _gate_rule(line: Line) -> str:
+    return f"gate/{line.kind.value.replace(' ', '_')}"
+
+
+def _line(report: Report, line: Line, laws: list[str], seen: dict[str, int]) -> dict[str, Any]:
+    """What a gate says beyond the faults themselves."""
+    rule = _gate_rule(line)
+    return {
+        "ruleId": rule,
+        "ruleIndex": laws.index(rule),
+        "kind": "fail" if line.weight is not Weight.NOTE else "informational",
+        "level": {Weight.RED: "error", Weight.OPEN: "warning"}.get(line.weight, "none"),
+        "message": {"text": printable(line.text)},
+        "locations": [_location(report, line.kernel or next(iter(report.kernels), report.target))],
+        "partialFingerprints": {
+            FINGERPRINT: _fingerprint(report, line.kernel, f"{rule} {line.law} {line.dtype}", seen)
+        },
+        "properties": {"weight": line.weight.value, "dtype": line.dtype, "case": printable(line.case)},
+    }
+
+
 def _result(report: Report, failure: Failure, laws: list[str], seen: dict[str, int]) -> dict[str, Any]:
     lead = failure.lead
     text = as_text([("", headline(lead)), *tell_all(failure)])
@@ -76,10 +111,10 @@ def _result(report: Report, failure: Failure, laws: list[str], seen: dict[str, i
         "ruleId": lead.law,
         "ruleIndex": laws.index(lead.law),
         "kind": "fail",
-        "level": "error",
+        "level": "error" if weight(report, failure) is Weight.RED else "note",
         "message": {"text": printable(text)},
         "locations": [_location(report, lead.kernel)],
-        "partialFingerprints": {FINGERPRINT: _fingerprint(report, failure, seen)},
+        "partialFingerprints": {FINGERPRINT: _fingerprint(report, lead.kernel, lead.law, seen)},
         "properties": {
             "status": lead.status.value,
             "dtype": lead.dtype,
@@ -104,10 +139,10 @@ def _location(report: Report, kernel: str) -> dict[str, Any]:
     return found
 
 
-def _fingerprint(report: Report, failure: Failure, seen: dict[str, int]) -> str:
+def _fingerprint(report: Report, kernel: str, rule: str, seen: dict[str, int]) -> str:
     """The same for a fault of one kernel and leading law, whatever case, line, dtype and machine show it."""
-    place = report.locations.get(failure.lead.kernel)
-    key = "\n".join([place.file if place else report.family, failure.lead.kernel, failure.lead.law])
+    place = report.locations.get(kernel)
+    key = "\n".join([place.file if place else report.family, kernel, rule])
     seen[key] = seen.get(key, 0) + 1
     digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:32]
     return f"{digest}:{seen[key]}"

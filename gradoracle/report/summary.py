@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.report.failure import Failure, cases, failures
 from gradoracle.verdict import Report, Status, Verdict, without_numbers
 
 MARKS = {0: "✓", 1: "✗", 4: "?"}  # by exit code
+WEIGHTS = {Weight.RED: "✗", Weight.OPEN: "?", Weight.NOTE: "·"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,9 @@ class Unchecked:
 def outcome(report: Report) -> str:
     """Target, what came of it, and the exit code, in one line without a mark."""
     code = report.exit_code
-    if code == 0:
+    if report.comparison is not None:
+        said = _compared(report)
+    elif code == 0:
         said = "every checked property holds"
     elif code == 1:
         faults = failures(report)
@@ -45,6 +49,45 @@ def outcome(report: Report) -> str:
     else:
         said = "inconclusive"
     return f"{report.target}: {said} (exit code {code})"
+
+
+def _compared(report: Report) -> str:
+    """What came of a comparison, in a few words."""
+    comparison, code = report.comparison, report.exit_code
+    assert comparison is not None
+    if comparison.unchanged:
+        return f"unchanged since {comparison.base}, not checked"
+    if code == 1:
+        return f"{counted(len(comparison.of(Weight.RED)), 'red line')} beside {comparison.base}"
+    return f"as right as {comparison.base}" if code == 0 else f"not all could be compared with {comparison.base}"
+
+
+def compared(report: Report) -> list[Line]:
+    """What a gate says of a report, what weighs most first."""
+    order = list(WEIGHTS)
+    lines = report.comparison.lines if report.comparison is not None else []
+    return sorted(lines, key=lambda line: order.index(line.weight))
+
+
+def weight(report: Report, failure: Failure) -> Weight:
+    """What a fault does to its run: in a gate one that the base has too, or that is known, is a note."""
+    if report.comparison is None:
+        return Weight.RED
+    verdicts = {(verdict.law, verdict.kernel, verdict.dtype) for verdict in (failure.lead, *failure.others)}
+    red = (line for line in report.comparison.of(Weight.RED) if line.kind is Kind.VIOLATED)
+    return Weight.RED if any((line.law, line.kernel, line.dtype) in verdicts for line in red) else Weight.NOTE
+
+
+def all_compared(reports: Sequence[Report]) -> str:
+    """What a gate says of all its targets together, in one line."""
+    changed = [report for report in reports if report.comparison is None or not report.comparison.unchanged]
+    if not changed:
+        base = reports[0].comparison.base if reports[0].comparison is not None else ""
+        return f"no kernel has changed since {base}, so none was checked"
+    names = {0: "green", 1: "red", 4: "open"}
+    told = ", ".join(f"{report.target}: {names[report.exit_code]}" for report in changed)
+    left = len(reports) - len(changed)
+    return f"gate: {told}{f'; {left} unchanged' if left else ''}"
 
 
 def extent_of(report: Report) -> str:

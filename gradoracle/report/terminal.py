@@ -10,14 +10,36 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gradoracle.comparison import Kind, Weight
 from gradoracle.report import exit_code
 from gradoracle.report.failure import extent, failures, printable, tell_all
-from gradoracle.report.summary import MARKS, because, cell, extent_of, outcome, rows, unchecked
+from gradoracle.report.summary import (
+    MARKS,
+    WEIGHTS,
+    all_compared,
+    because,
+    cell,
+    compared,
+    extent_of,
+    outcome,
+    rows,
+    unchecked,
+    weight,
+)
 from gradoracle.verdict import Report, Status, Verdict, without_numbers
 
 WIDTH = 120
 _LABEL = 9  # columns of a label
 _MOST_REASONS, _MOST_MARKS = 12, 8
+_LABELS = {
+    Kind.VIOLATED: "law",
+    Kind.UNCHECKED: "cover",
+    Kind.ACCURACY: "sigma",
+    Kind.JUDGE: "judge",
+    Kind.KNOWN: "known",
+    Kind.BASE: "base",
+    Kind.SPEED: "speed",
+}
 _STYLES = {
     Status.HOLDS: "green",
     Status.VIOLATED: "bold red",
@@ -42,7 +64,11 @@ def render(reports: Sequence[Report], *, width: int | None = None, color: bool =
     )
     for report in reports:
         _report(console, report)
-    if len(reports) > 1:
+    if reports and reports[0].comparison is not None:
+        code = exit_code(reports)
+        text = f"{MARKS[code]} {printable(all_compared(reports))} (exit code {code})"
+        console.print(Text(text, {0: "bold green", 1: "bold red"}.get(code, "bold yellow")))
+    elif len(reports) > 1:
         names = {0: "hold", 1: "violated", 4: "inconclusive"}
         each = ", ".join(f"{report.target}: {names[report.exit_code]}" for report in reports)
         code = exit_code(reports)
@@ -53,6 +79,9 @@ def render(reports: Sequence[Report], *, width: int | None = None, color: bool =
 
 
 def _report(console: Console, report: Report) -> None:
+    if report.comparison is not None and not report.verdicts:
+        _end(console, report)
+        return
     _header(console, report)
     if report.verdicts:
         console.print(_table(report))
@@ -101,9 +130,12 @@ def _cell(verdict: Verdict) -> Text:
 def _failures(console: Console, report: Report) -> None:
     for failure in failures(report):
         lead = failure.lead
-        title = f"✗ {lead.status.value.upper()}  {lead.law}"
+        red = weight(report, failure) is Weight.RED
+        title = f"{'✗' if red else '·'} {lead.status.value.upper()}  {lead.law}"
         console.print()
-        console.print(Text.assemble((title, "bold red"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}"))
+        console.print(
+            Text.assemble((title, "bold red" if red else "bold"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}")
+        )
         for label, text in tell_all(failure):
             _line(console, label, text, whole=label in ("case", "replay", "shrunk"))
 
@@ -170,11 +202,14 @@ def _notes(console: Console, report: Report) -> None:
 
 def _end(console: Console, report: Report) -> None:
     code = report.exit_code
-    console.print()
-    console.print(Text(extent_of(report)))
+    if report.verdicts or report.comparison is None:
+        console.print()
+        console.print(Text(extent_of(report)))
     style = {0: "bold green", 1: "bold red"}.get(code, "bold yellow")
     console.print(Text(f"{MARKS[code]} {outcome(report)}", style))
-    for reason in because(report.inconclusive()):
+    for line in compared(report):
+        _line(console, f"{WEIGHTS[line.weight]} {_LABELS[line.kind]}", line.text)
+    for reason in because(report.inconclusive(lines=False)):
         _line(console, "because" if code == 4 else "besides", reason)
 
 

@@ -1,0 +1,119 @@
+"""The gate on planted regressions: `python benchmarks/gate_regressions.py [FAMILY...] [--repeat N] [--output FILE]`.
+
+In clones of this repository at HEAD, with the gradoracle of this environment, each family in turn gets a gradient that is
+scaled by 1 + 2^-10, a mask that loses the tail, a cast to bfloat16, and a refactoring that changes nothing; the gate
+must be red on the first three, on the right kernel, and green on the last. One row each: verdict, seconds, red lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+OFF = "1.0009765625"
+BF16 = ".to(tl.bfloat16).to(tl.float32)"
+PLANTS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "sdpa": {
+        "scale": ("gradients.py", "(k_gradient * scale)", f"(k_gradient * (scale * {OFF}))"),
+        "tail": ("gradients.py", "existing = queries < T\n        visible = keys[None, :] <", "existing = queries < T - 1\n        visible = keys[None, :] <"),
+        "cast": ("gradients.py", "p.to(g_tile.dtype)", "p.to(tl.bfloat16).to(g_tile.dtype)"),
+        "refactoring": ("gradients.py", "k_gradient", "gradient_of_keys"),
+    },
+    "lse": {
+        "scale": ("fused.py", "(total * scale)", f"(total * (scale * {OFF}))"),
+        "tail": ("fused.py", "existing = queries < T\n", "existing = queries < T - 1\n"),
+        "cast": ("fused.py", "partial = tl.dot(ds, k_tile, input_precision=\"ieee\")", f"partial = tl.dot(ds, k_tile, input_precision=\"ieee\"){BF16}"),
+        "refactoring": ("fused.py", "total", "sum_of_tiles"),
+    },
+    "lightning": {
+        "scale": ("scan.py", "out_tile = times_state(x_tile, before, power, out_tile)", f"out_tile = times_state(x_tile, before, power, out_tile) * tl.where(direction < 0, {OFF}, 1.0)"),
+        "tail": ("scan.py", "present = (start + micro + keys < N)", "present = (start + micro + keys < N - 1)"),
+        "cast": ("scan.py", "            state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision=\"ieee\")\n        out_tile", f"            state = tl.dot(tl.trans(y_tile), z_tile, acc=state, input_precision=\"ieee\"){BF16}\n        out_tile"),
+        "refactoring": ("scan.py", "out_tile", "tile_of_out"),
+    },
+    "semicrf": {
+        "scale": ("posteriors.py", "rounded(one - other, dcum", f"rounded((one - other) * {OFF}, dcum"),
+        "tail": ("posteriors.py", "opens, closes = real & (at < T)", "opens, closes = real & (at < T - 1)"),
+        "cast": ("posteriors.py", "one = tl.where(arrival, one, 0.0)", "one = tl.where(arrival, one, 0.0).to(tl.bfloat16).to(one.dtype)"),
+        "refactoring": ("posteriors.py", "closes", "ends_here"),
+    },
+}  # fmt: skip
+
+
+def run(clone: Path, family: str, kind: str) -> dict[str, Any]:
+    """Plant one, run the gate, take it back."""
+    name, before, after = PLANTS[family][kind]
+    file = clone / "kernels" / family / name
+    text = file.read_text(encoding="utf-8")
+    if before not in text:
+        raise SystemExit(f"{family} {kind}: {before!r} is not in {name}")
+    file.write_text(text.replace(before, after), encoding="utf-8")
+    out = clone.parent / "gate.json"
+    words = [sys.executable, "-m", "gradoracle", "gate", "--base", "HEAD", "--format", "json", "--output", str(out)]
+    begun = time.monotonic()
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(words, cwd=clone, env=environment, stdout=subprocess.DEVNULL)
+    seconds = time.monotonic() - begun
+    file.write_text(text, encoding="utf-8")
+    reports = json.loads(out.read_text(encoding="utf-8"))["reports"]
+    red = {each["target"] for each in reports if each["exit_code"] == 1}
+    lines = [line for each in reports for line in each["comparison"]["lines"] if line["weight"] == "red"]
+    (own,) = [each for each in reports if each["target"] == family]
+    return {
+        "family": family,
+        "kind": kind,
+        "exit_code": done.returncode,
+        "red_kernels": sorted(red),
+        "lines": [f"{line['kind']} {line['law']} {line['dtype']}".strip() for line in lines],
+        "tensors": sorted(_wrong(own)),
+        "seconds": round(seconds, 1),
+        "is_right": (done.returncode, red) == ((0, set()) if kind == "refactoring" else (1, {family})),
+    }
+
+
+def _wrong(report: dict[str, Any]) -> set[str]:
+    """The tensors that laws which compare with the truth find wrong."""
+    return {
+        finding["tensor"]
+        for verdict in report["verdicts"]
+        if verdict["law"].endswith("_matches_the_oracle") and verdict["counterexample"]
+        for finding in verdict["counterexample"]["findings"]
+        if finding["outcome"] == "violated"
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; 1 where the gate is wrong about one."""
+    parser = argparse.ArgumentParser(prog="gate_regressions", description="The gate on planted regressions.")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help="or FAMILY:KIND; default: all")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N")
+    parser.add_argument("--output", metavar="FILE", help="json, written after each run")
+    given = parser.parse_args(arguments)
+    wanted = given.families or list(PLANTS)
+    pairs = [(f, k) for f in PLANTS for k in PLANTS[f] if f in wanted or f"{f}:{k}" in wanted]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        clone = Path(folder) / "clone"
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=clone, capture_output=True, text=True)
+        for family, kind in pairs:
+            for _ in range(given.repeat):
+                rows.append(run(clone, family, kind))
+                print(json.dumps(rows[-1]), flush=True)
+                if given.output:
+                    document = {"commit": commit.stdout.strip(), "cores": os.cpu_count(), "rows": rows}
+                    Path(given.output).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return 0 if all(row["is_right"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

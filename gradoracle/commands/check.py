@@ -1,0 +1,159 @@
+"""Check and replay: kernels on drawn cases, or on one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from gradoracle import completion, options, showing
+from gradoracle.errors import UsageError
+from gradoracle.showing import say
+
+FORMATS = "terminal, json, junit, sarif, github or markdown"
+
+
+def check(
+    context: typer.Context,
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TARGET...]",
+            autocompletion=completion.targets,
+            help="A shipped family or all, path/to/file.py, path/to/file.py:callable, package.module:callable, or the "
+            "name of a kernel in [tool.gradoracle] of pyproject.toml; by default all of those.",
+        ),
+    ] = None,
+    family: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which definition an outside callable claims to implement.")
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda")] = "auto",
+    dtype: Annotated[str | None, typer.Option(metavar="float32,...", help="Default: all that are supported.")] = None,
+    contract: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DTYPE=PRESET", help="What a right kernel may round, such as float32=tf32. Repeatable."),
+    ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Hold an option fixed, such as causal=True. Repeatable."),
+    ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(metavar="T=1:4096", help="Sizes of a dim: T=16:4096:16, D=64,128. Repeatable."),
+    ] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="saved.pt", help="Check on torch.save({'q': q, 'do': cotangent, ...}) instead of drawn cases."
+        ),
+    ] = None,
+    oracle: Annotated[str, typer.Option(metavar="auto|float64|certified|mpmath")] = "auto",
+    examples: Annotated[int | None, typer.Option(metavar="N", help="How many cases.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="Stop after a whole case once this much time has passed.")
+    ] = None,
+    call_seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="A kernel call that takes longer hangs. Default: 60.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the stream of cases.")] = 0,
+    property: Annotated[
+        str, typer.Option(metavar="GLOB", help="Only laws that match.", autocompletion=completion.laws)
+    ] = "*",
+    require: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Laws that must have been checked. Repeatable.")
+    ] = None,
+    workers: Annotated[str, typer.Option(metavar="N|auto", help="Processes; 0: in this one, unprotected.")] = "auto",
+    shard: Annotated[str, typer.Option(metavar="I/N", help="The I-th of N parts of the stream.")] = "1/1",
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Settings of [tool.gradoracle.profiles.NAME] in pyproject.toml.",
+            autocompletion=completion.profiles,
+        ),
+    ] = None,
+    format: Annotated[
+        list[str] | None, typer.Option(metavar="terminal|json|...", help=f"How to report: {FORMATS}. Repeatable.")
+    ] = None,
+    output: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="Where the --format before it goes. Repeatable.")
+    ] = None,
+) -> None:
+    """Check kernels: cases x laws -> verdicts."""
+    from gradoracle import config, settings
+    from gradoracle.report import FORMATS
+
+    views = options.outputs(context.obj, FORMATS)
+    own = given(context, settings.NAMES)
+    project = config.load()
+    chosen = project.profile(profile)
+    layers = ((each.target, (project.settings, each.settings, chosen, own)) for each in project.chosen(targets or []))
+    fields = [(target, settings.fields(settings.together(each))) for target, each in layers]
+    from gradoracle.check import check as check_target
+    from gradoracle.report.progress import progress
+    from gradoracle.request import Request
+    from gradoracle.target import expand
+
+    requests: list[Request] = []
+    for target, field in fields:
+        each = [Request(target=name, **field) for name in expand(target)]
+        requests += [request for request in each if request not in requests]
+    raise typer.Exit(showing.report(views, [partial(check_target, request, progress()) for request in requests]))
+
+
+def given(context: typer.Context, names: Sequence[str]) -> dict[str, str | list[str]]:
+    """The options among ``names`` that are on the command line, as they stand there."""
+    found: dict[str, str | list[str]] = {}
+    for name in names:
+        key = name.replace("-", "_")
+        source, value = context.get_parameter_source(key), context.params.get(key)
+        if source is not None and source.name == "COMMANDLINE" and value is not None:
+            found[name] = list(value) if isinstance(value, (list, tuple)) else str(value)
+    return found
+
+
+def replay(
+    case: Annotated[str, typer.Argument(metavar="CASE", help="A case line, in quotes, as a failure prints it.")],
+    script: Annotated[bool, typer.Option("--script", help="Print a reproduction that needs torch only.")] = False,
+    property: Annotated[
+        str, typer.Option(metavar="GLOB", help="Only laws that match.", autocompletion=completion.laws)
+    ] = "*",
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Default: that of the case.")] = None,
+    contract: Annotated[
+        list[str] | None, typer.Option(metavar="DTYPE=PRESET", help="As the check had it. Repeatable.")
+    ] = None,
+    arg: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="As the check had it. Repeatable.")
+    ] = None,
+    oracle: Annotated[str, typer.Option(metavar="auto|float64|certified|mpmath")] = "auto",
+    call_seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="A kernel call that takes longer hangs. Default: 60.")
+    ] = None,
+) -> None:
+    """Judge one case again, by every law that applies to it."""
+    fields: dict[str, Any] = {"oracle": options.one_of("--oracle", oracle, options.ORACLES)}
+    if device is not None:
+        fields["device"] = options.one_of("--device", device, options.DEVICES)
+    if property != "*":
+        fields["property"] = property
+    if contract:
+        fields["contracts"] = options.contracts(contract)
+    if arg:
+        fields["arguments"] = options.arguments(arg)
+    if script and arg:
+        raise UsageError("--arg cannot go with --script: a script calls the kernel with the options of the case alone")
+    if script and call_seconds is not None:
+        raise UsageError("--call-seconds cannot go with --script: a script calls the kernel without a time limit")
+    if call_seconds is not None:
+        fields["call_seconds"] = options.seconds(call_seconds, "--call-seconds")
+    if script:
+        from gradoracle.reproduction import reproduce
+
+        say(reproduce(case, **fields))
+        return
+    from gradoracle.check import replay as replay_case
+    from gradoracle.report.progress import progress
+
+    raise typer.Exit(showing.report([options.Output("terminal")], [lambda: replay_case(case, progress(), **fields)]))

@@ -1,0 +1,68 @@
+"""Acknowledged: changes of what judges a kernel that somebody answers for, in a file beside pyproject.toml.
+
+[[change]]
+piece = "the definition of rmsnorm"
+change = "9f31c2d4a0b85e67"       # as the gate prints it: this change, and no other of the piece
+reason = "eps is inside of the root, as the paper has it"
+author = "A. Kernel-Author"
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradoracle import toml
+from gradoracle.errors import UsageError
+
+FILE = "gradoracle-acknowledged.toml"
+_KEYS = ("piece", "change", "reason", "author")
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """One entry, its fields as they stand in the file."""
+
+    piece: str
+    change: str
+    reason: str
+    author: str
+
+
+def read(folder: Path) -> dict[tuple[str, str], Acknowledgement]:
+    """The entries of a project, by piece and change; empty where it has no such file.
+
+    Raises:
+        UsageError: the file cannot be read, or an entry lacks a key or has one that is unknown or empty.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        return {}
+    document = toml.read(file, FILE)
+    entries = document.get("change", [])
+    if set(document) - {"change"} or not isinstance(entries, list):
+        raise UsageError(f"{FILE}: wanted nothing but [[change]] entries")
+    found = [_entry(position, entry) for position, entry in enumerate(entries, 1)]
+    return {(entry.piece, entry.change): entry for entry in found}
+
+
+def name_of(base: str | None, head: str | None) -> str:
+    """The name of one change: of what a piece was and what it is, as fingerprint or text; None: it is not there."""
+    return hashlib.sha256(f"{base or '-'} {head or '-'}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _entry(position: int, entry: Any) -> Acknowledgement:
+    if not isinstance(entry, Mapping) or set(entry) != set(_KEYS):
+        raise UsageError(f"{FILE}, change {position}: wanted the keys {', '.join(_KEYS)}, all of them and no other")
+    for key, value in entry.items():
+        if not isinstance(value, str) or not value.strip():
+            raise UsageError(f"{FILE}, change {position}: {key} is {value!r}; wanted a text")
+    return Acknowledgement(**entry)
+
+
+def entry(piece: str, change: str) -> str:
+    """What to write into the file to acknowledge a change, but for who and why."""
+    return f'[[change]] piece = "{piece}" change = "{change}" reason = "..." author = "..."'

@@ -1,0 +1,156 @@
+"""Closure: the files of a working tree that a kernel is made of: its own, and what they import, read and not run."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+_SELF = "gradoracle"
+_SPREAD = {"gradoracle.kernels": "kernels", "gradoracle.properties": "properties"}  # where setup.py has them
+
+
+def holds_gradoracle(root: Path) -> bool:
+    """Whether a working tree is gradoracle's own: its engine, laws and kernels are then those of the tree."""
+    return all((root / folder / "__init__.py").is_file() for folder in ("gradoracle", *_SPREAD.values()))
+
+
+def closure(files: Iterable[Path], root: Path) -> frozenset[Path]:
+    """The files under ``root`` that some files are made of: themselves and all that they import, at any remove.
+
+    Imports are read off the source, inside functions too, and ``import_module`` of a name that stands there; packages
+    on the way count. Modules outside of ``root``, and names that are made up while a program runs, are not seen.
+
+    Args:
+        files: Python files; those outside of ``root`` count for what they import.
+        root: of the working tree.
+    """
+    root = root.resolve()
+    found: set[Path] = set()
+    waiting = [file.resolve() for file in files]
+    while waiting:
+        file = waiting.pop()
+        if file in found or not file.is_file():
+            continue
+        found.add(file)
+        waiting += [each for each in _imported(file, root) if each not in found]
+    return frozenset(file for file in found if file.is_relative_to(root))
+
+
+def digests(files: Iterable[Path], root: Path) -> dict[str, str]:
+    """SHA-256 of each file's content, by its path from ``root``."""
+    root = root.resolve()
+    return {
+        file.resolve().relative_to(root).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(files)
+    }
+
+
+def together(digests: Mapping[str, str]) -> str:
+    """One digest of several files'."""
+    return hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()
+
+
+def differing(these: Mapping[str, str], those: Mapping[str, str]) -> list[str]:
+    """The files whose content differs, or that are in one alone."""
+    return sorted(name for name in these.keys() | those.keys() if these.get(name) != those.get(name))
+
+
+def module_file(name: str, root: Path, beside: Path | None = None) -> Path | None:
+    """The file of a module, by its dotted name, without importing it; None where there is none.
+
+    Looked for beside a file, at ``root``, in ``root``'s src, and where Python looks.
+    """
+    if name.partition(".")[0] == _SELF and holds_gradoracle(root):
+        return _own_file(name, root)
+    parts = name.split(".")
+    for folder in (beside, root, root / "src"):
+        if folder is not None and (file := _in_folder(folder, parts)) is not None:
+            return file
+    spec = _spec(parts[0])
+    if spec is None:
+        return None
+    for place in spec.submodule_search_locations or ():
+        if len(parts) > 1 and (file := _in_folder(Path(place), parts[1:])) is not None:
+            return file
+    own = spec.origin if len(parts) == 1 else None
+    return Path(own) if own is not None and os.path.isfile(own) else None
+
+
+def _own_file(name: str, root: Path) -> Path | None:
+    """A module of gradoracle in a working tree of its own, whose packages lie apart."""
+    for package, folder in _SPREAD.items():
+        if name == package:
+            return root / folder / "__init__.py"
+        if name.startswith(f"{package}."):
+            return _in_folder(root / folder, name.removeprefix(f"{package}.").split("."))
+    return _in_folder(root, name.split("."))
+
+
+@functools.cache
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _in_folder(folder: Path, parts: list[str]) -> Path | None:
+    """The module or package ``a.b.c`` below a folder."""
+    path = folder.joinpath(*parts)
+    return next((file for file in (path.with_name(f"{path.name}.py"), path / "__init__.py") if file.is_file()), None)
+
+
+def _imported(file: Path, root: Path) -> Iterator[Path]:
+    """The files of what one file imports, with the packages above them."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for name, level in dict.fromkeys(_names(tree)):
+        if level:
+            folder = file.parent
+            for _ in range(level - 1):
+                folder = folder.parent
+            where = _in_folder(folder, name.split(".")) if name else folder / "__init__.py"
+            yield from [] if where is None or not where.is_file() else [where, *_packages(where, root)]
+        elif name.partition(".")[0] not in sys.stdlib_module_names:
+            where = module_file(name, root, file.parent)
+            yield from [where, *_packages(where, root)] if where is not None and _is_own(where, root) else []
+
+
+def _is_own(file: Path, root: Path) -> bool:
+    """Whether a file belongs to the working tree, and not to an environment that lies in it."""
+    file = file.resolve()
+    if not file.is_relative_to(root):
+        return False
+    return not any(part.startswith(".") or part == "site-packages" for part in file.relative_to(root).parts)
+
+
+def _packages(file: Path, root: Path) -> Iterator[Path]:
+    """The ``__init__.py`` of each package that a file lies in."""
+    folder = file.parent
+    while folder.is_relative_to(root) and (folder / "__init__.py").is_file():
+        yield folder / "__init__.py"
+        folder = folder.parent
+
+
+def _names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """(dotted name, level) of whatever may be a module: of ``from a import b`` both ``a`` and ``a.b``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, 0) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = node.module or ""
+            yield above, node.level
+            yield from ((f"{above}.{alias.name}".lstrip("."), node.level) for alias in node.names if alias.name != "*")
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called == "import_module" and isinstance(node.args[0].value, str):
+                yield node.args[0].value, 0

@@ -1,0 +1,212 @@
+"""Fingerprints: what judges a kernel, piece by piece, so that a change of the judge is seen and named.
+
+A piece is the definition of a family, its domain, one of its laws, or what is declared of a kernel. Functions are told
+by what they do, their bytecode and all of the project that they refer to at any remove; so neither comments nor layout
+count, and a helper in another module does. What is installed counts by its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import functools
+import hashlib
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from gradoracle.family import Family
+from gradoracle.kernel import Kernel
+from gradoracle.property import Property
+from gradoracle.target import Target
+
+_DECLARED = ("contracts", "algorithm", "dtypes", "dims", "options", "deterministic", "mutates", "no_gradient")
+_DOMAIN = ("signature", "dims", "dtypes", "domains", "joint", "scalable", "beside_large")
+_LAW = ("law", "applies", "needs", "one_in", "scope", "decisive", "families")
+_LENGTH = 16
+
+
+def pieces(target: Target, folder: str) -> dict[str, str]:
+    """The fingerprint of each piece of a target's judge, by its name.
+
+    Args:
+        target: as its own project declares it.
+        folder: of the project; code in it counts by what it does, all other by its name.
+    """
+    family, reader = target.family, _Reader(os.path.abspath(folder))
+    found = {
+        f"the definition of {family.name}": reader.hash(family.definition),
+        f"the domain of {family.name}": reader.hash([(name, getattr(family, name)) for name in _DOMAIN]),
+        f"the algorithms of {family.name}": reader.hash(family.algorithms),
+    }
+    for law in family.properties:
+        found[f"the law {law.name}"] = reader.hash([(name, getattr(law, name)) for name in _LAW])
+    for kernel in target.kernels:
+        for name in _DECLARED:
+            found[f"{name} of kernel {kernel.name}"] = reader.hash(getattr(kernel, name))
+        found[f"the block configurations of kernel {kernel.name}"] = reader.hash(sorted(kernel.blocks))
+    return found
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_LENGTH]
+
+
+class _Reader:
+    """Writes objects down in words that two projects have in common; ``folder`` holds the code that counts."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._open: dict[int, int] = {}  # objects that are being written -> their number, for cycles
+
+    def hash(self, value: Any) -> str:
+        """The fingerprint of a value."""
+        self._open = {}
+        return _digest("\n".join(self._words(value)))
+
+    def _words(self, value: Any) -> Iterable[str]:
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)) or value is Ellipsis:
+            yield f"{type(value).__name__} {value!r}"
+            return
+        if id(value) in self._open:
+            yield f"again {self._open[id(value)]}"
+            return
+        self._open[id(value)] = len(self._open)
+        self._kept = [*getattr(self, "_kept", []), value]  # no other object takes its place in memory meanwhile
+        yield from self._compound(value)
+
+    def _compound(self, value: Any) -> Iterable[str]:
+        if isinstance(value, Mapping):
+            items = sorted(value.items(), key=lambda item: repr(item[0]))
+            yield f"mapping of {len(items)}"
+            for key, item in items:
+                yield from self._words(key)
+                yield from self._words(item)
+        elif isinstance(value, (list, tuple)):
+            yield f"sequence of {len(value)}"
+            for item in value:
+                yield from self._words(item)
+        elif isinstance(value, (set, frozenset)):
+            yield f"set of {sorted(map(_without_addresses, value))}"
+        elif isinstance(value, (CodeType, FunctionType)):
+            yield from self._function(value)
+        elif isinstance(value, functools.partial):
+            yield "partial"
+            yield from self._words([value.func, value.args, value.keywords])
+        elif isinstance(value, ModuleType):
+            yield f"module {value.__name__}"
+        elif isinstance(value, Enum):
+            yield f"{type(value).__name__} {value.name}"
+        elif inspect.ismethod(value):
+            yield "method"
+            yield from self._words([value.__func__, value.__self__])
+        elif isinstance(value, type):
+            yield from self._class(value)
+        elif isinstance(value, (Family, Property, Kernel)) or dataclasses.is_dataclass(value):
+            yield f"a {type(value).__name__}"
+            for field in dataclasses.fields(value):
+                yield field.name
+                yield from self._words(getattr(value, field.name))
+        elif self._is_own(type(value).__module__):
+            yield f"a {type(value).__qualname__}"
+            yield from self._words(type(value))
+            yield from self._words(getattr(value, "__dict__", {}))
+        else:
+            yield f"{type(value).__qualname__} {getattr(value, '__qualname__', '') or _without_addresses(value)}"
+
+    def _class(self, kind: type) -> Iterable[str]:
+        yield f"class {kind.__qualname__}"
+        if self._is_own(kind.__module__):
+            yield from self._words([base for base in kind.__bases__ if base is not object])
+            own = {name: each for name, each in vars(kind).items() if isinstance(each, _TELLING)}
+            yield from self._words({name: _behind(each) for name, each in own.items() if name not in _SILENT})
+
+    def _function(self, function: Any) -> Iterable[str]:
+        code = function if isinstance(function, CodeType) else function.__code__
+        yield f"function {code.co_name}"
+        if isinstance(function, FunctionType):
+            if not self._is_own(function.__module__):
+                yield f"of {function.__module__}.{function.__qualname__}"
+                return
+            yield from self._words([function.__defaults__, function.__kwdefaults__])
+            for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+                yield f"{name} ="
+                yield from self._words(_content(cell))
+            yield from self._globals(code, function.__globals__)
+        yield str((code.co_code, code.co_names, code.co_varnames, code.co_flags, code.co_argcount))
+        for constant in code.co_consts[1:] if _has_docstring(code) else code.co_consts:
+            yield from self._words(constant)
+
+    def _globals(self, code: CodeType, known: Mapping[str, Any]) -> Iterable[str]:
+        """What a function's code refers to by name, and that of the functions within it."""
+        for name in code.co_names:
+            value = known.get(name)
+            if isinstance(value, ModuleType) and self._is_own(value.__name__):
+                yield from self._members(value, code)
+            elif name in known and not (isinstance(value, ModuleType) or name.startswith("__")):
+                yield f"{name} ="
+                yield from self._words(value)
+        for instruction in dis.get_instructions(code):
+            if instruction.opname == "IMPORT_NAME":
+                package = known.get("__package__") or ""
+                for name in dict.fromkeys([str(instruction.argval), f"{package}.{instruction.argval}".strip(".")]):
+                    if self._is_own(name):
+                        yield from self._members(importlib.import_module(name), code)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from self._globals(constant, known)
+
+    def _members(self, module: ModuleType, code: CodeType) -> Iterable[str]:
+        """What code may take from a module of the project: all that it has of the code's names."""
+        for name in code.co_names:
+            if hasattr(module, name) and not name.startswith("__"):
+                yield f"{module.__name__}.{name} ="
+                yield from self._words(getattr(module, name))
+
+    def _is_own(self, module: str) -> bool:
+        """Whether a module is a file of the project, and of no environment in it."""
+        found = sys.modules.get(module)
+        if found is None:
+            try:
+                found = importlib.import_module(module)
+            except Exception:
+                return False
+        file = os.path.abspath(getattr(found, "__file__", None) or "/")
+        inside = file.startswith(self._folder + os.sep) and "site-packages" not in file.split(os.sep)
+        return inside and not file.startswith(os.path.abspath(sys.prefix) + os.sep)
+
+
+_TELLING = (FunctionType, property, staticmethod, classmethod, bool, int, float, str, tuple, type(None))
+_SILENT = ("__module__", "__doc__", "__qualname__", "__firstlineno__", "__dict__", "__weakref__")
+
+
+def _behind(member: Any) -> Any:
+    """The function of a member of a class."""
+    if isinstance(member, property):
+        return [member.fget, member.fset]
+    return member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
+
+
+def _has_docstring(code: CodeType) -> bool:
+    """Whether the first constant is a docstring: a text that no instruction loads."""
+    first = code.co_consts[0] if code.co_consts else None
+    if not isinstance(first, str):
+        return False
+    return all(each.arg != 0 for each in dis.get_instructions(code) if each.opname == "LOAD_CONST")
+
+
+def _without_addresses(value: Any) -> str:
+    return re.sub(r"0x[0-9a-f]+", "", repr(value))

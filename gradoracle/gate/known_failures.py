@@ -1,0 +1,84 @@
+"""Known failures: laws that a kernel is known to break, in a file with reason, issue and expiry.
+
+    [[failure]]
+    kernel = "attention"              # a glob
+    law = "hvp_matches_the_oracle"    # a glob
+    dtype = "float16"                 # where left out: every dtype
+    reason = "the saved statistics are rounded to float16"
+    issue = "https://example.org/issues/12"
+    expires = 2027-01-31
+
+An entry whose law holds is red, so that none outlives its failure; so is one that has expired.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradoracle import toml
+from gradoracle.errors import UsageError
+
+_TEXTS = ("kernel", "law", "reason", "issue")
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """One entry, its fields as they stand in the file."""
+
+    kernel: str
+    law: str
+    reason: str
+    issue: str
+    expires: datetime.date
+    dtype: str = "*"
+
+    def matches(self, kernel: str, law: str, dtype: str) -> bool:
+        """Whether it speaks of a verdict."""
+        pairs = ((kernel, self.kernel), (law, self.law), (dtype, self.dtype))
+        return all(fnmatch.fnmatchcase(name, glob) for name, glob in pairs)
+
+    def has_expired(self, today: datetime.date) -> bool:
+        """Whether its last day is over."""
+        return today > self.expires
+
+    def __str__(self) -> str:
+        where = "" if self.dtype == "*" else f" in {self.dtype}"
+        return f"{self.law} of {self.kernel}{where} ({self.reason}; {self.issue}; until {self.expires})"
+
+
+def read(file: Path, shown: str) -> list[KnownFailure]:
+    """The entries of a file.
+
+    Raises:
+        UsageError: there is no such file, it cannot be read, or an entry is not as it should be.
+    """
+    if not file.is_file():
+        raise UsageError(f"known-failures {shown}: no such file")
+    document = toml.read(file, shown)
+    entries = document.get("failure", [])
+    if set(document) - {"failure"} or not isinstance(entries, list):
+        raise UsageError(f"{shown}: wanted nothing but [[failure]] entries")
+    return [_entry(f"{shown}, failure {position}", entry) for position, entry in enumerate(entries, 1)]
+
+
+def _entry(where: str, entry: Any) -> KnownFailure:
+    known = (*_TEXTS, "expires", "dtype")
+    if not isinstance(entry, Mapping):
+        raise UsageError(f"{where} is {entry!r}; wanted a table")
+    for key in entry:
+        if key not in known:
+            raise UsageError(f"{where}: {key!r} is unknown; wanted {', '.join(known)}")
+    for key in (*_TEXTS, "expires"):
+        if key not in entry:
+            raise UsageError(f"{where} has no {key}; wanted {', '.join((*_TEXTS, 'expires'))}")
+    for key in (*_TEXTS, "dtype"):
+        if not isinstance(entry.get(key, "*"), str) or not entry.get(key, "*").strip():
+            raise UsageError(f"{where}: {key} is {entry[key]!r}; wanted a text")
+    if not isinstance(entry["expires"], datetime.date) or isinstance(entry["expires"], datetime.datetime):
+        raise UsageError(f"{where}: expires is {entry['expires']!r}; wanted a date such as 2027-01-31")
+    return KnownFailure(**entry)

@@ -1,0 +1,141 @@
+"""Process: the gate's end of a side: the gradoracle that it runs, where its modules come from, and what it answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradoracle import plain
+from gradoracle.gate.side import PROTOCOL, Order, Task
+from gradoracle.gate.standing import Standing
+from gradoracle.gate.tree import Tree
+from gradoracle.substitution import import_folders
+
+_PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+try:
+    from gradoracle.gate.side import main
+except ModuleNotFoundError as error:
+    sys.exit(f"its gradoracle knows no gate: {error}")
+main(sys.argv[1:])
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a side said: standings by target; or, in a sentence, why there are none.
+
+    ``is_lost``: that says nothing of the kernels, since the system killed the process or its gradoracle is another.
+    """
+
+    standings: Mapping[str, Standing]
+    error: str = ""
+    is_lost: bool = True
+
+
+class Side:
+    """A process that looks at targets in one tree.
+
+    Args:
+        folder: of the project whose current folder it is.
+        path: where it finds modules, as ``search_path`` has it.
+        checks: whether it is to check, or to see what judges.
+        tasks: by the names of the targets.
+        stage: a folder for what they write to each other.
+    """
+
+    def __init__(self, folder: Path, path: Sequence[str], checks: bool, tasks: Mapping[str, Task], stage: Path):
+        own = Path(tempfile.mkdtemp(prefix="side-", dir=stage))
+        self._answer, self._said = own / "answer.json", own / "stderr.txt"
+        order = own / "order.json"
+        text = json.dumps(plain.to_plain(Order(PROTOCOL, str(folder), checks, dict(tasks))))
+        order.write_text(text, encoding="utf-8")
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, json.dumps(list(path)), str(order), str(self._answer)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=None if checks and sys.stderr.isatty() else said,  # a terminal shows the progress
+                cwd=folder,
+            )
+
+    def answer(self) -> Answer:
+        """Wait for it, and read what it wrote."""
+        try:
+            code = self._process.wait()
+            return self._read(code)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Kill it, where it still runs: its workers end with it."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def _read(self, code: int) -> Answer:
+        if code == -signal.SIGINT:
+            raise KeyboardInterrupt
+        if not self._answer.is_file():
+            return Answer({}, self._why(code), is_lost=code >= 0 or code in (-signal.SIGKILL, -signal.SIGTERM))
+        document = json.loads(self._answer.read_text(encoding="utf-8"))
+        if document.get("protocol") != PROTOCOL:
+            return Answer({}, f"its gradoracle answers by {document.get('protocol')!r}; wanted {PROTOCOL!r}")
+        try:
+            return Answer(plain.from_plain(dict[str, Standing], document["standings"], "standings"))
+        except (KeyError, plain.Unreadable) as error:
+            return Answer({}, f"its gradoracle's answer cannot be read: {error}")
+
+    def _why(self, code: int) -> str:
+        """Why a process left no answer."""
+        said = self._said.read_text("utf-8", "replace") if self._said.is_file() else ""
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        if code < 0:
+            return f"its process was killed by signal {-code} ({signal.Signals(-code).name})"
+        return lines[-1] if lines else f"its process ended with exit code {code}"
+
+
+def search_path(judge: Tree, kernels: Tree, stage: Path) -> list[str]:
+    """Where a side finds modules: the engine and laws of one tree, the kernels of another, and what is installed.
+
+    Where a tree is gradoracle's own, a folder of links puts its packages together as setup.py does.
+
+    Args:
+        judge: whose engine, laws and declarations judge.
+        kernels: whose kernels are judged.
+        stage: a folder for the links.
+    """
+    own = []
+    if judge.is_gradoracle:
+        view = Path(tempfile.mkdtemp(prefix="view-", dir=stage))
+        package = view / "gradoracle"
+        package.mkdir()
+        for entry in (judge.root / "gradoracle").iterdir():
+            if entry.name not in ("kernels", "properties", "__pycache__"):
+                (package / entry.name).symlink_to(entry)
+        (package / "properties").symlink_to(judge.root / "properties")
+        (package / "kernels").symlink_to(kernels.root / "kernels")
+        own.append(str(view))
+    here = os.getcwd()
+    inherited = [entry for entry in sys.path if entry and os.path.abspath(entry) != here]
+    trees = (judge.root, kernels.root)
+    return [*own, *import_folders(judge.folder), *(e for e in inherited if not _is_source(e, trees))]
+
+
+def _is_source(entry: str, trees: Iterable[Path]) -> bool:
+    """Whether an entry of the search path is a folder of sources in a tree, and no environment in it."""
+    path = os.path.abspath(entry)
+    installed = path.startswith(os.path.abspath(sys.prefix) + os.sep) or "site-packages" in path.split(os.sep)
+    return not installed and any(path == str(tree) or path.startswith(f"{tree}{os.sep}") for tree in trees)

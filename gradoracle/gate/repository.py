@@ -1,0 +1,193 @@
+"""Repository: what the gate asks of git, and a worktree of the base that goes away with the gate, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradoracle.errors import UsageError
+
+_PREFIX = "gradoracle-gate-"
+_LOCK = "lock"  # held by the gate whose folder it is, as long as it lives
+_OWN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set inside of hooks, for the hook's repository
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git working tree; ``root`` is its top folder."""
+
+    root: Path
+
+    def commit(self, ref: str) -> str:
+        """The commit that a ref names.
+
+        Raises:
+            UsageError: it names none.
+        """
+        found = _git(self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+        if found.returncode:
+            shallow = "; this clone is shallow, fetch more of its history" if self.is_shallow() else ""
+            raise UsageError(f"--base {ref} names no commit of this repository{shallow}")
+        return found.stdout.strip()
+
+    def base(self, ref: str) -> str:
+        """The commit that HEAD and a ref have in common: what this tree's changes are changes of.
+
+        Raises:
+            UsageError: the ref names no commit, HEAD has none, or the two have nothing in common that is here.
+        """
+        commit = self.commit(ref)
+        if _git(self.root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}").returncode:
+            raise UsageError("this repository has no commit yet, so there is nothing that --base could be")
+        found = _git(self.root, "merge-base", commit, "HEAD")
+        if found.returncode:
+            if self.is_shallow():
+                raise UsageError(
+                    f"this clone is shallow and does not reach back to where HEAD and {ref} part; wanted a whole one "
+                    "(git fetch --unshallow, or fetch-depth: 0 of actions/checkout)"
+                )
+            raise UsageError(f"HEAD and --base {ref} have no commit in common")
+        return found.stdout.split()[0]
+
+    def is_shallow(self) -> bool:
+        """Whether history is cut off."""
+        return _git(self.root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
+
+    def is_dirty(self) -> bool:
+        """Whether the working tree holds what is in no commit, files that git does not know included."""
+        return bool(_git(self.root, "status", "--porcelain", "--untracked-files=normal").stdout.strip())
+
+    def short(self, commit: str) -> str:
+        """A commit as people write it."""
+        return _git(self.root, "rev-parse", "--short", commit).stdout.strip() or commit[:12]
+
+    @contextlib.contextmanager
+    def worktree(self, commit: str) -> Iterator[Path]:
+        """A commit's files in a folder of their own, which goes at the end; a guard sees to that if this is killed.
+
+        Raises:
+            UsageError: git cannot make it.
+        """
+        self._sweep()
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
+        tree = folder / "base"
+        with contextlib.ExitStack() as stack:
+            lock = stack.enter_context((folder / _LOCK).open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            guard = _guard(self.root, folder)
+            stack.callback(_end, guard)  # which removes the folder, as it does where nobody is left to ask for it
+            made = _git(
+                self.root, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", "--force", str(tree), commit
+            )
+            if made.returncode:
+                raise UsageError(f"git cannot make a worktree of the base: {_last(made.stderr)}")
+            yield tree
+
+    def _sweep(self) -> None:
+        """Remove what gates left that were killed together with their guards."""
+        for line in _git(self.root, "worktree", "list", "--porcelain").stdout.splitlines():
+            folder = Path(line.removeprefix("worktree ")).parent
+            if not line.startswith("worktree ") or not folder.name.startswith(_PREFIX):
+                continue
+            try:
+                with (folder / _LOCK).open() as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue  # its gate lives
+            except OSError:
+                pass  # its folder is gone, or not ours to read; git says what it can do
+            remove(self.root, folder)
+
+
+def repository(folder: Path) -> Repository:
+    """The git working tree around a folder.
+
+    Raises:
+        UsageError: git is not installed, or the folder is in none.
+    """
+    found = _git(folder, "rev-parse", "--show-toplevel")
+    if found.returncode:
+        why = _last(found.stderr)
+        if "not a git repository" in why:
+            raise UsageError("the gate compares a git working tree with its base, and this folder is in none")
+        raise UsageError(f"git cannot read this folder's repository: {why}")
+    top = found.stdout.rstrip("\n")
+    if not top:
+        raise UsageError("this repository is bare: it has no working tree that could be compared")
+    return Repository(Path(top).resolve())
+
+
+def remove(root: Path, folder: Path) -> None:
+    """Remove a gate's folder with the worktree in it, and what git knows of that."""
+    _git(root, "worktree", "remove", "--force", "--force", str(folder / "base"))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run git in a folder; its messages in English, whatever the locale, and no prompt."""
+    environment = {key: value for key, value in os.environ.items() if key not in _OWN}
+    environment |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        return subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
+    except FileNotFoundError:
+        raise UsageError("git is not installed, and the gate needs it (or --baseline FILE)") from None
+
+
+def _last(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines or ["no reason is given"])[-1].removeprefix("fatal: ")
+
+
+def _guard(root: Path, folder: Path) -> subprocess.Popen[bytes]:
+    """A process apart that removes a gate's folder once the gate's end of its pipe closes."""
+    program = "import sys; from gradoracle.gate.repository import guard; guard(*sys.argv[1:])"
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(root), str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,  # signals to the gate's group do not reach it
+    )
+
+
+def guard(root: str, folder: str) -> None:
+    """Wait until the gate is done or dead, then remove its folder; a ``git worktree add`` may still be at work."""
+    import signal
+    import time
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while os.read(0, 1):
+        pass
+    for _ in range(100):
+        remove(Path(root), Path(folder))
+        if not Path(folder).exists() and folder not in _git(Path(root), "worktree", "list", "--porcelain").stdout:
+            return
+        time.sleep(0.1)
+
+
+def _end(guard: subprocess.Popen[bytes]) -> None:
+    """Let the guard do its work, and wait for it."""
+    if guard.stdin is not None:
+        with contextlib.suppress(OSError):
+            guard.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        guard.wait(30.0)

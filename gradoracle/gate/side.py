@@ -1,0 +1,190 @@
+"""Side: the process that checks the kernels of one of the gate's two trees, in that tree, and writes what it found.
+
+It runs the gradoracle that judges, which need not be that of the gate; what they say to each other is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradoracle import plain, settings, showing
+from gradoracle.errors import UsageError
+from gradoracle.gate.standing import UNDECIDED, OnCase, Standing
+from gradoracle.settings import Setting
+
+if TYPE_CHECKING:
+    from gradoracle.examine import CaseResult, Job
+
+PROTOCOL = "gradoracle-side/1"
+ORACLE_LAWS = "_matches_the_oracle"  # how the laws end whose errors are measured in sigma on every case
+CASES_OF_ALL_LAWS = 42  # on the CPU, where no number of cases is asked for: other laws are judged on so many first,
+CASES_OF_EACH_LAW = 2  # and after these where a law has had fewer cases of a dtype than so many
+SHRINK_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One target to look at.
+
+    Attributes:
+        target: from the project's folder.
+        settings: as the command line has them.
+        judge, kernels: folders of the projects that judge and that are judged; "" both: the current one.
+        laws: case line -> laws, beyond those that measure; None: all.
+    """
+
+    target: str
+    settings: dict[str, Setting] = field(default_factory=dict)
+    judge: str = ""
+    kernels: str = ""
+    laws: dict[str, list[str]] | None = None
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a side is to do: see what judges the targets, or check them too.
+
+    Attributes:
+        protocol: ``PROTOCOL``.
+        folder: of the project.
+        checks: whether to check.
+        tasks: by the names of the targets.
+    """
+
+    protocol: str
+    folder: str
+    checks: bool
+    tasks: dict[str, Task]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Do what the file of the first argument orders, and write the standings into that of the second."""
+    threading.Thread(target=_until_the_gate_ends, daemon=True).start()
+    document = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    if document.get("protocol") != PROTOCOL:
+        raise SystemExit(f"the order is of protocol {document.get('protocol')!r}; wanted {PROTOCOL!r}")
+    order = plain.from_plain(Order, document)
+    os.chdir(order.folder)
+    found = {name: _standing(order, task) for name, task in order.tasks.items()}
+    text = json.dumps(plain.to_plain({"protocol": PROTOCOL, "standings": found}), allow_nan=False)
+    showing.write(Path(arguments[1]), text)
+
+
+def _until_the_gate_ends() -> None:
+    """Standard input is a pipe from the gate: its end is that of the gate, and nobody wants the answer any more."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+def _standing(order: Order, task: Task) -> Standing:
+    try:
+        return _checked(task) if order.checks else _surveyed(order, task)
+    except UsageError as error:
+        return Standing(task.target, task.settings, error=str(error))
+    except Exception as error:
+        if os.environ.get("GRADORACLE_TRACEBACK") == "1":
+            traceback.print_exc()
+        last = traceback.format_exception_only(type(error), error)[-1].strip()
+        return Standing(task.target, task.settings, error=last, is_fault=True)
+
+
+def _surveyed(order: Order, task: Task) -> Standing:
+    """What judges a target in its own project; that it can be imported is seen on the way."""
+    from gradoracle import device
+    from gradoracle.gate.fingerprints import pieces
+    from gradoracle.request import Request
+    from gradoracle.target import resolve
+
+    request = Request(task.target, **settings.fields(task.settings))
+    device.prepare(device.choose(request.device))
+    return Standing(
+        task.target, task.settings, pieces=pieces(resolve(task.target, request.family), os.path.abspath(order.folder))
+    )
+
+
+def _checked(task: Task) -> Standing:
+    """Check a target on its cases: by all laws with a report, or by some with none."""
+    from gradoracle.check import InternalFault, Run, jobs_of_request, known
+    from gradoracle.report.progress import progress
+    from gradoracle.request import Request
+    from gradoracle.substitution import Places, substituted
+    from gradoracle.verdict import Status
+
+    places = Places(task.judge, task.kernels) if task.kernels else None
+    request = Request(task.target, places=places, shrink_seconds=SHRINK_SECONDS, **settings.fields(task.settings))
+    found = Standing(task.target, task.settings)
+    run = Run(request, progress())
+    pace = _Pace(run.device == "cpu" and request.examples is None and request.seconds is None)
+
+    def watch(result: CaseResult) -> None:
+        found.cases[run.line(result.kernel, result.case)] = _on_case(result)
+
+    def chosen(job: Job) -> tuple[str, ...]:
+        if task.laws is None:
+            return pace.laws(job)
+        asked = task.laws.get(run.line(job.kernel, job.case), ())
+        return tuple(law for law in job.laws if law.endswith(ORACLE_LAWS) or law in asked)
+
+    run.watch = watch
+    try:
+        run.over(jobs_of_request(run, chosen))
+        verdicts = run.tally.verdicts({})
+        found.pooled = [
+            f"{v.law} {v.kernel} {v.dtype}" for v in verdicts if v.status is Status.VIOLATED and not v.cases_violated
+        ]
+        if task.laws is None:
+            found.report = known(run)
+        if run.crashes.faults:
+            raise InternalFault(run.crashes.faults, run.report())
+    finally:
+        run.close()
+    if places is not None:
+        found.missing = list(substituted(task.target, request.family, places).missing)
+    return found
+
+
+class _Pace:
+    """Which laws a gate judges on a case: all that fall on it, or fewer where it is to be quick."""
+
+    def __init__(self, is_quick: bool) -> None:
+        self._is_quick = is_quick
+        self._cases: Counter[str] = Counter()  # by kernel
+        self._judged: Counter[tuple[str, str, str]] = Counter()  # by law, kernel and dtype
+
+    def laws(self, job: Job) -> tuple[str, ...]:
+        """Of the next case; the laws that compare with the truth are always among them."""
+        self._cases[job.kernel] += 1
+        keys = {law: (law, job.kernel, job.case.dtype) for law in job.laws}
+        chosen = job.laws
+        if self._is_quick and self._cases[job.kernel] > CASES_OF_ALL_LAWS:
+            few = {law for law, key in keys.items() if self._judged[key] < CASES_OF_EACH_LAW}
+            chosen = tuple(law for law in job.laws if law.endswith(ORACLE_LAWS) or law in few)
+        self._judged.update(keys[law] for law in chosen)
+        return chosen
+
+
+def _on_case(result: CaseResult) -> OnCase:
+    laws = {each.law: each.status.value for each in result.results}
+    reasons = {each.law: each.reason for each in result.results if each.status.value in UNDECIDED}
+    rms = {
+        f"{each.law}: {finding.tensor}": (finding.pool.squares / finding.pool.count) ** 0.5
+        for each in result.results
+        if each.law.endswith(ORACLE_LAWS)
+        for finding in each.findings
+        if finding.pool is not None and finding.pool.count
+    }
+    return OnCase(result.kernel, result.case.dtype, laws, reasons, rms)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,108 @@
+"""Sides: the change and its base as processes: who judges in which tree, on which cases."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gradoracle.config import Entry
+from gradoracle.gate.baseline import Baseline
+from gradoracle.gate.compare import asked_of_base
+from gradoracle.gate.process import Answer, Side, search_path
+from gradoracle.gate.side import Task
+from gradoracle.gate.standing import Standing
+from gradoracle.gate.subject import BASE, CHANGE, Subject
+from gradoracle.gate.tree import Tree
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides of a gate.
+
+    Attributes:
+        base: a tree, a saved baseline, or nothing.
+        head: the working tree.
+        stage: a folder for what processes write.
+        tell: is told what goes on.
+    """
+
+    base: Tree | Baseline | None
+    head: Tree
+    stage: Path
+    tell: Callable[[str], None]
+
+    def survey(self, subjects: Sequence[Subject]) -> dict[str, tuple[Standing, Standing]]:
+        """What judges some targets in their own projects, both at once; where one cannot be read, a line says so."""
+        if not subjects:
+            return {}
+        orders = [(self.head, {s.name: Task(s.head.target, s.settings[1]) for s in subjects if s.head is not None})]
+        if isinstance(self.base, Tree):
+            there = [s for s in subjects if s.base is not None]
+            orders.append((self.base, {s.name: Task(s.base.target, s.settings[0]) for s in there if s.base}))
+        head, *others = _answers(
+            [Side(tree.folder, search_path(tree, tree, self.stage), False, tasks, self.stage) for tree, tasks in orders]
+        )
+        found = {}
+        for subject in subjects:
+            own, there_ = _of(head, subject.name), self._surveyed(others, subject)
+            subject.cannot(BASE, there_)
+            subject.cannot(CHANGE, own)
+            if not own.error and not there_.error:
+                found[subject.name] = (there_, own)
+        return found
+
+    def _surveyed(self, answers: Sequence[Answer], subject: Subject) -> Standing:
+        if subject.base is None or self.base is None:
+            return Standing("")
+        return self.base.standings[subject.name] if isinstance(self.base, Baseline) else _of(answers[0], subject.name)
+
+    def judge(self, subject: Subject) -> Tree:
+        """Whose judge holds: the base's where there is one and nobody answers for another, else the change's own."""
+        if isinstance(self.base, Tree) and subject.base is not None and subject.has_base and subject.is_judged_by_base:
+            return self.base
+        return self.head
+
+    def change(self, subject: Subject, entry: Entry) -> Standing:
+        """How the change stands, by whoever judges it."""
+        judge = self.judge(subject)
+        by_base = judge is not self.head
+        task = Task(entry.target, subject.settings[0 if by_base else 1])
+        if by_base and not (judge.is_gradoracle and judge.is_shipped(entry.target)):
+            task = replace(task, judge=str(judge.folder), kernels=str(self.head.folder))
+        self.tell(f"{subject.name}: the change, judged by {'the base' if by_base else 'itself'}")
+        path = search_path(judge, self.head, self.stage)
+        found = self._checked(subject, self.head.folder, path, task)
+        subject.cannot(CHANGE, found)
+        return found
+
+    def beside(self, subject: Subject, entry: Entry, head: Standing) -> Standing | None:
+        """The base on the same cases: its accuracy on all, and whatever the change does not keep; None: no base."""
+        if isinstance(self.base, Baseline):
+            return self.base.standings[subject.name]
+        if self.base is None:
+            return None
+        self.tell(f"{subject.name}: the base")
+        task = Task(entry.target, subject.settings[0], laws=asked_of_base(head))
+        path = search_path(self.base, self.base, self.stage)
+        found = self._checked(subject, self.base.folder, path, task)
+        subject.cannot(BASE, found)
+        return found if not found.error else None
+
+    def _checked(self, subject: Subject, folder: Path, path: list[str], task: Task) -> Standing:
+        (answer,) = _answers([Side(folder, path, True, {subject.name: task}, self.stage)])
+        return _of(answer, subject.name)
+
+
+def _answers(sides: Sequence[Side]) -> list[Answer]:
+    with contextlib.ExitStack() as stack:
+        for side in sides:
+            stack.callback(side.end)
+        return [side.answer() for side in sides]
+
+
+def _of(answer: Answer, name: str) -> Standing:
+    """What a side said of one target."""
+    said = answer.error or "its process said nothing of it"
+    return answer.standings.get(name) or Standing(name, error=said, is_lost=answer.is_lost)

@@ -1,0 +1,58 @@
+"""Subject: one target of a gate, as both sides have it, and what is said of it so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gradoracle.comparison import Kind, Line, Weight
+from gradoracle.config import Entry
+from gradoracle.gate.standing import Standing
+from gradoracle.settings import Setting
+
+BASE, CHANGE = "the base", "the change"
+
+
+@dataclass
+class Subject:
+    """One target.
+
+    Attributes:
+        name: of the config, or the TARGET.
+        base, head: as each side has it; None where it does not.
+        files: those that differ.
+        settings: that the base and the change are checked with.
+        lines: what is said of it.
+        is_judged_by_base: whether the base's judge holds: nobody answers for another.
+        has_base: whether there is a base to compare with, and it can be read.
+        faults: gradoracle's own, in sentences.
+    """
+
+    name: str
+    base: Entry | None
+    head: Entry | None
+    files: list[str]
+    settings: tuple[dict[str, Setting], dict[str, Setting]]
+    lines: list[Line] = field(default_factory=list)
+    is_judged_by_base: bool = True
+    has_base: bool = True
+    faults: list[str] = field(default_factory=list)
+    _is_stopped: bool = False
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the change cannot be checked."""
+        return self._is_stopped
+
+    def cannot(self, where: str, standing: Standing) -> None:
+        """Say it where a side gave no standing: red where it is the change, an open question where it is the base."""
+        if not standing.error:
+            return
+        if standing.is_fault:
+            self.faults.append(f"{self.name}, {where}: {standing.error}")
+        if where == BASE:
+            self.has_base = False
+        red = where == CHANGE and not (standing.is_fault or standing.is_lost)
+        self._is_stopped = self._is_stopped or where == CHANGE
+        hint = "; compare with a saved baseline instead (--baseline FILE)" if where == BASE else ""
+        text = f"{where} cannot be checked: {standing.error}{hint}"
+        self.lines.append(Line(Kind.BASE, Weight.RED if red else Weight.OPEN, text))

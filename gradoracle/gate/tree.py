@@ -1,0 +1,137 @@
+"""Tree: one of the two working trees that a gate compares, as its files and its config show it; nothing is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gradoracle import config, settings
+from gradoracle.config import Config, Entry
+from gradoracle.errors import UsageError
+from gradoracle.gate.closure import closure, digests, holds_gradoracle, module_file, together
+from gradoracle.gate.known_failures import KnownFailure, read
+from gradoracle.gate.standing import Standing
+from gradoracle.location import working_tree
+from gradoracle.modules import SHIPPED
+from gradoracle.settings import Setting, Settings
+
+ENGINE, KNOWN = "the engine and the laws of gradoracle", "the known failures"
+_ENGINE = ("gradoracle", "properties")
+_JUDGES = ("gradoracle/check.py", "gradoracle/target.py")  # where what judges begins, beside the families' own modules
+_PACE = ("workers", "device", "call-seconds")  # settings that decide nothing but how a check runs
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A working tree and the project in it.
+
+    Attributes:
+        root: its top folder.
+        folder: of the project: where its pyproject.toml is; below ``root``, or ``root`` itself.
+    """
+
+    root: Path
+    folder: Path
+
+    @cached_property
+    def config(self) -> Config:
+        """What its pyproject.toml says of kernels; empty where there is none."""
+        file = self.folder / config.FILE
+        return config.read(file, self.folder) if file.is_file() else config.EMPTY
+
+    @cached_property
+    def is_gradoracle(self) -> bool:
+        """Whether the engine, the laws and the shipped kernels are those of this tree."""
+        return self.folder == self.root and holds_gradoracle(self.root)
+
+    @cached_property
+    def known_failures(self) -> list[KnownFailure]:
+        """The failures that its config names."""
+        file = self.config.known_failures
+        return [] if file is None else read(file, file.relative_to(self.folder).as_posix())
+
+    def entries(self, targets: Sequence[str]) -> dict[str, Entry]:
+        """The targets of the project by name: those named, else all of its config."""
+        if not targets:
+            return dict(self.config.kernels)
+        return {entry.name: entry for entry in self.config.chosen(targets)}
+
+    def settings(self, entry: Entry, profile: str | None, given: Settings) -> dict[str, Setting]:
+        """What an entry is checked with; a profile that the project does not have says nothing."""
+        chosen = self.config.profiles.get(profile or "", {})
+        return settings.together((self.config.settings, entry.settings, chosen, given))
+
+    def files(self, entry: Entry) -> dict[str, str]:
+        """The files of the tree that a target is made of, with their digests; empty where it is of no file of the tree.
+
+        Raises:
+            UsageError: its file is not there.
+        """
+        start = self._start(entry.target)
+        return {} if start is None else digests(closure([start], self.root), self.root)
+
+    def engine(self) -> dict[str, str]:
+        """Every file of the engine and the laws, where they are those of this tree, with their digests."""
+        if not self.is_gradoracle:
+            return {}
+        files = (file for folder in _ENGINE for file in (self.root / folder).rglob("*.py"))
+        return digests(files, self.root)
+
+    def judges(self, names: Iterable[str]) -> dict[str, str]:
+        """Of the engine and the laws, the files that verdicts on some targets depend on, with their digests."""
+        if not self.is_gradoracle:
+            return {}
+        starts = [self.root / file for file in _JUDGES]
+        starts += [file for name in names if (file := self._start(name)) is not None]
+        files = closure(starts, self.root)
+        return digests((file for file in files if file.relative_to(self.root).parts[0] in _ENGINE), self.root)
+
+    def is_shipped(self, target: str) -> bool:
+        """Whether a target is a shipped family, by its name."""
+        name = target.partition(":")[0]
+        return module_file(f"{SHIPPED}.{name}", self.root) is not None and "/" not in name and "." not in name
+
+    def _start(self, target: str) -> Path | None:
+        """The file that a target begins with; None where that is no file of this tree."""
+        place = target.rpartition(":")[0] if ":" in target else target
+        if place.endswith(".py"):
+            file = self.folder / place
+            if not file.is_file():
+                raise UsageError(f"no file {place}")
+            return file
+        name = f"{SHIPPED}.{place}" if self.is_shipped(place) else place
+        file_ = module_file(name, self.root) or module_file(name, self.folder)
+        return file_ if file_ is not None and file_.resolve().is_relative_to(self.root) else None
+
+
+def project() -> Tree:
+    """The working tree around the current folder, and its project: that of the nearest pyproject.toml in the tree."""
+    here = Path.cwd().resolve()
+    root = working_tree(here)
+    return Tree(root, next((each for each in (here, *here.parents) if _holds_config(each, root)), here))
+
+
+def _holds_config(folder: Path, root: Path) -> bool:
+    return folder.is_relative_to(root) and (folder / config.FILE).is_file()
+
+
+def pieces(tree: Tree, entry: Entry, words: Settings, surveyed: Standing) -> dict[str, str]:
+    """What judges a target, by name: fingerprints, or texts where they are short."""
+    found = dict(surveyed.pieces)
+    if tree.is_gradoracle and tree.is_shipped(entry.target):
+        found[ENGINE] = together(tree.judges([entry.target]))
+    found[f"the settings of {entry.name}"] = repr(sorted(deciding(words).items()))
+    found[KNOWN] = known_failures(tree)
+    return found
+
+
+def known_failures(tree: Tree) -> str:
+    """The entries of a tree's known failures, as a text."""
+    return "; ".join(map(str, tree.known_failures))
+
+
+def deciding(given: Settings) -> dict[str, Setting]:
+    """Settings without those that decide nothing but how a check runs."""
+    return {name: value for name, value in given.items() if name not in _PACE}

@@ -1,0 +1,111 @@
+"""A saved baseline: compared both ways, and never green where it is missing, damaged, foreign or of another schema."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gate.project import KERNEL, Project
+
+from gradoracle.gate.baseline import SCHEMA, Unusable, load
+from gradoracle.plain import to_plain
+
+FILE = "gradoracle-baseline.json"
+
+
+def save(clone: Project, *words: str) -> subprocess.CompletedProcess[str]:
+    """Save a baseline in a clone."""
+    command = [sys.executable, "-m", "gradoracle", "baseline", "save", *words]
+    return subprocess.run(command, cwd=clone.folder, capture_output=True, text=True)
+
+
+def test_it_is_compared_with_in_both_directions(clone: Project) -> None:
+    done = save(clone)
+    assert done.returncode == 0 and f"{FILE} written: 1 kernels, 30 cases" in done.stdout, done.stderr
+    code, out, _ = clone.gate("--baseline", FILE)
+    assert code == 0 and "no kernel has changed since the baseline" in out
+    clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
+    code, out, _ = clone.gate("--baseline", FILE)
+    assert code == 1 and "vjp_matches_the_oracle held in the base and is violated" in out
+    clone.edit(KERNEL, ("dx = (1 + 2**-10) * r * gw", "dx = 1.0 * r * gw"))
+    document = json.loads((clone.folder / FILE).read_text())
+    cases = document["standings"]["rmsnorm"]["cases"]
+    lost = next(line for line in cases if "float32" in line)
+    cases[lost.replace("seed=", "seed=9")] = cases.pop(lost)
+    (clone.folder / FILE).write_text(json.dumps(document))
+    code, out, _ = clone.gate("--baseline", FILE)
+    assert code == 1 and "there is no such case" in out
+
+
+def test_a_definition_that_has_changed_since_is_red(clone: Project) -> None:
+    save(clone)
+    clone.edit(KERNEL, ("+ 1e-6) * w\n", "+ 1e-5) * w\n"), ("root(x32, 1e-6)", "root(x32, 1e-5)"))
+    code, out, _ = clone.gate("--baseline", FILE)
+    assert code == 1 and "the definition of rmsnorm: changed" in out and "is violated" not in out
+
+
+def test_without_a_baseline_the_kernels_are_judged_alone_and_it_is_not_green(clone: Project) -> None:
+    code, out, _ = clone.gate("--baseline", FILE)
+    assert code == 4 and f"there is no baseline {FILE}" in " ".join(out.split()) and "30 cases" in out
+    clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
+    assert clone.gate("--baseline", FILE)[0] == 1
+
+
+def document(**fields: object) -> str:
+    whole = {"schema": SCHEMA, "gradoracle": "0", "engine": "", "made": {}, "standings": {}}
+    return json.dumps(to_plain(whole | fields))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there is no baseline"),
+        ("", "is damaged: it is no JSON"),
+        (document()[:-9], "is damaged: it is no JSON"),
+        (json.dumps([1]), "is no baseline of gradoracle: its schema is None"),
+        (json.dumps({"schema": "gradoracle-report/1"}), "is no baseline of gradoracle"),
+        (
+            document(schema="gradoracle-baseline/0"),
+            "is of the schema 'gradoracle-baseline/0', and this gradoracle reads",
+        ),
+        (document(standings=3), "is damaged: base.json.standings is 3; wanted an object"),
+        (document(standings={"a": {"target": "a", "cases": {"c": {}}}}), "has no field 'kernel'"),
+    ],
+)
+def test_what_is_no_baseline_is_told_apart(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "base.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(Unusable) as raised:
+        load(file)
+    assert said in str(raised.value)
+
+
+def test_one_of_another_version_or_of_no_case_is_not_green(clone: Project) -> None:
+    save(clone)
+    file = clone.folder / FILE
+    known = json.loads(file.read_text())
+    file.write_text(json.dumps(known | {"gradoracle": "0.0.1"}))
+    clone.edit(KERNEL, ("gw", "weighted"))
+    code, out, _ = clone.gate("--baseline", FILE)
+    assert code == 4 and "was saved by gradoracle 0.0.1" in out
+    known["standings"]["rmsnorm"]["cases"] = {}
+    file.write_text(json.dumps(known))
+    code, out, _ = clone.gate("--baseline", FILE)
+    assert code == 4 and "no case in common" in out
+
+
+def test_a_kernel_that_cannot_be_checked_leaves_no_baseline_and_the_old_one_as_it_was(clone: Project) -> None:
+    (clone.folder / FILE).write_text("the old one")
+    clone.edit(KERNEL, ("import torch\n", "import torchh\n"))
+    done = save(clone)
+    assert done.returncode == 2 and "no baseline is saved: the change cannot be checked" in done.stderr
+    assert (clone.folder / FILE).read_text() == "the old one"
+
+
+def test_a_full_disk_keeps_the_old_baseline(clone: Project) -> None:
+    done = save(clone, "--output", "/dev/full")
+    assert done.returncode == 2 and "--output /dev/full cannot be written: no space left" in done.stderr

@@ -1,0 +1,133 @@
+"""The gate on changes of a kernel: green where nothing is worse, red on what is, by the base's own judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gate.project import CONFIG, HELPER, KERNEL, Project
+
+SCALED = (KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
+
+
+def test_an_unchanged_tree_is_green_and_says_that_nothing_was_checked(clone: Project) -> None:
+    (clone.folder / "notes.md").write_text("of no kernel")
+    code, out, _ = clone.gate("--base", "main")
+    assert code == 0 and "no kernel has changed since" in out and "rmsnorm: unchanged" in out
+
+
+def test_a_refactoring_is_checked_and_green(clone: Project) -> None:
+    clone.edit(KERNEL, ("gw", "weighted"))
+    code, out, err = clone.gate("--base", "main")
+    assert code == 0, out + err
+    assert "rmsnorm: as right as" in out and "1 of 1 kernels to check: rmsnorm" in err
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["dirty", "committed"])
+def test_a_scale_off_by_one_thousandth_is_red_on_the_gradient(clone: Project, committed: bool) -> None:
+    clone.git("switch", "--quiet", "-c", "change")
+    clone.edit(*SCALED)
+    if committed:
+        clone.commit()
+    code, out, _ = clone.gate("--base", "main")
+    assert code == 1 and "✗ law    vjp_matches_the_oracle held in the base and is violated" in out
+    assert "forward_matches_the_oracle held" not in out
+    assert "\n  dx " in out
+
+
+def test_a_fault_in_a_helper_is_a_change_of_the_kernel(clone: Project) -> None:
+    clone.edit(HELPER, ("+ eps)", "+ eps).bfloat16().float()"))
+    code, out, _ = clone.gate("--base", "main")
+    assert code == 1 and "forward_matches_the_oracle held in the base and is violated" in out
+
+
+def test_what_the_base_breaks_too_is_a_note(clone: Project) -> None:
+    clone.edit(*SCALED)
+    clone.commit("a base that is wrong")
+    clone.edit(KERNEL, ("gw", "weighted"))
+    code, out, _ = clone.gate("--base", "HEAD")
+    assert code == 0 and "vjp_matches_the_oracle is violated, and was by the base on the same cases" in out
+    assert "· VIOLATED" in out and "✗ VIOLATED" not in out
+
+
+def test_cases_that_are_refused_now_are_red(clone: Project) -> None:
+    clone.edit(
+        KERNEL, ("    return _Norm", "    if x.shape[1] > 32:\n        raise ValueError('narrow')\n    return _Norm")
+    )
+    code, out, _ = clone.gate("--base", "main")
+    assert code == 1 and "decided by the base, not decided here" in out and "narrow" in out
+
+
+def test_accuracy_that_fell_within_its_budget_is_red(clone: Project) -> None:
+    checkered = "torch.where(torch.arange(dx.numel()).reshape(dx.shape) % 2 == 0, 1, -1)"
+    clone.edit(KERNEL, ("return dx.to", f"dx = dx + dx * 2**-24 * {checkered}\n        return dx.to"))
+    code, out, _ = clone.gate("--base", "main", "--examples", "180")
+    assert code == 1 and "accuracy fell: rms error of dx in float32" in out
+    assert "is violated" not in out
+
+
+def test_a_kernel_that_cannot_be_imported_is_red_and_a_base_that_cannot_is_open(clone: Project) -> None:
+    clone.edit(HELPER, ("import torch", "import torchh"))
+    code, out, _ = clone.gate("--base", "main")
+    assert code == 1 and "the change cannot be checked" in out and "torchh" in out
+    clone.commit("broken")
+    clone.edit(HELPER, ("import torchh", "import torch"))
+    code, out, _ = clone.gate("--base", "HEAD")
+    assert code == 4 and "the base cannot be checked" in out and "--baseline FILE" in out
+
+
+def test_a_base_that_cannot_be_imported_hides_no_violation(clone: Project) -> None:
+    clone.edit(HELPER, ("import torch", "import torchh"))
+    clone.commit("broken")
+    clone.edit(HELPER, ("import torchh", "import torch"))
+    clone.edit(*SCALED)
+    code, out, _ = clone.gate("--base", "HEAD")
+    assert code == 1 and "✗ law    vjp_matches_the_oracle is violated" in out
+
+
+def test_kernels_that_come_and_go(clone: Project) -> None:
+    text = (clone.folder / CONFIG).read_text()
+    (clone.folder / CONFIG).write_text(text.replace("kernels.rmsnorm", "kernels.normalised"))
+    code, out, _ = clone.gate("--base", "main")
+    assert code == 1 and "rmsnorm was checked in the base and is no kernel of this tree any more" in out
+    assert "normalised is new: it is judged alone" in out and "normalised: green" in out
+
+
+def test_a_base_without_gradoracle_leaves_the_kernels_new(clone: Project) -> None:
+    text = (clone.folder / CONFIG).read_text()
+    (clone.folder / CONFIG).unlink()
+    clone.commit("without")
+    (clone.folder / CONFIG).write_text(text)
+    code, out, _ = clone.gate("--base", "HEAD")
+    assert code == 0 and "rmsnorm is new" in out
+
+
+def test_no_kernel_on_either_side_is_a_mistake(clone: Project) -> None:
+    (clone.folder / CONFIG).unlink()
+    clone.commit("without")
+    code, out, err = clone.gate("--base", "HEAD")
+    assert (code, out) == (2, "") and "there is no kernel to compare" in err
+
+
+def test_it_says_the_same_each_time(clone: Project) -> None:
+    clone.edit(*SCALED)
+    said = set()
+    for _ in range(3):
+        code, out, _ = clone.gate("--base", "main", "--format", "github")
+        said.add((code, out))
+    assert len(said) == 1
+
+
+def test_all_formats_at_once(clone: Project, tmp_path: Path) -> None:
+    clone.edit(*SCALED)
+    words = []
+    for name in ("json", "junit", "sarif", "github", "markdown"):
+        words += ["--format", name, "--output", str(tmp_path / name)]
+    code, out, _ = clone.gate("--base", "main", *words)
+    assert code == 1 and "✗ gate: rmsnorm: red" in out
+    written = {file.name: file.read_text() for file in tmp_path.iterdir() if file.is_file()}
+    assert '"weight": "red"' in written["json"] and "<failure" in written["junit"]
+    assert f"::error title=violated vjp_matches_the_oracle%2C my_rmsnorm in float32,file={KERNEL},line=" in (
+        written["github"].replace(", ", "%2C ")
+    )
+    assert '"level": "error"' in written["sarif"] and "gate: rmsnorm: red" in written["markdown"]

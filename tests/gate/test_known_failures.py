@@ -1,0 +1,93 @@
+"""Known failures: a note while they last, red once they hold or expire, and no way around the base's judge."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from gate.project import CONFIG, KERNEL, Project
+
+from gradoracle.errors import UsageError
+from gradoracle.gate.known_failures import read
+
+ENTRY = """
+[[failure]]
+kernel = "my_rmsnorm"
+law = "{law}"
+reason = "the scale is off"
+issue = "https://example.org/1"
+expires = {expires}
+"""
+LAWS = "*_matches_the_oracle"
+
+
+def known(clone: Project, law: str = LAWS, expires: str = "2999-01-31") -> None:
+    """Commit a kernel that is wrong, and that it is known to be."""
+    clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
+    clone.edit(CONFIG, ("[tool.gradoracle]\n", '[tool.gradoracle]\nknown-failures = "known.toml"\n'))
+    (clone.folder / "known.toml").write_text(ENTRY.format(law=law, expires=expires))
+    clone.commit("a fault that is known")
+
+
+def test_one_that_lasts_is_a_note_and_one_that_holds_is_red(clone: Project) -> None:
+    known(clone)
+    clone.edit(KERNEL, ("2**-10", "2**-9"))
+    code, out, _ = clone.gate("--base", "HEAD")
+    assert code == 0 and "· known  known failure, " in out and "the scale is off" in out
+    clone.edit(KERNEL, ("(1 + 2**-9) * ", ""))
+    code, out, _ = clone.gate("--base", "HEAD")
+    assert code == 1 and "known failure that holds" in out and "remove the entry" in out
+
+
+def test_one_that_has_expired_is_red_and_excuses_nothing(clone: Project) -> None:
+    known(clone, expires="2020-01-31")
+    clone.edit(KERNEL, ("2**-10", "2**-8"))
+    code, out, _ = clone.gate("--base", "HEAD")
+    assert code == 1 and "known failure that has expired" in out
+
+
+def test_an_entry_of_no_law_is_red(clone: Project) -> None:
+    known(clone, law="vjp_matches_the_orakle")
+    clone.edit(KERNEL, ("gw", "weighted"))
+    code, out, _ = clone.gate("--base", "HEAD")
+    assert code == 1 and "known failure of no law" in out
+
+
+def test_a_change_cannot_excuse_itself(clone: Project) -> None:
+    clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
+    clone.edit(CONFIG, ("[tool.gradoracle]\n", '[tool.gradoracle]\nknown-failures = "known.toml"\n'))
+    (clone.folder / "known.toml").write_text(ENTRY.format(law=LAWS, expires="2999-01-31"))
+    code, out, _ = clone.gate("--base", "HEAD")
+    assert code == 1 and "the known failures: changed" in out
+    assert "vjp_matches_the_oracle held in the base and is violated" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1", "wanted nothing but [[failure]] entries"),
+        ("[[failure]]\nkernel = 'k'", "failure 1 has no law; wanted kernel, law, reason, issue, expires"),
+        (ENTRY.format(law="*", expires="'soon'"), "failure 1: expires is 'soon'; wanted a date such as 2027-01-31"),
+        (ENTRY.format(law="*", expires="2027-01-31T00:00:00"), "wanted a date such as"),
+        (ENTRY.format(law=" ", expires="2027-01-31"), "failure 1: law is ' '; wanted a text"),
+        (ENTRY.format(law="*", expires="2027-01-31") + "until = 3", "failure 1: 'until' is unknown"),
+        ("[[failure]", "known.toml is no TOML"),
+    ],
+)
+def test_a_file_that_is_not_as_it_should_be_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as raised:
+        read(file, "known.toml")
+    assert said in str(raised.value)
+    with pytest.raises(UsageError, match="no such file"):
+        read(tmp_path / "none.toml", "none.toml")
+
+
+def test_the_last_day_counts(tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(ENTRY.format(law="*", expires="2027-01-31"))
+    (entry,) = read(file, "known.toml")
+    assert not entry.has_expired(datetime.date(2027, 1, 31)) and entry.has_expired(datetime.date(2027, 2, 1))
+    assert entry.matches("my_rmsnorm", "anything", "float16") and not entry.matches("other", "anything", "float16")
