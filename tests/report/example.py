@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gradoracle.comparison import Comparison, Kind, Line, Weight
 from gradoracle.finding import Finding, Outcome, Worst
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
 
@@ -121,3 +122,18 @@ def everything() -> Report:
     made.interrupted = "interrupted after 100 of 126 cases"
     made.cases_run = 100
     return made
+
+
+def compared(*lines: Line, **fields: object) -> Report:
+    """What a gate reports of a kernel: a fault that is new, one that the base has too, and some lines."""
+    made = report(holding(), violated(), violated("adjoint_identity", "float16", 2, wrong("do", "")), **fields)
+    new = Line(
+        Kind.VIOLATED, Weight.RED, "it held in the base", "triton_sdpa", "vjp_matches_the_oracle", "float32", CASE
+    )
+    made.comparison = Comparison("1a2b3c4 (main)", [new, *lines], ["kernels/a.py"])
+    return made
+
+
+def unchanged() -> Report:
+    """What a gate reports of a kernel that is the base's."""
+    return Report("lse", "", [], "", 0, {}, {}, comparison=Comparison("1a2b3c4 (main)", unchanged=True))

@@ -9,13 +9,15 @@ from typing import Any
 
 import jsonschema
 import pytest
-from example import CASE, everything, holding, report, violated, wrong
+from example import CASE, compared, everything, holding, report, unchanged, violated, wrong
 
 from gradoracle.causes import CAUSES
+from gradoracle.comparison import Comparison, Kind, Line
 from gradoracle.finding import Finding
 from gradoracle.location import Location
+from gradoracle.plain import Unreadable
 from gradoracle.report import exit_code, render
-from gradoracle.report.json import SCHEMA
+from gradoracle.report.json import SCHEMA, read
 from gradoracle.verdict import Report, Status, Verdict
 
 FILE = Path(__file__).parents[2] / "docs" / "report.schema.json"
@@ -101,12 +103,15 @@ def test_it_is_as_the_schema_says() -> None:
     schema = json.loads(FILE.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(closed(schema))
-    for made in (everything(), report(), report(holding(), locations={"triton_sdpa": Location("kernels/a.py", 3)})):
+    located = report(holding(), locations={"triton_sdpa": Location("kernels/a.py", 3)})
+    for made in (everything(), report(), located, compared(), unchanged()):
         validator.validate(load(render(made, "json")))
     assert schema["properties"]["schema"]["const"] == SCHEMA
     assert set(schema["$defs"]["cause"]["enum"]) == {"", *CAUSES}
     assert set(schema["$defs"]["status"]["enum"]) == {status.value for status in Status}
-    for name, fields in (("report", Report), ("verdict", Verdict), ("finding", Finding)):
+    assert set(schema["$defs"]["line"]["properties"]["kind"]["enum"]) == {kind.value for kind in Kind}
+    kinds = (("report", Report), ("verdict", Verdict), ("finding", Finding), ("line", Line), ("comparison", Comparison))
+    for name, fields in kinds:
         own = {field.name for field in dataclasses.fields(fields)} - {"pool"}
         assert own <= set(schema["$defs"][name]["properties"]), name
 
@@ -118,3 +123,26 @@ def test_the_schema_misses_what_is_left_out(field: str) -> None:
     del document[field]
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, schema)
+
+
+def test_what_was_written_can_be_read_again() -> None:
+    for made in ([everything()], [compared(), unchanged()], [report(holding(), locations={"k": Location("a.py", 3)})]):
+        text = render(made, "json")
+        again = read(text)
+        assert render(again, "json") == text and [each.exit_code for each in again] == [m.exit_code for m in made]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it is no JSON"),
+        ("[]", "its schema is None"),
+        ('{"schema": "gradoracle-report/0"}', "its schema is 'gradoracle-report/0'; wanted"),
+        (f'{{"schema": "{SCHEMA}"}}', "reports is None; wanted a list"),
+        (f'{{"schema": "{SCHEMA}", "reports": [{{}}]}}', "has no field 'target'"),
+    ],
+)
+def test_what_cannot_be_read_is_said(text: str, said: str) -> None:
+    with pytest.raises(Unreadable) as raised:
+        read(text)
+    assert said in str(raised.value)

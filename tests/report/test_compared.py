@@ -1,0 +1,92 @@
+"""Every view of a gate: red lines, open questions and notes told apart, what is unchanged said, nothing else red."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+from example import compared, unchanged
+from test_sarif import log
+
+from gradoracle.comparison import Kind, Line, Weight
+from gradoracle.report import exit_code, render
+
+LINES = (
+    Line(Kind.ACCURACY, Weight.RED, "accuracy fell", "triton_sdpa", "vjp_matches_the_oracle", "float16"),
+    Line(Kind.BASE, Weight.OPEN, "the base cannot be checked"),
+    Line(Kind.JUDGE, Weight.NOTE, "acknowledged by Ann"),
+)
+MADE = [compared(*LINES), unchanged()]
+
+
+def test_a_gate_is_red_by_its_red_lines_alone() -> None:
+    assert exit_code(MADE) == 1 and [made.exit_code for made in MADE] == [1, 0]
+    open_ = compared(LINES[1])
+    assert open_.comparison is not None
+    open_.comparison.lines = [LINES[1], LINES[2]]
+    assert open_.exit_code == 4 and open_.inconclusive() == ["the base cannot be checked"]
+    open_.comparison.lines = [LINES[2]]
+    assert open_.exit_code == 0  # its violated verdicts are the base's too
+
+
+def test_the_terminal_marks_what_is_new_and_what_is_not() -> None:
+    text = render(MADE, "terminal")
+    assert "✗ VIOLATED  vjp_matches_the_oracle" in text and "· VIOLATED  adjoint_identity" in text
+    assert "✗ sigma  accuracy fell" in text and "? base   the base cannot" in text and "· judge  acknowledged" in text
+    assert "✗ sdpa: 2 red lines beside 1a2b3c4 (main) (exit code 1)" in text
+    assert "✓ lse: unchanged since 1a2b3c4 (main), not checked (exit code 0)" in text
+    assert text.endswith("✗ gate: sdpa: red; 1 unchanged (exit code 1)\n")
+    alone = render([unchanged()], "terminal")
+    assert alone.endswith("✓ no kernel has changed since 1a2b3c4 (main), so none was checked (exit code 0)\n")
+
+
+def test_markdown_leads_with_the_verdict_and_its_lines() -> None:
+    text = render(MADE, "markdown")
+    assert text.startswith("**✗ gate: sdpa: red; 1 unchanged**")
+    assert "- ✗ accuracy: accuracy fell" in text and "- ? base: the base cannot be checked" in text
+    assert "### ✗ VIOLATED `vjp_matches_the_oracle`" in text and "### · VIOLATED `adjoint_identity`" in text
+
+
+def test_github_has_errors_for_what_is_red_and_notices_for_what_is_not() -> None:
+    lines = render(MADE, "github").splitlines()
+    assert [line.split(" ")[0] for line in lines] == [
+        "::error",
+        "::error",
+        "::notice",
+        "::error",
+        "::notice",
+        "::notice",
+    ]
+    assert "title=sdpa%3A accuracy::accuracy fell" in lines[0]
+    assert "violated vjp_matches_the_oracle" in lines[3] and "violated adjoint_identity" in lines[4]
+    assert "unchanged since" in lines[5]
+
+
+def test_junit_fails_on_red_errs_on_open_and_skips_the_unchanged() -> None:
+    sdpa, lse = ElementTree.fromstring(render(MADE, "junit"))
+    tags = {test.get("name"): [child.tag for child in test] for test in sdpa.findall("testcase")}
+    assert tags["accuracy: vjp_matches_the_oracle[float16]"] == ["failure"]
+    assert tags["violated: vjp_matches_the_oracle[float32]"] == ["failure"]
+    assert tags["base: the base cannot be checked"] == ["error"]
+    assert tags["judge: acknowledged by Ann"] == ["system-out"]
+    assert tags["adjoint_identity[float16]"] == ["system-out"]
+    assert sdpa.get("failures") == "2" and lse.get("skipped") == "1" and lse.get("failures") == "0"
+
+
+def test_sarif_has_a_result_of_each_line_at_its_level() -> None:
+    sdpa, lse = log(*MADE)["runs"]
+    levels = {result["ruleId"]: (result["kind"], result["level"]) for result in sdpa["results"]}
+    assert levels == {
+        "vjp_matches_the_oracle": ("fail", "error"),
+        "adjoint_identity": ("fail", "note"),
+        "gate/accuracy": ("fail", "error"),
+        "gate/base": ("fail", "warning"),
+        "gate/judge": ("informational", "none"),
+    }
+    assert lse["results"] == [] and lse["invocations"][0]["exitCode"] == 0
+
+
+def test_json_holds_the_comparison() -> None:
+    first, second = json.loads(render(MADE, "json"))["reports"]
+    assert [line["weight"] for line in first["comparison"]["lines"]] == ["red", "red", "open", "note"]
+    assert second["comparison"]["unchanged"] and second["exit_code"] == 0
