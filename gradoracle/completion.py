@@ -15,8 +15,8 @@ def targets(incomplete: str) -> list[str]:
 
 
 def profiles(incomplete: str) -> list[str]:
-    """Profiles of the project."""
-    return _starting(_project().profiles, incomplete)
+    """Profiles of the project, and the one that is there anyway."""
+    return _starting({**config.PROFILES, **_project().profiles}, incomplete)
 
 
 def laws(incomplete: str) -> list[str]:

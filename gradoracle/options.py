@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gradoracle.dims import Sizes
 
 DEVICES = ("auto", "cpu", "cuda")
-_FLAGS = ("--help", "--fresh", "--all")  # options of commands with views that take no value
+_FLAGS = ("--help", "--fresh", "--all", "--touched")  # options of commands with views that take no value
 ORACLES = ("auto", "float64", "certified", "mpmath")
 
 

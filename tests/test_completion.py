@@ -14,7 +14,8 @@ from gradoracle.examine import universal_laws
 from gradoracle.target import shipped, shipped_names
 
 
-def test_the_names_are_those_that_exist() -> None:
+def test_the_names_are_those_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     assert completion.targets("") == [*shipped_names(), "all"]
     known = {law.name for law in universal_laws()}
     known |= {law.name for target in shipped().values() for law in target.family.properties}
@@ -28,7 +29,7 @@ def test_the_projects_kernels_and_profiles_come_first(tmp_path: Path, monkeypatc
     file.write_text("[tool.gradoracle.kernels.softmax]\ntarget='a.py'\n[tool.gradoracle.profiles.fast]\nexamples=3\n")
     assert completion.targets("s") == ["softmax", "sdpa", "semicrf"] and completion.profiles("") == ["fast"]
     file.write_text("[tool.gradoracle]\nnonsense = 3\n")
-    assert completion.targets("s") == ["sdpa", "semicrf"] and completion.profiles("") == []
+    assert completion.targets("s") == ["sdpa", "semicrf"] and completion.profiles("") == ["fast"]
 
 
 def offered(*words: str) -> list[str]:

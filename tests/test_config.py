@@ -87,8 +87,9 @@ def test_targets_are_kernels_of_the_project_or_what_they_were(tmp_path: Path) ->
         config.EMPTY.chosen([])
     with pytest.raises(UsageError, match="--profile 'slow' is unknown; wanted one of fast"):
         made.profile("slow")
-    with pytest.raises(UsageError, match="--profile 'slow' is unknown; the project has none"):
+    with pytest.raises(UsageError, match="--profile 'slow' is unknown; wanted one of fast"):
         config.EMPTY.profile("slow")
+    assert config.EMPTY.profile("fast") == {"examples": "30"} != made.profile("fast")
 
 
 MISTAKES: dict[str, tuple[str, str]] = {

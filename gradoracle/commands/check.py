@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from gradoracle import completion, options, showing
+from gradoracle.config import Entry, load
 from gradoracle.errors import UsageError
 from gradoracle.showing import say
 
@@ -74,6 +76,9 @@ def check(
             autocompletion=completion.profiles,
         ),
     ] = None,
+    touched: Annotated[
+        bool, typer.Option("--touched", help="TARGETs are files that changed: check the kernels made of them.")
+    ] = False,
     format: Annotated[
         list[str] | None, typer.Option(metavar="terminal|json|...", help=f"How to report: {FORMATS}. Repeatable.")
     ] = None,
@@ -82,14 +87,18 @@ def check(
     ] = None,
 ) -> None:
     """Check kernels: cases x laws -> verdicts."""
-    from gradoracle import config, settings
+    from gradoracle import settings
     from gradoracle.report import FORMATS
 
     views = options.outputs(context.obj, FORMATS)
     own = given(context, settings.NAMES)
-    project = config.load()
+    project = load()
     chosen = project.profile(profile)
-    layers = ((each.target, (project.settings, each.settings, chosen, own)) for each in project.chosen(targets or []))
+    entries = _touched(targets or []) if touched else project.chosen(targets or [])
+    if touched and not entries:
+        say(f"no kernel of the project is made of {', '.join(targets or ['no file'])}, so none was checked\n")
+        raise typer.Exit(0)
+    layers = ((each.target, (project.settings, each.settings, chosen, own)) for each in entries)
     fields = [(target, settings.fields(settings.together(each))) for target, each in layers]
     from gradoracle.check import check as check_target
     from gradoracle.report.progress import progress
@@ -101,6 +110,22 @@ def check(
         each = [Request(target=name, **field) for name in expand(target)]
         requests += [request for request in each if request not in requests]
     raise typer.Exit(showing.report(views, [partial(check_target, request, progress()) for request in requests]))
+
+
+def _touched(files: Sequence[str]) -> list[Entry]:
+    """The project's kernels that are made of some files."""
+    from gradoracle.gate.tree import project
+
+    tree = project()
+    if not tree.config.kernels:
+        raise UsageError("--touched needs kernels in [tool.gradoracle] of pyproject.toml; wanted at least one")
+    paths = {Path(file).resolve() for file in files}
+    here = load(Path.cwd()).kernels
+    return [
+        here[name]
+        for name, entry in tree.config.kernels.items()
+        if paths & {tree.root / file for file in tree.files(entry)}
+    ]
 
 
 def given(context: typer.Context, names: Sequence[str]) -> dict[str, str | list[str]]:

@@ -60,7 +60,7 @@ class Tree:
 
     def settings(self, entry: Entry, profile: str | None, given: Settings) -> dict[str, Setting]:
         """What an entry is checked with; a profile that the project does not have says nothing."""
-        chosen = self.config.profiles.get(profile or "", {})
+        chosen = {**config.PROFILES, **self.config.profiles}.get(profile or "", {})
         return settings.together((self.config.settings, entry.settings, chosen, given))
 
     def files(self, entry: Entry) -> dict[str, str]:

@@ -18,7 +18,8 @@ def repository(tmp_path: Path) -> Project:
     """What the blocks with a file's name make, committed on main."""
     made = Project(tmp_path)
     files = dict(BLOCK.findall(PAGE.read_text()))
-    assert set(files) == {"my_kernels/rmsnorm.py", "pyproject.toml", ".github/workflows/gate.yml"}
+    names = {"my_kernels/rmsnorm.py", "pyproject.toml", ".github/workflows/gate.yml", ".pre-commit-config.yaml"}
+    assert set(files) == names
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -1,0 +1,56 @@
+"""Kernels by the files that were touched, and the hook of pre-commit that checks them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from gate.project import CONFIG, HELPER, IDENTITY, KERNEL, Project
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def check(clone: Project, *words: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a check in a clone."""
+    command = [sys.executable, "-m", "gradoracle", "check", *words]
+    done = subprocess.run(command, cwd=clone.folder, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_kernel_is_checked_where_a_file_that_it_imports_was_touched(clone: Project) -> None:
+    code, out, _ = check(clone, "--touched", HELPER, "--profile", "fast")
+    assert code == 0 and "on 30 cases" in out and "my_kernels/rmsnorm.py: every checked property holds" in out
+    (clone.folder / "notes.py").write_text("x = 1\n")
+    code, out, _ = check(clone, "--touched", "notes.py", "README.md")
+    assert (code, out) == (0, "no kernel of the project is made of notes.py, README.md, so none was checked\n")
+    (clone.folder / CONFIG).write_text("")
+    code, _, err = check(clone, "--touched", HELPER)
+    assert code == 2 and "--touched needs kernels in [tool.gradoracle]" in err
+
+
+def hook(clone: Project) -> tuple[int, str]:
+    """What the hook says of what is staged."""
+    home = clone.folder.parent / "home"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, **IDENTITY, "PRE_COMMIT_HOME": str(home), "PATH": path}
+    command = [sys.executable, "-m", "pre_commit", "try-repo", str(ROOT), "gradoracle", "--verbose"]
+    done = subprocess.run(command, cwd=clone.folder, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="pre-commit takes the hook from a git repository: this is none"
+)
+def test_the_hook_checks_what_is_staged(clone: Project) -> None:
+    clone.edit(HELPER, ("+ eps)", "+ eps).bfloat16().float()"))
+    clone.git("add", "-A")
+    code, said = hook(clone)
+    assert code == 1 and "VIOLATED" in said and "forward_matches_the_oracle" in said, said
+    clone.git("reset", "--quiet", "--hard")
+    clone.edit(KERNEL, ("gw", "weighted"))
+    clone.git("add", "-A")
+    code, said = hook(clone)
+    assert code == 0 and "every checked property holds" in said, said
