@@ -8,6 +8,7 @@ import inside of one of them, run later, finds the other module: ``gate.fingerpr
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import linecache
 import os
@@ -28,6 +29,10 @@ class Places:
 
     judge: str
     kernels: str
+
+
+class Apart(TargetError):
+    """Two versions of a project cannot be told apart in one process: that says nothing of the kernels."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ def substituted(text: str, family: str | None, places: Places) -> Substituted:
 
     Raises:
         TargetError: as ``resolve`` does; the sentence says in which project.
+        Apart: both cannot be imported into one process, or one imports modules of the other.
     """
     _enter(places.judge, places.kernels)
     try:
@@ -64,7 +70,12 @@ def substituted(text: str, family: str | None, places: Places) -> Substituted:
     except TargetError as error:
         raise TargetError(f"in the base: {error}") from None
     _enter(places.kernels, places.judge)
-    own = resolve(text, family, judge.family)
+    try:
+        own = resolve(text, family, judge.family)
+    except TargetError as error:
+        raise Apart(f"it cannot be imported into one process with its base: {error}") from None
+    if left := modules_of(places.judge):
+        raise Apart(f"it imports {left[0][1]} of its base")
     theirs = {kernel.name: kernel for kernel in own.kernels}
     missing, kernels = [], []
     for kernel in judge.kernels:
@@ -81,14 +92,14 @@ def substituted(text: str, family: str | None, places: Places) -> Substituted:
 
 
 def _running(there: Kernel, judge: Kernel) -> Kernel:
-    """What runs, under what the judge declares; of block configurations those that both name."""
+    """What runs, under what the judge declares, by autograd or not, too; of block configurations those of both."""
     blocks: Mapping[str, Any] = {name: there.blocks[name] for name in judge.blocks if name in there.blocks}
     return replace(
         judge,
         call=there.call,
-        vjp=there.vjp,
-        jvp=there.jvp,
-        hvp=there.hvp,
+        vjp=judge.vjp and there.vjp,
+        jvp=judge.jvp and there.jvp,
+        hvp=judge.hvp and there.hvp,
         blocks=blocks,
         fits=there.fits,
         extras=there.extras,
@@ -98,10 +109,8 @@ def _running(there: Kernel, judge: Kernel) -> Kernel:
 
 def _enter(folder: str, other: str) -> None:
     """Make a project's folder the current one, whose modules are found first, and forget those of the other."""
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file is not None and name.partition(".")[0] != "gradoracle" and _belongs_to(file, other):
-            del sys.modules[name]
+    for name, _ in modules_of(other):
+        del sys.modules[name]
     sys.path[:] = [entry for entry in sys.path if not _belongs_to(entry or os.getcwd(), other)]
     for place in reversed(import_folders(Path(folder))):
         if place in sys.path:
@@ -110,6 +119,18 @@ def _enter(folder: str, other: str) -> None:
     os.chdir(folder)
     importlib.invalidate_caches()
     linecache.clearcache()
+
+
+def modules_of(folder: str) -> list[tuple[str, str]]:
+    """The modules that are loaded from a project, by name, each with its file, or the folder of one without."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        places = [getattr(module, "__file__", None)]
+        with contextlib.suppress(Exception):
+            places += list(getattr(module, "__path__", ()))
+        if name.partition(".")[0] != "gradoracle":
+            found += [(name, place) for place in places if isinstance(place, str) and _belongs_to(place, folder)][:1]
+    return found
 
 
 def import_folders(folder: Path) -> list[str]:

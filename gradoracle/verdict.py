@@ -113,8 +113,6 @@ class Report:
 
         ``lines``: with those that the lines of a comparison say themselves.
         """
-        if self.comparison is not None and self.comparison.unchanged:
-            return []
         reasons = [line.text for line in self.comparison.of(Weight.OPEN)] if self.comparison and lines else []
         if self.comparison is not None and not self.verdicts:
             return reasons

@@ -124,7 +124,7 @@ def _touched(files: Sequence[str]) -> list[Entry]:
     return [
         here[name]
         for name, entry in tree.config.kernels.items()
-        if paths & {tree.root / file for file in tree.files(entry)}
+        if paths & {tree.root / file for file in tree.files(entry, entry.settings)}
     ]
 
 

@@ -56,7 +56,7 @@ class Baseline:
         """What an entry was checked with when this was saved, whatever is asked for now."""
         return dict(self.standings[entry.name].settings)
 
-    def files(self, entry: Entry) -> dict[str, str]:
+    def files(self, entry: Entry, words: Settings) -> dict[str, str]:
         """The files that an entry was made of, with their digests."""
         return dict(self.standings[entry.name].files)
 

@@ -9,10 +9,15 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.machinery import ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ModuleSpec
 from pathlib import Path
 
 _SELF = "gradoracle"
+_SUFFIXES = (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES)  # in the order in which Python looks
+_BESIDE = (  # what a kernel may read or compile that lies beside its modules
+    ".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".inc", ".hip", ".ptx", ".cubin", ".so", ".json",
+    ".toml", ".yaml", ".yml", ".txt", ".pt", ".npy", ".npz",
+)  # fmt: skip
 _SPREAD = {"gradoracle.kernels": "kernels", "gradoracle.properties": "properties"}  # where setup.py has them
 
 
@@ -21,17 +26,19 @@ def holds_gradoracle(root: Path) -> bool:
     return all((root / folder / "__init__.py").is_file() for folder in ("gradoracle", *_SPREAD.values()))
 
 
-def closure(files: Iterable[Path], root: Path) -> frozenset[Path]:
+def closure(files: Iterable[Path], root: Path, folders: Iterable[Path] = ()) -> frozenset[Path]:
     """The files under ``root`` that some files are made of: themselves and all that they import, at any remove.
 
     Imports are read off the source, inside functions too, and ``import_module`` of a name that stands there; packages
-    on the way count. Modules outside of ``root``, and names that are made up while a program runs, are not seen.
+    on the way count, and sources of other languages and data that lie beside a module of the closure in a package.
+    Modules outside of ``root``, and names that are made up while a program runs, are not seen.
 
     Args:
         files: Python files; those outside of ``root`` count for what they import.
         root: of the working tree.
+        folders: further ones that modules are found in, such as that of a project below ``root``.
     """
-    root = root.resolve()
+    root, search = root.resolve(), tuple(folders)
     found: set[Path] = set()
     waiting = [file.resolve() for file in files]
     while waiting:
@@ -39,8 +46,15 @@ def closure(files: Iterable[Path], root: Path) -> frozenset[Path]:
         if file in found or not file.is_file():
             continue
         found.add(file)
-        waiting += [each for each in _imported(file, root) if each not in found]
-    return frozenset(file for file in found if file.is_relative_to(root))
+        waiting += [each for each in _imported(file, root, search) if each not in found]
+    own = {file for file in found if file.is_relative_to(root)}
+    return frozenset(own | {beside for folder in {file.parent for file in own} for beside in _beside(folder)})
+
+
+def _beside(folder: Path) -> Iterator[Path]:
+    """What lies beside modules and is none; at the top of a clone (where its own files lie) nothing."""
+    if not (folder / ".git").exists():
+        yield from (file for file in folder.iterdir() if file.suffix in _BESIDE and file.is_file())
 
 
 def digests(files: Iterable[Path], root: Path) -> dict[str, str]:
@@ -62,15 +76,15 @@ def differing(these: Mapping[str, str], those: Mapping[str, str]) -> list[str]:
     return sorted(name for name in these.keys() | those.keys() if these.get(name) != those.get(name))
 
 
-def module_file(name: str, root: Path, beside: Path | None = None) -> Path | None:
+def module_file(name: str, root: Path, beside: Path | None = None, folders: Iterable[Path] = ()) -> Path | None:
     """The file of a module, by its dotted name, without importing it; None where there is none.
 
-    Looked for beside a file, at ``root``, in ``root``'s src, and where Python looks.
+    Looked for beside a file, in ``folders``, at ``root``, in ``root``'s src, and where Python looks.
     """
     if name.partition(".")[0] == _SELF and holds_gradoracle(root):
         return _own_file(name, root)
     parts = name.split(".")
-    for folder in (beside, root, root / "src"):
+    for folder in (beside, *folders, root, root / "src"):
         if folder is not None and (file := _in_folder(folder, parts)) is not None:
             return file
     spec = _spec(parts[0])
@@ -104,10 +118,11 @@ def _spec(name: str) -> ModuleSpec | None:
 def _in_folder(folder: Path, parts: list[str]) -> Path | None:
     """The module or package ``a.b.c`` below a folder."""
     path = folder.joinpath(*parts)
-    return next((file for file in (path.with_name(f"{path.name}.py"), path / "__init__.py") if file.is_file()), None)
+    places = [path / "__init__.py", *(path.with_name(f"{path.name}{suffix}") for suffix in _SUFFIXES)]
+    return next((file for file in places if file.is_file()), None)
 
 
-def _imported(file: Path, root: Path) -> Iterator[Path]:
+def _imported(file: Path, root: Path, folders: tuple[Path, ...]) -> Iterator[Path]:
     """The files of what one file imports, with the packages above them."""
     try:
         tree = ast.parse(file.read_bytes())
@@ -121,7 +136,7 @@ def _imported(file: Path, root: Path) -> Iterator[Path]:
             where = _in_folder(folder, name.split(".")) if name else folder / "__init__.py"
             yield from [] if where is None or not where.is_file() else [where, *_packages(where, root)]
         elif name.partition(".")[0] not in sys.stdlib_module_names:
-            where = module_file(name, root, file.parent)
+            where = module_file(name, root, file.parent, folders)
             yield from [where, *_packages(where, root)] if where is not None and _is_own(where, root) else []
 
 

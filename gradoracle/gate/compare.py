@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,20 +32,30 @@ def asked_of_base(head: Standing) -> dict[str, list[str]]:
 
 @dataclass
 class Broken:
-    """A verdict that the change breaks: on how many of its cases the base held, broke it too, or decided nothing."""
+    """A verdict that the change breaks: on how many of its cases the base held, broke it too, or decided nothing.
+
+    ``crashes``: on how many the base violated what crashes now.
+    """
 
     held: int = 0
     too: int = 0
     undecided: int = 0
+    crashes: int = 0
     case: str = ""  # the first that the base held, or else the first
 
     @property
     def is_new(self) -> bool:
         """Whether the base did not break it on all of these cases."""
-        return bool(self.held or self.undecided)
+        return bool(self.held or self.undecided or self.crashes)
 
 
-def compare(base: Standing | None, head: Standing, known: Sequence[KnownFailure], today: datetime.date) -> list[Line]:
+def compare(
+    base: Standing | None,
+    head: Standing,
+    known: Sequence[KnownFailure],
+    today: datetime.date,
+    same_cases: bool = True,
+) -> list[Line]:
     """All that there is to say of a change beside its base; None: the kernel is new, and judged alone.
 
     Args:
@@ -52,6 +63,7 @@ def compare(base: Standing | None, head: Standing, known: Sequence[KnownFailure]
         head: of the change, with its report.
         known: failures that are known.
         today: which of them have expired.
+        same_cases: whether both were asked for the same cases; not so where somebody answers for another judge.
     """
     report = head.report
     assert report is not None
@@ -61,7 +73,7 @@ def compare(base: Standing | None, head: Standing, known: Sequence[KnownFailure]
     if base is not None and not base.cases.keys() & head.cases.keys():
         lines.append(Line(Kind.BASE, Weight.OPEN, "the base and the change have no case in common"))
     if base is not None:
-        lines += [*_unchecked(base, head), *_accuracy(base, head, broken)]
+        lines += [*_unchecked(base, head, same_cases), *_accuracy(base, head, broken)]
     lines += [
         Line(Kind.UNCHECKED, Weight.RED, f"the base has {name}, which is not here any more") for name in head.missing
     ]
@@ -81,12 +93,15 @@ def _broken(base: Standing | None, head: Standing) -> dict[Key, Broken]:
             if before == Status.HOLDS.value:
                 entry.case = entry.case if entry.held else line
                 entry.held += 1
+            elif before == Status.VIOLATED.value and status == Status.CRASHED.value:
+                entry.crashes += 1
             elif before in _BROKEN:
                 entry.too += 1
             else:
                 entry.undecided += 1
     for words in head.pooled:
-        law, kernel, dtype = words.split(" ")
+        law, _, rest = words.partition(" ")
+        kernel, _, dtype = rest.rpartition(" ")
         too = base is not None and words in base.pooled
         found.setdefault((law, kernel, dtype), Broken(held=int(not too), too=int(too)))
     return found
@@ -113,9 +128,11 @@ def _fault(failure: Failure, new: Sequence[Verdict], where: Broken, compared: bo
     if not compared:
         text = f"{lead.law} {status}"
     elif where.held:
-        every = where.held + where.too + where.undecided
+        every = where.held + where.too + where.undecided + where.crashes
         count = f"the base held on {where.held} of these {every} cases" if where.case else "over all cases together"
         text = f"{lead.law} held in the base and {status} ({count})"
+    elif where.crashes:
+        text = f"{lead.law} {status}, where the base violated it and did not crash"
     else:
         text = f"{lead.law} {status}, on cases that the base did not decide"
     return Line(
@@ -153,7 +170,7 @@ def _known(
     """Known failures that are there, that are none any more, and that have expired."""
     for entry in known:
         verdicts = [v for v in report.verdicts if entry.matches(v.kernel, v.law, v.dtype)]
-        if not verdicts and not any(entry.matches(kernel, entry.law, "*") for kernel in report.kernels):
+        if not verdicts and not any(fnmatch.fnmatchcase(kernel, entry.kernel) for kernel in report.kernels):
             continue  # of another kernel
         kernel = verdicts[0].kernel if verdicts else ""
         if not verdicts:
@@ -170,11 +187,18 @@ def _known(
             yield Line(Kind.KNOWN, Weight.OPEN, f"known failure that was not checked: {entry}", kernel, entry.law)
 
 
-def _unchecked(base: Standing, head: Standing) -> Iterator[Line]:
-    """What the base decided and the change did not: red; where the machine had no memory for it, an open question."""
+def _unchecked(base: Standing, head: Standing, same_cases: bool) -> Iterator[Line]:
+    """What the base decided and the change did not: red; where the machine had no memory for it, an open question.
+
+    Cases that the change was not asked for, or had no time for, are passed over.
+    """
+    assert head.report is not None
+    all_ran = same_cases and head.report.cases_run >= head.report.cases_planned
     lost: dict[tuple[str, str, str, str], list[str]] = {}  # law, kernel, dtype, reason -> cases
     for line, case in base.cases.items():
         there = head.cases.get(line)
+        if there is None and not all_ran:
+            continue
         for law, status in case.laws.items():
             if status in UNDECIDED or (there is not None and there.laws.get(law, "refused") not in UNDECIDED):
                 continue
@@ -194,26 +218,31 @@ def _unchecked(base: Standing, head: Standing) -> Iterator[Line]:
 
 def _accuracy(base: Standing, head: Standing, broken: Mapping[Key, Broken]) -> Iterator[Line]:
     """Where errors have grown: by tensor and dtype, or else by tensor over all dtypes; not what is violated anyway."""
-    pairs: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}  # kernel, law, tensor -> by dtype
+    pairs: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}  # kernel, law, error -> by dtype
     for line, case in head.cases.items():
         there = base.cases.get(line)
-        for place, rms in case.rms.items():
-            law, _, tensor = place.partition(": ")
-            if there is not None and place in there.rms and (law, case.kernel, case.dtype) not in broken:
-                own = pairs.setdefault((case.kernel, law, tensor), {}).setdefault(case.dtype, [])
-                own.append((there.rms[place], rms))
-    for (kernel, law, tensor), dtypes in pairs.items():
-        found = [line for dtype, own in dtypes.items() for line in _worse(kernel, law, tensor, dtype, own)]
+        if there is None:
+            continue
+        measures = (("rms", there.rms, case.rms), ("largest", there.worst, case.worst))
+        for measure, before, now in measures:
+            for place in before.keys() & now.keys():
+                law, _, tensor = place.partition(": ")
+                known = broken.get((law, case.kernel, case.dtype))
+                if known is None or not known.is_new:
+                    own = pairs.setdefault((case.kernel, law, f"{measure} error of {tensor}"), {})
+                    own.setdefault(case.dtype, []).append((before[place], now[place]))
+    for (kernel, law, error), dtypes in sorted(pairs.items()):
+        found = [line for dtype, own in dtypes.items() for line in _worse(kernel, law, error, dtype, own)]
         if not found and len(dtypes) > 1:
             every = [pair for own in dtypes.values() for pair in own]
-            found = list(_worse(kernel, law, tensor, "", every))
+            found = list(_worse(kernel, law, error, "", every))
         yield from found
 
 
-def _worse(kernel: str, law: str, tensor: str, dtype: str, pairs: Sequence[tuple[float, float]]) -> Iterator[Line]:
+def _worse(kernel: str, law: str, error: str, dtype: str, pairs: Sequence[tuple[float, float]]) -> Iterator[Line]:
     found = change([base for base, _ in pairs], [head for _, head in pairs])
     where = dtype or "all dtypes together"
-    said = f"rms error of {tensor} in {where} is 2^{found.median:.2f} times the base's (median of {len(pairs)} cases"
+    said = f"{error} in {where} is 2^{found.median:.2f} times the base's (median of {len(pairs)} cases"
     if found.is_worse:
         yield Line(Kind.ACCURACY, Weight.RED, f"accuracy fell: {said}, p = {found.p:.0e})", kernel, law, dtype)
     elif found.median > MEDIAN and found.p < _SUSPECT and len(pairs) < FEWEST and dtype:

@@ -21,12 +21,15 @@ from enum import Enum
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import torch
+
 from gradoracle.family import Family
 from gradoracle.kernel import Kernel
 from gradoracle.property import Property
 from gradoracle.target import Target
 
 _DECLARED = ("contracts", "algorithm", "dtypes", "dims", "options", "deterministic", "mutates", "no_gradient")
+_EXPLICIT = ("vjp", "jvp", "hvp", "fits")
 _DOMAIN = ("signature", "dims", "dtypes", "domains", "joint", "scalable", "beside_large")
 _LAW = ("law", "applies", "needs", "one_in", "scope", "decisive", "families")
 _LENGTH = 16
@@ -51,6 +54,8 @@ def pieces(target: Target, folder: str) -> dict[str, str]:
         for name in _DECLARED:
             found[f"{name} of kernel {kernel.name}"] = reader.hash(getattr(kernel, name))
         found[f"the block configurations of kernel {kernel.name}"] = reader.hash(sorted(kernel.blocks))
+        explicit = [name for name in _EXPLICIT if getattr(kernel, name) is not None]
+        found[f"the entry points of kernel {kernel.name}"] = reader.hash([explicit, sorted(kernel.extras)])
     return found
 
 
@@ -101,6 +106,14 @@ class _Reader:
             yield from self._words([value.func, value.args, value.keywords])
         elif isinstance(value, ModuleType):
             yield f"module {value.__name__}"
+        elif isinstance(value, torch.Tensor):
+            yield f"tensor {value.dtype} {tuple(value.shape)}"
+            yield hashlib.sha256(
+                value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            ).hexdigest()
+        elif callable(getattr(value, "__wrapped__", None)) and not isinstance(value, type):
+            yield f"{type(value).__qualname__} around"
+            yield from self._words(value.__wrapped__)
         elif isinstance(value, Enum):
             yield f"{type(value).__name__} {value.name}"
         elif inspect.ismethod(value):
@@ -166,8 +179,12 @@ class _Reader:
         """What code may take from a module of the project: all that it has of the code's names."""
         for name in code.co_names:
             if hasattr(module, name) and not name.startswith("__"):
+                member = getattr(module, name)
                 yield f"{module.__name__}.{name} ="
-                yield from self._words(getattr(module, name))
+                if isinstance(member, ModuleType) and member is not module and self._is_own(member.__name__):
+                    yield from self._members(member, code)
+                else:
+                    yield from self._words(member)
 
     def _is_own(self, module: str) -> bool:
         """Whether a module is a file of the project, and of no environment in it."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,7 +107,7 @@ class Side:
         return lines[-1] if lines else f"its process ended with exit code {code}"
 
 
-def search_path(judge: Tree, kernels: Tree, stage: Path) -> list[str]:
+def search_path(judge: Tree, kernels: Tree, here: Tree, stage: Path) -> list[str]:
     """Where a side finds modules: the engine and laws of one tree, the kernels of another, and what is installed.
 
     Where a tree is gradoracle's own, a folder of links puts its packages together as setup.py does.
@@ -115,6 +115,7 @@ def search_path(judge: Tree, kernels: Tree, stage: Path) -> list[str]:
     Args:
         judge: whose engine, laws and declarations judge.
         kernels: whose kernels are judged.
+        here: the working tree that the gate runs in; what it adds to the search path is taken from the judge's tree.
         stage: a folder for the links.
     """
     own = []
@@ -128,14 +129,12 @@ def search_path(judge: Tree, kernels: Tree, stage: Path) -> list[str]:
         (package / "properties").symlink_to(judge.root / "properties")
         (package / "kernels").symlink_to(kernels.root / "kernels")
         own.append(str(view))
-    here = os.getcwd()
-    inherited = [entry for entry in sys.path if entry and os.path.abspath(entry) != here]
-    trees = (judge.root, kernels.root)
-    return [*own, *import_folders(judge.folder), *(e for e in inherited if not _is_source(e, trees))]
+    inherited = [_moved(os.path.abspath(entry), here.root, judge.root) for entry in sys.path if entry]
+    return list(dict.fromkeys([*own, *import_folders(judge.folder), *inherited]))
 
 
-def _is_source(entry: str, trees: Iterable[Path]) -> bool:
-    """Whether an entry of the search path is a folder of sources in a tree, and no environment in it."""
-    path = os.path.abspath(entry)
-    installed = path.startswith(os.path.abspath(sys.prefix) + os.sep) or "site-packages" in path.split(os.sep)
-    return not installed and any(path == str(tree) or path.startswith(f"{tree}{os.sep}") for tree in trees)
+def _moved(entry: str, here: Path, there: Path) -> str:
+    """An entry of the search path; a folder of sources in one tree is that of the other tree, an environment stays."""
+    installed = entry.startswith(os.path.abspath(sys.prefix) + os.sep) or "site-packages" in entry.split(os.sep)
+    is_source = not installed and Path(entry).is_relative_to(here)
+    return str(there / Path(entry).relative_to(here)) if is_source else entry

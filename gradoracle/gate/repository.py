@@ -16,7 +16,8 @@ from pathlib import Path
 from gradoracle.errors import UsageError
 
 _PREFIX = "gradoracle-gate-"
-_LOCK = "lock"  # held by the gate whose folder it is, as long as it lives
+_LOCK, _MARK = "lock", "the folder of a gradoracle gate\n"  # locked by the gate whose folder it is, while it lives
+_TREE = "base"
 _OWN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set inside of hooks, for the hook's repository
 
 
@@ -78,10 +79,12 @@ class Repository:
         """
         self._sweep()
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
-        tree = folder / "base"
+        tree = folder / _TREE
         with contextlib.ExitStack() as stack:
             lock = stack.enter_context((folder / _LOCK).open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.write(_MARK)
+            lock.flush()
             guard = _guard(self.root, folder)
             stack.callback(_end, guard)  # which removes the folder, as it does where nobody is left to ask for it
             made = _git(
@@ -93,18 +96,11 @@ class Repository:
 
     def _sweep(self) -> None:
         """Remove what gates left that were killed together with their guards."""
-        for line in _git(self.root, "worktree", "list", "--porcelain").stdout.splitlines():
-            folder = Path(line.removeprefix("worktree ")).parent
-            if not line.startswith("worktree ") or not folder.name.startswith(_PREFIX):
-                continue
-            try:
-                with (folder / _LOCK).open() as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue  # its gate lives
-            except OSError:
-                pass  # its folder is gone, or not ours to read; git says what it can do
-            remove(self.root, folder)
+        lines = _git(self.root, "worktree", "list", "--porcelain").stdout.splitlines()
+        trees = [Path(line.removeprefix("worktree ")) for line in lines if line.startswith("worktree ")]
+        for tree in trees[1:]:  # the first is the clone itself
+            if tree.name == _TREE and tree.parent.name.startswith(_PREFIX) and _is_abandoned(tree.parent):
+                remove(self.root, tree.parent)
 
 
 def repository(folder: Path) -> Repository:
@@ -125,9 +121,19 @@ def repository(folder: Path) -> Repository:
     return Repository(Path(top).resolve())
 
 
+def _is_abandoned(folder: Path) -> bool:
+    """Whether a folder is a gate's whose process is dead: marked as one, and locked by nobody."""
+    try:
+        with (folder / _LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock.read() == _MARK
+    except OSError:  # it lives, is gone, or is no gate's
+        return False
+
+
 def remove(root: Path, folder: Path) -> None:
     """Remove a gate's folder with the worktree in it, and what git knows of that."""
-    _git(root, "worktree", "remove", "--force", "--force", str(folder / "base"))
+    _git(root, "worktree", "remove", "--force", "--force", str(folder / _TREE))
     shutil.rmtree(folder, ignore_errors=True)
 
 

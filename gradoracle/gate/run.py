@@ -76,7 +76,7 @@ def gate(asked: Asked, tell: Callable[[str], None]) -> list[Report]:
     commit = found.base(asked.base)
     name = f"{found.short(commit)} ({asked.base})"
     with found.worktree(commit) as root:
-        base = Tree(root, root / head.folder.relative_to(found.root))
+        base = project(root, Path.cwd().resolve().relative_to(found.root))
         return _Gate(asked, tell, base, head, root.parent, name).reports()
 
 
@@ -116,8 +116,8 @@ def standings(asked: Asked, tell: Callable[[str], None]) -> tuple[Baseline, list
     with tempfile.TemporaryDirectory(prefix="gradoracle-gate-") as stage:
         found = _Gate(replace(asked, every=True), tell, None, head, Path(stage), "")
         reports = found.reports()
-    lines = [line for report in reports if report.comparison for line in report.comparison.of(Weight.RED)]
-    if wrong := [line.text for line in lines if line.kind is Kind.BASE]:
+    lines = [line for report in reports if report.comparison for line in report.comparison.lines]
+    if wrong := [line.text for line in lines if line.kind is Kind.BASE and line.weight is not Weight.NOTE]:
         raise UsageError(f"no baseline is saved: {wrong[0]}")
     made = {"targets": ", ".join(found.known), **reports[0].environment}
     engine = together(head.engine()) if head.is_gradoracle else ""
@@ -189,9 +189,10 @@ class _Gate:
         if subject.base is None or subject.head is None or self.base is None:
             return []
         files = []
-        for tree, entry in ((self.base, subject.base), (self.head, subject.head)):
+        sides = ((self.base, subject.base, 0), (self.head, subject.head, 1))
+        for tree, entry, side in sides:
             try:
-                files.append(tree.files(entry))
+                files.append(tree.files(entry, subject.settings[side]))
             except UsageError:
                 files.append({})
         return differing(*files)
@@ -240,7 +241,10 @@ class _Gate:
 
     def _judged(self, subject: Subject, base: Mapping[str, str], head: Mapping[str, str]) -> None:
         """The lines on what judges a target, and whether the base still does."""
+        there = {piece.rpartition(" of kernel ")[2] for piece in base}
         for piece in differing(base, head):
+            if " of kernel " in piece and piece not in base and piece.rpartition(" of kernel ")[2] not in there:
+                continue  # of a kernel that is new
             change = acknowledged.name_of(base.get(piece), head.get(piece))
             entry = self.acknowledged.get((piece, change))
             what = "added" if piece not in base else "removed" if piece not in head else "changed"
@@ -266,19 +270,23 @@ class _Gate:
         elif self.base is not None and subject.base is None:
             text = f"{subject.name} is new: it is judged alone, by its own definition"
             subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
-        lines = [*subject.lines, *compare(base, head, judge.known_failures, self.asked.today)]
+        is_same = not any(line.kind is Kind.JUDGE and line.weight is Weight.NOTE for line in subject.lines)
+        found = compare(base, head, judge.known_failures, self.asked.today, is_same)
+        lines = [*subject.lines, *found]
         return replace(head.report, target=subject.name, comparison=Comparison(self.name, lines, subject.files))
 
     def _keep(self, subject: Subject, entry: Entry, head: Standing) -> None:
         """Keep how the change stands, as a baseline has it."""
         known = self.known.get(subject.name, Standing(entry.target))
-        files, words = self.head.files(entry), subject.settings[1]
+        words = subject.settings[1]
+        files = self.head.files(entry, words)
         self.known[subject.name] = replace(head, settings=words, files=files, pieces=known.pieces, report=None)
 
     def _unchanged(self, subject: Subject) -> Report:
-        if subject.head is not None and not self.head.files(subject.head):
+        if subject.head is not None and not self.head.files(subject.head, subject.settings[1]):
             text = f"{subject.name} is of no file of this tree, so that no change of it is seen here"
-            subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
+            weight = Weight.NOTE if self.head.is_shipped(subject.head.target) else Weight.OPEN
+            subject.lines.append(Line(Kind.BASE, weight, text))
         return self._empty(subject, subject.lines, unchanged=True)
 
     def _empty(self, subject: Subject, lines: list[Line], unchanged: bool = False) -> Report:

@@ -20,8 +20,11 @@ from gradoracle import plain, settings, showing
 from gradoracle.errors import UsageError
 from gradoracle.gate.standing import UNDECIDED, OnCase, Standing
 from gradoracle.settings import Setting
+from gradoracle.substitution import Apart, Places, modules_of, substituted
+from gradoracle.verdict import Status
 
 if TYPE_CHECKING:
+    from gradoracle.case import Case
     from gradoracle.examine import CaseResult, Job
 
 PROTOCOL = "gradoracle-side/1"
@@ -39,7 +42,8 @@ class Task:
         target: from the project's folder.
         settings: as the command line has them.
         judge, kernels: folders of the projects that judge and that are judged; "" both: the current one.
-        laws: case line -> laws, beyond those that measure; None: all.
+        laws: case -> laws, beyond those that measure; None: all.
+        barred: a folder that no module may come from; "" none.
     """
 
     target: str
@@ -47,6 +51,7 @@ class Task:
     judge: str = ""
     kernels: str = ""
     laws: dict[str, list[str]] | None = None
+    barred: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ def _standing(order: Order, task: Task) -> Standing:
     try:
         return _checked(task) if order.checks else _surveyed(order, task)
     except UsageError as error:
-        return Standing(task.target, task.settings, error=str(error))
+        return Standing(task.target, task.settings, error=str(error), is_lost=isinstance(error, Apart))
     except Exception as error:
         if os.environ.get("GRADORACLE_TRACEBACK") == "1":
             traceback.print_exc()
@@ -107,9 +112,15 @@ def _surveyed(order: Order, task: Task) -> Standing:
 
     request = Request(task.target, **settings.fields(task.settings))
     device.prepare(device.choose(request.device))
-    return Standing(
-        task.target, task.settings, pieces=pieces(resolve(task.target, request.family), os.path.abspath(order.folder))
-    )
+    found = resolve(task.target, request.family)
+    _require_apart(task)
+    return Standing(task.target, task.settings, pieces=pieces(found, os.path.abspath(order.folder)))
+
+
+def _require_apart(task: Task) -> None:
+    """See that nothing was imported from the other tree, as an import hook may do."""
+    if task.barred and (found := modules_of(task.barred)):
+        raise Apart(f"it imports {found[0][1]}, which is not of the base; is the project installed in editable mode?")
 
 
 def _checked(task: Task) -> Standing:
@@ -117,22 +128,25 @@ def _checked(task: Task) -> Standing:
     from gradoracle.check import InternalFault, Run, jobs_of_request, known
     from gradoracle.report.progress import progress
     from gradoracle.request import Request
-    from gradoracle.substitution import Places, substituted
-    from gradoracle.verdict import Status
 
     places = Places(task.judge, task.kernels) if task.kernels else None
     request = Request(task.target, places=places, shrink_seconds=SHRINK_SECONDS, **settings.fields(task.settings))
     found = Standing(task.target, task.settings)
     run = Run(request, progress())
+    try:
+        _require_apart(task)
+    except Apart:
+        run.close()
+        raise
     pace = _Pace(run.device == "cpu" and request.examples is None and request.seconds is None)
 
     def watch(result: CaseResult) -> None:
-        found.cases[run.line(result.kernel, result.case)] = _on_case(result)
+        found.cases[_key(result.kernel, result.case)] = _on_case(result)
 
     def chosen(job: Job) -> tuple[str, ...]:
         if task.laws is None:
             return pace.laws(job)
-        asked = task.laws.get(run.line(job.kernel, job.case), ())
+        asked = task.laws.get(_key(job.kernel, job.case), ())
         return tuple(law for law in job.laws if law.endswith(ORACLE_LAWS) or law in asked)
 
     run.watch = watch
@@ -173,17 +187,23 @@ class _Pace:
         return chosen
 
 
+def _key(kernel: str, case: Case) -> str:
+    """A case of a kernel, whatever TARGET it is checked under."""
+    return f"{kernel}: {case.line()}"
+
+
 def _on_case(result: CaseResult) -> OnCase:
     laws = {each.law: each.status.value for each in result.results}
     reasons = {each.law: each.reason for each in result.results if each.status.value in UNDECIDED}
-    rms = {
-        f"{each.law}: {finding.tensor}": (finding.pool.squares / finding.pool.count) ** 0.5
-        for each in result.results
-        if each.law.endswith(ORACLE_LAWS)
-        for finding in each.findings
-        if finding.pool is not None and finding.pool.count
-    }
-    return OnCase(result.kernel, result.case.dtype, laws, reasons, rms)
+    rms, worst = {}, {}
+    for each in (law for law in result.results if law.law.endswith(ORACLE_LAWS)):
+        for finding in each.findings:
+            place = f"{each.law}: {finding.tensor}"
+            if finding.pool is not None and finding.pool.count:
+                rms[place] = (finding.pool.squares / finding.pool.count) ** 0.5
+            elif finding.outcome.value == Status.VIOLATED.value:
+                worst[place] = finding.error_in_sigma or finding.error
+    return OnCase(result.kernel, result.case.dtype, laws, reasons, rms, worst)
 
 
 if __name__ == "__main__":

@@ -40,9 +40,17 @@ class Sides:
         orders = [(self.head, {s.name: Task(s.head.target, s.settings[1]) for s in subjects if s.head is not None})]
         if isinstance(self.base, Tree):
             there = [s for s in subjects if s.base is not None]
-            orders.append((self.base, {s.name: Task(s.base.target, s.settings[0]) for s in there if s.base}))
+            orders.append(
+                (
+                    self.base,
+                    {s.name: Task(s.base.target, s.settings[0], barred=str(self.head.root)) for s in there if s.base},
+                )
+            )
         head, *others = _answers(
-            [Side(tree.folder, search_path(tree, tree, self.stage), False, tasks, self.stage) for tree, tasks in orders]
+            [
+                Side(tree.folder, search_path(tree, tree, self.head, self.stage), False, tasks, self.stage)
+                for tree, tasks in orders
+            ]
         )
         found = {}
         for subject in subjects:
@@ -72,7 +80,7 @@ class Sides:
         if by_base and not (judge.is_gradoracle and judge.is_shipped(entry.target)):
             task = replace(task, judge=str(judge.folder), kernels=str(self.head.folder))
         self.tell(f"{subject.name}: the change, judged by {'the base' if by_base else 'itself'}")
-        path = search_path(judge, self.head, self.stage)
+        path = search_path(judge, self.head, self.head, self.stage)
         found = self._checked(subject, self.head.folder, path, task)
         subject.cannot(CHANGE, found)
         return found
@@ -84,8 +92,9 @@ class Sides:
         if self.base is None:
             return None
         self.tell(f"{subject.name}: the base")
-        task = Task(entry.target, subject.settings[0], laws=asked_of_base(head))
-        path = search_path(self.base, self.base, self.stage)
+        laws = asked_of_base(head)
+        task = Task(entry.target, subject.settings[0], laws=laws, barred=str(self.head.root))
+        path = search_path(self.base, self.base, self.head, self.stage)
         found = self._checked(subject, self.base.folder, path, task)
         subject.cannot(BASE, found)
         return found if not found.error else None

@@ -20,6 +20,7 @@ class OnCase:
         laws: law -> status, such as "holds".
         reasons: law -> why it was not decided.
         rms: "law: tensor" -> root mean square of the error in sigma, where a law compares with the truth.
+        worst: the same -> the largest error, in sigma or else in budgets, where it is violated and nothing is pooled.
     """
 
     kernel: str
@@ -27,6 +28,7 @@ class OnCase:
     laws: dict[str, str]
     reasons: dict[str, str] = field(default_factory=dict)
     rms: dict[str, float] = field(default_factory=dict)
+    worst: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass

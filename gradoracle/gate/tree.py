@@ -20,7 +20,7 @@ from gradoracle.settings import Setting, Settings
 ENGINE, KNOWN = "the engine and the laws of gradoracle", "the known failures"
 _ENGINE = ("gradoracle", "properties")
 _JUDGES = ("gradoracle/check.py", "gradoracle/target.py")  # where what judges begins, beside the families' own modules
-_PACE = ("workers", "device", "call-seconds")  # settings that decide nothing but how a check runs
+_PACE = ("workers",)  # settings that decide nothing but how fast a check runs
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,24 @@ class Tree:
         chosen = {**config.PROFILES, **self.config.profiles}.get(profile or "", {})
         return settings.together((self.config.settings, entry.settings, chosen, given))
 
-    def files(self, entry: Entry) -> dict[str, str]:
-        """The files of the tree that a target is made of, with their digests; empty where it is of no file of the tree.
+    def files(self, entry: Entry, words: Settings) -> dict[str, str]:
+        """The files of the tree that a target and its family are made of, with their digests; empty where none is.
+
+        Args:
+            entry: the target.
+            words: what it is checked with.
 
         Raises:
             UsageError: its file is not there.
         """
         start = self._start(entry.target)
-        return {} if start is None else digests(closure([start], self.root), self.root)
+        if start is None:
+            return {}
+        family = words.get("family")
+        named = self._start(family) if isinstance(family, str) else None
+        starts = [start] if named is None else [start, named]
+        folders = [self.folder, self.folder / "src"]
+        return digests(closure(starts, self.root, folders), self.root)
 
     def engine(self) -> dict[str, str]:
         """Every file of the engine and the laws, where they are those of this tree, with their digests."""
@@ -102,15 +112,22 @@ class Tree:
                 raise UsageError(f"no file {place}")
             return file
         name = f"{SHIPPED}.{place}" if self.is_shipped(place) else place
-        file_ = module_file(name, self.root) or module_file(name, self.folder)
+        file_ = module_file(name, self.root, folders=[self.folder, self.folder / "src"])
         return file_ if file_ is not None and file_.resolve().is_relative_to(self.root) else None
 
 
-def project() -> Tree:
-    """The working tree around the current folder, and its project: that of the nearest pyproject.toml in the tree."""
+def project(root: Path | None = None, below: Path | None = None) -> Tree:
+    """A working tree and its project: that of the nearest pyproject.toml at or above a folder of it.
+
+    Args:
+        root: its top folder; by default that of the tree around the current folder.
+        below: the folder, from ``root`` on; by default the current one.
+    """
     here = Path.cwd().resolve()
-    root = working_tree(here)
-    return Tree(root, next((each for each in (here, *here.parents) if _holds_config(each, root)), here))
+    if root is None:
+        root = working_tree(here)
+    folder = root / (here.relative_to(root) if below is None else below)
+    return Tree(root, next((each for each in (folder, *folder.parents) if _holds_config(each, root)), folder))
 
 
 def _holds_config(folder: Path, root: Path) -> bool:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from gate.project import IDENTITY, KERNEL, Project
+from gate.project import IDENTITY, KERNEL, Project, project
 
 from gradoracle.errors import UsageError
 from gradoracle.gate import repository as repositories
@@ -73,12 +73,23 @@ def test_what_died_with_its_guard_is_swept_by_the_next_and_a_living_one_is_not(c
     with found.worktree(found.commit("HEAD")) as living:
         dead = living.parent.parent / "gradoracle-gate-of-a-machine-that-stopped"
         dead.mkdir()
-        (dead / "lock").touch()
+        (dead / "lock").write_text("the folder of a gradoracle gate\n")
         clone.git("worktree", "add", "--detach", str(dead / "base"))
         assert len(left(clone)) == 2
         with found.worktree(found.commit("HEAD")) as second:
             assert sorted(left(clone)) == sorted([str(living), str(second)]) and not dead.exists()
         assert left(clone) == [str(living)]
+
+
+def test_nothing_but_a_gate_s_own_folder_is_swept(tmp_path: Path) -> None:
+    clone = project(tmp_path / "gradoracle-gate-mine" / "base")
+    mine = tmp_path / "gradoracle-gate-mine" / "precious.txt"
+    other = tmp_path / "gradoracle-gate-other" / "base"
+    mine.write_text("mine")
+    clone.git("worktree", "add", "--detach", str(other))
+    found = repository(clone.folder)
+    with found.worktree(found.commit("HEAD")):
+        assert mine.is_file() and (clone.folder / KERNEL).is_file() and (other / KERNEL).is_file()
 
 
 def test_hooks_of_the_clone_are_not_run(clone: Project) -> None:
