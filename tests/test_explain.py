@@ -8,7 +8,8 @@ import pytest
 from jaxtyping import Float
 from torch import Tensor
 
-from gradoracle import cli, device
+from gradoracle import device
+from gradoracle.commands import catalogue
 from gradoracle.examine import laws_of
 from gradoracle.family import Family, family
 from gradoracle.property import Property, law
@@ -37,8 +38,8 @@ def owning(name: str, *laws: Property) -> Target:
 
 
 def explained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *targets: Target) -> str:
-    monkeypatch.setattr(cli, "_catalogue", lambda: (list(targets), []))
-    cli.explain("rows_*")
+    monkeypatch.setattr(catalogue, "_catalogue", lambda: (list(targets), []))
+    catalogue.explain("rows_*")
     return capsys.readouterr().out
 
 
