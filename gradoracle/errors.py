@@ -9,3 +9,8 @@ class UsageError(Exception):
 
 class TargetError(UsageError):
     """A TARGET or a --family does not lead to kernels and a definition that can be checked."""
+
+
+def why(error: OSError) -> str:
+    """What the system says of a file that it cannot read or write, in lower case."""
+    return (error.strerror or str(error)).lower()

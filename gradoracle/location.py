@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,13 @@ def working_tree(folder: Path) -> Path:
     """The folder at or above ``folder`` that holds a ``.git``; ``folder`` itself where none does."""
     folder = folder.resolve()
     return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
+
+
+def is_source(path: str, folder: str) -> bool:
+    """Whether a path is that of a folder or lies in it, and in no environment that lies there too."""
+    path = os.path.abspath(path)
+    installed = path.startswith(os.path.abspath(sys.prefix) + os.sep) or "site-packages" in path.split(os.sep)
+    return not installed and (path == folder or path.startswith(folder + os.sep))
 
 
 def _function(call: Any) -> Any:

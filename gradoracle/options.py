@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradoracle.errors import UsageError
+from gradoracle.errors import UsageError, why
 
 if TYPE_CHECKING:
     from gradoracle.dims import Sizes
@@ -198,7 +198,7 @@ def writable(option: str, given: str) -> Path:
         with path.open("a"):
             pass
     except OSError as error:
-        raise UsageError(f"{option} {given} cannot be written: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"{option} {given} cannot be written: {why(error)}") from None
     if new:
         path.unlink(missing_ok=True)
     return path

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradoracle import options
-from gradoracle.errors import UsageError
+from gradoracle.errors import UsageError, why
 
 if TYPE_CHECKING:
     from gradoracle.verdict import Report
@@ -35,11 +35,7 @@ def report(views: Sequence[options.Output], runs: Sequence[Callable[[], Report]]
         if failure is not None or reports[-1].interrupted:
             break
     if reports:
-        from gradoracle.report import render
-
-        show(views, lambda view, width, color: render(reports, view, width=width, color=color))
-        if any(view.format == "github" for view in views):
-            summarise(render(reports, "markdown"))
+        show_reports(views, reports)
     if failure is None:
         from gradoracle.report import exit_code
 
@@ -47,6 +43,19 @@ def report(views: Sequence[options.Output], runs: Sequence[Callable[[], Report]]
     if isinstance(failure, KeyboardInterrupt) and reports:
         return max(INCONCLUSIVE if report.exit_code != 1 else 1 for report in reports)
     raise failure
+
+
+def show_reports(views: Sequence[options.Output], reports: Sequence[Report]) -> None:
+    """Show reports in every view; the github view's step has its summary too.
+
+    Raises:
+        UsageError: at the end, where a file could not be written.
+    """
+    from gradoracle.report import render
+
+    show(views, lambda view, width, color: render(reports, view, width=width, color=color))
+    if any(view.format == "github" for view in views):
+        summarise(render(reports, "markdown"))
 
 
 def show(views: Sequence[options.Output], render: Callable[[str, int | None, bool], str]) -> None:
@@ -70,7 +79,7 @@ def show(views: Sequence[options.Output], render: Callable[[str, int | None, boo
             write(view.path, text)
         except OSError as error:
             say(text)
-            lost.append(f"--output {view.path} cannot be written: {(error.strerror or str(error)).lower()}")
+            lost.append(f"--output {view.path} cannot be written: {why(error)}")
     if lost:
         raise UsageError(f"{'; '.join(lost)}; its content was printed instead")
 
@@ -114,8 +123,7 @@ def summarise(text: str) -> None:
         with open(file, "a", encoding="utf-8") as summary:
             summary.write(text)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        sys.stderr.write(f"gradoracle: the step's summary cannot be written: {why}\n")
+        sys.stderr.write(f"gradoracle: the step's summary cannot be written: {why(error)}\n")
 
 
 def _umask() -> int:

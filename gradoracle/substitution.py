@@ -20,6 +20,7 @@ from typing import Any
 
 from gradoracle.errors import TargetError
 from gradoracle.kernel import Kernel
+from gradoracle.location import is_source
 from gradoracle.target import Target, resolve
 
 
@@ -41,14 +42,10 @@ class Substituted:
 
     Attributes:
         target: what is checked.
-        judge: as the judging project declares it.
-        own: as the kernels' own project declares it.
         missing: kernels, and block configurations as ``kernel, blocks=name``, that the judge has and the project lacks.
     """
 
     target: Target
-    judge: Target
-    own: Target
     missing: tuple[str, ...]
 
 
@@ -88,7 +85,7 @@ def substituted(text: str, family: str | None, places: Places) -> Substituted:
     kernels += theirs.values()  # new ones, under their own declarations
     if not kernels:
         raise TargetError(f"{text} holds none of the kernels {', '.join(missing)} any more")
-    return Substituted(replace(judge, kernels=kernels, source=own.source), judge, own, tuple(missing))
+    return Substituted(replace(judge, kernels=kernels, source=own.source), tuple(missing))
 
 
 def _running(there: Kernel, judge: Kernel) -> Kernel:
@@ -111,7 +108,7 @@ def _enter(folder: str, other: str) -> None:
     """Make a project's folder the current one, whose modules are found first, and forget those of the other."""
     for name, _ in modules_of(other):
         del sys.modules[name]
-    sys.path[:] = [entry for entry in sys.path if not _belongs_to(entry or os.getcwd(), other)]
+    sys.path[:] = [entry for entry in sys.path if not is_source(entry or os.getcwd(), other)]
     for place in reversed(import_folders(Path(folder))):
         if place in sys.path:
             sys.path.remove(place)
@@ -129,17 +126,10 @@ def modules_of(folder: str) -> list[tuple[str, str]]:
         with contextlib.suppress(Exception):
             places += list(getattr(module, "__path__", ()))
         if name.partition(".")[0] != "gradoracle":
-            found += [(name, place) for place in places if isinstance(place, str) and _belongs_to(place, folder)][:1]
+            found += [(name, place) for place in places if isinstance(place, str) and is_source(place, folder)][:1]
     return found
 
 
 def import_folders(folder: Path) -> list[str]:
     """The folders of a project that its modules are imported from: itself, and its ``src``."""
     return [str(place) for place in (folder, folder / "src") if place.is_dir()]
-
-
-def _belongs_to(path: str, folder: str) -> bool:
-    """Whether a path is of a project, and not of an environment that lies in its folder."""
-    path = os.path.abspath(path)
-    installed = path.startswith(os.path.abspath(sys.prefix) + os.sep) or "site-packages" in path.split(os.sep)
-    return not installed and (path == folder or path.startswith(folder + os.sep))

@@ -11,7 +11,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # type: ignore[no-redef]
 
-from gradoracle.errors import UsageError
+from gradoracle.errors import UsageError, why
 
 
 def read(file: Path, shown: str) -> dict[str, Any]:
@@ -27,6 +27,19 @@ def read(file: Path, shown: str) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{shown}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"{shown}: {why(error)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{shown} is no TOML: {error}") from None
+
+
+def entries(file: Path, shown: str, name: str) -> list[Any]:
+    """The ``[[name]]`` entries of a file that holds nothing else.
+
+    Raises:
+        UsageError: as ``read`` does, or it holds something else.
+    """
+    document = read(file, shown)
+    found = document.get(name, [])
+    if set(document) - {name} or not isinstance(found, list):
+        raise UsageError(f"{shown}: wanted nothing but [[{name}]] entries")
+    return found

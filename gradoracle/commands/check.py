@@ -10,11 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from gradoracle import completion, options, showing
-from gradoracle.config import Entry, load
+from gradoracle.commands.arguments import Device, Examples, Formats, Laws, Outputs, Profile, Seed, Workers
+from gradoracle.config import Config, Entry, load
 from gradoracle.errors import UsageError
 from gradoracle.showing import say
-
-FORMATS = "terminal, json, junit, sarif, github or markdown"
 
 
 def check(
@@ -31,7 +30,7 @@ def check(
     family: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which definition an outside callable claims to implement.")
     ] = None,
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda")] = "auto",
+    device: Device = "auto",
     dtype: Annotated[str | None, typer.Option(metavar="float32,...", help="Default: all that are supported.")] = None,
     contract: Annotated[
         list[str] | None,
@@ -52,39 +51,26 @@ def check(
         ),
     ] = None,
     oracle: Annotated[str, typer.Option(metavar="auto|float64|certified|mpmath")] = "auto",
-    examples: Annotated[int | None, typer.Option(metavar="N", help="How many cases.")] = None,
+    examples: Examples = None,
     seconds: Annotated[
         float | None, typer.Option(metavar="S", help="Stop after a whole case once this much time has passed.")
     ] = None,
     call_seconds: Annotated[
         float | None, typer.Option(metavar="S", help="A kernel call that takes longer hangs. Default: 60.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the stream of cases.")] = 0,
-    property: Annotated[
-        str, typer.Option(metavar="GLOB", help="Only laws that match.", autocompletion=completion.laws)
-    ] = "*",
+    seed: Seed = 0,
+    property: Laws = "*",
     require: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Laws that must have been checked. Repeatable.")
     ] = None,
-    workers: Annotated[str, typer.Option(metavar="N|auto", help="Processes; 0: in this one, unprotected.")] = "auto",
+    workers: Workers = "auto",
     shard: Annotated[str, typer.Option(metavar="I/N", help="The I-th of N parts of the stream.")] = "1/1",
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Settings of [tool.gradoracle.profiles.NAME] in pyproject.toml.",
-            autocompletion=completion.profiles,
-        ),
-    ] = None,
+    profile: Profile = None,
     touched: Annotated[
         bool, typer.Option("--touched", help="TARGETs are files that changed: check the kernels made of them.")
     ] = False,
-    format: Annotated[
-        list[str] | None, typer.Option(metavar="terminal|json|...", help=f"How to report: {FORMATS}. Repeatable.")
-    ] = None,
-    output: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="Where the --format before it goes. Repeatable.")
-    ] = None,
+    format: Formats = None,
+    output: Outputs = None,
 ) -> None:
     """Check kernels: cases x laws -> verdicts."""
     from gradoracle import settings
@@ -94,7 +80,7 @@ def check(
     own = given(context, settings.NAMES)
     project = load()
     chosen = project.profile(profile)
-    entries = _touched(targets or []) if touched else project.chosen(targets or [])
+    entries = _touched(project, targets or []) if touched else project.chosen(targets or [])
     if touched and not entries:
         say(f"no kernel of the project is made of {', '.join(targets or ['no file'])}, so none was checked\n")
         raise typer.Exit(0)
@@ -112,7 +98,7 @@ def check(
     raise typer.Exit(showing.report(views, [partial(check_target, request, progress()) for request in requests]))
 
 
-def _touched(files: Sequence[str]) -> list[Entry]:
+def _touched(config: Config, files: Sequence[str]) -> list[Entry]:
     """The project's kernels that are made of some files."""
     from gradoracle.gate.tree import project
 
@@ -120,9 +106,8 @@ def _touched(files: Sequence[str]) -> list[Entry]:
     if not tree.config.kernels:
         raise UsageError("--touched needs kernels in [tool.gradoracle] of pyproject.toml; wanted at least one")
     paths = {Path(file).resolve() for file in files}
-    here = load(Path.cwd()).kernels
     return [
-        here[name]
+        config.kernels[name]
         for name, entry in tree.config.kernels.items()
         if paths & {tree.root / file for file in tree.files(entry, entry.settings)}
     ]
@@ -142,9 +127,7 @@ def given(context: typer.Context, names: Sequence[str]) -> dict[str, str | list[
 def replay(
     case: Annotated[str, typer.Argument(metavar="CASE", help="A case line, in quotes, as a failure prints it.")],
     script: Annotated[bool, typer.Option("--script", help="Print a reproduction that needs torch only.")] = False,
-    property: Annotated[
-        str, typer.Option(metavar="GLOB", help="Only laws that match.", autocompletion=completion.laws)
-    ] = "*",
+    property: Laws = "*",
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Default: that of the case.")] = None,
     contract: Annotated[
         list[str] | None, typer.Option(metavar="DTYPE=PRESET", help="As the check had it. Repeatable.")

@@ -8,21 +8,15 @@ from typing import Annotated
 
 import typer
 
-from gradoracle import completion, options, showing
-from gradoracle.commands.check import FORMATS, given
-from gradoracle.errors import UsageError
+from gradoracle import options, showing
+from gradoracle.commands.arguments import Device, Examples, Formats, Kernels, Laws, Outputs, Profile, Seed, Workers
+from gradoracle.commands.check import given
+from gradoracle.errors import UsageError, why
 
 
 def gate(
     context: typer.Context,
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TARGET...]",
-            autocompletion=completion.targets,
-            help="Names of kernels in [tool.gradoracle] of pyproject.toml, or what check takes; by default all.",
-        ),
-    ] = None,
+    targets: Kernels = None,
     base: Annotated[
         str | None, typer.Option(metavar="REF", help="Compare with the commit that REF and HEAD have in common.")
     ] = None,
@@ -31,27 +25,14 @@ def gate(
         typer.Option(metavar="FILE", help="Compare with what baseline save wrote, where the base cannot be built."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check kernels too that have not changed.")] = False,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Settings of [tool.gradoracle.profiles.NAME] in pyproject.toml.",
-            autocompletion=completion.profiles,
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda")] = "auto",
-    examples: Annotated[int | None, typer.Option(metavar="N", help="How many cases.")] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the stream of cases.")] = 0,
-    property: Annotated[
-        str, typer.Option(metavar="GLOB", help="Only laws that match.", autocompletion=completion.laws)
-    ] = "*",
-    workers: Annotated[str, typer.Option(metavar="N|auto", help="Processes.")] = "auto",
-    format: Annotated[
-        list[str] | None, typer.Option(metavar="terminal|json|...", help=f"How to report: {FORMATS}. Repeatable.")
-    ] = None,
-    output: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="Where the --format before it goes. Repeatable.")
-    ] = None,
+    profile: Profile = None,
+    device: Device = "auto",
+    examples: Examples = None,
+    seed: Seed = 0,
+    property: Laws = "*",
+    workers: Workers = "auto",
+    format: Formats = None,
+    output: Outputs = None,
 ) -> None:
     """Check the kernels that a change touches, beside those of its base, by the base's own judge.
 
@@ -76,9 +57,7 @@ def gate(
         found = run_gate(asked, _tell)
     except GateFault as error:
         fault, found = error, error.reports
-    showing.show(views, lambda view, width, color: report.render(found, view, width=width, color=color))
-    if any(view.format == "github" for view in views):
-        showing.summarise(report.render(found, "markdown"))
+    showing.show_reports(views, found)
     if fault is not None:
         raise fault
     raise typer.Exit(report.exit_code(found))
@@ -95,25 +74,16 @@ def _baselines() -> None:
 @baseline.command()
 def save(
     context: typer.Context,
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TARGET...]",
-            autocompletion=completion.targets,
-            help="Names of kernels in [tool.gradoracle] of pyproject.toml, or what check takes; by default all.",
-        ),
-    ] = None,
+    targets: Kernels = None,
     output: Annotated[
         str | None, typer.Option(metavar="PATH", help="The file. Default: gradoracle-baseline.json.")
     ] = None,
-    profile: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Settings of [tool.gradoracle.profiles.NAME] in pyproject.toml.")
-    ] = None,
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda")] = "auto",
-    examples: Annotated[int | None, typer.Option(metavar="N", help="How many cases.")] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the stream of cases.")] = 0,
-    property: Annotated[str, typer.Option(metavar="GLOB", help="Only laws that match.")] = "*",
-    workers: Annotated[str, typer.Option(metavar="N|auto", help="Processes.")] = "auto",
+    profile: Profile = None,
+    device: Device = "auto",
+    examples: Examples = None,
+    seed: Seed = 0,
+    property: Laws = "*",
+    workers: Workers = "auto",
 ) -> None:
     """Check this tree's kernels and keep how each stands, case by case, for gate --baseline.
 
@@ -134,7 +104,7 @@ def save(
     try:
         write(path, found)
     except OSError as error:
-        raise UsageError(f"--output {path} cannot be written: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"--output {path} cannot be written: {why(error)}") from None
     showing.say(
         f"{path} written: {len(found.standings)} kernels, {sum(len(s.cases) for s in found.standings.values())} cases\n"
     )

@@ -41,11 +41,7 @@ def read(folder: Path) -> dict[tuple[str, str], Acknowledgement]:
     file = folder / FILE
     if not file.is_file():
         return {}
-    document = toml.read(file, FILE)
-    entries = document.get("change", [])
-    if set(document) - {"change"} or not isinstance(entries, list):
-        raise UsageError(f"{FILE}: wanted nothing but [[change]] entries")
-    found = [_entry(position, entry) for position, entry in enumerate(entries, 1)]
+    found = [_entry(position, entry) for position, entry in enumerate(toml.entries(file, FILE, "change"), 1)]
     return {(entry.piece, entry.change): entry for entry in found}
 
 

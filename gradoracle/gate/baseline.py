@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gradoracle import plain, showing
 from gradoracle.config import Entry
-from gradoracle.errors import UsageError
+from gradoracle.errors import UsageError, why
 from gradoracle.gate.standing import Standing
 from gradoracle.settings import Setting, Settings
 
@@ -82,7 +82,7 @@ def load(path: Path) -> Baseline:
     except FileNotFoundError:
         raise Unusable(f"there is no baseline {path}; gradoracle baseline save --output {path} makes one") from None
     except OSError as error:
-        raise Unusable(f"the baseline {path} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise Unusable(f"the baseline {path} cannot be read: {why(error)}") from None
     except ValueError:
         raise Unusable(f"the baseline {path} is damaged: it is no JSON") from None
     schema = document.get("schema") if isinstance(document, Mapping) else None

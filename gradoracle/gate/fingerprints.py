@@ -23,9 +23,7 @@ from typing import Any
 
 import torch
 
-from gradoracle.family import Family
-from gradoracle.kernel import Kernel
-from gradoracle.property import Property
+from gradoracle.location import is_source
 from gradoracle.target import Target
 
 _DECLARED = ("contracts", "algorithm", "dtypes", "dims", "options", "deterministic", "mutates", "no_gradient")
@@ -68,11 +66,12 @@ class _Reader:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._open: dict[int, int] = {}  # objects that are being written -> their number, for cycles
+        self._open: dict[int, int] = {}  # objects that were written -> their number, for cycles
+        self._kept: list[Any] = []  # the same, so that no other object takes the place of one in memory
 
     def hash(self, value: Any) -> str:
         """The fingerprint of a value."""
-        self._open = {}
+        self._open, self._kept = {}, []
         return _digest("\n".join(self._words(value)))
 
     def _words(self, value: Any) -> Iterable[str]:
@@ -83,7 +82,7 @@ class _Reader:
             yield f"again {self._open[id(value)]}"
             return
         self._open[id(value)] = len(self._open)
-        self._kept = [*getattr(self, "_kept", []), value]  # no other object takes its place in memory meanwhile
+        self._kept.append(value)
         yield from self._compound(value)
 
     def _compound(self, value: Any) -> Iterable[str]:
@@ -121,7 +120,7 @@ class _Reader:
             yield from self._words([value.__func__, value.__self__])
         elif isinstance(value, type):
             yield from self._class(value)
-        elif isinstance(value, (Family, Property, Kernel)) or dataclasses.is_dataclass(value):
+        elif dataclasses.is_dataclass(value):
             yield f"a {type(value).__name__}"
             for field in dataclasses.fields(value):
                 yield field.name
@@ -194,9 +193,7 @@ class _Reader:
                 found = importlib.import_module(module)
             except Exception:
                 return False
-        file = os.path.abspath(getattr(found, "__file__", None) or "/")
-        inside = file.startswith(self._folder + os.sep) and "site-packages" not in file.split(os.sep)
-        return inside and not file.startswith(os.path.abspath(sys.prefix) + os.sep)
+        return is_source(getattr(found, "__file__", None) or "/", self._folder)
 
 
 _TELLING = (FunctionType, property, staticmethod, classmethod, bool, int, float, str, tuple, type(None))

@@ -59,10 +59,7 @@ def read(file: Path, shown: str) -> list[KnownFailure]:
     """
     if not file.is_file():
         raise UsageError(f"known-failures {shown}: no such file")
-    document = toml.read(file, shown)
-    entries = document.get("failure", [])
-    if set(document) - {"failure"} or not isinstance(entries, list):
-        raise UsageError(f"{shown}: wanted nothing but [[failure]] entries")
+    entries = toml.entries(file, shown, "failure")
     return [_entry(f"{shown}, failure {position}", entry) for position, entry in enumerate(entries, 1)]
 
 

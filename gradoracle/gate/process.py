@@ -17,6 +17,7 @@ from gradoracle import plain
 from gradoracle.gate.side import PROTOCOL, Order, Task
 from gradoracle.gate.standing import Standing
 from gradoracle.gate.tree import Tree
+from gradoracle.location import is_source
 from gradoracle.substitution import import_folders
 
 _PROGRAM = """
@@ -135,6 +136,4 @@ def search_path(judge: Tree, kernels: Tree, here: Tree, stage: Path) -> list[str
 
 def _moved(entry: str, here: Path, there: Path) -> str:
     """An entry of the search path; a folder of sources in one tree is that of the other tree, an environment stays."""
-    installed = entry.startswith(os.path.abspath(sys.prefix) + os.sep) or "site-packages" in entry.split(os.sep)
-    is_source = not installed and Path(entry).is_relative_to(here)
-    return str(there / Path(entry).relative_to(here)) if is_source else entry
+    return str(there / Path(entry).relative_to(here)) if is_source(entry, str(here)) else entry

@@ -120,7 +120,7 @@ def standings(asked: Asked, tell: Callable[[str], None]) -> tuple[Baseline, list
     if wrong := [line.text for line in lines if line.kind is Kind.BASE and line.weight is not Weight.NOTE]:
         raise UsageError(f"no baseline is saved: {wrong[0]}")
     made = {"targets": ", ".join(found.known), **reports[0].environment}
-    engine = together(head.engine()) if head.is_gradoracle else ""
+    engine = together(head.engine) if head.is_gradoracle else ""
     for report in reports:
         report.comparison = None
     return Baseline(SCHEMA, __version__, engine, made, found.known), reports
@@ -169,8 +169,9 @@ class _Gate:
         found = []
         for name in dict.fromkeys((*here, *there)):
             base, head = there.get(name), here.get(name)
-            subject = Subject(name, base, head, [], (self._settings(self.base, base), self._settings(self.head, head)))
-            subject.files = self._differing(subject)
+            settings = self._settings(self.base, base), self._settings(self.head, head)
+            digests = _digests(self.base, base, settings[0]), _digests(self.head, head, settings[1])
+            subject = Subject(name, base, head, digests, settings)
             if self.why:
                 subject.lines.append(Line(Kind.BASE, Weight.OPEN, self.why))
             found.append(subject)
@@ -184,19 +185,6 @@ class _Gate:
     def _settings(self, tree: Tree | Baseline | None, entry: Entry | None) -> dict[str, Setting]:
         return {} if entry is None or tree is None else tree.settings(entry, self.asked.profile, self.asked.given)
 
-    def _differing(self, subject: Subject) -> list[str]:
-        """The files of a target that differ; where one side has no such target any more, that side has none."""
-        if subject.base is None or subject.head is None or self.base is None:
-            return []
-        files = []
-        sides = ((self.base, subject.base, 0), (self.head, subject.head, 1))
-        for tree, entry, side in sides:
-            try:
-                files.append(tree.files(entry, subject.settings[side]))
-            except UsageError:
-                files.append({})
-        return differing(*files)
-
     def _is_changed(self, subject: Subject) -> bool:
         """Whether a target is to be checked; ``compare`` says what it found only then."""
         if subject.base is None or subject.head is None or self.asked.every or subject.files:
@@ -209,8 +197,8 @@ class _Gate:
     def _engine_differs(self) -> bool:
         """Whether the engine or the laws, where they are of the tree, are others."""
         if isinstance(self.base, Tree):
-            return bool(differing(self.base.engine(), self.head.engine()))
-        return self.base is not None and self.base.engine != together(self.head.engine())
+            return self.base.engine != self.head.engine
+        return self.base is not None and self.base.engine != together(self.head.engine)
 
     def _known_differ(self) -> bool:
         return isinstance(self.base, Tree) and known_failures(self.base) != known_failures(self.head)
@@ -279,11 +267,12 @@ class _Gate:
         """Keep how the change stands, as a baseline has it."""
         known = self.known.get(subject.name, Standing(entry.target))
         words = subject.settings[1]
-        files = self.head.files(entry, words)
-        self.known[subject.name] = replace(head, settings=words, files=files, pieces=known.pieces, report=None)
+        self.known[subject.name] = replace(
+            head, settings=words, files=subject.digests[1], pieces=known.pieces, report=None
+        )
 
     def _unchanged(self, subject: Subject) -> Report:
-        if subject.head is not None and not self.head.files(subject.head, subject.settings[1]):
+        if subject.head is not None and not subject.digests[1]:
             text = f"{subject.name} is of no file of this tree, so that no change of it is seen here"
             weight = Weight.NOTE if self.head.is_shipped(subject.head.target) else Weight.OPEN
             subject.lines.append(Line(Kind.BASE, weight, text))
@@ -293,6 +282,14 @@ class _Gate:
         """A report without verdicts."""
         comparison = Comparison(self.name, lines, subject.files, unchanged)
         return Report(subject.name, "", [], "", 0, {}, {}, comparison=comparison)
+
+
+def _digests(side: Tree | Baseline | None, entry: Entry | None, words: Settings) -> dict[str, str]:
+    """The files that a target is made of on one side; none where they are gone."""
+    try:
+        return {} if side is None or entry is None else side.files(entry, words)
+    except UsageError:
+        return {}
 
 
 def _judge_line(kernel: str, piece: str, what: str, change: str, entry: Acknowledgement | None) -> Line:

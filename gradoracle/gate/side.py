@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import traceback
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from gradoracle import plain, settings, showing
 from gradoracle.errors import UsageError
+from gradoracle.finding import Outcome
 from gradoracle.gate.standing import UNDECIDED, OnCase, Standing
 from gradoracle.settings import Setting
 from gradoracle.substitution import Apart, Places, modules_of, substituted
@@ -201,10 +201,6 @@ def _on_case(result: CaseResult) -> OnCase:
             place = f"{each.law}: {finding.tensor}"
             if finding.pool is not None and finding.pool.count:
                 rms[place] = (finding.pool.squares / finding.pool.count) ** 0.5
-            elif finding.outcome.value == Status.VIOLATED.value:
+            elif finding.outcome is Outcome.VIOLATED:
                 worst[place] = finding.error_in_sigma or finding.error
     return OnCase(result.kernel, result.case.dtype, laws, reasons, rms, worst)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.config import Entry
+from gradoracle.gate.closure import differing
 from gradoracle.gate.standing import Standing
 from gradoracle.settings import Setting
 
@@ -19,29 +20,30 @@ class Subject:
     Attributes:
         name: of the config, or the TARGET.
         base, head: as each side has it; None where it does not.
-        files: those that differ.
+        digests: of the files that the base and the change are made of.
         settings: that the base and the change are checked with.
         lines: what is said of it.
         is_judged_by_base: whether the base's judge holds: nobody answers for another.
         has_base: whether there is a base to compare with, and it can be read.
         faults: gradoracle's own, in sentences.
+        is_stopped: whether the change cannot be checked.
     """
 
     name: str
     base: Entry | None
     head: Entry | None
-    files: list[str]
+    digests: tuple[dict[str, str], dict[str, str]]
     settings: tuple[dict[str, Setting], dict[str, Setting]]
     lines: list[Line] = field(default_factory=list)
     is_judged_by_base: bool = True
     has_base: bool = True
     faults: list[str] = field(default_factory=list)
-    _is_stopped: bool = False
+    is_stopped: bool = False
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether the change cannot be checked."""
-        return self._is_stopped
+    def files(self) -> list[str]:
+        """The files that differ, where both sides have the target."""
+        return [] if self.base is None or self.head is None else differing(*self.digests)
 
     def cannot(self, where: str, standing: Standing) -> None:
         """Say it where a side gave no standing: red where it is the change, an open question where it is the base."""
@@ -52,7 +54,7 @@ class Subject:
         if where == BASE:
             self.has_base = False
         red = where == CHANGE and not (standing.is_fault or standing.is_lost)
-        self._is_stopped = self._is_stopped or where == CHANGE
+        self.is_stopped = self.is_stopped or where == CHANGE
         hint = "; compare with a saved baseline instead (--baseline FILE)" if where == BASE else ""
         text = f"{where} cannot be checked: {standing.error}{hint}"
         self.lines.append(Line(Kind.BASE, Weight.RED if red else Weight.OPEN, text))

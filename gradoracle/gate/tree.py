@@ -82,6 +82,7 @@ class Tree:
         folders = [self.folder, self.folder / "src"]
         return digests(closure(starts, self.root, folders), self.root)
 
+    @cached_property
     def engine(self) -> dict[str, str]:
         """Every file of the engine and the laws, where they are those of this tree, with their digests."""
         if not self.is_gradoracle:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradoracle.errors import UsageError
+from gradoracle.errors import UsageError, why
 
 from .lines import Lines
 from .outcome import SCORED, Fate
@@ -53,7 +53,7 @@ def mutations(family: str, folder: Path | None) -> Mutations:
         document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"{file}: {(error.strerror or str(error)).lower()}; wanted the report of "
+            f"{file}: {why(error)}; wanted the report of "
             f"gradoracle mutate {family} --format json --output {family}.json"
         ) from None
     except ValueError as error:
