@@ -16,14 +16,17 @@ from gradoracle.command import command, repeated
 from gradoracle.contract import contract
 from gradoracle.counterexamples import Counterexamples
 from gradoracle.crashes import Crashes
+from gradoracle.domain import length
 from gradoracle.errors import UsageError
 from gradoracle.examine import CALL_SECONDS, CaseResult, Job, Setup, no_such_law, require_case, sizes_wanted, subjects
 from gradoracle.family import DTYPES, Family
 from gradoracle.kernel import Kernel
 from gradoracle.location import location_of
+from gradoracle.measurements import Measurements
 from gradoracle.request import Progress, Request, Silent
 from gradoracle.saved import saved_case, saved_line
 from gradoracle.strategies import situations, stream, wanted_situations
+from gradoracle.symptom import MATCHES
 from gradoracle.tally import Key, Tally
 from gradoracle.target import family_for
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
@@ -60,6 +63,7 @@ class Run:
                 raise UsageError(f"--require {glob}: {no_such_law(self.family, glob)}")
         self.dtypes = {name: _dtypes(request, self.family, kernel) for name, kernel in self.kernels.items()}
         self.tally = Tally((law.name for law in self.laws.values() if law.decisive), self.line)
+        self.measurements = Measurements(length(self.family))
         self.started = time.monotonic()
         self.situations: dict[str, int] = {}
         self.wanted: dict[str, int] = {}
@@ -122,6 +126,7 @@ class Run:
             self.tally.judged,
             self.tally.alarming,
             {name: place for name, kernel in self.kernels.items() if (place := location_of(kernel)) is not None},
+            measurements=self.measurements,
         )
         report.notes += [f"inconclusive: {sentence}" for sentence in self._unmet(report)]
         return report
@@ -178,6 +183,8 @@ class Run:
 
     def _take(self, result: CaseResult) -> None:
         self.tally.add(result)
+        for each in result.results:
+            self.measurements.add(result.kernel, result.case, each.findings, each.law.endswith(MATCHES))
         self.watch(result)
         self.done += 1
         self.undefined += sorted({r.reason for r in result.results if r.reason.startswith("the definition of")})[:1]

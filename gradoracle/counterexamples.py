@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gradoracle.case import Case
 from gradoracle.crashes import TIME_LIMIT
 from gradoracle.examine import Job, LawResult
-from gradoracle.finding import Outcome
+from gradoracle.finding import Finding, Outcome
 from gradoracle.likeness import NO_LIKENESS, Likeness
 from gradoracle.strategies import shrink
 from gradoracle.symptom import MATCHES
@@ -42,7 +42,7 @@ class Counterexamples:
         run, failing = self._run, sorted(self._run.tally.failing(), key=self._specific)
         found = {key: self._as_found(key, case, result) for key, _, case, result in failing}
         if run.request.inputs:
-            return found
+            return {key: _mapped(shown) for key, shown in found.items()}
         left = [key for key, *_ in failing]
         try:
             asked = run.request.shrink_seconds
@@ -55,7 +55,8 @@ class Counterexamples:
                 left.remove(key)
         except KeyboardInterrupt:
             self._interrupt()
-        return found | {key: replace(found[key], shrink_note=NOT_SHRUNK) for key in left}
+        found |= {key: replace(found[key], shrink_note=NOT_SHRUNK) for key in left}
+        return {key: _mapped(shown) for key, shown in found.items()}
 
     def _as_found(self, key: Key, case: Case, result: LawResult) -> Counterexample:
         return Counterexample(self._run.line(key[1], case), result.findings, message=_message(result))
@@ -182,6 +183,24 @@ class Counterexamples:
 
     def _applies(self, law: str, kernel: str, case: Case) -> bool:
         return self._run.laws[law].applies(case, self._run.kernels[kernel]) is None
+
+
+def _mapped(shown: Counterexample) -> Counterexample:
+    """A counterexample with one map a tensor, that of the case of most elements."""
+    largest: dict[str, Finding] = {}
+    for found in (*shown.findings, *shown.first_findings, *shown.further):
+        if found.map is not None and (found.tensor not in largest or found.elements > largest[found.tensor].elements):
+            largest[found.tensor] = found
+
+    def kept(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        return tuple(each if each is largest.get(each.tensor) else replace(each, map=None) for each in findings)
+
+    return replace(
+        shown,
+        findings=kept(shown.findings),
+        first_findings=kept(shown.first_findings),
+        further=kept(shown.further),
+    )
 
 
 def _agreed(formulas: Sequence[Likeness]) -> Likeness:

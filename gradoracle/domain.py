@@ -140,6 +140,14 @@ class Domain:
         return tuple(sorted(size for size in found if size in sizes and above < size <= most))
 
 
+def length(family: Family) -> str:
+    """The dim that errors are told against: the first that goes past 100 000, else the last of the first input."""
+    for name in family.signature.dims:
+        if name in family.dims and family.dims[name].large > LARGE:
+            return name
+    return next((spec.dims[-1] for spec in family.signature.inputs if spec.dims), "")
+
+
 def domain(
     family: Family, kernel: Kernel, *, dtypes: Sequence[str] | None = None, dims: Mapping[str, Sizes] | None = None
 ) -> Domain:

@@ -82,6 +82,9 @@ def facilities() -> list[Facility]:
         _package("python-flint", "the certified reading (balls with a proven radius)", required=False),
         _package("gmpy2", "a faster multiprecision reading", required=False, extra="fast"),
         _package("numba", "faster float64 recursions", required=False, extra="fast"),
+        _package("libcst", "gradoracle mutate", required=False, extra="mutate"),
+        _package("jinja2", "--format html", required=False, extra="report"),
+        _package("matplotlib", "the pictures of --format html", required=False, extra="report"),
         _package("pytest-xdist", "pytest -n auto properties/", required=False),
     ]
 

@@ -258,12 +258,24 @@ def examine(
         except DeviceLost as lost:
             results.append(LawResult(law.name, Status.CRASHED, reason=str(lost)))
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
+        if result.status is Status.VIOLATED:
+            result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))
         if job.presets and result.status is Status.VIOLATED:
             result = replace(result, preset=_explaining_preset(law, evidence, result))
         if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
             result = replace(result, formula=formula(law, evidence, result.findings))
         results.append(result)
     return CaseResult(job.kernel, job.case, tuple(results))
+
+
+def _tiled(found: Finding, case: Case, subject: Subject) -> Finding:
+    """A finding whose map has the kernel's tiles."""
+    if found.map is None:
+        return found
+    outputs = {spec.name for spec in subject.family.signature.outputs}
+    order = 0 if found.tensor in outputs else 2 if found.tensor.startswith("hvp.") else 1
+    tiles = subject.kernel.tiles_of(case.dtype, case.dims, case.blocks, order)
+    return replace(found, map=replace(found.map, tiles=found.map.tiled(tiles)))
 
 
 def _is_compared(result: LawResult) -> bool:

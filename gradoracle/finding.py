@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from gradoracle.errormap import ErrorMap
+
 
 class Outcome(str, Enum):
     """Of one tensor: within its budget, wrong, or not checked (never green)."""
@@ -83,6 +85,8 @@ class Finding:
         lost: whether values are lost, NaN or infinite where the truth is finite, and not merely wrong.
         malformed: whether what the kernel gave is no tensor of the right shape and dtype: there is nothing to judge.
         elements: how many elements were compared; undecided ones are not in it but in ``undecided``.
+        map: of a wrong tensor with dims, how far out each part of it is.
+        steps: of differences, (step, largest error) of each, smallest step first.
         pool: for rules that pool over cases; dropped from reports.
     """
 
@@ -103,6 +107,8 @@ class Finding:
     malformed: bool = False
     cause: str = ""
     ratio: float | None = None
+    map: ErrorMap | None = field(default=None, compare=False)
+    steps: tuple[tuple[float, float], ...] = ()
     pool: Pool | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class Kernel:
         no_gradient: float inputs that have no gradient by declaration.
         blocks: named block configurations, each passed as ``blocks=`` where a case asks for it.
         fits: ``fits(dtype, dims)`` names the configurations that this device has room for; None: all.
+        tiles: how many elements of a dim one tile has, for maps of errors; or ``tiles(dtype, dims, blocks, order)``,
+            where a configuration ("" the kernel's own choice) or the order of the derivative decides that.
         extras: what laws may use beyond that: entry points, such as ``stats`` of SDPA, and facts about compilations.
         outside: whether it came from outside the shipped kernels (judged by the widest shipped algorithm).
         notes: said once in the report, such as a signature that could not be read.
@@ -59,6 +61,9 @@ class Kernel:
     no_gradient: tuple[str, ...] = ()
     blocks: Mapping[str, Any] = field(default_factory=dict)
     fits: Callable[[str, Mapping[str, int]], Collection[str]] | None = None
+    tiles: Mapping[str, int] | Callable[[str, Mapping[str, int], str, int], Mapping[str, int]] = field(
+        default_factory=dict
+    )
     extras: Mapping[str, Any] = field(default_factory=dict)
     outside: bool = False
     notes: tuple[str, ...] = ()
@@ -66,6 +71,10 @@ class Kernel:
     def contract(self, dtype: str) -> Contract:
         """The precision contract that cases of this dtype are judged under."""
         return self.contracts.get(dtype) or default_contract(dtype)
+
+    def tiles_of(self, dtype: str, dims: Mapping[str, int], blocks: str, order: int) -> Mapping[str, int]:
+        """How many elements of a dim one tile has, as far as the kernel says it."""
+        return self.tiles(dtype, dims, blocks, order) if callable(self.tiles) else self.tiles
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Run the kernel as its users do."""
@@ -87,6 +96,7 @@ def kernel(
     mutates: Sequence[str] = (),
     no_gradient: Sequence[str] = (),
     blocks: Mapping[str, Any] | None = None,
+    tiles: Mapping[str, int] | None = None,
     vjp: Callable[..., Any] | None = None,
     jvp: Callable[..., Any] | None = None,
     hvp: Callable[..., Any] | None = None,
@@ -103,7 +113,7 @@ def kernel(
         return Kernel(
             label, family.name, function, vjp, jvp, hvp, dict(contracts or {}),
             algorithm, tuple(dtypes) if dtypes else None, dict(dims or {}), supported, deterministic, tuple(mutates),
-            tuple(no_gradient), dict(blocks or {}), outside=True, notes=notes,
+            tuple(no_gradient), dict(blocks or {}), tiles=dict(tiles or {}), outside=True, notes=notes,
         )  # fmt: skip
 
     return build

@@ -6,6 +6,7 @@ import ast
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 DEVICES = ("auto", "cpu", "cuda")
 _FLAGS = ("--help", "--fresh", "--all", "--touched")  # options of commands with views that take no value
+_NEEDS = {"html": ("jinja2", "matplotlib")}  # packages that a format is made with
 ORACLES = ("auto", "float64", "certified", "mpmath")
 
 
@@ -169,7 +171,7 @@ def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
     """The views that a command line asks for: an --output belongs to the --format before it.
 
     Where every view goes to a file, the terminal view goes to standard output beside them. Each file is opened here,
-    so that an unwritable one is known before anything runs.
+    so that an unwritable one is known before anything runs, as is a format that needs what is not installed.
     """
     found: list[Output] = []
     for option, value in _options(words):
@@ -187,6 +189,11 @@ def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
     files = [output.path for output in found if output.path is not None]
     if len({file.resolve() for file in files}) < len(files):
         raise UsageError(f"two formats would be written to one file: {', '.join(map(str, files))}")
+    for format in {output.format for output in found} & _NEEDS.keys():
+        lacking = [package for package in _NEEDS[format] if find_spec(package) is None]
+        if lacking:
+            names = " and ".join(lacking)
+            raise UsageError(f"--format {format} needs {names}: wanted pip install 'gradoracle[report]'")
     return found if printed else [*found, Output("terminal")]
 
 

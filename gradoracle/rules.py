@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradoracle.errormap import ErrorMap, errormap
 from gradoracle.finding import Finding, Outcome, Pool, Worst
 from gradoracle.pattern import place, read
 
@@ -109,11 +110,12 @@ def judge(
             outcome=Outcome.VIOLATED,
             **_seen(wrong, got, truth, axes, others(), stored),
             message=f"{int(wrong.sum())} of {found.elements} elements are further out than rounding explains",
+            map=errormap(in_sigma, compared, axes, got, truth),
         )
     if continuous:
         found = _spread(found, signed, truth, allowance, compared)
         if found.outcome is Outcome.VIOLATED:
-            return found
+            return replace(found, map=errormap(in_sigma, compared, axes, got, truth))
     if sensitivity is None:
         return replace(found, sensitivity=None, message="the truth is 0 throughout")
     if sensitivity > WIDEST_SENSITIVITY:
@@ -146,9 +148,8 @@ def exactly(
         index = tuple(int(i) for i in mask.nonzero()[0]) if mask.dim() else ()
         worst = Worst(index, math.nan, math.nan, math.inf)
         where, out = place(mask, axes), math.inf
-        return Finding(
-            name, Outcome.VIOLATED, "exact", out, out, None, message, worst, where, mask.numel(), place=where, lost=lost
-        )
+        found = Finding(name, Outcome.VIOLATED, "exact", out, out, None, message, worst, where, mask.numel())
+        return replace(found, place=where, lost=lost, map=_facts(mask, axes))
     return Finding(name, Outcome.HOLDS, "exact", elements=max(elements, mask.numel()))
 
 
@@ -226,7 +227,13 @@ def _violation(
     worst = Worst(index, float(got[index]), float(truth[index]), math.inf)
     message = f"{int(wrong.sum())} of {wrong.numel()} elements: the kernel's value {what}"
     seen, out, count = _seen(wrong, got, truth, axes), math.inf, wrong.numel()
+    seen["map"] = _facts(wrong, axes)
     return Finding(name, Outcome.VIOLATED, "exact", out, out, None, message, worst, elements=count, lost=lost, **seen)
+
+
+def _facts(wrong: Tensor, axes: Sequence[str]) -> ErrorMap | None:
+    """The map of facts, which have no sigma."""
+    return errormap(torch.where(wrong, math.inf, 0.0), axes=axes)
 
 
 def _seen(

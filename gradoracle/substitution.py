@@ -99,6 +99,7 @@ def _running(there: Kernel, judge: Kernel) -> Kernel:
         hvp=judge.hvp and there.hvp,
         blocks=blocks,
         fits=there.fits,
+        tiles=there.tiles,
         extras=there.extras,
         notes=there.notes,
     )

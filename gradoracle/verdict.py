@@ -11,6 +11,7 @@ from gradoracle.comparison import Comparison, Weight
 from gradoracle.finding import Finding
 from gradoracle.likeness import NO_LIKENESS, Likeness
 from gradoracle.location import Location
+from gradoracle.measurements import Measurements
 
 
 class Status(str, Enum):
@@ -102,6 +103,7 @@ class Report:
     cases_alarming: int = 0  # on which some law was violated or crashed
     locations: dict[str, Location] = field(default_factory=dict)  # kernel -> where it is written in the working tree
     comparison: Comparison | None = None  # with a base, where a gate made the report
+    measurements: Measurements | None = None  # that are drawn and not judged
 
     @property
     def laws_checked(self) -> int:

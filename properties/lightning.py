@@ -96,6 +96,12 @@ def _algorithm(dtype: str, sample: Sample, blocks: str) -> str:
     return chunks_of(chosen.chunk)
 
 
+def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, _: int) -> Mapping[str, int]:
+    """Rows of a chunk."""
+    chosen = kernels.BLOCKS[blocks] if blocks else choose(getattr(torch, dtype), dims["N"])
+    return {"N": chosen.chunk}
+
+
 FAMILY = lightning
 KERNELS = (
     Kernel(
@@ -107,6 +113,7 @@ KERNELS = (
         deterministic=True,
         blocks=dict(kernels.BLOCKS),
         fits=_fits,
+        tiles=_tiles,
         extras={
             "compilations": compilations,
             "chunk_axes": ("CHUNK",),

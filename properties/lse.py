@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from gradoracle.kernels import lse as kernels
+from gradoracle.kernels.lse.blocks import choose
 from gradoracle.kernels.lse.compilations import compilations
 from gradoracle.properties.lse_backwards import BACKWARDS
 from gradoracle.properties.lse_laws import IDENTITIES
@@ -99,6 +100,13 @@ def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
     return kernels.fitting(getattr(torch, dtype), dims["D"])
 
 
+def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, _: int) -> Mapping[str, int]:
+    """Rows of a tile of queries and of one of keys."""
+    own = choose(getattr(torch, dtype), dims["D"], dims["T"], dims["M"])
+    chosen = kernels.BLOCKS[blocks] if blocks else own
+    return {"T": chosen.query, "M": chosen.key}
+
+
 FAMILY = lse
 KERNELS = (
     Kernel(
@@ -109,6 +117,7 @@ KERNELS = (
         deterministic=True,
         blocks=dict(kernels.BLOCKS),
         fits=_fits,
+        tiles=_tiles,
         extras={"compilations": compilations, "backward": _backward},
     ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from gradoracle.kernels import sdpa as kernels
-from gradoracle.kernels.sdpa.blocks import interpreted
+from gradoracle.kernels.sdpa.blocks import choose, interpreted, padded_features
 from gradoracle.kernels.sdpa.compilations import compilations
 from gradoracle.properties.sdpa_algorithms import ALGORITHMS
 from gradoracle.properties.sdpa_differences import DIFFERENCES
@@ -116,6 +116,13 @@ def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
     return kernels.fitting(getattr(torch, dtype), dims["D"], dims["Dv"])
 
 
+def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, order: int) -> Mapping[str, int]:
+    """Rows of a tile of queries and of one of keys."""
+    width = padded_features(dims["D"], dims["Dv"])
+    chosen = kernels.BLOCKS[blocks] if blocks else choose(order, getattr(torch, dtype), width, dims["T"], dims["M"])
+    return {"T": chosen.query, "M": chosen.key}
+
+
 FAMILY = sdpa
 KERNELS = (
     Kernel(
@@ -128,6 +135,7 @@ KERNELS = (
         deterministic=True,
         blocks=dict(kernels.BLOCKS),
         fits=_fits,
+        tiles=_tiles,
         extras={
             "stats": _stats,
             "backward": _backward,

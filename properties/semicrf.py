@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from gradoracle.kernels import semicrf as kernels
+from gradoracle.kernels.semicrf.blocks import choose, choose_path
 from gradoracle.kernels.semicrf.compilations import compilations, deciding
 from gradoracle.properties.semicrf_boundaries import BOUNDARIES
 from gradoracle.properties.semicrf_convexity import CONVEXITY
@@ -150,6 +151,17 @@ def _entry(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 DTYPES = ("float32", "bfloat16", "float16")
+
+
+def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, _: int) -> Mapping[str, int]:
+    """Positions between two states that are kept."""
+    positions, durations, labels = dims["T"], dims["K"], dims["C"]
+    path = choose_path(positions, durations, labels)
+    chosen = kernels.BLOCKS[blocks] if blocks else choose(path, positions, durations, labels, per_duration=False)
+    chunk = chosen.chunk if path == "parallel" else max(chosen.chunk, durations)
+    return {"T": chunk, "T+1": chunk}
+
+
 FAMILY = semicrf
 KERNELS = (
     Kernel(
@@ -160,6 +172,7 @@ KERNELS = (
         contracts={dtype: _contract(dtype) for dtype in DTYPES},
         deterministic=True,
         blocks=dict(kernels.BLOCKS),
+        tiles=_tiles,
         extras={
             "paths": _paths,
             "scheme": _scheme,

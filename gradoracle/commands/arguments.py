@@ -8,7 +8,7 @@ import typer
 
 from gradoracle import completion
 
-FORMATS = "terminal, json, junit, sarif, github or markdown"
+FORMATS = "terminal, json, junit, sarif, github, markdown or html"
 
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda")]
 Examples = Annotated[int | None, typer.Option(metavar="N", help="How many cases.")]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gradoracle.verdict import Report
 
-FORMATS = ("terminal", "json", "junit", "sarif", "github", "markdown")
+FORMATS = ("terminal", "json", "junit", "sarif", "github", "markdown", "html")
 
 
 def render(reports: Report | Sequence[Report], format: str, *, width: int | None = None, color: bool = False) -> str:

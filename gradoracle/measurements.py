@@ -1,0 +1,97 @@
+"""Measurements: what a run measured that no verdict says: how budgets fit, how errors grow, how differences converge.
+
+Reports draw them; nothing is judged by them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gradoracle.case import Case
+from gradoracle.finding import Finding
+
+LEAST, BINS = -10, 28  # of spread: the exponent of two where the first bin ends, and how many there are
+MOST_CURVES = 24  # that are kept for a dtype
+
+
+@dataclass
+class Growth:
+    """The largest error of the tensors of one size: of its kernel's cases in one dtype."""
+
+    kernel: str
+    dtype: str
+    size: int
+    in_sigma: float
+    tensors: int = 1
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Central differences of one gradient in float64: the largest error of each step, smallest step first."""
+
+    kernel: str
+    tensor: str
+    steps: tuple[tuple[float, float], ...]
+
+
+@dataclass
+class Measurements:
+    """Of one run.
+
+    Attributes:
+        dim: the dim that ``growth`` is of.
+        spread: dtype -> how many tensors have an rms error, in sigma, in each bin: up to 2^-10, then by factors of the
+            square root of two up to 8, and above. 1 is what the budgets explain.
+        growth: the largest error against the size of ``dim``.
+        convergence: of differences of the VJP to the HVP.
+    """
+
+    dim: str
+    spread: dict[str, list[int]] = field(default_factory=dict)
+    growth: list[Growth] = field(default_factory=list)
+    convergence: list[Convergence] = field(default_factory=list)
+
+    def add(self, kernel: str, case: Case, findings: Iterable[Finding], direct: bool) -> None:
+        """What one law saw on one case; ``direct``: whether it compares the kernel's tensors with their truth."""
+        for found in findings:
+            if found.steps and sum(each.kernel == kernel for each in self.convergence) < MOST_CURVES:
+                self.convergence.append(Convergence(kernel, found.tensor, found.steps))
+            if direct and found.pool is not None:
+                counts = self.spread.setdefault(case.dtype, [0] * BINS)
+                counts[bin_of(math.sqrt(found.pool.squares / found.pool.count))] += 1
+            if direct and found.elements and self.dim in case.dims:
+                self._grow(Growth(kernel, case.dtype, case.dims[self.dim], found.error_in_sigma))
+
+    def __add__(self, other: Measurements) -> Measurements:
+        """Those of two runs together."""
+        both = Measurements(self.dim, {dtype: list(counts) for dtype, counts in self.spread.items()})
+        for dtype, counts in other.spread.items():
+            both.spread[dtype] = [a + b for a, b in zip(both.spread.get(dtype, [0] * BINS), counts, strict=True)]
+        for growth in (*self.growth, *other.growth):
+            both._grow(Growth(growth.kernel, growth.dtype, growth.size, growth.in_sigma, growth.tensors))
+        for curve in (*self.convergence, *other.convergence):
+            if sum(each.kernel == curve.kernel for each in both.convergence) < MOST_CURVES:
+                both.convergence.append(curve)
+        return both
+
+    def _grow(self, new: Growth) -> None:
+        for known in self.growth:
+            if (known.kernel, known.dtype, known.size) == (new.kernel, new.dtype, new.size):
+                known.in_sigma = max(known.in_sigma, new.in_sigma)
+                known.tensors += new.tensors
+                return
+        self.growth.append(new)
+
+
+def bin_of(rms: float) -> int:
+    """The bin of ``spread`` that an rms error in sigma falls into."""
+    if rms <= 2.0**LEAST:
+        return 0
+    return min(max(math.ceil(2 * (math.log2(rms) - LEAST)), 1), BINS - 1) if rms < math.inf else BINS - 1
+
+
+def edge(bin: int) -> float:
+    """The largest rms error in sigma of a bin of ``spread``; inf of the last."""
+    return 2.0 ** (LEAST + bin / 2) if bin < BINS - 1 else math.inf

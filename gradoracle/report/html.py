@@ -1,0 +1,222 @@
+"""Reports as one HTML file for a person: the verdict, each fault with its pictures, the laws, what was measured.
+
+Nothing in it runs and nothing is fetched: text, tables and SVG.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradoracle.errormap import ErrorMap
+from gradoracle.finding import Finding, Outcome, Worst
+from gradoracle.report import exit_code
+from gradoracle.report.failure import Failure, extent, failures, number, printable, tell_all
+from gradoracle.report.summary import (
+    MARKS,
+    WEIGHTS,
+    all_compared,
+    because,
+    cell,
+    compared,
+    counted,
+    extent_of,
+    missed,
+    outcome,
+    rows,
+    unchecked,
+    weight,
+)
+from gradoracle.verdict import Counterexample, Report, Status, Verdict
+
+CODE = ("case", "first", "replay")  # labels whose text is to be copied
+MOST_PICTURED = 16  # faults of a report whose pictures are drawn
+_STATES = {0: "holds", 1: "violated", 4: "open"}  # by exit code
+_MOST_TENSORS = 4  # of a counterexample that are drawn
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A plot with what it shows."""
+
+    svg: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A wrong tensor's worst element."""
+
+    tensor: str
+    place: str
+    got: str
+    true: str
+    sigma: str
+    budget: str
+
+
+def render(reports: Sequence[Report]) -> str:
+    """The reports of a run as one page.
+
+    Raises:
+        ImportError: jinja2 or matplotlib is not installed.
+    """
+    code = exit_code(reports)
+    heading = outcome(reports[0]) if len(reports) == 1 else _of_all(reports)
+    if reports and reports[0].comparison is not None:
+        heading = all_compared(reports)
+    text: str = _template().render(
+        heading=heading, code=code, state=_STATES[code], mark=MARKS[code], reports=[_Page(each) for each in reports]
+    )
+    return "\n".join(line for line in text.splitlines() if line.strip()) + "\n"
+
+
+def _of_all(reports: Sequence[Report]) -> str:
+    names = {0: "holds", 1: "violated", 4: "inconclusive"}
+    return ", ".join(f"{report.target}: {names[report.exit_code]}" for report in reports) or "nothing was checked"
+
+
+@functools.cache
+def _template() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("gradoracle.report", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    return environment.get_template("page.html.jinja")
+
+
+class _Page:
+    """What the template shows of one report."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.state, self.mark = _STATES[report.exit_code], MARKS[report.exit_code]
+        self.heading, self.extent = outcome(report), extent_of(report)
+        self.lines = [
+            (WEIGHTS[line.weight], line.weight.value, f"{line.kind.value}: {line.text}") for line in compared(report)
+        ]
+        self.reasons = because(report.inconclusive(lines=False))
+        self.blocking = report.exit_code == 4
+        gpu = report.environment.get("gpu") or report.environment.get("cpu", "")
+        self.facts = {
+            "family": report.family,
+            "kernels": ", ".join(report.kernels),
+            "device": f"{report.device}{f' ({gpu})' if gpu else ''}",
+            "seed": str(report.seed),
+            "contracts": ", ".join(f"{dtype} as {preset}" for dtype, preset in report.contracts.items()) or "none",
+        }
+        self.faults = [_Fault(report, each, place) for place, each in enumerate(failures(report))]
+        self.dtypes = list(dict.fromkeys(verdict.dtype for verdict in report.verdicts))
+        self.several = len({verdict.kernel for verdict in report.verdicts}) > 1
+        self.laws = [(law, kernel, self._cells(row), _broken(row)) for (law, kernel), row in rows(report).items()]
+        self.unchecked = [(each.count, str(each)) for each in unchecked(report)]
+        low = set(missed(report))
+        names = dict.fromkeys([*report.situations_wanted, *report.situations])
+        self.situations = [(name, report.situations.get(name, 0), name in low) for name in names]
+        self.missed = counted(len(low), "situation") if low else ""
+        self.notes = [note for note in report.notes if not note.startswith("inconclusive: ")]
+        self.notes += list(dict.fromkeys(note for verdict in report.verdicts for note in verdict.notes))
+        self.pictures = list(_measured(report))
+
+    def _cells(self, row: dict[str, Verdict]) -> list[tuple[str, str]]:
+        """(text, state) of a law in each dtype."""
+        return [
+            (" ".join(cell(verdict).split()), verdict.status.value.replace(" ", "-")) if verdict else ("", "")
+            for verdict in map(row.get, self.dtypes)
+        ]
+
+
+class _Fault:
+    """What the template shows of one fault."""
+
+    def __init__(self, report: Report, failure: Failure, place: int) -> None:
+        lead = failure.lead
+        self.status, self.law, self.extent = lead.status.value, lead.law, extent(lead)
+        self.where = f"{lead.kernel}, {lead.dtype}"
+        self.state = "violated" if weight(report, failure).value == "red" else "note"
+        self.told = [(label, text, label in CODE) for label, text in tell_all(failure)]
+        shown = [each.counterexample for each in (lead, failure.direct) if each is not None and each.counterexample]
+        self.wrong = [wrong for each in shown for wrong in _wrong(each)]
+        self.pictures = list(_pictures(shown)) if place < MOST_PICTURED else []
+
+
+def _broken(row: dict[str, Verdict]) -> bool:
+    return any(verdict.status in (Status.VIOLATED, Status.CRASHED) for verdict in row.values())
+
+
+def _wrong(shown: Counterexample) -> Iterable[Wrong]:
+    """What the kernel gave against what is true, where each wrong tensor of the smallest case is worst."""
+    for found in shown.findings:
+        if found.outcome is Outcome.VIOLATED and found.worst is not None and found.worst.got == found.worst.got:
+            yield Wrong(found.tensor, _index(found.worst), number(found.worst.got), number(found.worst.true),
+                        f"{found.worst.error_in_sigma:.3g}", f"{found.error:.3g}")  # fmt: skip
+
+
+def _index(worst: Worst) -> str:
+    return f"[{', '.join(map(str, worst.index))}]"
+
+
+def _pictures(shown: Sequence[Counterexample]) -> Iterable[Picture]:
+    """Of each wrong tensor, up to four: its map and what was got against what is true, on the case of most elements."""
+    from gradoracle.report import plots
+
+    drawn: dict[str, Finding] = {}
+    for each in shown:
+        for found in (*each.findings, *each.first_findings, *each.further):
+            if found.map is not None and len(drawn) < _MOST_TENSORS:
+                drawn.setdefault(found.tensor, found)
+    for tensor, found in drawn.items():
+        if (map := found.map) is not None:
+            yield Picture(plots.error(map), _of_map(tensor, map, found))
+            if map.pairs:
+                yield Picture(
+                    plots.against(map.pairs, tensor),
+                    f"{tensor}, got against true: its worst elements, others from the smallest truth to the largest",
+                )
+
+
+def _of_map(tensor: str, map: ErrorMap, found: Finding) -> str:
+    """What a map shows, in words."""
+    sizes = ", ".join(f"{axis} = {size}" for axis, size in zip(map.axes, map.shape, strict=True) if axis)
+    over = f", the largest over {' and '.join(map.over)}" if map.over else ""
+    edges = " and ".join(f"every {tile} of {axis}" for axis, tile in zip(map.axes, map.tiles, strict=True) if tile)
+    tiles = f"; dashed: the edges of tiles, {edges}" if edges else "; the kernel declares no tiles of these dims"
+    where = f"; {found.place}" if found.place else ""
+    grey = "; grey: not compared" if any("?" in row for row in map.rows) else ""
+    return f"{tensor}, error in sigma ({sizes}{over}){where}{tiles}{grey}"
+
+
+def _measured(report: Report) -> Iterable[Picture]:
+    """How the budgets fit, how errors grow with the length, how differences converge."""
+    from gradoracle.report import plots
+
+    measured = report.measurements
+    if measured is None:
+        return
+    if measured.spread:
+        total = sum(map(sum, measured.spread.values()))
+        yield Picture(
+            plots.spread(measured.spread),
+            f"calibration: {counted(total, 'tensor')} beside the truth, by rms error in sigma; at 1 (dashed) errors "
+            "are as large as the budgets say",
+        )
+    if any(point.in_sigma for point in measured.growth):
+        yield Picture(
+            plots.growth(measured.growth, measured.dim),
+            f"the largest error in sigma against {measured.dim}; from 8 (dashed) on no rounding explains it",
+        )
+    curves = [curve for curve in measured.convergence if all(worst > 0 for _, worst in curve.steps)]
+    if curves:
+        yield Picture(
+            plots.convergence(curves),
+            f"HVP by central differences of the VJP in float64: {counted(len(curves), 'gradient')}, errors at h, 2h "
+            "and 4h; dashed: the second order that a right backward has",
+        )
