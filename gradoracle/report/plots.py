@@ -54,8 +54,7 @@ def error(map: ErrorMap) -> str:
     down, across = map.shape
     height = min(4.2, max(0.5, 3.6 * down / max(across, 1)))
     figure, axes = _figure(height + 1.1)
-    colours = ListedColormap(list(_FILLS))
-    colours.set_bad(_UNKNOWN)
+    colours = ListedColormap(list(_FILLS)).with_extremes(bad=_UNKNOWN)
     extent = (0, len(map.rows[0]) * map.cell[1], len(map.rows) * map.cell[0], 0)
     image = axes.imshow(
         cells, cmap=colours, norm=BoundaryNorm(_BOUNDS, len(_FILLS)), extent=extent, aspect="auto", interpolation="none"

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+
+import torch
 
 from gradoracle.comparison import Comparison, Kind, Line, Weight
+from gradoracle.errormap import errormap
 from gradoracle.finding import Finding, Outcome, Worst
+from gradoracle.measurements import BINS, Convergence, Growth, Measurements
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
 
 CASE = "gradoracle-case/1 sdpa cpu float32 B=1 H=1 T=65 M=1 D=1 q=normal:1"
@@ -137,3 +142,20 @@ def compared(*lines: Line, **fields: object) -> Report:
 def unchanged() -> Report:
     """What a gate reports of a kernel that is the base's."""
     return Report("lse", "", [], "", 0, {}, {}, comparison=Comparison("1a2b3c4 (main)", unchanged=True))
+
+
+def pictured(seed: int = 0) -> Report:
+    """A wrong tail with the map of its errors, and what a run measured."""
+    truth = torch.randn(2, 65, 40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    got = truth.clone()
+    got[:, 64:] *= 3
+    got[1, 64, 39] = math.nan
+    seen = errormap((got - truth).abs() * 1e3, torch.ones_like(truth, dtype=torch.bool), "HTD", got, truth)
+    assert seen is not None
+    found = replace(wrong(), map=replace(seen, tiles=(64, 0)))
+    facts = replace(wrong("dk"), rule="exact", map=errormap(torch.where(got.isnan(), math.inf, 0.0), axes="HTD"))
+    measured = Measurements("T", {"float32": [0] * (BINS - 5) + [3, 9, 2, 0, 1], "bfloat16": [1] * BINS})
+    measured.growth = [Growth("triton_sdpa", "float32", size, 1.5 + size % 3, 4) for size in (1, 16, 300, 131072)]
+    measured.growth.append(Growth("triton_sdpa", "bfloat16", 65, 3e5))
+    measured.convergence = [Convergence("triton_sdpa", "order of dq", ((0.01, 1e-8), (0.02, 4e-8), (0.04, 1.6e-7)))]
+    return report(holding(), violated("vjp_matches_the_oracle", "float32", 5, found, facts), measurements=measured)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from example import CASE, compared, everything, holding, report, unchanged, violated, wrong
+from example import CASE, compared, everything, holding, pictured, report, unchanged, violated, wrong
 
 from gradoracle.causes import CAUSES
 from gradoracle.comparison import Comparison, Kind, Line
@@ -104,7 +104,7 @@ def test_it_is_as_the_schema_says() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(closed(schema))
     located = report(holding(), locations={"triton_sdpa": Location("kernels/a.py", 3)})
-    for made in (everything(), report(), located, compared(), unchanged()):
+    for made in (everything(), report(), located, compared(), unchanged(), pictured()):
         validator.validate(load(render(made, "json")))
     assert schema["properties"]["schema"]["const"] == SCHEMA
     assert set(schema["$defs"]["cause"]["enum"]) == {"", *CAUSES}
@@ -126,7 +126,11 @@ def test_the_schema_misses_what_is_left_out(field: str) -> None:
 
 
 def test_what_was_written_can_be_read_again() -> None:
-    for made in ([everything()], [compared(), unchanged()], [report(holding(), locations={"k": Location("a.py", 3)})]):
+    for made in (
+        [everything(), pictured()],
+        [compared(), unchanged()],
+        [report(holding(), locations={"k": Location("a.py", 3)})],
+    ):
         text = render(made, "json")
         again = read(text)
         assert render(again, "json") == text and [each.exit_code for each in again] == [m.exit_code for m in made]

@@ -1,0 +1,185 @@
+"""The HTML view as text: all that is known is on the page, what kernels say is never markup, nothing runs or loads."""
+
+from __future__ import annotations
+
+import html
+import re
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from example import CASE, compared, everything, holding, pictured, report, unchanged, violated, wrong
+
+from gradoracle import options
+from gradoracle.comparison import Kind, Line, Weight
+from gradoracle.errors import UsageError
+from gradoracle.report import FORMATS, render
+from gradoracle.verdict import Report
+
+VOID = {"meta", "br", "img", "hr", "link", "input"}
+
+
+class Tags(HTMLParser):
+    """Elements and attributes of a page; an element that is not closed in its turn is an error."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"{tag} closes {self.open[-1:]}"
+        self.open.pop()
+
+
+def page(*reports: Report) -> str:
+    return render(list(reports), "html")
+
+
+def shown(*reports: Report) -> str:
+    """What a reader sees: no tags, no style, one space between words."""
+    text = re.sub(r"<style.*?</style>|<svg.*?</svg>", "", page(*reports), flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+ALL = [everything(), report(), report(holding()), pictured(), compared(), unchanged()]
+
+
+@pytest.mark.parametrize("made", ALL, ids=lambda made: made.target)
+def test_it_is_one_file_that_neither_runs_nor_loads_anything(made: Report) -> None:
+    text = page(made)
+    tags = Tags(text)
+    assert text.startswith("<!doctype html>")
+    assert {"script", "link", "iframe", "img", "object", "form"}.isdisjoint({name for name, _ in tags.found})
+    for _, attributes in tags.found:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("src", "href", "xlink:href"):
+                assert value is not None and value.startswith(("#", "data:image/png;base64,"))
+    assert not re.search(r"@import|url\((?!#)|https?://(?!www\.w3\.org/)", text)
+    ids = [attributes["id"] for _, attributes in tags.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for target in re.findall(r'"#([^"]+)"|url\(#([^)]+)\)', text):
+        assert "".join(target) in ids
+
+
+def test_it_leads_with_the_outcome_and_tells_each_fault() -> None:
+    text = shown(report(holding(dtype="bfloat16"), violated()))
+    assert text.index("✗ sdpa: 1 fault, 1 law broken (exit code 1)") < text.index("VIOLATED vjp_matches_the_oracle")
+    assert "law Each gradient agrees with the definition's VJP." in text
+    assert f"case {CASE}" in text and f"replay gradoracle replay '{CASE}'" in text
+    assert "dq [0, 0, 64, 0] 0.5 0.25 34.1 4.25" in text and "pattern only rows >= 64 of dim T" in text
+    assert "vjp_matches_the_oracle ✗ violated 3/42" in text and "✓ 42 3.1σ 2e-6" in text
+
+
+def test_green_and_open_reports_say_so_first() -> None:
+    assert "✓ sdpa: every checked property holds (exit code 0)" in shown(report(holding()))
+    text = shown(report())
+    assert "? sdpa: inconclusive (exit code 4)" in text and "because: nothing was checked" in text
+
+
+def test_everything_that_was_not_checked_is_on_it() -> None:
+    text = shown(everything())
+    for part in (
+        "besides: interrupted after 100 of 126 cases", "30: needs a GPU", "T > 100 000: 0",
+        "hvp: killed by signal 11 (segmentation fault)", "D must be a multiple of 16, got 7 [see docs]",
+        "the signature of f cannot be read", "float32 as ieee32", "3.11.7", "gives away accuracy against 'definition'",
+    ):  # fmt: skip
+        assert part in text, part
+
+
+def test_no_text_is_taken_for_markup() -> None:
+    awkward = "</style><script>alert(1)</script> <img src=x onerror=y> {{ 7 * 7 }} {% raw %} & &amp; \x1b[31m \ud800"
+    made = report(violated(), target=awkward)
+    made.verdicts[0].statement = made.verdicts[0].law = made.verdicts[0].kernel = made.verdicts[0].dtype = awkward
+    made.situations = {awkward: 1}
+    made.notes = [awkward]
+    made.environment = {awkward: awkward}
+    text = page(made)
+    tags = Tags(text)
+    assert {"script", "img"}.isdisjoint({name for name, _ in tags.found})
+    seen = awkward.replace("\x1b", "\ufffd").replace("\ud800", "\ufffd")
+    assert shown(made).count(seen) >= 8
+    assert text.encode("utf-8")
+
+
+def test_pictures_say_what_they_show() -> None:
+    text = shown(pictured())
+    assert (
+        "dq, error in sigma (T = 65, D = 40, the largest over H); only rows >= 64 of dim T; "
+        "dashed: the edges of tiles, every 64 of T"
+    ) in text
+    assert "dk, error in sigma" in text and "the kernel declares no tiles of these dims" in text
+    assert "calibration: 43 tensors beside the truth" in text
+    assert "the largest error in sigma against T" in text and "1 gradient, errors at h, 2h and 4h" in text
+    names = [each.get("aria-label") for tag, each in Tags(page(pictured())).found if tag == "svg"]
+    assert len(names) == 2 + 1 + 3 and all(names)  # dk is a fact, which has no values
+    assert "<svg" not in page(report(holding(), violated()))
+
+
+def test_hostile_names_do_not_break_pictures() -> None:
+    made = pictured()
+    shown_ = made.verdicts[1].counterexample
+    assert shown_ is not None
+    first = shown_.findings[0]
+    assert first.map is not None
+    awkward = '"><script>$\\frac{</script>'
+    seen = replace(first, tensor=awkward, map=replace(first.map, axes=(awkward, awkward)))
+    made.verdicts[1].counterexample = replace(shown_, findings=(seen,))
+    assert "script" not in {name for name, _ in Tags(page(made)).found}
+
+
+def test_a_gate_leads_with_what_it_says_of_all_and_marks_what_is_new() -> None:
+    note = Line(Kind.ACCURACY, Weight.NOTE, "o is 2 % more accurate", "triton_sdpa")
+    text = shown(compared(note), unchanged())
+    assert text.index("gate: sdpa: red; 1 unchanged") < text.index("violated: it held in the base")
+    assert "accuracy: o is 2 % more accurate" in text and "lse: unchanged since 1a2b3c4 (main), not checked" in text
+    states = [each.get("class") for tag, each in Tags(page(compared())).found if tag == "article"]
+    assert states == ["fault", "fault is-note"]
+
+
+def test_the_same_reports_give_the_same_bytes() -> None:
+    assert page(pictured(), everything()) == page(pictured(), everything())
+
+
+def test_four_families_with_many_faults_stay_small() -> None:
+    made = []
+    for seed in range(4):
+        each = pictured(seed)
+        known = each.verdicts[1]
+        assert known.counterexample is not None
+        for number in range(40):
+            tensor = f"d{'abcdefghij'[number % 10]}{number}"
+            findings = tuple(replace(found, tensor=tensor, place="") for found in known.counterexample.findings[:1])
+            other = replace(known.counterexample, findings=findings)
+            each.verdicts.append(replace(known, law=f"law_{number}", counterexample=other))
+        made.append(each)
+    begun = time.monotonic()
+    text = page(*made)
+    assert len(text.encode()) <= 5 * 2**20
+    assert "VIOLATED law_39" in html.unescape(re.sub(r"<[^>]*>", "", text))
+    print(f"{len(text)} characters in {time.monotonic() - begun:.1f} s")
+
+
+def test_without_its_packages_it_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda name: None if name == "jinja2" else object())
+    with pytest.raises(UsageError, match=r"--format html needs jinja2: wanted pip install 'gradoracle\[report\]'"):
+        options.outputs(["--format", "html"], FORMATS)
+    assert options.outputs(["--format", "json"], FORMATS)[0].format == "json"
+
+
+def test_a_tensor_that_is_only_lost_has_no_values_to_compare() -> None:
+    text = shown(report(violated("vjp_matches_the_oracle", "float32", 5, replace(wrong(), worst=None))))
+    assert "tensor worst at got true" not in text and "VIOLATED vjp_matches_the_oracle" in text
