@@ -178,9 +178,9 @@ def measure(row: Row, device: str) -> Timing:
         try:
             work = factory()
             if device == "cuda":
-                timing.milliseconds[who] = _events(work)
+                timing.milliseconds[who] = device_milliseconds(work)
                 continue
-            timing.first[who], result = _wall(work)
+            timing.first[who], result = wall_milliseconds(work)
             calls[who] = _repeated(work, timing.first[who])
             if who in row.describe:
                 timing.notes[who] = row.describe[who](result)
@@ -225,7 +225,7 @@ def _duration(milliseconds: float) -> str:
     return f"{milliseconds:.4g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.4g} s"
 
 
-def _events(call: Work) -> float:
+def device_milliseconds(call: Work) -> float:
     """Median milliseconds that the device takes for a call, with its cache cleared.
 
     Before each call the device waits for as long as the host takes to launch it, so that it never waits within one.
@@ -258,10 +258,10 @@ def _repeated(call: Work, cold: float) -> list[float]:
     """Times of more calls, about two seconds of them; of one that took LONG, its first alone."""
     if cold > LONG:
         return [cold]
-    return [_wall(call)[0] for _ in range(max(3, min(50, int(2000 / max(cold, 1e-3)))))]
+    return [wall_milliseconds(call)[0] for _ in range(max(3, min(50, int(2000 / max(cold, 1e-3)))))]
 
 
-def _wall(call: Work) -> tuple[float, object]:
+def wall_milliseconds(call: Work) -> tuple[float, object]:
     """Milliseconds of one call, and what it gave."""
     started = time.perf_counter()
     try:

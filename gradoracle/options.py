@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gradoracle.dims import Sizes
 
 DEVICES = ("auto", "cpu", "cuda")
-_FLAGS = ("--help", "--fresh", "--all", "--touched")  # options of commands with views that take no value
+_FLAGS = ("--help", "--fresh", "--all", "--touched", "--speed")  # options of commands with views that take no value
 _NEEDS = {"html": ("jinja2", "matplotlib")}  # packages that a format is made with
 ORACLES = ("auto", "float64", "certified", "mpmath")
 

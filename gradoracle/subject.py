@@ -120,7 +120,7 @@ class Subject:
                 given = dict(sample.inputs), dict(sample.cotangents)
                 with torch.no_grad():
                     outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
-                    gradients = self.kernel.vjp(*given, self._options(sample), self._blocks(blocks))
+                    gradients = self.kernel.vjp(*given, self.options(sample), self._blocks(blocks))
                 gradients = as_tuple(gradients)
                 found = self._named(Derivative.FORWARD, sample, outputs)
             else:
@@ -158,7 +158,7 @@ class Subject:
             if self.kernel.jvp is not None:
                 with torch.no_grad():
                     given = dict(sample.inputs), dict(sample.tangents)
-                    outputs, tangents = self.kernel.jvp(*given, self._options(sample), self._blocks(blocks))
+                    outputs, tangents = self.kernel.jvp(*given, self.options(sample), self._blocks(blocks))
             else:
                 tangents = self._forward_mode(sample, along or self.primals(sample), blocks)
         beside = {} if outputs is None else self._named(Derivative.FORWARD, sample, as_tuple(outputs))
@@ -170,7 +170,7 @@ class Subject:
             if self.kernel.hvp is not None:
                 with torch.no_grad():
                     given = dict(sample.inputs), dict(sample.tangents), dict(sample.cotangents)
-                    products = self.kernel.hvp(*given, self._options(sample), self._blocks(blocks))
+                    products = self.kernel.hvp(*given, self.options(sample), self._blocks(blocks))
             else:
                 products = self._double_backward(sample, blocks)
         return self._named(Derivative.HVP, sample, as_tuple(products)), memory
@@ -192,7 +192,8 @@ class Subject:
         names_ = [spec.name for spec in self.family.signature.primals if spec.name in sample.inputs]
         return names_
 
-    def _options(self, sample: Sample) -> dict[str, Any]:
+    def options(self, sample: Sample) -> dict[str, Any]:
+        """Those of a sample that the kernel takes."""
         barred = {name for name, values in self.kernel.options.items() if not values}
         return {name: value for name, value in sample.options.items() if name not in barred}
 
@@ -200,7 +201,7 @@ class Subject:
         return self.kernel.blocks[blocks] if blocks else None
 
     def _outputs(self, sample: Sample, inputs: Sequence[Tensor], blocks: str) -> tuple[Tensor, ...]:
-        options = self._options(sample)
+        options = self.options(sample)
         if blocks:
             options["blocks"] = self._blocks(blocks)
         named = dict(zip(sample.inputs, inputs, strict=True))

@@ -24,6 +24,9 @@ def gate(
         str | None,
         typer.Option(metavar="FILE", help="Compare with what baseline save wrote, where the base cannot be built."),
     ] = None,
+    speed: Annotated[
+        bool, typer.Option("--speed", help="On a GPU: time both sides in turns too. Times close no gate.")
+    ] = False,
     every: Annotated[bool, typer.Option("--all", help="Check kernels too that have not changed.")] = False,
     profile: Profile = None,
     device: Device = "auto",
@@ -48,10 +51,11 @@ def gate(
     if (base is None) == (baseline is None):
         raise UsageError("the gate compares with one thing; wanted --base REF, such as origin/main, or --baseline FILE")
     own = given(context, settings.NAMES)
-    settings.fields(own)
-    asked = Asked(
-        base or "", tuple(targets or ()), profile, own, every, baseline=None if baseline is None else Path(baseline)
-    )
+    chosen = settings.fields(own)
+    if speed:
+        _require_timing(baseline, chosen.get("device", "auto"))
+    file = None if baseline is None else Path(baseline)
+    asked = Asked(base or "", tuple(targets or ()), profile, own, every, baseline=file, speed=speed)
     fault: GateFault | None = None
     try:
         found = run_gate(asked, _tell)
@@ -61,6 +65,16 @@ def gate(
     if fault is not None:
         raise fault
     raise typer.Exit(report.exit_code(found))
+
+
+def _require_timing(baseline: str | None, device: str) -> None:
+    """Refuse to time what says nothing: a baseline's times are another run's, an interpreter's are no kernel's."""
+    from gradoracle.device import choose
+
+    if baseline is not None:
+        raise UsageError("--speed times both sides in one run, and a baseline has no kernel to run; wanted --base REF")
+    if choose(device) != "cuda":
+        raise UsageError("--speed needs a GPU: what the interpreter takes says nothing of a kernel; wanted no --speed")
 
 
 baseline = typer.Typer(help="What the gate compares with where the base cannot be built.")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradoracle import plain
+from gradoracle.gate import side
 from gradoracle.gate.side import PROTOCOL, Order, Task
 from gradoracle.gate.standing import Standing
 from gradoracle.gate.tree import Tree
@@ -24,9 +25,9 @@ _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv.pop(1))
 try:
-    from gradoracle.gate.side import main
+    from {module} import main
 except ModuleNotFoundError as error:
-    sys.exit(f"its gradoracle knows no gate: {error}")
+    sys.exit(f"its gradoracle knows no gate: {{error}}")
 main(sys.argv[1:])
 """
 
@@ -62,7 +63,7 @@ class Side:
         order.write_text(text, encoding="utf-8")
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, json.dumps(list(path)), str(order), str(self._answer)],
+                [*program(side.__name__, path), str(order), str(self._answer)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=None if checks and sys.stderr.isatty() else said,  # a terminal shows the progress
@@ -106,6 +107,11 @@ class Side:
         if code < 0:
             return f"its process was killed by signal {-code} ({signal.Signals(-code).name})"
         return lines[-1] if lines else f"its process ended with exit code {code}"
+
+
+def program(module: str, path: Sequence[str]) -> list[str]:
+    """The command that runs ``main`` of a module with its arguments, where modules are found along ``path``."""
+    return [sys.executable, "-c", _PROGRAM.format(module=module), json.dumps(list(path))]
 
 
 def search_path(judge: Tree, kernels: Tree, here: Tree, stage: Path) -> list[str]:

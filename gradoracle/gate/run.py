@@ -45,6 +45,7 @@ class Asked:
         every: whether kernels are checked that have not changed.
         today: which known failures have expired.
         baseline: a file to compare with instead.
+        speed: whether both sides are timed too.
     """
 
     base: str = ""
@@ -54,6 +55,7 @@ class Asked:
     every: bool = False
     today: datetime.date = field(default_factory=datetime.date.today)
     baseline: Path | None = None
+    speed: bool = False
 
 
 def gate(asked: Asked, tell: Callable[[str], None]) -> list[Report]:
@@ -260,7 +262,8 @@ class _Gate:
             subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
         is_same = not any(line.kind is Kind.JUDGE and line.weight is Weight.NOTE for line in subject.lines)
         found = compare(base, head, judge.known_failures, self.asked.today, is_same)
-        lines = [*subject.lines, *found]
+        times = self.sides.timed(subject, base, head) if self.asked.speed and base is not None else []
+        lines = [*subject.lines, *found, *times]
         return replace(head.report, target=subject.name, comparison=Comparison(self.name, lines, subject.files))
 
     def _keep(self, subject: Subject, entry: Entry, head: Standing) -> None:

@@ -113,11 +113,11 @@ def _surveyed(order: Order, task: Task) -> Standing:
     request = Request(task.target, **settings.fields(task.settings))
     device.prepare(device.choose(request.device))
     found = resolve(task.target, request.family)
-    _require_apart(task)
+    require_apart(task)
     return Standing(task.target, task.settings, pieces=pieces(found, os.path.abspath(order.folder)))
 
 
-def _require_apart(task: Task) -> None:
+def require_apart(task: Task) -> None:
     """See that nothing was imported from the other tree, as an import hook may do."""
     if task.barred and (found := modules_of(task.barred)):
         raise Apart(f"it imports {found[0][1]}, which is not of the base; is the project installed in editable mode?")
@@ -134,7 +134,7 @@ def _checked(task: Task) -> Standing:
     found = Standing(task.target, task.settings)
     run = Run(request, progress())
     try:
-        _require_apart(task)
+        require_apart(task)
     except Apart:
         run.close()
         raise

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.config import Entry
+from gradoracle.gate import speed
 from gradoracle.gate.baseline import Baseline
 from gradoracle.gate.compare import asked_of_base
 from gradoracle.gate.process import Answer, Side, search_path
@@ -74,14 +76,9 @@ class Sides:
 
     def change(self, subject: Subject, entry: Entry) -> Standing:
         """How the change stands, by whoever judges it."""
-        judge = self.judge(subject)
-        by_base = judge is not self.head
-        task = Task(entry.target, subject.settings[0 if by_base else 1])
-        if by_base and not (judge.is_gradoracle and judge.is_shipped(entry.target)):
-            task = replace(task, judge=str(judge.folder), kernels=str(self.head.folder))
+        by_base = self.judge(subject) is not self.head
         self.tell(f"{subject.name}: the change, judged by {'the base' if by_base else 'itself'}")
-        path = search_path(judge, self.head, self.head, self.stage)
-        found = self._checked(subject, self.head.folder, path, task)
+        found = self._checked(subject, *self._of_change(subject, entry))
         subject.cannot(CHANGE, found)
         return found
 
@@ -92,12 +89,43 @@ class Sides:
         if self.base is None:
             return None
         self.tell(f"{subject.name}: the base")
-        laws = asked_of_base(head)
-        task = Task(entry.target, subject.settings[0], laws=laws, barred=str(self.head.root))
-        path = search_path(self.base, self.base, self.head, self.stage)
-        found = self._checked(subject, self.base.folder, path, task)
+        folder, path, task = self._of_base(subject, entry, self.base)
+        found = self._checked(subject, folder, path, replace(task, laws=asked_of_base(head)))
         subject.cannot(BASE, found)
         return found if not found.error else None
+
+    def timed(self, subject: Subject, base: Standing, head: Standing) -> list[Line]:
+        """What a target takes beside its base, as notes; an open question where it cannot be timed."""
+        assert isinstance(self.base, Tree) and subject.base is not None and subject.head is not None
+        chosen = speed.cases(base, head)
+        if not chosen:
+            return [Line(Kind.SPEED, Weight.OPEN, f"{subject.name} is not timed: on no case are both sides right")]
+        self.tell(f"{subject.name}: times of both, in turns")
+        try:
+            with contextlib.ExitStack() as stack:
+                there = speed.Timer(*self._of_base(subject, subject.base, self.base), chosen, self.stage)
+                stack.callback(there.end)
+                here = speed.Timer(*self._of_change(subject, subject.head), chosen, self.stage)
+                stack.callback(here.end)
+                lines = [pairs.line() for pairs in speed.measure(there, here)]
+                why = dict.fromkeys(f"{case}: {text}" for each in (there, here) for case, text in each.why.items())
+                return lines + [Line(Kind.SPEED, Weight.OPEN, f"not timed: {text}") for text in why]
+        except speed.Untimed as error:
+            return [Line(Kind.SPEED, Weight.OPEN, f"{subject.name} is not timed: {error}")]
+
+    def _of_change(self, subject: Subject, entry: Entry) -> tuple[Path, list[str], Task]:
+        """Folder, search path and task of the change, as whoever judges it has them."""
+        judge = self.judge(subject)
+        by_base = judge is not self.head
+        task = Task(entry.target, subject.settings[0 if by_base else 1])
+        if by_base and not (judge.is_gradoracle and judge.is_shipped(entry.target)):
+            task = replace(task, judge=str(judge.folder), kernels=str(self.head.folder))
+        return self.head.folder, search_path(judge, self.head, self.head, self.stage), task
+
+    def _of_base(self, subject: Subject, entry: Entry, base: Tree) -> tuple[Path, list[str], Task]:
+        """Folder, search path and task of the base."""
+        task = Task(entry.target, subject.settings[0], barred=str(self.head.root))
+        return base.folder, search_path(base, base, self.head, self.stage), task
 
     def _checked(self, subject: Subject, folder: Path, path: list[str], task: Task) -> Standing:
         (answer,) = _answers([Side(folder, path, True, {subject.name: task}, self.stage)])

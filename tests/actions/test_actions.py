@@ -106,7 +106,7 @@ def test_the_step_of_the_action_is_red_on_a_wrong_kernel_and_leaves_its_reports(
     assert code == 1 and "::error title=violated vjp_matches_the_oracle" in out
     assert summary.read_text().startswith("**✗ gate: rmsnorm: red**")
     written = sorted(file.name for file in (clone.folder / "gradoracle-reports").iterdir())
-    assert written == ["gate.json", "gate.junit", "gate.markdown", "gate.sarif"]
+    assert written == ["gate.html", "gate.json", "gate.junit", "gate.markdown", "gate.sarif"]
     clone.git("checkout", "--quiet", KERNEL)
     code, out, _ = step(clone, base="main")
     assert code == 0 and "unchanged since" in out

@@ -1,0 +1,148 @@
+"""Timing: the process that times the kernels of one of the gate's trees, one call whenever the gate asks for it.
+
+Both sides are alive at once and take turns, so that what the machine does meanwhile befalls both alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from gradoracle import plain, settings
+from gradoracle.gate.side import PROTOCOL, Task, require_apart
+from gradoracle.substitution import Places
+
+if TYPE_CHECKING:
+    from gradoracle.bench import Work
+    from gradoracle.case import Case, Sample
+    from gradoracle.subject import Subject
+
+FORWARD, VJP = "forward", "forward and VJP"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What one process is to time.
+
+    Attributes:
+        protocol: ``side.PROTOCOL``.
+        folder: of the project.
+        task: the target.
+        cases: lines of cases, each with its kernel's name before it.
+    """
+
+    protocol: str
+    folder: str
+    task: Task
+    cases: list[str] = field(default_factory=list)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read what to time from a file, and then a number of a work a line; answer each with its milliseconds.
+
+    The first answer says which works there are, ``[case, what is done]``, and why others are none.
+    """
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)  # what kernels print is no answer
+        order = plain.from_plain(Timed, json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+        if order.protocol != PROTOCOL:
+            raise SystemExit(f"the order is of protocol {order.protocol!r}; wanted {PROTOCOL!r}")
+        os.chdir(order.folder)
+        serve(order, sys.stdin, answers)
+
+
+def serve(order: Timed, questions: TextIO, answers: TextIO) -> None:
+    """Answer questions until there are no more."""
+    from gradoracle import bench
+
+    def say(answer: Any) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    works, why = _works(order)
+    say({"works": [list(key) for key in works], "why": why})
+    device, calls = _device(order.task), list(works.values())
+    for question in questions:
+        if device == "cuda":
+            say(bench.device_milliseconds(calls[int(question)]))
+        else:
+            say(bench.wall_milliseconds(calls[int(question)])[0])
+
+
+def _device(task: Task) -> str:
+    from gradoracle import device
+    from gradoracle.request import Request
+
+    return device.choose(Request(task.target, **settings.fields(task.settings)).device)
+
+
+def _works(order: Timed) -> tuple[dict[tuple[str, str], Work], dict[str, str]]:
+    """What can be timed, each run once, and by case why something cannot."""
+    from gradoracle import device
+    from gradoracle.examine import CALL_SECONDS, Setup, subjects
+    from gradoracle.request import Request
+    from gradoracle.saved import sample_of
+    from gradoracle.subject import Subject
+
+    task = order.task
+    places = Places(task.judge, task.kernels) if task.kernels else None
+    request = Request(task.target, places=places, **settings.fields(task.settings))
+    where = device.choose(request.device)
+    device.prepare(where)
+    family, kernels, _ = subjects(
+        Setup(
+            request.target, request.family, where, request.oracle, dict(request.contracts), dict(request.arguments),
+            CALL_SECONDS, None, places,
+        )
+    )  # fmt: skip
+    require_apart(task)
+    found: dict[tuple[str, str], Work] = {}
+    why: dict[str, str] = {}
+    for name, case in _cases(order.cases):
+        try:
+            subject = Subject(family.on(where), kernels[name], records=False)
+            sample = sample_of(case, family, None, where)
+            for what, work in calls(subject, sample, case.blocks).items():
+                work()
+                found[f"{name}: {case.line()}", what] = work
+        except Exception as error:
+            why[f"{name}: {case.line()}"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return found, why
+
+
+def _cases(lines: Sequence[str]) -> Iterator[tuple[str, Case]]:
+    from gradoracle.case import parse
+
+    for line in lines:
+        name, _, text = line.partition(": ")
+        yield name, parse(text)[2]
+
+
+def calls(subject: Subject, sample: Sample, blocks: str = "") -> dict[str, Callable[[], object]]:
+    """What is timed of a kernel: its forward, and its forward with its VJP, as its users call them."""
+    import torch
+
+    def forward() -> object:
+        with torch.no_grad():
+            return subject.outputs(sample, {}, blocks)
+
+    def explicit() -> object:
+        assert subject.kernel.vjp is not None
+        with torch.no_grad():
+            subject.outputs(sample, {}, blocks)
+            own = subject.kernel.blocks[blocks] if blocks else None
+            return subject.kernel.vjp(dict(sample.inputs), dict(sample.cotangents), subject.options(sample), own)
+
+    def by_autograd() -> object:
+        leaves = {n: x.detach().requires_grad_(x.is_floating_point()) for n, x in sample.inputs.items()}
+        outputs = subject.outputs(sample, leaves, blocks)
+        pairs = [(o, g) for o, g in zip(outputs, sample.cotangents.values(), strict=False) if o.requires_grad]
+        wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
+        return torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+
+    return {FORWARD: forward, VJP: explicit if subject.kernel.vjp is not None else by_autograd}
