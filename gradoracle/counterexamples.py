@@ -103,7 +103,7 @@ class Counterexamples:
                     formulas.append(self._settled(Job(kernel, case, (law,), formulas=True)).formula)
             except KeyboardInterrupt:
                 self._interrupt()
-        return replace(shown, formula=_agreed(formulas), further=wrong)
+        return replace(shown, formula=agreed(formulas), further=wrong)
 
     def _shrunk_from(self, shown: Counterexample, key: Key, case: Case, result: LawResult) -> Counterexample:
         """A counterexample with its first case and what was wrong on it, where that is another case."""
@@ -184,7 +184,7 @@ class Counterexamples:
         return self._run.laws[law].applies(case, self._run.kernels[kernel]) is None
 
 
-def _agreed(formulas: Sequence[Likeness]) -> Likeness:
+def agreed(formulas: Sequence[Likeness]) -> Likeness:
     """The formula of most cases that one explains, by its cause; none where they do not agree."""
     known = [formula for formula in formulas if formula.cause]
     for cause, count in Counter(formula.cause for formula in known).most_common(1):

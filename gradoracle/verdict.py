@@ -11,6 +11,7 @@ from gradoracle.comparison import Comparison, Weight
 from gradoracle.finding import Finding
 from gradoracle.likeness import NO_LIKENESS, Likeness
 from gradoracle.location import Location
+from gradoracle.shard import Shard
 
 
 class Status(str, Enum):
@@ -102,6 +103,7 @@ class Report:
     cases_alarming: int = 0  # on which some law was violated or crashed
     locations: dict[str, Location] = field(default_factory=dict)  # kernel -> where it is written in the working tree
     comparison: Comparison | None = None  # with a base, where a gate made the report
+    shard: Shard | None = None  # what merging needs, where the run is one part of several
 
     @property
     def laws_checked(self) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from gradoracle.comparison import Comparison, Kind, Line, Weight
-from gradoracle.finding import Finding, Outcome, Worst
+from gradoracle.finding import Finding, Outcome, Pool, Worst
+from gradoracle.shard import Left, Seen, Shard, Sums, Telling
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
 
 CASE = "gradoracle-case/1 sdpa cpu float32 B=1 H=1 T=65 M=1 D=1 q=normal:1"
@@ -137,3 +138,31 @@ def compared(*lines: Line, **fields: object) -> Report:
 def unchanged() -> Report:
     """What a gate reports of a kernel that is the base's."""
     return Report("lse", "", [], "", 0, {}, {}, comparison=Comparison("1a2b3c4 (main)", unchanged=True))
+
+
+def shard() -> Report:
+    """What one machine of two reports, with all that merging needs."""
+    sums = Sums(
+        "vjp_matches_the_oracle",
+        "triton_sdpa",
+        "float32",
+        {"holds": Seen(39, 0), "violated": Seen(3, 17)},
+        {"budget too wide": Seen(2, 5)},
+        {"D must be even": Seen(1, 6)},
+        {"gives away accuracy": 3},
+        {"dq": 42},
+        {"dk": Left("budget too wide", 5)},
+        (1e-6, math.inf),
+        4.25,
+        34.125,
+        {"dq": Pool(1000, 990.5, (1000.0, 1010.0), 0.5, 1e12, (1e5, -1e5), 1000.0)},
+        42,
+        CASE,
+        (Telling(17, 65, 1),),
+    )
+    part = Shard(
+        2, 4, {"--examples": "9"}, "0a" * 32, 504, {"kernels/a.py": "1b" * 32}, ("hvp_*",), ("vjp_matches_the_oracle",),
+        {"triton_sdpa": "gradoracle check sdpa"}, "wanted other sizes", {"T < M": 1}, {"5": "it raises"},
+        0, (sums,),
+    )  # fmt: skip
+    return report(holding(), violated(), shard=part)
