@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,19 +19,20 @@ from gradoracle.domain import length
 from gradoracle.errors import UsageError
 from gradoracle.examine import CALL_SECONDS, CaseResult, Job, Setup, no_such_law, require_case, sizes_wanted, subjects
 from gradoracle.family import DTYPES, Family
+from gradoracle.jobs import jobs_of_request
 from gradoracle.kernel import Kernel
 from gradoracle.location import location_of
 from gradoracle.measurements import Measurements
 from gradoracle.request import Progress, Request, Silent
-from gradoracle.saved import saved_case, saved_line
-from gradoracle.strategies import situations, stream, wanted_situations
+from gradoracle.saved import saved_line
+from gradoracle.sharding import Stream, shard_of
+from gradoracle.shortfall import shortfall
+from gradoracle.strategies import situations
 from gradoracle.symptom import MATCHES
 from gradoracle.tally import Key, Tally
 from gradoracle.target import family_for
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.worker import StartupError, Workers
-
-CASES_ON_CPU, CASES_ON_CUDA = 126, 2000
 
 
 class Run:
@@ -70,8 +70,11 @@ class Run:
         self.refusals: dict[str, dict[str, int]] = {}
         self.planned = self.done = 0
         self.interrupted = ""
-        self.undefined: list[str] = []  # what is wrong with the definition, one sentence of each case
+        self.undefined: dict[tuple[str, Case], str] = {}  # what is wrong with the definition, a sentence for each case
+        self.first: dict[str, tuple[str, Case]] = {}  # of each situation and message of a refusal
+        self.stream: Stream | None = None  # the whole of which a shard is a part
         self.watch: Callable[[CaseResult], None] = lambda result: None  # is told what becomes of each case
+        self.gpus = 1  # over which local processes are spread
         self.workers = self._workers()
         self.crashes = Crashes(self.workers)
 
@@ -113,7 +116,7 @@ class Run:
             self.device,
             self.request.seed,
             contracts,
-            environment.describe(),
+            environment.describe(gpus=self.gpus),
             self._verdicts(counterexamples),
             self.situations,
             self.wanted,
@@ -127,8 +130,17 @@ class Run:
             self.tally.alarming,
             {name: place for name, kernel in self.kernels.items() if (place := location_of(kernel)) is not None},
             measurements=self.measurements,
+            shard=shard_of(self, counterexamples),
         )
-        report.notes += [f"inconclusive: {sentence}" for sentence in self._unmet(report)]
+        unmet = shortfall(
+            report.verdicts,
+            undecided=self.tally.undecided(),
+            require=self.request.require,
+            undefined=list(self.undefined.values()),
+            cases=self.done,
+            sizes=sizes_wanted(self.family),
+        )
+        report.notes += [f"inconclusive: {sentence}" for sentence in unmet]
         return report
 
     def _verdicts(self, counterexamples: dict[Key, Counterexample]) -> list[Verdict]:
@@ -165,12 +177,12 @@ class Run:
         self.progress.close()
 
     def _workers(self) -> Workers:
-        count = self.request.workers
+        count, own = self.request.workers, device.each(self.device)
         if count is None:
-            count = min(32, os.cpu_count() or 1)
+            count = max(min(32, os.cpu_count() or 1), len(own))  # of each GPU at least one
+        self.gpus = max(1, min(count, len(own)))
         try:
             free = capacity.memory(free=True) if self.device == "cpu" else None  # CUDA maps far more than it holds
-            own = device.variables(self.device)
             return Workers("gradoracle.examine:entry", self.setup, count=count, env=own, memory=free)
         except StartupError as error:
             raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
@@ -187,14 +199,18 @@ class Run:
             self.measurements.add(result.kernel, result.case, each.findings, each.law.endswith(MATCHES))
         self.watch(result)
         self.done += 1
-        self.undefined += sorted({r.reason for r in result.results if r.reason.startswith("the definition of")})[:1]
+        where = (result.kernel, result.case)
+        for sentence in sorted({r.reason for r in result.results if r.reason.startswith("the definition of")})[:1]:
+            self.undefined[where] = sentence
         refused = [r.reason for r in result.results if r.status is Status.REFUSED]
         if refused:
             self._tabulate(refused[0], result.case)
+            self.first.setdefault(refused[0], where)
         decided = any(r.status not in (Status.REFUSED, Status.NOT_CHECKED) for r in result.results)
         if decided and not self.request.inputs:
             for name in situations(self.family, self.kernels[result.kernel], result.case):
                 self.situations[name] = self.situations.get(name, 0) + 1
+                self.first.setdefault(name, where)
         self.progress.case(self.done, self._violations(), "")
 
     def _tabulate(self, message: str, case: Case) -> None:
@@ -207,24 +223,6 @@ class Run:
 
     def _violations(self) -> int:
         return sum(1 for _ in self.tally.failing())
-
-    def _unmet(self, report: Report) -> list[str]:
-        """What should have been checked and was not."""
-        undecided = self.tally.undecided()
-        unmet = [*self._unjudged(undecided), *undecided]
-        held = {v.law for v in report.verdicts if v.status in (Status.HOLDS, Status.VIOLATED)}
-        for glob in self.request.require:
-            if not fnmatch.filter(held, glob):
-                unmet.append(f"--require {glob}: no law that matches was checked")
-        return unmet
-
-    def _unjudged(self, undecided: Sequence[str]) -> list[str]:
-        """On how many cases the definition raises or cannot be read, and how; nothing where ``undecided`` says it."""
-        if not self.undefined or any(reason in sentence for reason in self.undefined for sentence in undecided):
-            return []
-        count = len(self.undefined)
-        hint = f"; {sizes_wanted(self.family)}" if " raises " in self.undefined[0] else ""
-        return [f"{count} of {self.done} cases could not be judged by every law: {self.undefined[0]}{hint}"]
 
 
 def check(request: Request, progress: Progress | None = None) -> Report:
@@ -272,27 +270,6 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
         run.close()
 
 
-def jobs_of_request(run: Run, chosen: Callable[[Job], tuple[str, ...]] | None = None) -> list[Job]:
-    """The cases that a request asks for, seen to fit the family and the memory.
-
-    Args:
-        run: of the request.
-        chosen: which of a job's laws to judge; a job of none is left out. None: all.
-
-    Raises:
-        UsageError: a case that does not fit.
-    """
-    jobs = list(_sharded(jobs_of(run), run.request.shard))
-    if chosen is not None:
-        jobs = [replace(job, laws=laws) for job in jobs if (laws := chosen(job))]
-    if jobs:
-        require_case(jobs[0].case, run.family, run.kernels[jobs[0].kernel], run.request.inputs)
-    there = capacity.memory()
-    for job in jobs:
-        capacity.require(job.case, run.family, there)
-    return jobs
-
-
 def known(run: Run) -> Report:
     """A run's report; interrupted while it is made, it is made of what is known, without judging further cases."""
     try:
@@ -308,71 +285,6 @@ class InternalFault(Exception):
     def __init__(self, faults: Sequence[str], report: Report) -> None:
         self.report = report
         super().__init__(f"{len(faults)} cases could not be judged; the first:\n{faults[0]}")
-
-
-def jobs_of(run: Run) -> Iterator[Job]:
-    """The stream of every kernel, with the laws that fall on each case; or the one case of saved tensors."""
-    request = run.request
-    if request.inputs is not None:
-        yield from _saved_jobs(run, request.inputs)
-        return
-    examples = request.examples or (CASES_ON_CUDA if run.device == "cuda" else CASES_ON_CPU)
-    for name, kernel in run.kernels.items():
-        dtypes = run.dtypes[name]
-        try:
-            cases = stream(
-                run.family, kernel, dtypes=dtypes, dims=request.dims or None, examples=examples, seed=request.seed
-            )
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        if request.examples is None and request.seconds is None and request.property == "*":
-            wanted = wanted_situations(run.family, kernel, dtypes, examples, dims=request.dims or None)
-            for situation, count in wanted.items():
-                run.wanted[situation] = max(run.wanted.get(situation, 0), count)
-        judged: dict[str, set[str]] = {dtype: set() for dtype in dtypes}
-        for case in cases:
-            laws = run.laws_on(kernel, case, judged[case.dtype])
-            judged[case.dtype].update(laws)
-            for law in laws:
-                run.tally.expect(law, name, case.dtype)
-            if laws:
-                yield Job(name, case, laws)
-
-
-def _saved_jobs(run: Run, inputs: str) -> Iterator[Job]:
-    """The case of saved tensors for every kernel, with all laws that apply."""
-    request = run.request
-    if request.dims:
-        raise UsageError(
-            f"--dim {next(iter(request.dims))} cannot go with --inputs: sizes are those of the saved tensors"
-        )
-    for name, kernel in run.kernels.items():
-        defaults = {spec.name: spec.default for spec in run.family.signature.options}
-        options = {n: values[0] for n, values in kernel.options.items() if values and defaults[n] not in values}
-        case = saved_case(run.family, inputs, options=options, seed=request.seed, supported=kernel.options)
-        if case.dtype not in (request.dtypes or (case.dtype,)):
-            raise UsageError(
-                f"--inputs {inputs} holds {case.dtype} tensors, but --dtype is {','.join(request.dtypes or ())}"
-            )
-        if case.dtype not in (kernel.dtypes or (case.dtype,)):
-            raise UsageError(
-                f"--inputs {inputs} holds {case.dtype} tensors, but {name} supports {', '.join(kernel.dtypes or ())}"
-            )
-        run.dtypes[name] = (case.dtype,)
-        laws = run.laws_on(kernel, case)
-        for law in laws:
-            run.tally.expect(law, name, case.dtype)
-        yield Job(name, case, laws, presets=True)
-
-
-def _sharded(jobs: Iterator[Job], shard: tuple[int, int]) -> Iterator[Job]:
-    """Every N-th job of each kernel and dtype, so that every shard has all of them."""
-    part, parts = shard
-    turns: dict[tuple[str, str], Iterator[int]] = {}
-    for job in jobs:
-        turn = next(turns.setdefault((job.kernel, job.case.dtype), itertools.count()))
-        if turn % parts == part - 1:
-            yield job
 
 
 def _dtypes(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from gradoracle import showing
-from gradoracle.commands import catalogue, check, gate, mutate
+from gradoracle.commands import catalogue, check, gate, merge, mutate
 from gradoracle.errors import UsageError
 from gradoracle.showing import INCONCLUSIVE
 
@@ -80,6 +80,7 @@ def _program(
 
 app.command()(check.check)
 app.command()(check.replay)
+app.command()(merge.merge)
 app.command("list")(catalogue.list_)
 app.command()(catalogue.explain)
 app.command()(catalogue.doctor)

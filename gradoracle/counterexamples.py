@@ -42,7 +42,7 @@ class Counterexamples:
         run, failing = self._run, sorted(self._run.tally.failing(), key=self._specific)
         found = {key: self._as_found(key, case, result) for key, _, case, result in failing}
         if run.request.inputs:
-            return {key: _mapped(shown) for key, shown in found.items()}
+            return {key: mapped(shown) for key, shown in found.items()}
         left = [key for key, *_ in failing]
         try:
             asked = run.request.shrink_seconds
@@ -56,7 +56,7 @@ class Counterexamples:
         except KeyboardInterrupt:
             self._interrupt()
         found |= {key: replace(found[key], shrink_note=NOT_SHRUNK) for key in left}
-        return {key: _mapped(shown) for key, shown in found.items()}
+        return {key: mapped(shown) for key, shown in found.items()}
 
     def _as_found(self, key: Key, case: Case, result: LawResult) -> Counterexample:
         return Counterexample(self._run.line(key[1], case), result.findings, message=_message(result))
@@ -104,7 +104,7 @@ class Counterexamples:
                     formulas.append(self._settled(Job(kernel, case, (law,), formulas=True)).formula)
             except KeyboardInterrupt:
                 self._interrupt()
-        return replace(shown, formula=_agreed(formulas), further=wrong)
+        return replace(shown, formula=agreed(formulas), further=wrong)
 
     def _shrunk_from(self, shown: Counterexample, key: Key, case: Case, result: LawResult) -> Counterexample:
         """A counterexample with its first case and what was wrong on it, where that is another case."""
@@ -185,10 +185,10 @@ class Counterexamples:
         return self._run.laws[law].applies(case, self._run.kernels[kernel]) is None
 
 
-def _mapped(shown: Counterexample) -> Counterexample:
+def mapped(shown: Counterexample) -> Counterexample:
     """A counterexample with one map a tensor, that of the case of most elements."""
     largest: dict[str, Finding] = {}
-    for found in (*shown.findings, *shown.first_findings, *shown.further):
+    for found in (*shown.further, *shown.findings, *shown.first_findings):
         if found.map is not None and (found.tensor not in largest or found.elements > largest[found.tensor].elements):
             largest[found.tensor] = found
 
@@ -203,7 +203,7 @@ def _mapped(shown: Counterexample) -> Counterexample:
     )
 
 
-def _agreed(formulas: Sequence[Likeness]) -> Likeness:
+def agreed(formulas: Sequence[Likeness]) -> Likeness:
     """The formula of most cases that one explains, by its cause; none where they do not agree."""
     known = [formula for formula in formulas if formula.cause]
     for cause, count in Counter(formula.cause for formula in known).most_common(1):

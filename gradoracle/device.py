@@ -12,16 +12,20 @@ _BLOCKING = 4  # CU_CTX_SCHED_BLOCKING_SYNC
 ASKED = ("auto", "cpu", "cuda")
 
 
-def choose(asked: str) -> str:
+def choose(asked: str, elsewhere: bool = False) -> str:
     """cpu or cuda for auto, cpu or cuda.
+
+    Args:
+        asked: what was asked for.
+        elsewhere: whether kernels run on other machines, so that cuda needs no CUDA device here.
 
     Raises:
         UsageError: an unknown name, or cuda where PyTorch sees no CUDA device.
     """
     if asked not in ASKED:
         raise UsageError(f"--device {asked!r} is unknown; wanted one of {', '.join(ASKED)}")
-    if asked == "cpu":
-        return "cpu"
+    if asked == "cpu" or (asked == "cuda" and elsewhere):
+        return asked
     import torch
 
     if torch.cuda.is_available():
@@ -68,6 +72,30 @@ def variables(device: str) -> dict[str, str]:
     # large tensors come and go: keep their memory, or the system clears it anew each time (glibc; others ignore these)
     own |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
     return own | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else _keep("CUDA_VISIBLE_DEVICES"))
+
+
+def visible() -> list[str]:
+    """The GPUs that PyTorch sees here, each as CUDA_VISIBLE_DEVICES has it: an index, or the name of a device."""
+    import torch
+
+    count = torch.cuda.device_count()
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return [str(each) for each in range(count)]
+    words = [word.strip() for word in given.split(",")][:count]  # CUDA reads them up to the first that is none
+    return words if len(words) == count else []
+
+
+def each(device: str) -> list[dict[str, str]]:
+    """Environment variables of worker processes, in turn: where several GPUs are seen, each process has its own.
+
+    A process sees its GPU first, so that kernels run there, and one other behind it, for laws of a second device.
+    """
+    own, gpus = variables(device), visible() if device == "cuda" else []
+    if len(gpus) < 2:
+        return [own]
+    pairs = zip(gpus, [*gpus[1:], gpus[0]], strict=True)
+    return [{**own, "CUDA_VISIBLE_DEVICES": f"{first},{second}"} for first, second in pairs]
 
 
 def _keep(name: str) -> dict[str, str]:

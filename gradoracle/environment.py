@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -33,8 +34,13 @@ class Facility:
     required: bool = True
 
 
-def describe(device: str = "auto") -> dict[str, str]:
-    """Versions, processor and GPU, as a report records them. With ``device="cpu"`` no GPU is asked for its name."""
+def describe(device: str = "auto", gpus: int = 1) -> dict[str, str]:
+    """Versions, processor and GPUs, as a report records them.
+
+    Args:
+        device: with "cpu" no GPU is asked for its name.
+        gpus: over how many of them a run is spread.
+    """
     facts = {"gradoracle": version("gradoracle"), "python": platform.python_version()}
     commit = _commit()
     if commit:
@@ -42,7 +48,7 @@ def describe(device: str = "auto") -> dict[str, str]:
     facts |= {name: found for name in _RECORDED if (found := version(name))}
     facts["system"] = f"{platform.system()} {platform.machine()}"
     facts["cpu"] = f"{_processor()}, {_cores()} cores"
-    gpu = "" if device == "cpu" else accelerator()
+    gpu = "" if device == "cpu" else accelerator(gpus)
     if gpu:
         facts["gpu"] = gpu
     return facts
@@ -86,6 +92,7 @@ def facilities() -> list[Facility]:
         _package("jinja2", "--format html", required=False, extra="report"),
         _package("matplotlib", "the pictures of --format html", required=False, extra="report"),
         _package("pytest-xdist", "pytest -n auto properties/", required=False),
+        _package("distributed", "check --scheduler: cases on a dask cluster", required=False, extra="cluster"),
     ]
 
 
@@ -97,8 +104,13 @@ def version(package: str) -> str:
         return ""
 
 
-def accelerator() -> str:
-    """The name of the first CUDA device and how many there are; empty without one."""
+def public(version: str) -> str:
+    """A version without its local part: builds of one version for several devices are of one version."""
+    return version.partition("+")[0]
+
+
+def accelerator(used: int = 1) -> str:
+    """The names of the CUDA devices used, the first ones, and how many there are; empty without any."""
     try:
         import torch
     except ImportError:
@@ -106,8 +118,10 @@ def accelerator() -> str:
     if not torch.cuda.is_available():
         return ""
     count = torch.cuda.device_count()
-    more = f" (1 of {count})" if count > 1 else ""
-    return f"{torch.cuda.get_device_name(0)}{more}, CUDA {torch.version.cuda}"
+    names = Counter(torch.cuda.get_device_name(each) for each in range(min(used, count)))
+    shown = ", ".join(f"{many} x {name}" if many > 1 else name for name, many in names.items())
+    more = f" ({used} of {count})" if count > used else ""
+    return f"{shown}{more}, CUDA {torch.version.cuda}"
 
 
 def _package(name: str, purpose: str, required: bool = True, extra: str = "") -> Facility:

@@ -28,7 +28,7 @@ def location_of(kernel: Kernel, folder: Path | None = None) -> Location | None:
     Decorators, partial applications and instances with a ``__call__`` are seen through. ``folder`` is the current one
     by default.
     """
-    code = getattr(_function(kernel.call), "__code__", None)
+    code = getattr(function_of(kernel.call), "__code__", None)
     if code is None:
         return None
     root = working_tree(Path.cwd() if folder is None else folder)
@@ -52,7 +52,7 @@ def is_source(path: str, folder: str) -> bool:
     return not installed and (path == folder or path.startswith(folder + os.sep))
 
 
-def _function(call: Any) -> Any:
+def function_of(call: Any) -> Any:
     """The function behind a callable, as a person would look for it."""
     while isinstance(call, functools.partial):
         call = call.func

@@ -6,6 +6,9 @@ Reports draw them; nothing is judged by them.
 from __future__ import annotations
 
 import math
+import zlib
+from bisect import insort
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -38,7 +41,7 @@ class Convergence:
 
 @dataclass
 class Measurements:
-    """Of one run.
+    """Of one run; whatever order cases come in, the same.
 
     Attributes:
         dim: the dim that ``growth`` is of.
@@ -56,25 +59,35 @@ class Measurements:
     def add(self, kernel: str, case: Case, findings: Iterable[Finding], direct: bool) -> None:
         """What one law saw on one case; ``direct``: whether it compares the kernel's tensors with their truth."""
         for found in findings:
-            if found.steps and sum(each.kernel == kernel for each in self.convergence) < MOST_CURVES:
-                self.convergence.append(Convergence(kernel, found.tensor, found.steps))
+            if found.steps:
+                self._converge([Convergence(kernel, found.tensor, found.steps)])
             if direct and found.pool is not None:
-                counts = self.spread.setdefault(case.dtype, [0] * BINS)
-                counts[bin_of(math.sqrt(found.pool.squares / found.pool.count))] += 1
+                if case.dtype not in self.spread:
+                    self.spread = dict(sorted({**self.spread, case.dtype: [0] * BINS}.items()))
+                self.spread[case.dtype][bin_of(math.sqrt(found.pool.squares / found.pool.count))] += 1
             if direct and found.elements and self.dim in case.dims:
                 self._grow(Growth(kernel, case.dtype, case.dims[self.dim], found.error_in_sigma))
 
     def __add__(self, other: Measurements) -> Measurements:
         """Those of two runs together."""
-        both = Measurements(self.dim, {dtype: list(counts) for dtype, counts in self.spread.items()})
-        for dtype, counts in other.spread.items():
-            both.spread[dtype] = [a + b for a, b in zip(both.spread.get(dtype, [0] * BINS), counts, strict=True)]
+        both = Measurements(self.dim)
+        for dtype in sorted({*self.spread, *other.spread}):
+            counts = (each.spread.get(dtype, [0] * BINS) for each in (self, other))
+            both.spread[dtype] = [a + b for a, b in zip(*counts, strict=True)]
         for growth in (*self.growth, *other.growth):
             both._grow(Growth(growth.kernel, growth.dtype, growth.size, growth.in_sigma, growth.tensors))
-        for curve in (*self.convergence, *other.convergence):
-            if sum(each.kernel == curve.kernel for each in both.convergence) < MOST_CURVES:
-                both.convergence.append(curve)
+        both._converge([*self.convergence, *other.convergence])
         return both
+
+    def _converge(self, curves: Iterable[Convergence]) -> None:
+        """Keep some of all curves of each kernel, whatever order they come in: those whose digests are smallest."""
+        kept: Counter[str] = Counter()
+        every = sorted([*self.convergence, *curves], key=lambda each: (each.kernel, zlib.crc32(repr(each).encode())))
+        self.convergence = []
+        for each in every:
+            kept[each.kernel] += 1
+            if kept[each.kernel] <= MOST_CURVES:
+                self.convergence.append(each)
 
     def _grow(self, new: Growth) -> None:
         for known in self.growth:
@@ -82,7 +95,7 @@ class Measurements:
                 known.in_sigma = max(known.in_sigma, new.in_sigma)
                 known.tensors += new.tensors
                 return
-        self.growth.append(new)
+        insort(self.growth, new, key=lambda each: (each.kernel, each.dtype, each.size))
 
 
 def bin_of(rms: float) -> int:

@@ -46,7 +46,16 @@ class Poisoned(Exception):
 class Process:
     """One child process as its parent sees it: its socket, its output file, its job and the phase it announced."""
 
-    def __init__(self, entry: str, setup: Any, env: Mapping[str, str], startup_limit: float, memory: int | None = None):
+    def __init__(
+        self,
+        entry: str,
+        setup: Any,
+        env: Mapping[str, str],
+        startup_limit: float,
+        memory: int | None = None,
+        turn: int = 0,
+    ):
+        self.turn = turn  # which of its parent's children it is; one that replaces it has the same
         message = pickle.dumps((entry, setup), pickle.HIGHEST_PROTOCOL)
         self.connection, theirs = Pipe(duplex=True)
         lifeline, self._lifeline = os.pipe()  # closed when this process dies, however it dies

@@ -14,12 +14,12 @@ from gradoracle.rules import pooled
 from gradoracle.verdict import Counterexample, Status, Verdict
 
 DECLARED_MISSING = ("no forward mode", "no double backward")  # a derivative that a kernel need not have
-_TELLING, _TOLD = 8, 1 << 18  # violating cases of a verdict that are kept, and elements of one
+TELLING, _TOLD = 8, 1 << 18  # violating cases of a verdict that are kept, and elements of one
 Key = tuple[str, str, str]  # law, kernel, dtype
 
 
 @dataclass
-class _Count:
+class Count:
     """What is known of one verdict so far."""
 
     statuses: Counter[Status] = field(default_factory=Counter)
@@ -33,6 +33,7 @@ class _Count:
     in_sigma: float = 0.0
     pools: dict[str, Pool] = field(default_factory=dict)  # tensor -> what its findings pool, added up
     pooled: int = 0  # tensors in them
+    cases: dict[str, Case] = field(default_factory=dict)  # reason, or tensor in ``left`` -> the first such case
     first: dict[Status, tuple[Case, LawResult]] = field(default_factory=dict)
     telling: list[tuple[Case, LawResult]] = field(default_factory=list)  # violating cases of most elements
 
@@ -55,8 +56,13 @@ class Tally:
         line: Callable[[str, Case], str] = lambda kernel, case: case.line(kernel),
     ) -> None:
         self._decisive, self._line = set(decisive), line
-        self._counts: dict[Key, _Count] = defaultdict(_Count)
+        self._counts: dict[Key, Count] = defaultdict(Count)
         self.judged = self.alarming = 0
+
+    @property
+    def counts(self) -> dict[Key, Count]:
+        """What is known of each verdict so far, in the order in which they are told."""
+        return self._counts
 
     def expect(self, law: str, kernel: str, dtype: str) -> None:
         """Name a verdict that the run owes, so that it is missed where no case decides it."""
@@ -112,18 +118,20 @@ class Tally:
                     found.append(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {reason}")
         return [*_undecided(laws), *found]
 
-    def _add(self, count: _Count, case: Case, law: LawResult) -> None:
+    def _add(self, count: Count, case: Case, law: LawResult) -> None:
         count.statuses[law.status] += 1
         count.first.setdefault(law.status, (case, law))
         if law.status is Status.REFUSED:
             count.refusals[law.reason] += 1
         if law.status in (Status.REFUSED, Status.NOT_CHECKED):
             count.reasons[law.reason] += 1
+            count.cases.setdefault(law.reason, case)
         if law.status is Status.VIOLATED and _elements(law) <= _TOLD:
-            count.telling = sorted([*count.telling, (case, law)], key=lambda each: -_elements(each[1]))[:_TELLING]
+            count.telling = sorted([*count.telling, (case, law)], key=lambda each: -_elements(each[1]))[:TELLING]
         for finding in law.findings:
             if finding.outcome is Outcome.NOT_CHECKED:
                 count.left.setdefault(finding.tensor, finding.message)
+                count.cases.setdefault(finding.tensor, case)
                 continue
             count.decided[finding.tensor] += 1
             if finding.error < float("inf"):
@@ -138,7 +146,7 @@ class Tally:
                 count.pools[finding.tensor] = finding.pool if known is None else known + finding.pool
                 count.pooled += 1
 
-    def _verdict(self, key: Key, count: _Count, counterexample: Counterexample | None) -> Verdict:
+    def _verdict(self, key: Key, count: Count, counterexample: Counterexample | None) -> Verdict:
         law, kernel, dtype = key
         verdict = Verdict(
             law,
@@ -185,7 +193,7 @@ def _undecided(laws: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Itera
         yield f"{who} decided on no {' or '.join(by_dtype)} case of {kernel}: {reason}"
 
 
-def _status(count: _Count) -> Status:
+def _status(count: Count) -> Status:
     """The worst status that says something; refused and not checked only where no case held."""
     for status in (Status.VIOLATED, Status.CRASHED, Status.HOLDS, Status.REFUSED):
         if count.statuses[status]:

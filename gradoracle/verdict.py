@@ -12,6 +12,7 @@ from gradoracle.finding import Finding
 from gradoracle.likeness import NO_LIKENESS, Likeness
 from gradoracle.location import Location
 from gradoracle.measurements import Measurements
+from gradoracle.shard import Shard
 
 
 class Status(str, Enum):
@@ -104,6 +105,7 @@ class Report:
     locations: dict[str, Location] = field(default_factory=dict)  # kernel -> where it is written in the working tree
     comparison: Comparison | None = None  # with a base, where a gate made the report
     measurements: Measurements | None = None  # that are drawn and not judged
+    shard: Shard | None = None  # what merging needs, where the run is one part of several
 
     @property
     def laws_checked(self) -> int:

@@ -12,14 +12,14 @@ import subprocess
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, Protocol
 
 from gradoracle.process import NOTHING, Phase, Poisoned, Process, Work, attempt, cause, load
 
-__all__ = ["Crash", "Phase", "Poisoned", "Result", "StartupError", "Work", "Workers"]
+__all__ = ["Crash", "Lost", "Phase", "Poisoned", "Pool", "Result", "StartupError", "Work", "Workers"]
 
 _LACKING = ("llocate memory", "ut of memory", "bad_alloc")  # what libraries print before they abort
 _TICK = 0.2  # seconds between looks at children that may have died without closing their socket
@@ -27,6 +27,10 @@ _TICK = 0.2  # seconds between looks at children that may have died without clos
 
 class StartupError(Exception):
     """No child can be started: ``entry(setup)`` raised or died. Holds the child's traceback or its last output."""
+
+
+class Lost(Exception):
+    """What runs the jobs is gone in the middle of a run and does not come back; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,23 @@ class Result:
     seconds: float = 0.0
 
 
+class Pool(Protocol):
+    """What runs jobs in processes apart: ``Workers`` on this machine, ``cluster.Cluster`` on others."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether results come in the order of the jobs."""
+
+    def run(self, jobs: Iterable[Any]) -> Iterator[Result]:
+        """Run jobs, which are pulled as there is room for them."""
+
+    def run_alone(self, job: Any, limit_factor: float = 1.0) -> Result:
+        """Run one job, its time limits multiplied."""
+
+    def close(self) -> None:
+        """End the processes."""
+
+
 class Workers:
     """A pool of child processes that run one job at a time each.
 
@@ -67,7 +88,8 @@ class Workers:
         entry: ``"package.module:function"``, imported in the child.
         setup: picklable; passed to ``entry``.
         count: how many processes; 0 runs jobs in this one, without any protection.
-        env: variables that the children have before they import anything.
+        env: variables that the children have before they import anything; several sets are dealt out in turn, and what
+            replaces a child that has died gets its set.
         startup_limit: seconds that ``entry(setup)`` may take.
         memory: bytes beyond which an allocation of a child fails; None: no limit.
     """
@@ -78,14 +100,15 @@ class Workers:
         setup: Any,
         *,
         count: int,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
         startup_limit: float = 600.0,
         memory: int | None = None,
     ):
         if count < 0:
             raise ValueError(f"count of worker processes must be at least 0, got {count}")
         self._entry, self._setup = entry, setup
-        self._env, self._startup_limit, self._memory = dict(env or {}), startup_limit, memory
+        self._envs = [dict(each) for each in ([env] if isinstance(env, Mapping) else env or [{}])]
+        self._startup_limit, self._memory = startup_limit, memory
         self._ready: deque[Result] = deque()
         self._again: deque[tuple[Any, float]] = deque()  # jobs whose process was dead before it read them
         self._running = False
@@ -104,6 +127,11 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def in_order(self) -> bool:
+        """Whether results come in the order of the jobs: of one process they do."""
+        return self._count <= 1
 
     def run(self, jobs: Iterable[Any]) -> Iterator[Result]:
         """Run jobs, which are pulled as processes become free; results in order of completion.
@@ -180,7 +208,9 @@ class Workers:
 
     def _fill(self) -> None:
         while len(self._children) < self._count:
-            self._children.append(Process(self._entry, self._setup, self._env, self._startup_limit, self._memory))
+            turn = min(set(range(self._count)) - {child.turn for child in self._children})
+            env = self._envs[turn % len(self._envs)]
+            self._children.append(Process(self._entry, self._setup, env, self._startup_limit, self._memory, turn))
 
     def _idle(self) -> Process | None:
         return next((child for child in self._children if child.started and child.job is NOTHING), None)

@@ -29,7 +29,7 @@ def test_the_record_names_no_path_host_or_user() -> None:
 
 
 def test_a_gpu_is_recorded_unless_the_run_is_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "accelerator", lambda: "H200, CUDA 13.0")
+    monkeypatch.setattr(environment, "accelerator", lambda used: "H200, CUDA 13.0")
     assert describe()["gpu"] == "H200, CUDA 13.0"
     assert "gpu" not in describe("cpu")
 

@@ -37,8 +37,8 @@ def test_only_what_stands_beside_the_truth_is_counted() -> None:
     assert {dtype: sum(counts) for dtype, counts in seen.spread.items()} == {"float32": 2, "bfloat16": 1}
     assert seen.spread["bfloat16"][BINS - 1] == 1
     assert [(g.dtype, g.size, g.in_sigma, g.tensors) for g in seen.growth] == [
-        ("float32", 5, 3.0, 2),
         ("bfloat16", 5, 30.0, 1),
+        ("float32", 5, 3.0, 2),
     ]
 
 
@@ -50,7 +50,7 @@ def test_two_halves_of_a_run_are_the_whole() -> None:
         halves[place % 2].add("k", case(size % 7 + 1), [each], direct=True)
     both = halves[0] + halves[1]
     assert both.spread == whole.spread
-    assert sorted(both.growth, key=lambda g: g.size) == sorted(whole.growth, key=lambda g: g.size)
+    assert both.growth == whole.growth
     assert sum(sum(half.spread["float32"]) for half in halves) == 29  # and the halves are as they were
 
 
@@ -62,6 +62,15 @@ def test_curves_are_kept_up_to_a_number_a_kernel() -> None:
     assert len(seen.convergence) == MOST_CURVES and len((seen + seen).convergence) == MOST_CURVES
     seen.add("other", case(1), [curve], direct=False)
     assert seen.convergence[-1].kernel == "other" and seen.convergence[-1].steps == curve.steps
+
+
+def test_the_same_curves_are_kept_in_whatever_order_they_come() -> None:
+    curves = [Finding("d", Outcome.HOLDS, "exact", steps=((2.0**-n, 1e-6), (2.0**-n * 2, 4e-6))) for n in range(90)]
+    one, two, three = Measurements("T"), Measurements("T"), Measurements("T")
+    one.add("k", case(1), curves, direct=False)
+    two.add("k", case(1), curves[::-2], direct=False)
+    three.add("k", case(1), curves[::2], direct=False)
+    assert one.convergence == (two + three).convergence and len(one.convergence) == MOST_CURVES
 
 
 def test_a_run_reports_what_it_measured() -> None:

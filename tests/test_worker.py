@@ -296,3 +296,22 @@ def test_no_child_outlives_its_parent(how: signal.Signals) -> None:
     assert all(gone(pid) for pid in pids)
     if how is signal.SIGINT:
         assert rest == "closed\n" and parent.returncode == 0
+
+
+def test_what_replaces_a_child_has_its_environment(pool: Callable[..., Workers]) -> None:
+    workers = pool(3, env=[{"GPU": "0"}, {"GPU": "1"}])
+
+    def gpus() -> list[str]:
+        for _ in range(200):
+            found = dict(result.value for result in workers.run([("pid and environment", "GPU")] * 3))
+            if len(found) == 3:
+                return sorted(found.values())
+            time.sleep(0.05)
+        raise AssertionError("the three processes are not there again")
+
+    assert gpus() == ["0", "0", "1"]
+    for kind in ("segfault", "_exit", "segfault", "_exit"):
+        assert one(workers, kind).crash is not None
+        assert gpus() == ["0", "0", "1"]
+    assert sum(result.crash is not None for result in workers.run([("segfault", None)] * 3)) == 3
+    assert gpus() == ["0", "0", "1"]

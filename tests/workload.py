@@ -37,6 +37,8 @@ def start(setup: object) -> Work:
             return state["jobs"]
         if kind == "environment":
             return os.environ.get(str(argument))
+        if kind == "pid and environment":
+            return os.getpid(), os.environ.get(str(argument))
         if kind == "aborts for lack of memory":
             print("Unable to allocate memory", flush=True)
             os.abort()

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gradoracle.closure import differing, together
 from gradoracle.comparison import Comparison, Kind, Line, Weight
 from gradoracle.config import Entry
 from gradoracle.errors import UsageError
 from gradoracle.gate import acknowledged
 from gradoracle.gate.acknowledged import Acknowledgement
 from gradoracle.gate.baseline import SCHEMA, Baseline, Unusable, load
-from gradoracle.gate.closure import differing, together
 from gradoracle.gate.compare import compare
 from gradoracle.gate.repository import repository
 from gradoracle.gate.sides import Sides

@@ -125,7 +125,8 @@ def require_apart(task: Task) -> None:
 
 def _checked(task: Task) -> Standing:
     """Check a target on its cases: by all laws with a report, or by some with none."""
-    from gradoracle.check import InternalFault, Run, jobs_of_request, known
+    from gradoracle.check import InternalFault, Run, known
+    from gradoracle.jobs import jobs_of_request
     from gradoracle.report.progress import progress
     from gradoracle.request import Request
 

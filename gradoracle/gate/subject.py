@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gradoracle.closure import differing
 from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.config import Entry
-from gradoracle.gate.closure import differing
 from gradoracle.gate.standing import Standing
 from gradoracle.settings import Setting
 

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from gradoracle import config, settings
+from gradoracle.closure import closure, digests, holds_gradoracle, module_file, together
 from gradoracle.config import Config, Entry
 from gradoracle.errors import UsageError
-from gradoracle.gate.closure import closure, digests, holds_gradoracle, module_file, together
 from gradoracle.gate.known_failures import KnownFailure, read
 from gradoracle.gate.standing import Standing
 from gradoracle.location import working_tree
@@ -61,7 +61,9 @@ class Tree:
     def settings(self, entry: Entry, profile: str | None, given: Settings) -> dict[str, Setting]:
         """What an entry is checked with; a profile that the project does not have says nothing."""
         chosen = {**config.PROFILES, **self.config.profiles}.get(profile or "", {})
-        return settings.together((self.config.settings, entry.settings, chosen, given))
+        found = settings.together((self.config.settings, entry.settings, chosen, given))
+        found.pop("scheduler", None)  # both sides run here, from trees that a cluster does not have
+        return found
 
     def files(self, entry: Entry, words: Settings) -> dict[str, str]:
         """The files of the tree that a target and its family are made of, with their digests; empty where none is.

@@ -21,6 +21,7 @@ from gradoracle import capacity, device, environment
 from gradoracle import check as checking
 from gradoracle.errors import UsageError
 from gradoracle.examine import Job, Setup
+from gradoracle.jobs import jobs_of
 from gradoracle.request import Progress, Request, Silent
 from gradoracle.tally import Tally
 from gradoracle.target import Target, resolve
@@ -163,7 +164,7 @@ class _Plan:
         run = checking.Run(request, Silent())
         costly = {law.name for law in run.laws.values() if law.scope == "kernel"}  # of compilations, not of this run
         self.jobs: list[Job] = [
-            replace(job, laws=tuple(law for law in job.laws if law not in costly)) for job in checking.jobs_of(run)
+            replace(job, laws=tuple(law for law in job.laws if law not in costly)) for job in jobs_of(run)
         ]
         self.setup: Setup = run.setup
         self.target: Target = resolve(asked.target, asked.family)

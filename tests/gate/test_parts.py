@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from gate.project import KERNEL, Project
 
+from gradoracle.closure import closure, differing, digests
 from gradoracle.gate import accuracy
 from gradoracle.gate.accuracy import FEWEST, change, sign_flip
-from gradoracle.gate.closure import closure, differing, digests
 from gradoracle.gate.fingerprints import pieces
 from gradoracle.plain import Unreadable, from_plain, to_plain
 from gradoracle.target import resolve

@@ -10,6 +10,7 @@ import pytest
 
 from gradoracle import check as checking
 from gradoracle.case import Case, Draw
+from gradoracle.jobs import jobs_of
 from gradoracle.mutation import trial as trials
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome
@@ -62,7 +63,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory):
     file = folder / "squares.py"
     file.write_text(SOURCE)
     run = checking.Run(Request(str(file), device="cpu", examples=6, workers=0), Silent())
-    jobs = list(checking.jobs_of(run))
+    jobs = list(jobs_of(run))
     kept = tmp_path_factory.mktemp("kept")
     work = entry((run.setup, (), str(kept)))
     seen = [work(Rehearsal(job), lambda name, limit: None) for job in jobs]

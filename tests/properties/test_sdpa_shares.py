@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from attention import FAMILY
 from gradoracle.properties import sdpa
 
-from gradoracle.check import CASES_ON_CPU
 from gradoracle.examine import laws_of
+from gradoracle.jobs import CASES_ON_CPU
 from gradoracle.property import Property
 from gradoracle.strategies import stream
 

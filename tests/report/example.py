@@ -9,8 +9,9 @@ import torch
 
 from gradoracle.comparison import Comparison, Kind, Line, Weight
 from gradoracle.errormap import errormap
-from gradoracle.finding import Finding, Outcome, Worst
+from gradoracle.finding import Finding, Outcome, Pool, Worst
 from gradoracle.measurements import BINS, Convergence, Growth, Measurements
+from gradoracle.shard import Left, Seen, Shard, Sums, Telling
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
 
 CASE = "gradoracle-case/1 sdpa cpu float32 B=1 H=1 T=65 M=1 D=1 q=normal:1"
@@ -159,3 +160,31 @@ def pictured(seed: int = 0) -> Report:
     measured.growth.append(Growth("triton_sdpa", "bfloat16", 65, 3e5))
     measured.convergence = [Convergence("triton_sdpa", "order of dq", ((0.01, 1e-8), (0.02, 4e-8), (0.04, 1.6e-7)))]
     return report(holding(), violated("vjp_matches_the_oracle", "float32", 5, found, facts), measurements=measured)
+
+
+def shard() -> Report:
+    """What one machine of two reports, with all that merging needs."""
+    sums = Sums(
+        "vjp_matches_the_oracle",
+        "triton_sdpa",
+        "float32",
+        {"holds": Seen(39, 0), "violated": Seen(3, 17)},
+        {"budget too wide": Seen(2, 5)},
+        {"D must be even": Seen(1, 6)},
+        {"gives away accuracy": 3},
+        {"dq": 42},
+        {"dk": Left("budget too wide", 5)},
+        (1e-6, math.inf),
+        4.25,
+        34.125,
+        {"dq": Pool(1000, 990.5, (1000.0, 1010.0), 0.5, 1e12, (1e5, -1e5), 1000.0)},
+        42,
+        CASE,
+        (Telling(17, 65, 1),),
+    )
+    part = Shard(
+        2, 4, {"--examples": "9"}, "0a" * 32, 504, {"kernels/a.py": "1b" * 32}, ("hvp_*",), ("vjp_matches_the_oracle",),
+        {"triton_sdpa": "gradoracle check sdpa"}, "wanted other sizes", {"T < M": 1}, {"5": "it raises"},
+        0, (sums,),
+    )  # fmt: skip
+    return report(holding(), violated(), shard=part)

@@ -9,15 +9,16 @@ from typing import Any
 
 import jsonschema
 import pytest
-from example import CASE, compared, everything, holding, pictured, report, unchanged, violated, wrong
+from example import CASE, compared, everything, holding, pictured, report, shard, unchanged, violated, wrong
 
 from gradoracle.causes import CAUSES
 from gradoracle.comparison import Comparison, Kind, Line
-from gradoracle.finding import Finding
+from gradoracle.finding import Finding, Pool
 from gradoracle.location import Location
 from gradoracle.plain import Unreadable
 from gradoracle.report import exit_code, render
 from gradoracle.report.json import SCHEMA, read
+from gradoracle.shard import Shard, Sums
 from gradoracle.verdict import Report, Status, Verdict
 
 FILE = Path(__file__).parents[2] / "docs" / "report.schema.json"
@@ -104,13 +105,14 @@ def test_it_is_as_the_schema_says() -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(closed(schema))
     located = report(holding(), locations={"triton_sdpa": Location("kernels/a.py", 3)})
-    for made in (everything(), report(), located, compared(), unchanged(), pictured()):
+    for made in (everything(), report(), located, compared(), unchanged(), pictured(), shard()):
         validator.validate(load(render(made, "json")))
     assert schema["properties"]["schema"]["const"] == SCHEMA
     assert set(schema["$defs"]["cause"]["enum"]) == {"", *CAUSES}
     assert set(schema["$defs"]["status"]["enum"]) == {status.value for status in Status}
     assert set(schema["$defs"]["line"]["properties"]["kind"]["enum"]) == {kind.value for kind in Kind}
     kinds = (("report", Report), ("verdict", Verdict), ("finding", Finding), ("line", Line), ("comparison", Comparison))
+    kinds += (("shard", Shard), ("sums", Sums), ("pool", Pool))
     for name, fields in kinds:
         own = {field.name for field in dataclasses.fields(fields)} - {"pool"}
         assert own <= set(schema["$defs"][name]["properties"]), name
@@ -129,6 +131,7 @@ def test_what_was_written_can_be_read_again() -> None:
     for made in (
         [everything(), pictured()],
         [compared(), unchanged()],
+        [shard()],
         [report(holding(), locations={"k": Location("a.py", 3)})],
     ):
         text = render(made, "json")

@@ -1,0 +1,307 @@
+"""Merge: the reports of the shards of one run become the report that one process would have given."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gradoracle.case import Case, parse
+from gradoracle.counterexamples import agreed, mapped
+from gradoracle.environment import public
+from gradoracle.errors import UsageError, why
+from gradoracle.examine import LawResult
+from gradoracle.finding import Finding
+from gradoracle.measurements import Measurements
+from gradoracle.plain import Unreadable
+from gradoracle.report.json import read
+from gradoracle.shard import Left, Seen, Shard, Sums
+from gradoracle.shortfall import shortfall
+from gradoracle.tally import TELLING, Count, Key, Tally
+from gradoracle.verdict import Counterexample, Report, Status, Verdict
+
+_ALIKE = ("gradoracle", "commit", "torch", "triton")  # versions that all shards must share, where they are known
+_WANTED = "wanted reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
+_INCONCLUSIVE = "inconclusive: "
+
+
+@dataclass(frozen=True)
+class Part:
+    """One shard's report of one target, and the file that it is in."""
+
+    file: str
+    report: Report
+    shard: Shard
+
+
+def merge(files: Sequence[Path]) -> list[Report]:
+    """The reports of a run from those of its shards, target by target in the order of the files; one file alone that
+    holds the reports of a whole run is given as it is.
+
+    Raises:
+        UsageError: a file that cannot be read, a report of no shard, shards of different runs, one shard twice.
+    """
+    documents = [(str(file), _read(file)) for file in files]
+    if len(documents) == 1 and all(report.shard is None for report in documents[0][1]):
+        return documents[0][1]
+    parts = [(file, [_part(file, report) for report in reports]) for file, reports in documents]
+    most = max(len(reports) for _, reports in parts)
+    groups = [[reports[target] for _, reports in parts if target < len(reports)] for target in range(most)]
+    for group in groups:
+        _require_one_run(group)
+    return [_Whole(group).report() for group in groups]
+
+
+def _read(file: Path) -> list[Report]:
+    try:
+        reports = read(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file}: {why(error)}; {_WANTED}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is no text; {_WANTED}") from None
+    except Unreadable as error:
+        raise UsageError(f"{file} cannot be merged: {error}; {_WANTED}") from None
+    if not reports:
+        raise UsageError(f"{file} holds no report; {_WANTED}")
+    return reports
+
+
+def _part(file: str, report: Report) -> Part:
+    if report.shard is None:
+        raise UsageError(f"{file} holds a report of {report.target} that is of no shard; {_WANTED}")
+    return Part(file, report, report.shard)
+
+
+def _require_one_run(group: Sequence[Part]) -> None:
+    """See that all parts are of one run, and each another one."""
+    known: dict[int, Part] = {}
+    for part in group:
+        for name, ours, theirs in _differences(group[0], part):
+            raise UsageError(
+                f"{group[0].file} and {part.file} are of different runs: {name} is {ours or 'none'} in one and "
+                f"{theirs or 'none'} in the other; wanted shards of one run"
+            )
+        other = known.setdefault(part.shard.part, part)
+        if other is not part:
+            raise UsageError(f"shard {part.shard} is given twice, by {other.file} and {part.file}; wanted each once")
+
+
+def _differences(one: Part, other: Part) -> Iterator[tuple[str, str, str]]:
+    """(what, in one, in the other) of whatever two parts of one run have in common and these have not."""
+    facts: list[tuple[str, object, object]] = [
+        (name, getattr(one.report, name), getattr(other.report, name)) for name in ("target", "family", "seed")
+    ]
+    facts += [("the device", one.report.device, other.report.device)]
+    facts += [("the N of --shard I/N", one.shard.parts, other.shard.parts)]
+    names = dict.fromkeys([*one.shard.asked, *other.shard.asked])
+    facts += [(name, one.shard.asked.get(name, ""), other.shard.asked.get(name, "")) for name in names]
+    facts += [("kernels", ", ".join(one.report.kernels), ", ".join(other.report.kernels))]
+    facts += [("the contract", _words(one.report.contracts), _words(other.report.contracts))]
+    for name in _ALIKE:
+        ours, theirs = (public(part.report.environment.get(name, "")) for part in (one, other))
+        if name != "commit" or (ours and theirs):
+            facts.append((name, ours, theirs))
+    for name in sorted({*one.shard.files, *other.shard.files}):
+        ours, theirs = (part.shard.files.get(name, "")[:12] for part in (one, other))
+        facts.append((f"the content of {name}", ours, theirs))
+    facts += [("the digest of all cases", one.shard.stream[:12], other.shard.stream[:12])]
+    yield from ((name, str(ours), str(theirs)) for name, ours, theirs in facts if ours != theirs)
+
+
+def _words(contracts: Mapping[str, str]) -> str:
+    return " ".join(f"{dtype}={preset}" for dtype, preset in sorted(contracts.items()))
+
+
+class _Whole:
+    """The shards of one target's run, added up."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = sorted(parts, key=lambda part: part.shard.part)
+        self._first = self._parts[0]
+        have = {part.shard.part for part in parts}
+        self._missing = [each for each in range(1, self._first.shard.parts + 1) if each not in have]
+        self._sums: dict[Key, list[tuple[Part, Sums]]] = {}
+        for part in self._parts:
+            for sums in part.shard.sums:
+                self._sums.setdefault((sums.law, sums.kernel, sums.dtype), []).append((part, sums))
+        self._lines: dict[tuple[str, Case], str] = {}
+        self._tally = Tally(self._first.shard.decisive, lambda kernel, case: self._lines[kernel, case])
+        for key, own in self._sums.items():
+            self._tally.counts[key] = self._count(key, [sums for _, sums in own])
+
+    def report(self) -> Report:
+        """The report of the whole run; what is missing of it makes it inconclusive."""
+        reports, first = [part.report for part in self._parts], self._first.report
+        report = replace(
+            first,
+            environment=_together(report.environment for report in reports),
+            verdicts=self._verdicts(),
+            situations=self._in_order([report.situations for report in reports]),
+            situations_wanted=_largest(report.situations_wanted for report in reports),
+            cases_planned=self._first.shard.cases,
+            cases_run=sum(report.cases_run for report in reports),
+            seconds=sum(report.seconds for report in reports),
+            refusals=self._refusals(),
+            notes=[note for note in first.notes if not note.startswith(_INCONCLUSIVE)],
+            interrupted="; ".join(
+                f"shard {part.shard}: {part.report.interrupted}" for part in self._parts if part.report.interrupted
+            ),
+            cases_judged=sum(report.cases_judged for report in reports),
+            cases_alarming=sum(report.cases_alarming for report in reports),
+            measurements=_measured(report.measurements for report in reports),
+            shard=None,
+        )
+        report.notes += [f"{_INCONCLUSIVE}{sentence}" for sentence in self._unmet(report)]
+        return report
+
+    def _unmet(self, report: Report) -> list[str]:
+        shard = self._first.shard
+        undefined = {int(place): what for part in self._parts for place, what in part.shard.undefined.items()}
+        missing = [f"{each}/{shard.parts}" for each in self._missing]
+        lacking = [f"shard {', '.join(missing)} of {report.target} is missing; wanted all {shard.parts}"]
+        faults = [
+            f"gradoracle failed on {part.shard.faults} cases of shard {part.shard}"
+            for part in self._parts
+            if part.shard.faults
+        ]
+        return [
+            *(lacking if missing else []),
+            *faults,
+            *shortfall(
+                report.verdicts,
+                undecided=self._tally.undecided(),
+                require=shard.require,
+                undefined=[undefined[place] for place in sorted(undefined)],
+                cases=report.cases_run,
+                sizes=shard.sizes,
+            ),
+        ]
+
+    def _verdicts(self) -> list[Verdict]:
+        told = {(v.law, v.kernel, v.dtype): v for part in self._parts for v in part.report.verdicts}
+        shown = {key: found for key in self._sums if (found := self._counterexample(key)) is not None}
+        verdicts = self._tally.verdicts(shown)
+        for verdict in verdicts:
+            like = told[verdict.law, verdict.kernel, verdict.dtype]
+            verdict.statement, verdict.rank = like.statement, like.rank
+            if "no case of this run applies" in verdict.reasons and self._is_cut():
+                verdict.reasons = {"the run was interrupted before": 0}
+            if verdict.counterexample is not None and verdict.counterexample.pooled:
+                command = f"{self._first.shard.commands[verdict.kernel]} --property {verdict.law}"
+                verdict.counterexample = replace(verdict.counterexample, command=command)
+        return verdicts
+
+    def _is_cut(self) -> bool:
+        return bool(self._missing) or any(part.report.interrupted for part in self._parts)
+
+    def _counterexample(self, key: Key) -> Counterexample | None:
+        """Of the shard whose failing case is the first of the stream; with what the largest of all shards show."""
+        for status in (Status.VIOLATED, Status.CRASHED):
+            failing = [(part, sums) for part, sums in self._sums[key] if status.value in sums.statuses]
+            failing.sort(key=lambda each: each[1].statuses[status.value].first)
+            shown = [found for part, _ in failing if (found := _shown(part, key, status)) is not None]
+            if shown:
+                formula = agreed([each.formula for each in shown])
+                return mapped(replace(shown[0], formula=formula, further=_further(key, failing)))
+        return None
+
+    def _count(self, key: Key, several: Sequence[Sums]) -> Count:
+        """What is known of a verdict by all shards that tell of it."""
+        count = Count()
+        for status, many in _seen(sums.statuses for sums in several).items():
+            count.statuses[Status(status)] = many
+        count.reasons = Counter(_seen(sums.reasons for sums in several))
+        count.refusals = Counter(_seen(sums.refusals for sums in several))
+        lefts: dict[str, Left] = {}
+        for sums in several:
+            count.notes.update(sums.notes)
+            count.decided.update(sums.decided)
+            count.sensitivities += sums.sensitivities
+            count.error, count.in_sigma = max(count.error, sums.error), max(count.in_sigma, sums.in_sigma)
+            count.pooled += sums.pooled
+            for tensor, pool in sums.pools.items():
+                count.pools[tensor] = count.pools[tensor] + pool if tensor in count.pools else pool
+            for tensor, left in sums.left.items():
+                lefts[tensor] = min(lefts.get(tensor, left), left, key=lambda each: each.first)
+        count.left = {name: left.reason for name, left in sorted(lefts.items(), key=lambda item: item[1].first)}
+        held = [sums for sums in several if sums.held]
+        if held:
+            line = min(held, key=lambda sums: sums.statuses[Status.HOLDS.value].first).held
+            case = parse(line)[2]
+            self._lines[key[1], case] = line
+            count.first[Status.HOLDS] = (case, LawResult(key[0], Status.HOLDS))
+        return count
+
+    def _in_order(self, several: Sequence[Mapping[str, int]]) -> dict[str, int]:
+        """Counts by name, added up, those first that the stream has first."""
+        sums: Counter[str] = Counter()
+        for each in several:
+            sums.update(each)
+        return {name: sums[name] for name in sorted(sums, key=self._place)}
+
+    def _place(self, name: str) -> tuple[int, int]:
+        """Where the stream has something first, and how much of the same case came before it."""
+        firsts = (part.shard.first for part in self._parts if name in part.shard.first)
+        return min(((first[name], list(first).index(name)) for first in firsts), default=(0, 0))
+
+    def _refusals(self) -> dict[str, dict[str, int]]:
+        tables: dict[str, Counter[str]] = {}
+        for part in self._parts:
+            for message, marks in part.report.refusals.items():
+                tables.setdefault(message, Counter()).update(marks)
+        return {message: dict(tables[message]) for message in sorted(tables, key=self._place)}
+
+
+def _shown(part: Part, key: Key, status: Status) -> Counterexample | None:
+    """A shard's counterexample of a verdict; none where its cases fail only together."""
+    own = (v for v in part.report.verdicts if (v.law, v.kernel, v.dtype) == key and v.status is status)
+    return next((v.counterexample for v in own if v.counterexample and not v.counterexample.pooled), None)
+
+
+def _further(key: Key, failing: Iterable[tuple[Part, Sums]]) -> tuple[Finding, ...]:
+    """What was found wrong on those violating cases of all shards that have the most elements."""
+    told: list[tuple[int, int, tuple[Finding, ...]]] = []
+    for part, sums in failing:
+        found = _shown(part, key, Status.VIOLATED)
+        findings = iter(found.further if found is not None else ())
+        for case in sums.telling:
+            told.append((-case.elements, case.place, tuple(next(findings) for _ in range(case.findings))))
+    told.sort(key=lambda each: each[:2])
+    return tuple(finding for _, _, wrong in told[:TELLING] for finding in wrong)
+
+
+def _seen(several: Iterable[Mapping[str, Seen]]) -> dict[str, int]:
+    """Cases by what was seen, added up, what the stream has first first."""
+    sums: dict[str, Seen] = {}
+    for each in several:
+        for name, seen in each.items():
+            known = sums.get(name, Seen(0, seen.first))
+            sums[name] = Seen(known.count + seen.count, min(known.first, seen.first))
+    return {name: seen.count for name, seen in sorted(sums.items(), key=lambda item: item[1].first)}
+
+
+def _together(several: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """What the shards ran on, each fact told once."""
+    facts: dict[str, dict[str, None]] = {}
+    for each in several:
+        for name, fact in each.items():
+            facts.setdefault(name, {})[fact] = None
+    return {name: "; ".join(found) for name, found in facts.items()}
+
+
+def _measured(several: Iterable[Measurements | None]) -> Measurements | None:
+    """What all shards measured; None where none of them did."""
+    known = [each for each in several if each is not None]
+    return functools.reduce(operator.add, known) if known else None
+
+
+def _largest(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The largest number of each name."""
+    found: dict[str, int] = {}
+    for each in several:
+        for name, number in each.items():
+            found[name] = max(found.get(name, 0), number)
+    return found
