@@ -261,7 +261,7 @@ def test_what_was_shrunk_before_an_interrupt_is_kept(monkeypatch: pytest.MonkeyP
 
 
 def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def always(*_: Any) -> None:
+    def always(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine.environment, "describe", always)
