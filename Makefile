@@ -10,7 +10,7 @@ setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "setuptools>=77" wheel
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[fast,develop,test,mutate,report]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[fast,develop,test,mutate,report,cluster]"
 	touch $@
 
 check: setup

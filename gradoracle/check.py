@@ -11,6 +11,7 @@ from typing import Any
 
 from gradoracle import capacity, device, environment
 from gradoracle.case import Case, parse
+from gradoracle.cluster import Cluster
 from gradoracle.command import command, repeated
 from gradoracle.contract import contract
 from gradoracle.counterexamples import Counterexamples
@@ -23,16 +24,17 @@ from gradoracle.jobs import jobs_of_request
 from gradoracle.kernel import Kernel
 from gradoracle.location import location_of
 from gradoracle.measurements import Measurements
+from gradoracle.remote import Order
 from gradoracle.request import Progress, Request, Silent
 from gradoracle.saved import saved_line
-from gradoracle.sharding import Stream, shard_of
+from gradoracle.sharding import Stream, files_of, shard_of
 from gradoracle.shortfall import shortfall
 from gradoracle.strategies import situations
 from gradoracle.symptom import MATCHES
 from gradoracle.tally import Key, Tally
 from gradoracle.target import family_for
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
-from gradoracle.worker import StartupError, Workers
+from gradoracle.worker import Lost, StartupError, Workers
 
 
 class Run:
@@ -40,7 +42,7 @@ class Run:
 
     def __init__(self, request: Request, progress: Progress) -> None:
         self.request, self.progress = request, progress
-        self.device = device.choose(request.device)
+        self.device = device.choose(request.device, elsewhere=request.scheduler is not None)
         self.setup = Setup(
             request.target,
             request.family,
@@ -54,6 +56,7 @@ class Run:
         )
         device.prepare(self.device)
         family, self.kernels, laws = subjects(self.setup)
+        functions = [family.definition, *(k.call for k in self.kernels.values()), *(law.law for law in laws.values())]
         self.family = family.on(self.device)
         self.laws = {name: law for name, law in laws.items() if fnmatch.fnmatchcase(name, request.property)}
         if not self.laws:
@@ -75,7 +78,7 @@ class Run:
         self.stream: Stream | None = None  # the whole of which a shard is a part
         self.watch: Callable[[CaseResult], None] = lambda result: None  # is told what becomes of each case
         self.gpus = 1  # over which local processes are spread
-        self.workers = self._workers()
+        self.workers = self._workers(functions)
         self.crashes = Crashes(self.workers)
 
     def over(self, jobs: list[Job]) -> None:
@@ -84,9 +87,11 @@ class Run:
         self.progress.plan(len(jobs))
         try:
             for result in self.workers.run(self._until_late(jobs)):
-                self._take(self.crashes.settle(result))
+                self._take(self.crashes.settle(self.crashes.current(result)))
         except KeyboardInterrupt:
             self.interrupted = f"interrupted after {self.done} of {self.planned} cases"
+        except Lost as error:
+            self.interrupted = f"{error}, after {self.done} of {self.planned} cases"
         except StartupError as error:
             raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
         if self.done < self.planned and not self.interrupted:
@@ -116,7 +121,7 @@ class Run:
             self.device,
             self.request.seed,
             contracts,
-            environment.describe(gpus=self.gpus),
+            self._environment(),
             self._verdicts(counterexamples),
             self.situations,
             self.wanted,
@@ -176,7 +181,17 @@ class Run:
         self.workers.close()
         self.progress.close()
 
-    def _workers(self) -> Workers:
+    def _environment(self) -> dict[str, str]:
+        """What the run is on: of a cluster what it has, not what this machine does."""
+        if isinstance(self.workers, Cluster):
+            return {**environment.describe("cpu"), **self.workers.facts}
+        return environment.describe("auto", self.gpus)
+
+    def _workers(self, functions: Sequence[Any]) -> Workers | Cluster:
+        if self.request.scheduler is not None:
+            return Cluster(
+                self.request.scheduler, Order(self.setup, os.getcwd(), files_of(functions, self.request.target))
+            )
         count, own = self.request.workers, device.each(self.device)
         if count is None:
             count = max(min(32, os.cpu_count() or 1), len(own))  # of each GPU at least one

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gradoracle.case import Case
 from gradoracle.examine import CaseResult, Job, LawResult
 from gradoracle.verdict import Status
-from gradoracle.worker import Crash, Result, Workers
+from gradoracle.worker import Crash, Pool, Result
 
 MOST_OF_A_CASE = 4  # calls that may end their process on one case; the rest of it is then not checked
 MOST_OF_A_CALL = {"time limit": 2}  # cases on which one call of a kernel may do so; it is then made no more
@@ -23,7 +23,7 @@ class Crashes:
         faults: tracebacks of gradoracle's own failures.
     """
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Pool) -> None:
         self.faults: list[str] = []
         self._workers = workers
         self._slow: set[tuple[str, Case]] = set()
@@ -37,6 +37,15 @@ class Crashes:
             if kernel == job.kernel and count >= MOST_OF_A_CALL.get(kind, MOST_OTHERWISE)
         }
         return replace(job, barred=barred) if barred else job
+
+    def current(self, result: Result) -> Result:
+        """A result by what is known now: a case that ran before a call of it was barred is run again without the call.
+
+        So cases that run ahead of one another end as they do one by one, wherever results come in order.
+        """
+        job: Job = result.job
+        spared = self.spare(job)
+        return self._workers.run_alone(spared) if self._workers.in_order and spared.barred != job.barred else result
 
     def settle(self, result: Result) -> CaseResult:
         """What is known in the end: a time-out is run once more alone, what a crash left in a fresh worker.

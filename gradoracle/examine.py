@@ -209,9 +209,15 @@ def _require_parameter(kernel: Kernel, name: str) -> None:
 
 def entry(setup: Setup) -> Callable[[Job, Phase], CaseResult]:
     """The worker's entry: resolve the target once, then examine the cases that come."""
-    torch.set_num_threads(1)
     prepare(setup.device)
-    family, kernels, laws = subjects(setup)
+    return examiner(setup, *subjects(setup))
+
+
+def examiner(
+    setup: Setup, family: Family, kernels: Mapping[str, Kernel], laws: Mapping[str, Property]
+) -> Callable[[Job, Phase], CaseResult]:
+    """What examines the cases of a target that is resolved."""
+    torch.set_num_threads(1)
     oracle = Oracle(family, setup.oracle)
 
     def work(job: Job, phase: Phase) -> CaseResult:

@@ -138,6 +138,16 @@ def shard(text: str) -> tuple[int, int]:
     return found
 
 
+def scheduler(text: str) -> str:
+    """The address of a dask scheduler, such as ``tcp://host:8786``."""
+    protocol, mark, place = text.partition("://")
+    if not (protocol and mark and place):
+        raise UsageError(
+            f"--scheduler {text!r} is not understood; wanted the address of a dask scheduler, such as tcp://host:8786"
+        )
+    return text
+
+
 def whole(option: str, text: str, wanted: str) -> int:
     """A whole number."""
     try:

@@ -34,8 +34,10 @@ class Request:
         seed: of the stream.
         property: only laws that match this glob.
         require: globs of laws that must have been checked.
-        workers: how many processes; None: one a core, at most 32; 0: none, kernels run here unprotected.
+        workers: how many processes, which several GPUs are dealt out to; None: one a core, at most 32, and at least one
+            a GPU; 0: none, kernels run here unprotected.
         shard: (i, n): the i-th of n parts of the stream, from 1.
+        scheduler: the address of a dask cluster's scheduler, where cases run in place of ``workers``.
         shrink_seconds: how long violating cases are made smaller, in all; None: as ``counterexamples`` has it.
         places: where the kernels come from and where what judges them, if not both from the current folder.
     """
@@ -57,12 +59,20 @@ class Request:
     require: tuple[str, ...] = ()
     workers: int | None = None
     shard: tuple[int, int] = (1, 1)
+    scheduler: str | None = None
     shrink_seconds: float | None = None
     places: Places | None = None
 
     def __post_init__(self) -> None:
         if self.call_seconds is not None and not 0 < self.call_seconds < float("inf"):
             raise UsageError(f"call_seconds must be a positive number, got {self.call_seconds!r}")
+        if self.scheduler is not None and self.workers is not None:
+            raise UsageError(
+                f"--workers {self.workers} cannot go with --scheduler: each thread of a dask worker runs one case; "
+                "wanted --workers auto"
+            )
+        if self.scheduler is not None and self.inputs is not None:
+            raise UsageError("--scheduler cannot go with --inputs: saved tensors are one case, which is checked here")
 
 
 class Progress(Protocol):

@@ -20,7 +20,7 @@ BY_NAME = ("contract", "arg", "dim")  # NAME=VALUE
 LISTS = ("require",)
 WORDS = (
     "device", "dtype", "oracle", "examples", "seconds", "call-seconds", "seed", "property", "workers", "shard",
-    "inputs", "family",
+    "scheduler", "inputs", "family",
 )  # fmt: skip
 NAMES = (*WORDS, *BY_NAME, *LISTS)
 
@@ -76,6 +76,7 @@ _READ: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "property": ("property", str),
     "workers": ("workers", options.workers),
     "shard": ("shard", options.shard),
+    "scheduler": ("scheduler", options.scheduler),
     "inputs": ("inputs", options.saved),
     "family": ("family", str),
     "contract": ("contracts", options.contracts),

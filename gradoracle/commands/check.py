@@ -65,6 +65,9 @@ def check(
     ] = None,
     workers: Workers = "auto",
     shard: Annotated[str, typer.Option(metavar="I/N", help="The I-th of N parts of the stream.")] = "1/1",
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Run cases on this dask cluster instead of --workers.")
+    ] = None,
     profile: Profile = None,
     touched: Annotated[
         bool, typer.Option("--touched", help="TARGETs are files that changed: check the kernels made of them.")

@@ -1,0 +1,182 @@
+"""Remote: what runs inside of a dask worker: cases, in protected processes, which stay for the next case."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gradoracle import capacity, device, environment
+from gradoracle.errors import UsageError
+from gradoracle.examine import Job, Setup, examiner, subjects
+from gradoracle.sharding import files_of
+from gradoracle.worker import Phase, Result, StartupError, Work, Workers
+
+VERSIONS = ("gradoracle", "torch", "triton")  # that a cluster must share with whoever sends it cases
+_FACTS = "facts"
+_KEPT_SECONDS = 60.0  # after which an idle process makes room for those of another run
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a dask worker needs to examine the cases of a run as they are examined here.
+
+    Attributes:
+        setup: of the run.
+        folder: the current one, which is gone to where it is there too.
+        files: digests of what kernels, definition and laws are made of.
+    """
+
+    setup: Setup
+    folder: str
+    files: dict[str, str]
+
+
+@dataclass
+class _Pool:
+    """One protected process of this dask worker; ``turn`` says which GPU it has where there are several."""
+
+    workers: Workers
+    turn: int
+    facts: dict[str, str]
+    since: float = 0.0
+
+
+_lock = threading.Lock()
+_idle: dict[bytes, list[_Pool]] = {}  # by order
+_turns: dict[bytes, set[int]] = {}  # in use, by order
+
+
+def entry(order: Order) -> Work:
+    """The entry of a protected process: examines cases, and tells what it runs on.
+
+    Raises:
+        TargetError: the target cannot be resolved there.
+        UsageError: there is no GPU for a run on one.
+    """
+    if os.path.isdir(order.folder):
+        os.chdir(order.folder)
+    setup = order.setup
+    device.prepare(setup.device)
+    if setup.device == "cuda" and device.choose("auto") != "cuda":
+        raise UsageError("PyTorch sees no CUDA device there, and --device is cuda")
+    family, kernels, laws = subjects(setup)
+    work = examiner(setup, family, kernels, laws)
+
+    def examine_or_tell(job: Any, phase: Phase) -> Any:
+        if job != _FACTS:
+            return work(job, phase)
+        functions = [family.definition, *(each.call for each in kernels.values()), *(law.law for law in laws.values())]
+        _require_files(order.files, files_of(functions, setup.target))
+        return environment.describe(setup.device)
+
+    return examine_or_tell
+
+
+def _require_files(here: dict[str, str], there: dict[str, str]) -> None:
+    for name in sorted({*here, *there}):
+        if here.get(name) != there.get(name):
+            what = "lacks" if name not in there else "has another" if name in here else "also has"
+            raise UsageError(f"it {what} {name}; wanted the same files as here")
+
+
+def facts(order: bytes, address: str) -> dict[str, str]:
+    """What a dask worker runs on, once it can examine cases.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    with _pool(order, address) as pool:
+        return pool.facts
+
+
+def examined(order: bytes, job: Job, limit_factor: float) -> Result:
+    """What became of one case, whatever its kernel did to its process.
+
+    Raises:
+        UsageError: cases cannot be examined here.
+    """
+    from distributed import get_worker
+
+    with _pool(order, get_worker().address) as pool:
+        return pool.workers.run_alone(job, limit_factor)
+
+
+def release(order: bytes) -> None:
+    """End the idle processes of a run that is over, without waiting; those that still examine a case end after it."""
+    with _lock:
+        pools = _idle.pop(order, [])
+        _turns.pop(order, None)
+    threading.Thread(target=_end, args=(pools,)).start()
+
+
+@contextlib.contextmanager
+def _pool(order: bytes, address: str) -> Iterator[_Pool]:
+    """A protected process for one case: one that is idle, or a new one."""
+    with _lock:
+        idle, turns = _idle.setdefault(order, []), _turns.setdefault(order, set())
+        pool = idle.pop() if idle else None
+        turn = pool.turn if pool is not None else min(set(range(len(turns) + 1)) - turns)
+        turns.add(turn)
+        old = [] if pool is not None else _outdated(order)
+    _end(old)
+    try:
+        if pool is None:
+            pool = _started(order, turn)
+        yield pool
+    except BaseException as error:
+        with _lock:
+            turns.discard(turn)
+        _end([pool] if pool is not None else [])
+        if isinstance(error, StartupError):
+            target = pickle.loads(order).setup.target
+            raise UsageError(f"the dask worker {address} cannot check {target}: {_last(str(error))}") from None
+        raise
+    with _lock:
+        pool.since = time.monotonic()
+        is_wanted = order in _idle
+        if is_wanted:
+            _idle[order].append(pool)
+    _end([] if is_wanted else [pool])
+
+
+def _started(order: bytes, turn: int) -> _Pool:
+    """A new process that has shown that it can examine cases as they are examined where the order comes from."""
+    given: Order = pickle.loads(order)
+    envs = device.each(given.setup.device)
+    free = capacity.memory(free=True) if given.setup.device == "cpu" else None
+    workers = Workers("gradoracle.remote:entry", given, count=1, env=envs[turn % len(envs)], memory=free)
+    told = workers.run_alone(_FACTS)
+    if told.value is None:
+        workers.close()
+        raise StartupError(told.error or (told.crash.how if told.crash is not None else ""))
+    return _Pool(workers, turn, told.value)
+
+
+def _outdated(order: bytes) -> list[_Pool]:
+    """Idle processes of other runs that nobody has used for a while, taken out of ``_idle``."""
+    found = []
+    for other, pools in _idle.items():
+        for pool in list(pools) if other != order else []:
+            if time.monotonic() - pool.since > _KEPT_SECONDS:
+                pools.remove(pool)
+                _turns[other].discard(pool.turn)
+                found.append(pool)
+    return found
+
+
+def _end(pools: list[_Pool]) -> None:
+    for pool in pools:
+        pool.workers.close()
+
+
+def _last(text: str) -> str:
+    """The last line of a traceback without the name of its exception."""
+    line = (text.strip().splitlines() or ["it ended"])[-1]
+    name, colon, rest = line.partition(": ")
+    return rest if colon and name.replace(".", "").replace("_", "").isalnum() and rest else line
