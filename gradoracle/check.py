@@ -64,7 +64,7 @@ class Run:
         for glob in request.require:
             if not fnmatch.filter(laws, glob):
                 raise UsageError(f"--require {glob}: {no_such_law(self.family, glob)}")
-        self.dtypes = {name: _dtypes(request, self.family, kernel) for name, kernel in self.kernels.items()}
+        self.dtypes = {name: dtypes_of(request, self.family, kernel) for name, kernel in self.kernels.items()}
         self.tally = Tally((law.name for law in self.laws.values() if law.decisive), self.line)
         self.measurements = Measurements(length(self.family))
         self.started = time.monotonic()
@@ -302,7 +302,12 @@ class InternalFault(Exception):
         super().__init__(f"{len(faults)} cases could not be judged; the first:\n{faults[0]}")
 
 
-def _dtypes(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]:
+def dtypes_of(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]:
+    """The dtypes that a kernel is checked in.
+
+    Raises:
+        UsageError: an unknown dtype, none that the kernel supports, or a contract that does not fit one.
+    """
     asked = request.dtypes or family.dtypes
     unknown = [dtype for dtype in asked if dtype not in DTYPES]
     if unknown:

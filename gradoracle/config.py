@@ -178,7 +178,7 @@ class _Reader:
             ]
         if key in LISTS:
             if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-                raise self._wrong(key, place, value, "a list of names of laws, or globs")
+                raise self._wrong(key, place, value, _LISTED[key])
             return list(value)
         return self._word(key, place, value)
 
@@ -212,6 +212,7 @@ class _Reader:
         return f"{_shown(self.file)}, [tool.gradoracle{f'.{place}' if place else ''}]"
 
 
+_LISTED = {"require": "a list of names of laws, or globs", "timed": 'a list of problems, such as ["B=4 T=4096"]'}
 _EXAMPLES = {
     "contract": '{ float32 = "tf32" }',
     "arg": "{ causal = true }",

@@ -177,6 +177,20 @@ def saved(path: str | None) -> str | None:
     return path
 
 
+def problems(words: Sequence[str]) -> tuple[dict[str, int], ...]:
+    """``["B=4 H=16 T=4096"]`` as sizes by dim, a dict for each problem."""
+    found = []
+    for text in words:
+        sizes_: dict[str, int] = {}
+        for word in text.split():
+            name, equals, size = word.partition("=")
+            if not equals or not name.isidentifier() or not size.isascii() or not size.isdigit() or int(size) < 1:
+                raise UsageError(f"--timed {text!r}: {word!r} is not understood; wanted sizes, such as B=4 H=16 T=4096")
+            sizes_[name] = int(size)
+        found.append(sizes_)
+    return tuple(found)
+
+
 def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
     """The views that a command line asks for: an --output belongs to the --format before it.
 

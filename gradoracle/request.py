@@ -39,6 +39,7 @@ class Request:
         shard: (i, n): the i-th of n parts of the stream, from 1.
         scheduler: the address of a dask cluster's scheduler, where cases run in place of ``workers``.
         shrink_seconds: how long violating cases are made smaller, in all; None: as ``counterexamples`` has it.
+        timed: problems at which a gate times kernels, by dim.
         places: where the kernels come from and where what judges them, if not both from the current folder.
     """
 
@@ -61,6 +62,7 @@ class Request:
     shard: tuple[int, int] = (1, 1)
     scheduler: str | None = None
     shrink_seconds: float | None = None
+    timed: tuple[Mapping[str, int], ...] = ()
     places: Places | None = None
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ Setting = str | list[str]  # a word, or those of a repeatable option
 Settings = Mapping[str, Setting]
 
 BY_NAME = ("contract", "arg", "dim")  # NAME=VALUE
-LISTS = ("require",)
+LISTS = ("require", "timed")
 WORDS = (
     "device", "dtype", "oracle", "examples", "seconds", "call-seconds", "seed", "property", "workers", "shard",
     "scheduler", "inputs", "family",
@@ -83,4 +83,5 @@ _READ: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "arg": ("arguments", options.arguments),
     "dim": ("dims", options.dims),
     "require": ("require", tuple),
+    "timed": ("timed", options.problems),
 }

@@ -88,7 +88,8 @@ def check(
         say(f"no kernel of the project is made of {', '.join(targets or ['no file'])}, so none was checked\n")
         raise typer.Exit(0)
     layers = ((each.target, (project.settings, each.settings, chosen, own)) for each in entries)
-    fields = [(target, settings.fields(settings.together(each))) for target, each in layers]
+    merged = [(target, settings.together(each)) for target, each in layers]
+    fields = [(target, settings.fields({k: v for k, v in each.items() if k != "timed"})) for target, each in merged]
     from gradoracle.check import check as check_target
     from gradoracle.report.progress import progress
     from gradoracle.request import Request

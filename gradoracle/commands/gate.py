@@ -27,6 +27,10 @@ def gate(
     speed: Annotated[
         bool, typer.Option("--speed", help="On a GPU: time both sides in turns too. Times close no gate.")
     ] = False,
+    timed: Annotated[
+        list[str] | None,
+        typer.Option(metavar='"T=4096 D=64"', help="A problem to time; other dims as they usually are. Repeatable."),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check kernels too that have not changed.")] = False,
     profile: Profile = None,
     device: Device = "auto",

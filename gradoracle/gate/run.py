@@ -262,7 +262,7 @@ class _Gate:
             subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
         is_same = not any(line.kind is Kind.JUDGE and line.weight is Weight.NOTE for line in subject.lines)
         found = compare(base, head, judge.known_failures, self.asked.today, is_same)
-        times = self.sides.timed(subject, base, head) if self.asked.speed and base is not None else []
+        times = self.sides.timed(subject) if self.asked.speed and base is not None else []
         lines = [*subject.lines, *found, *times]
         return replace(head.report, target=subject.name, comparison=Comparison(self.name, lines, subject.files))
 

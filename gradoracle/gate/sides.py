@@ -94,22 +94,20 @@ class Sides:
         subject.cannot(BASE, found)
         return found if not found.error else None
 
-    def timed(self, subject: Subject, base: Standing, head: Standing) -> list[Line]:
+    def timed(self, subject: Subject) -> list[Line]:
         """What a target takes beside its base, as notes; an open question where it cannot be timed."""
         assert isinstance(self.base, Tree) and subject.base is not None and subject.head is not None
-        chosen = speed.cases(base, head)
-        if not chosen:
-            return [Line(Kind.SPEED, Weight.OPEN, f"{subject.name} is not timed: on no case are both sides right")]
         self.tell(f"{subject.name}: times of both, in turns")
         try:
             with contextlib.ExitStack() as stack:
-                there = speed.Timer(*self._of_base(subject, subject.base, self.base), chosen, self.stage)
+                there = speed.Timer(*self._of_base(subject, subject.base, self.base), self.stage)
                 stack.callback(there.end)
-                here = speed.Timer(*self._of_change(subject, subject.head), chosen, self.stage)
+                here = speed.Timer(*self._of_change(subject, subject.head), self.stage)
                 stack.callback(here.end)
                 lines = [pairs.line() for pairs in speed.measure(there, here)]
                 why = dict.fromkeys(f"{case}: {text}" for each in (there, here) for case, text in each.why.items())
-                return lines + [Line(Kind.SPEED, Weight.OPEN, f"not timed: {text}") for text in why]
+                apart = [] if lines or why else [f"{subject.name}, of which both sides have no problem in common"]
+                return lines + [Line(Kind.SPEED, Weight.OPEN, f"not timed: {text}") for text in (*why, *apart)]
         except speed.Untimed as error:
             return [Line(Kind.SPEED, Weight.OPEN, f"{subject.name} is not timed: {error}")]
 

@@ -18,13 +18,10 @@ from gradoracle import plain
 from gradoracle.case import parse
 from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.gate.process import program
-from gradoracle.gate.side import ORACLE_LAWS, PROTOCOL, Task
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.side import PROTOCOL, Task
 from gradoracle.gate.timing import Timed
-from gradoracle.verdict import Status
 
 ROUNDS = 8  # of both sides; the probability that the true median ratio is outside all of them is 2 / 2^8
-CASES_OF_A_DTYPE = 1  # those with the most elements
 _MODULE = "gradoracle.gate.timing"
 
 
@@ -74,18 +71,17 @@ class Timer:
         folder: of the project.
         path: where it finds modules.
         task: the target.
-        cases: with their kernels' names.
         stage: a folder for what it is told.
 
     Raises:
         Untimed: it ended before it was ready.
     """
 
-    def __init__(self, folder: Path, path: Sequence[str], task: Task, cases: Sequence[str], stage: Path) -> None:
+    def __init__(self, folder: Path, path: Sequence[str], task: Task, stage: Path) -> None:
         own = Path(tempfile.mkdtemp(prefix="timer-", dir=stage))
         self._said = own / "stderr.txt"
         order = own / "order.json"
-        order.write_text(json.dumps(plain.to_plain(Timed(PROTOCOL, str(folder), task, list(cases)))), encoding="utf-8")
+        order.write_text(json.dumps(plain.to_plain(Timed(PROTOCOL, str(folder), task))), encoding="utf-8")
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
                 [*program(_MODULE, path), str(order)],
@@ -128,25 +124,6 @@ class Timer:
         code = self._process.wait()
         lines = [line.strip() for line in self._said.read_text("utf-8", "replace").splitlines() if line.strip()]
         raise Untimed(lines[-1] if lines and code >= 0 else f"its process ended with exit code {code}")
-
-
-def cases(base: Standing, head: Standing) -> list[str]:
-    """What is timed: of each kernel and dtype the case of most elements on which both sides are right."""
-    sized: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for line, case in head.cases.items():
-        there = base.cases.get(line)
-        if there is not None and _is_right(there.laws) and _is_right(case.laws):
-            size = 1
-            for extent in parse(line.partition(": ")[2])[2].dims.values():
-                size *= extent
-            sized.setdefault((case.kernel, case.dtype), []).append((size, line))
-    found = (sorted(each, key=lambda one: -one[0])[:CASES_OF_A_DTYPE] for each in sized.values())
-    return [line for each in found for _, line in each]
-
-
-def _is_right(laws: dict[str, str]) -> bool:
-    own = {status for law, status in laws.items() if law.endswith(ORACLE_LAWS)}
-    return Status.HOLDS.value in own and own.isdisjoint({Status.VIOLATED.value, Status.CRASHED.value})
 
 
 def measure(base: Timer, head: Timer, rounds: int = ROUNDS) -> Iterator[Pairs]:

@@ -9,20 +9,26 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gradoracle import plain, settings
+from gradoracle.errors import UsageError
 from gradoracle.gate.side import PROTOCOL, Task, require_apart
 from gradoracle.substitution import Places
 
 if TYPE_CHECKING:
     from gradoracle.bench import Work
     from gradoracle.case import Case, Sample
+    from gradoracle.dims import Sizes
+    from gradoracle.family import Family
+    from gradoracle.kernel import Kernel
+    from gradoracle.request import Request
     from gradoracle.subject import Subject
 
 FORWARD, VJP = "forward", "forward and VJP"
+LONG = 4096  # of a dim without bound, where nothing is asked for
 
 
 @dataclass(frozen=True)
@@ -32,14 +38,12 @@ class Timed:
     Attributes:
         protocol: ``side.PROTOCOL``.
         folder: of the project.
-        task: the target.
-        cases: lines of cases, each with its kernel's name before it.
+        task: the target; its settings say at which problems and in which dtypes.
     """
 
     protocol: str
     folder: str
     task: Task
-    cases: list[str] = field(default_factory=list)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -53,7 +57,10 @@ def main(arguments: Sequence[str]) -> None:
         if order.protocol != PROTOCOL:
             raise SystemExit(f"the order is of protocol {order.protocol!r}; wanted {PROTOCOL!r}")
         os.chdir(order.folder)
-        serve(order, sys.stdin, answers)
+        try:
+            serve(order, sys.stdin, answers)
+        except UsageError as error:
+            raise SystemExit(str(error)) from None
 
 
 def serve(order: Timed, questions: TextIO, answers: TextIO) -> None:
@@ -103,44 +110,67 @@ def _works(order: Timed) -> tuple[dict[tuple[str, str], Work], dict[str, str]]:
     require_apart(task)
     found: dict[tuple[str, str], Work] = {}
     why: dict[str, str] = {}
-    for name, case in _cases(order.cases):
-        try:
-            subject = Subject(family.on(where), kernels[name], records=False)
-            sample = sample_of(case, family, None, where)
-            for what, work in calls(subject, sample, case.blocks).items():
-                work()
-                found[f"{name}: {case.line()}", what] = work
-        except Exception as error:
-            why[f"{name}: {case.line()}"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    family = family.on(where)
+    for name, kernel in kernels.items():
+        for case in problems(family, kernel, request):
+            try:
+                sample = sample_of(case, family, None, where)
+                for what, work in calls(Subject(family, kernel, records=False), sample).items():
+                    work()
+                    found[f"{name}: {case.line(device=where)}", what] = work
+            except Exception as error:
+                text = (str(error).splitlines() or [""])[0]
+                why[f"{name}: {case.line(device=where)}"] = f"{type(error).__name__}: {text}"
     return found, why
 
 
-def _cases(lines: Sequence[str]) -> Iterator[tuple[str, Case]]:
-    from gradoracle.case import parse
+def problems(family: Family, kernel: Kernel, request: Request) -> Iterator[Case]:
+    """The cases that are timed: plain ones, the kernel's own choice of blocks, at ``timed`` sizes in each dtype.
 
-    for line in lines:
-        name, _, text = line.partition(": ")
-        yield name, parse(text)[2]
+    A dim that is not named there has the largest size that is usually drawn, one that goes past 100 000 ``LONG``.
+
+    Raises:
+        UsageError: a dim that the family does not have, or a dtype that the kernel does not support.
+    """
+    from gradoracle.case import Case, Draw
+    from gradoracle.check import dtypes_of
+    from gradoracle.domain import domain
+
+    chosen = dtypes_of(request, family, kernel)
+    within = domain(family, kernel, dtypes=chosen, dims=request.dims or None)
+    usual = {dim: _usual(sizes) for dim, sizes in within.sizes.items()}
+    draws = {group[0]: Draw() for group in within.alternatives}
+    for given in request.timed or ({},):
+        if strange := sorted(given.keys() - usual.keys()):
+            raise UsageError(f"--timed names {', '.join(strange)}; {family.name} has the dims {', '.join(usual)}")
+        dims = within.settled({**usual, **given}, tuple(given))
+        for dtype in chosen:
+            yield Case(family.name, dims, dtype, draws=draws)
 
 
-def calls(subject: Subject, sample: Sample, blocks: str = "") -> dict[str, Callable[[], object]]:
+def _usual(sizes: Sizes) -> int:
+    """The largest that is usually drawn, of a dim that goes far beyond that ``LONG``."""
+    far = LONG - LONG % sizes.multiple
+    return max(far, sizes.biggest) if sizes.large > LONG else sizes.biggest
+
+
+def calls(subject: Subject, sample: Sample) -> dict[str, Callable[[], object]]:
     """What is timed of a kernel: its forward, and its forward with its VJP, as its users call them."""
     import torch
 
     def forward() -> object:
         with torch.no_grad():
-            return subject.outputs(sample, {}, blocks)
+            return subject.outputs(sample, {})
 
     def explicit() -> object:
         assert subject.kernel.vjp is not None
         with torch.no_grad():
-            subject.outputs(sample, {}, blocks)
-            own = subject.kernel.blocks[blocks] if blocks else None
-            return subject.kernel.vjp(dict(sample.inputs), dict(sample.cotangents), subject.options(sample), own)
+            subject.outputs(sample, {})
+            return subject.kernel.vjp(dict(sample.inputs), dict(sample.cotangents), subject.options(sample), None)
 
     def by_autograd() -> object:
         leaves = {n: x.detach().requires_grad_(x.is_floating_point()) for n, x in sample.inputs.items()}
-        outputs = subject.outputs(sample, leaves, blocks)
+        outputs = subject.outputs(sample, leaves)
         pairs = [(o, g) for o, g in zip(outputs, sample.cotangents.values(), strict=False) if o.requires_grad]
         wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
         return torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)

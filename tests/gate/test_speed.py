@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gate.project import KERNEL, Project
 
+from gradoracle.case import Case, require_fit
 from gradoracle.comparison import Kind, Weight
 from gradoracle.gate.run import Asked, gate
 from gradoracle.gate.side import Task
-from gradoracle.gate.speed import Pairs, Timer, Untimed, cases, measure
-from gradoracle.gate.standing import OnCase, Standing
-from gradoracle.gate.timing import FORWARD, VJP
+from gradoracle.gate.speed import Pairs, Timer, Untimed, measure
+from gradoracle.gate.timing import FORWARD, VJP, calls, problems
+from gradoracle.kernel import Kernel
+from gradoracle.request import Request
+from gradoracle.saved import sample_of
+from gradoracle.subject import Subject
+from gradoracle.target import resolve
 
 CASE = "my_rmsnorm: case:1 rmsnorm cpu float32 B=2 N=8 seed=0"
 
@@ -56,32 +62,13 @@ def test_a_line_tells_the_ratio_and_its_noise(base: list[float], head: list[floa
     assert (line.kind, line.weight, line.kernel, line.dtype) == (Kind.SPEED, Weight.NOTE, "my_rmsnorm", "float32")
 
 
-def standing(*entries: tuple[str, str, dict[str, str]]) -> Standing:
-    return Standing("t", cases={line: OnCase("k", dtype, laws) for line, dtype, laws in entries})
-
-
-def test_the_case_of_most_elements_on_which_both_are_right_is_timed() -> None:
-    right, wrong = {"vjp_matches_the_oracle": "holds"}, {"vjp_matches_the_oracle": "violated"}
-    small, large, huge = (f"k: case:1 f cpu float32 B=2 N={n} seed=0" for n in (8, 80, 800))
-    sixteen = "k: case:1 f cpu bfloat16 B=2 N=8 seed=0"
-    head = standing(
-        (small, "float32", right), (large, "float32", right), (huge, "float32", right), (sixteen, "bfloat16", right)
-    )
-    base = standing(
-        (small, "float32", right), (large, "float32", right), (huge, "float32", wrong), (sixteen, "bfloat16", right)
-    )
-    assert cases(base, head) == [large, sixteen]
-    assert cases(head, base) == [large, sixteen]
-    assert cases(standing(), head) == [] and cases(head, standing((small, "float32", {"other": "holds"}))) == []
-
-
 @pytest.fixture
 def timer(clone: Project, tmp_path: Path) -> Any:
     made: list[Timer] = []
 
-    def make(*lines: str, target: str = KERNEL) -> Timer:
-        task = Task(target, {"device": "cpu"})
-        made.append(Timer(clone.folder, [str(clone.folder), *filter(None, os.sys.path)], task, lines, tmp_path))
+    def make(*timed: str, target: str = KERNEL, dtype: str = "float32") -> Timer:
+        task = Task(target, {"device": "cpu", "dtype": dtype, **({"timed": list(timed)} if timed else {})})
+        made.append(Timer(clone.folder, [str(clone.folder), *filter(None, sys.path)], task, tmp_path))
         return made[-1]
 
     yield make
@@ -89,29 +76,80 @@ def timer(clone: Project, tmp_path: Path) -> Any:
         each.end()
 
 
+def case(b: int, n: int, dtype: str = "float32") -> str:
+    return f"my_rmsnorm: case:1 rmsnorm cpu {dtype} B={b} N={n} seed=0"
+
+
 def test_a_process_times_what_it_is_asked_for(timer: Any) -> None:
-    own = timer(CASE)
-    assert own.works == [(CASE, FORWARD), (CASE, VJP)] and own.why == {}
+    own = timer("B=2 N=8", "N=12", dtype="float32,bfloat16")
+    problems = [case(2, 8), case(2, 8, "bfloat16"), case(128, 12), case(128, 12, "bfloat16")]
+    assert own.works == [(each, what) for each in problems for what in (FORWARD, VJP)] and own.why == {}
     assert all(own.time(work) > 0 for work in (*own.works, *own.works))
+
+
+def test_where_nothing_is_asked_for_dims_are_as_large_as_they_usually_are(timer: Any) -> None:
+    assert [line for line, _ in timer().works] == [case(128, 64)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [
+        ("sdpa", {"B": 3, "H": 4, "T": 4096, "M": 320, "D": 128, "Dv": 128}),
+        ("lse", {"B": 3, "H": 4, "G": 4, "T": 4096, "M": 320, "D": 256}),
+        ("lightning", {"B": 3, "H": 4, "N": 4096, "D": 128, "Dv": 128}),
+        ("semicrf", {"B": 3, "T": 4096, "C": 4, "K": 12}),
+    ],
+)
+def test_plain_problems_of_the_shipped_families_fit(name: str, dims: dict[str, int]) -> None:
+    target = resolve(name)
+    (kernel,) = target.kernels
+    found = list(problems(target.family, kernel, Request(name, dtypes=("float32",))))
+    assert [dict(each.dims) for each in found] == [dims] and {each.blocks for each in found} == {""}
+    require_fit(found[0], target.family.signature)
+    small = list(problems(target.family, kernel, Request(name, dtypes=("float32",), timed=({"B": 1},))))
+    assert small[0].dims["B"] == 1 and {**small[0].dims, "B": 3} == dims
+
+
+def test_explicit_and_automatic_backwards_are_timed_with_their_forward() -> None:
+    target = resolve("sdpa")
+    asked: list[str] = []
+
+    def explicit(inputs: Any, cotangents: Any, options: Any, blocks: Any) -> Any:
+        asked.append("vjp")
+        return tuple(inputs.values())
+
+    def forward(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        asked.append("forward")
+        return (q @ k.mT).softmax(-1) @ v
+
+    sample = sample_of(Case("sdpa", {"B": 1, "H": 1, "T": 4, "M": 3, "D": 2, "Dv": 2}), target.family, None, "cpu")
+    for vjp, log in ((None, ["forward"]), (explicit, ["forward", "vjp"])):
+        made = calls(Subject(target.family, Kernel("k", "sdpa", forward, vjp=vjp)), sample)
+        assert list(made) == [FORWARD, VJP]
+        asked.clear()
+        made[VJP]()
+        assert asked == log
 
 
 def test_what_cannot_be_timed_is_said_and_the_rest_is_timed(timer: Any, clone: Project) -> None:
     clone.edit(KERNEL, ("def my_rmsnorm(x, w):", "def my_rmsnorm(x, w):\n    assert x.shape[1] != 12, 'no twelve'"))
-    other = CASE.replace("N=8", "N=12")
-    own = timer(other, CASE)
-    assert own.works == [(CASE, FORWARD), (CASE, VJP)] and own.why == {other: "AssertionError: no twelve"}
+    own = timer("B=2 N=12", "B=2 N=8")
+    assert own.works == [(case(2, 8), FORWARD), (case(2, 8), VJP)]
+    assert own.why == {case(2, 12): "AssertionError: no twelve"}
 
 
 def test_what_a_kernel_prints_is_no_answer(timer: Any, clone: Project) -> None:
     clone.edit(KERNEL, ("def my_rmsnorm(x, w):", "def my_rmsnorm(x, w):\n    print('1.5')"))
-    own = timer(CASE)
+    own = timer()
     assert len(own.works) == 2 and own.time(own.works[0]) != 1.5
 
 
-def test_a_process_that_ends_says_why(timer: Any, clone: Project) -> None:
+def test_a_process_that_ends_says_why(timer: Any) -> None:
     with pytest.raises(Untimed, match="no_such_file"):
-        timer(CASE, target="no_such_file.py")
-    own = timer(CASE)
+        timer(target="no_such_file.py")
+    with pytest.raises(Untimed, match=r"^--timed names Q; rmsnorm has the dims B, N$"):
+        timer("B=2 Q=3")
+    own = timer()
     own._process.kill()
     with pytest.raises(Untimed, match="exit code -9"):
         own.time(own.works[0])
@@ -121,7 +159,7 @@ def test_a_gate_tells_times_beside_all_else_and_is_green(clone: Project, monkeyp
     clone.edit(KERNEL, ("r = root(x32, 1e-6)", "r = root(x32, 1e-6) * 1"))
     monkeypatch.chdir(clone.folder)
     told: list[str] = []
-    (report,) = gate(Asked("HEAD", given={"device": "cpu"}, speed=True), told.append)
+    (report,) = gate(Asked("HEAD", given={"device": "cpu", "timed": ["B=2 N=8"]}, speed=True), told.append)
     assert report.exit_code == 0 and report.comparison is not None
     lines = [line for line in report.comparison.lines if line.kind is Kind.SPEED]
     assert {line.weight for line in lines} == {Weight.NOTE}
@@ -132,11 +170,26 @@ def test_a_gate_tells_times_beside_all_else_and_is_green(clone: Project, monkeyp
     assert told[-1] == "rmsnorm: times of both, in turns"
 
 
+def test_what_one_side_cannot_do_is_an_open_question(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone.edit(KERNEL, ("def my_rmsnorm(x, w):", "def my_rmsnorm(x, w):\n    assert x.shape[0] != 999"))
+    monkeypatch.chdir(clone.folder)
+    (report,) = gate(Asked("HEAD", given={"device": "cpu", "timed": ["B=999"]}, speed=True), lambda text: None)
+    assert report.exit_code == 4 and report.comparison is not None
+    lines = [line.text for line in report.comparison.lines]
+    assert len(lines) == len({verdict.dtype for verdict in report.verdicts})
+    assert all(
+        re.fullmatch(r"not timed: my_rmsnorm: case:1 rmsnorm cpu \w+ B=999 N=64 .*: AssertionError: ", text)
+        for text in lines
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--baseline", "b.json", "--speed"], "a baseline has no kernel to run; wanted --base REF"),
         (["--base", "HEAD", "--speed", "--device", "cpu"], "--speed needs a GPU"),
+        (["--base", "HEAD", "--timed", "T:4"], "--timed 'T:4': 'T:4' is not understood; wanted sizes, such as B=4"),
+        (["--base", "HEAD", "--timed", "T=0"], "--timed 'T=0': 'T=0' is not understood"),
     ],
 )
 def test_times_that_say_nothing_are_refused(clone: Project, words: list[str], said: str) -> None:
