@@ -1,4 +1,6 @@
-"""The gate on planted regressions: `python benchmarks/gate_regressions.py [FAMILY...] [--repeat N] [--output FILE]`.
+"""The gate on planted regressions.
+
+`python benchmarks/gate_regressions.py [FAMILY...] [--repeat N] [--examples N] [--output FILE]`
 
 In clones of this repository at HEAD, with the gradoracle of this environment, each family in turn gets a gradient
 scaled by 1 + 2^-10, a mask that loses the tail, a cast to bfloat16, and a refactoring that changes nothing; the gate
@@ -53,7 +55,7 @@ PLANTS: dict[str, dict[str, tuple[str, str, str]]] = {  # file, before, after
 }
 
 
-def run(clone: Path, family: str, kind: str) -> dict[str, Any]:
+def run(clone: Path, family: str, kind: str, more: Sequence[str] = ()) -> dict[str, Any]:
     """Plant one, run the gate, take it back."""
     name, before, after = PLANTS[family][kind]
     file = clone / "kernels" / family / name
@@ -63,6 +65,7 @@ def run(clone: Path, family: str, kind: str) -> dict[str, Any]:
     file.write_text(text.replace(before, after), encoding="utf-8")
     out = clone.parent / "gate.json"
     words = [sys.executable, "-m", "gradoracle", "gate", "--base", "HEAD", "--format", "json", "--output", str(out)]
+    words += more
     begun = time.monotonic()
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(words, cwd=clone, env=environment, stdout=subprocess.DEVNULL)
@@ -100,10 +103,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="gate_regressions", description="The gate on planted regressions.")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="or FAMILY:KIND; default: all")
     parser.add_argument("--repeat", type=int, default=1, metavar="N")
+    parser.add_argument("--examples", type=int, metavar="N", help="of the gate; default: as it has them")
     parser.add_argument("--output", metavar="FILE", help="json, written after each run")
     given = parser.parse_args(arguments)
     wanted = given.families or list(PLANTS)
     pairs = [(f, k) for f in PLANTS for k in PLANTS[f] if f in wanted or f"{f}:{k}" in wanted]
+    more = [] if given.examples is None else ["--examples", str(given.examples)]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "clone"
@@ -111,10 +116,11 @@ def main(arguments: Sequence[str]) -> int:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=clone, capture_output=True, text=True)
         for family, kind in pairs:
             for _ in range(given.repeat):
-                rows.append(run(clone, family, kind))
+                rows.append(run(clone, family, kind, more))
                 print(json.dumps(rows[-1]), flush=True)
                 if given.output:
-                    document = {"commit": commit.stdout.strip(), "cores": os.cpu_count(), "rows": rows}
+                    facts = {"commit": commit.stdout.strip(), "cores": os.cpu_count(), "examples": given.examples}
+                    document = {**facts, "rows": rows}
                     Path(given.output).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0 if all(row["is_right"] for row in rows) else 1
 

@@ -6,6 +6,7 @@ import math
 import re
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -143,7 +144,8 @@ def growth(points: Sequence[Growth], dim: str) -> str:
 def convergence(curves: Sequence[Convergence]) -> str:
     """Errors of central differences against their step, with a slope of two to compare with."""
     figure, axes = _figure(3.2)
-    tensors = list(dict.fromkeys(curve.tensor for curve in curves))
+    curves = [replace(curve, tensor=curve.tensor.removeprefix("order of ")) for curve in curves]
+    tensors = sorted({curve.tensor for curve in curves})
     named: set[str] = set()
     for curve in curves:
         place = tensors.index(curve.tensor)
