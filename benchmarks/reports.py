@@ -1,7 +1,8 @@
-"""How long the views of reports take and how large they are: `python benchmarks/reports.py REPORT.json... [--output FILE]`.
+"""How long the views of reports take and how large they are.
 
-The reports are those of `gradoracle check TARGET... --format json --output REPORT.json`. Each view is made of all of them,
-in a process of its own, imports included; the table is printed, and written as json.
+`python benchmarks/reports.py REPORT.json... [--output FILE]`, of reports that `gradoracle check TARGET... --format json
+--output REPORT.json` wrote. Each view is made of all of them, in a process of its own, imports included; the table is
+printed, and written as json.
 """
 
 from __future__ import annotations

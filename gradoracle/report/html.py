@@ -6,7 +6,8 @@ Nothing in it runs and nothing is fetched: text, tables and SVG.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ from gradoracle.report.summary import (
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
 
 CODE = ("case", "first", "replay")  # labels whose text is to be copied
-MOST_PICTURED = 16  # faults of a report whose pictures are drawn
+MOST_PICTURES = 24  # of faults on a page, each a tenth of a second
 _STATES = {0: "holds", 1: "violated", 4: "open"}  # by exit code
 _MOST_TENSORS = 4  # of a counterexample that are drawn
 
@@ -68,9 +69,15 @@ def render(reports: Sequence[Report]) -> str:
     if reports and reports[0].comparison is not None:
         heading = all_compared(reports)
     text: str = _template().render(
-        heading=heading, code=code, state=_STATES[code], mark=MARKS[code], reports=[_Page(each) for each in reports]
+        heading=heading, code=code, state=_STATES[code], mark=MARKS[code], reports=_pages(reports), most=MOST_PICTURES
     )
     return "\n".join(line for line in text.splitlines() if line.strip()) + "\n"
+
+
+def _pages(reports: Sequence[Report]) -> list[_Page]:
+    """What is shown of each report; those with faults share the pictures of a page."""
+    broken = sum(bool(failures(report)) for report in reports)
+    return [_Page(report, MOST_PICTURES // max(broken, 1)) for report in reports]
 
 
 def _of_all(reports: Sequence[Report]) -> str:
@@ -94,9 +101,9 @@ def _template() -> Any:
 
 
 class _Page:
-    """What the template shows of one report."""
+    """What the template shows of one report, with so many pictures of its faults at most."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, pictures: int) -> None:
         self.report = report
         self.state, self.mark = _STATES[report.exit_code], MARKS[report.exit_code]
         self.heading, self.extent = outcome(report), extent_of(report)
@@ -113,7 +120,10 @@ class _Page:
             "seed": str(report.seed),
             "contracts": ", ".join(f"{dtype} as {preset}" for dtype, preset in report.contracts.items()) or "none",
         }
-        self.faults = [_Fault(report, each, place) for place, each in enumerate(failures(report))]
+        self.faults: list[_Fault] = []
+        for failure in failures(report):
+            self.faults.append(_Fault(report, failure, pictures))
+            pictures -= len(self.faults[-1].pictures)
         self.dtypes = list(dict.fromkeys(verdict.dtype for verdict in report.verdicts))
         self.several = len({verdict.kernel for verdict in report.verdicts}) > 1
         self.laws = [(law, kernel, self._cells(row), _broken(row)) for (law, kernel), row in rows(report).items()]
@@ -137,7 +147,7 @@ class _Page:
 class _Fault:
     """What the template shows of one fault."""
 
-    def __init__(self, report: Report, failure: Failure, place: int) -> None:
+    def __init__(self, report: Report, failure: Failure, pictures: int) -> None:
         lead = failure.lead
         self.status, self.law, self.extent = lead.status.value, lead.law, extent(lead)
         self.where = f"{lead.kernel}, {lead.dtype}"
@@ -145,7 +155,8 @@ class _Fault:
         self.told = [(label, text, label in CODE) for label, text in tell_all(failure)]
         shown = [each.counterexample for each in (lead, failure.direct) if each is not None and each.counterexample]
         self.wrong = [wrong for each in shown for wrong in _wrong(each)]
-        self.pictures = list(_pictures(shown)) if place < MOST_PICTURED else []
+        self.pictures = list(itertools.islice(_pictures(shown), max(pictures, 0)))
+        self.is_drawn = bool(self.pictures) or not any(_drawable(shown))
 
 
 def _broken(row: dict[str, Verdict]) -> bool:
@@ -168,19 +179,24 @@ def _pictures(shown: Sequence[Counterexample]) -> Iterable[Picture]:
     """Of each wrong tensor, up to four: its map and what was got against what is true, on the case of most elements."""
     from gradoracle.report import plots
 
-    drawn: dict[str, Finding] = {}
+    for found, map in _drawable(shown):
+        tensor = found.tensor
+        yield Picture(plots.error(map), _of_map(tensor, map, found))
+        if map.pairs:
+            yield Picture(
+                plots.against(map.pairs, tensor),
+                f"{tensor}, got against true: its worst elements, others from the smallest truth to the largest",
+            )
+
+
+def _drawable(shown: Sequence[Counterexample]) -> Iterator[tuple[Finding, ErrorMap]]:
+    """The first map of each wrong tensor, of up to four."""
+    drawn: set[str] = set()
     for each in shown:
         for found in (*each.findings, *each.first_findings, *each.further):
-            if found.map is not None and len(drawn) < _MOST_TENSORS:
-                drawn.setdefault(found.tensor, found)
-    for tensor, found in drawn.items():
-        if (map := found.map) is not None:
-            yield Picture(plots.error(map), _of_map(tensor, map, found))
-            if map.pairs:
-                yield Picture(
-                    plots.against(map.pairs, tensor),
-                    f"{tensor}, got against true: its worst elements, others from the smallest truth to the largest",
-                )
+            if found.map is not None and found.tensor not in drawn and len(drawn) < _MOST_TENSORS:
+                drawn.add(found.tensor)
+                yield found, found.map
 
 
 def _of_map(tensor: str, map: ErrorMap, found: Finding) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from gradoracle.errormap import ErrorMap, sigmas
 from gradoracle.measurements import LEAST, Convergence, Growth, edge
@@ -68,6 +68,8 @@ def error(map: ErrorMap) -> str:
     axes.set_ylabel(map.axes[0])
     if not map.axes[0]:
         axes.set_yticks([])
+    for axis in (axes.xaxis, axes.yaxis)[: 2 if map.axes[0] else 1]:
+        axis.set_major_locator(MaxNLocator("auto", integer=True))
     for spine in axes.spines.values():
         spine.set_visible(True)
     bar = figure.colorbar(image, ax=axes, orientation="horizontal", location="bottom", aspect=30)

@@ -15,6 +15,7 @@ from gradoracle import options
 from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.errors import UsageError
 from gradoracle.report import FORMATS, render
+from gradoracle.report.html import MOST_PICTURES
 from gradoracle.verdict import Report
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
@@ -144,7 +145,7 @@ def test_hostile_names_do_not_break_pictures() -> None:
 def test_a_gate_leads_with_what_it_says_of_all_and_marks_what_is_new() -> None:
     note = Line(Kind.ACCURACY, Weight.NOTE, "o is 2 % more accurate", "triton_sdpa")
     text = shown(compared(note), unchanged())
-    assert text.index("gate: sdpa: red; 1 unchanged") < text.index("violated: it held in the base")
+    assert text.index("gate: sdpa: red; 1 unchanged (exit code 1)") < text.index("violated: it held in the base")
     assert "accuracy: o is 2 % more accurate" in text and "lse: unchanged since 1a2b3c4 (main), not checked" in text
     states = [each.get("class") for tag, each in Tags(page(compared())).found if tag == "article"]
     assert states == ["fault", "fault is-note"]
@@ -169,6 +170,8 @@ def test_four_families_with_many_faults_stay_small() -> None:
     begun = time.monotonic()
     text = page(*made)
     assert len(text.encode()) <= 5 * 2**20
+    assert text.count("<svg") == 4 * (MOST_PICTURES // 4 + 3)
+    assert text.count("Not drawn") == 4 * (41 - MOST_PICTURES // 4 // 2)
     assert "VIOLATED law_39" in html.unescape(re.sub(r"<[^>]*>", "", text))
     print(f"{len(text)} characters in {time.monotonic() - begun:.1f} s")
 
