@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CELLS, PAIRS = 96, 64  # cells down and across, and pairs, at most
+CELLS, PAIRS, TILES = 96, 64, 64  # cells down and across, pairs, and tiles that are drawn, at most
+_SAMPLE = 4096  # elements that are looked through for the range of the truth
 WITHIN, BEYOND, UNKNOWN = ".", "#", "?"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -24,10 +25,10 @@ class ErrorMap:
         cell: how many of them one cell has down and across.
         over: names of the other dims, over which the largest is taken.
         rows: one string a row of cells, one character a cell: ``.`` at most one sigma, ``1`` to ``9`` and ``a`` to
-            ``z`` a power of two each (``1`` up to 2 sigma, ``4`` up to 16), ``#`` infinite, NaN or a fact without a
-            sigma, ``?`` not compared.
+            ``z`` a power of two each (``1`` up to 2 sigma, ``4`` up to 16, ``z`` beyond 2^34), ``#`` infinite, NaN or
+            a fact without a sigma, ``?`` not compared.
         tiles: how many elements a tile of the kernel has down and across; 0 where that is not known.
-        pairs: (true, got) of its worst elements, and of as many others from the smallest truth to the largest.
+        pairs: (true, got) of its worst elements, and of others from the smallest truth to the largest.
     """
 
     axes: tuple[str, str]
@@ -42,6 +43,11 @@ class ErrorMap:
         """``tiles`` of this map, by the sizes of tiles that are known for some dims by name."""
         down, across = (tiles.get(axis, 0) for axis in self.axes)
         return down, across
+
+    def edges(self, side: int) -> list[int]:
+        """Where tiles end, down (0) or across (1); none where they are too many to be told apart."""
+        tile, size = self.tiles[side], self.shape[side]
+        return list(range(tile, size, tile)) if tile and size <= TILES * tile else []
 
 
 def errormap(
@@ -74,7 +80,7 @@ def errormap(
     flat = flat if len(kept) == 2 else flat.unsqueeze(0)
     cell = tuple(-(-extent // CELLS) for extent in flat.shape)
     spare = [(-extent) % width for extent, width in zip(flat.shape, cell, strict=True)]
-    flat = torch.nn.functional.pad(flat, (0, spare[1], 0, spare[0]), value=-1.0)
+    flat = torch.nn.functional.pad(flat, (0, spare[1], 0, spare[0]), value=-1.0) if any(spare) else flat
     grid = flat.unflatten(0, (-1, cell[0])).unflatten(2, (-1, cell[1])).amax(dim=(1, 3))
     rows = tuple("".join(map(_level, row)) for row in grid.tolist())
     shape = (in_sigma.shape[kept[0]] if down else 1, in_sigma.shape[kept[-1]])
@@ -95,8 +101,12 @@ def _pairs(in_sigma: Tensor, got: Tensor, truth: Tensor) -> tuple[tuple[float, f
     """(true, got) of the worst elements and of others evenly from the smallest truth to the largest, each once."""
     flat, given, true = in_sigma.flatten().nan_to_num(nan=math.inf), got.flatten(), truth.flatten()
     worst = flat.topk(min(PAIRS // 2, flat.numel())).indices
-    ranks = torch.linspace(0, flat.numel() - 1, min(PAIRS // 2, flat.numel())).round().long()
-    chosen = torch.cat([worst, true.argsort()[ranks]]).unique()
+    some = torch.arange(0, true.numel(), -(-true.numel() // _SAMPLE))
+    some = torch.cat([some, torch.stack([true.argmin(), true.argmax()])]).unique()
+    some = some[true[some].argsort()]
+    count = min(PAIRS // 2 - 1, len(some))
+    spread = [some[place * (len(some) - 1) // max(count - 1, 1)] for place in range(count)]
+    chosen = torch.cat([worst, torch.stack(spread)]).unique()
     return tuple(zip(true[chosen].tolist(), given[chosen].tolist(), strict=True))
 
 

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from gradoracle.case import Case
 from gradoracle.finding import Finding
 
+_LOCAL = ("local", "bias", "pooled")  # rules whose limit is a number of sigma
 LEAST, BINS = -10, 28  # of spread: the exponent of two where the first bin ends, and how many there are
-MOST_CURVES = 24  # that are kept for a dtype
+MOST_CURVES = 24  # that are kept for a kernel
+_EXACT = 512  # sizes up to which growth tells them apart; larger ones to within 2 %
 
 
 @dataclass
 class Growth:
-    """The largest error of the tensors of one size: of its kernel's cases in one dtype."""
+    """The largest error of a kernel's tensors of one size in one dtype; a size past 512 is one of 16 an octave."""
 
     kernel: str
     dtype: str
@@ -46,31 +48,37 @@ class Measurements:
     Attributes:
         dim: the dim that ``growth`` is of.
         spread: dtype -> how many tensors have an rms error, in sigma, in each bin: up to 2^-10, then by factors of the
-            square root of two up to 8, and above. 1 is what the budgets explain.
-        growth: the largest error against the size of ``dim``.
-        convergence: of differences of the VJP to the HVP.
+            square root of two up to 8, and above. 1 is one standard deviation of what rounding explains.
+        growth: the largest error against the size of ``dim``, of tensors that the local rule judges.
+        convergence: of differences of the VJP to the HVP, some of all.
+        differences: how many gradients there are of which ``convergence`` is a part.
     """
 
     dim: str
     spread: dict[str, list[int]] = field(default_factory=dict)
     growth: list[Growth] = field(default_factory=list)
     convergence: list[Convergence] = field(default_factory=list)
+    differences: int = 0
+
+    def __post_init__(self) -> None:
+        self._sizes = {(each.kernel, each.dtype, each.size): each for each in self.growth}
 
     def add(self, kernel: str, case: Case, findings: Iterable[Finding], direct: bool) -> None:
         """What one law saw on one case; ``direct``: whether it compares the kernel's tensors with their truth."""
         for found in findings:
             if found.steps:
+                self.differences += 1
                 self._converge([Convergence(kernel, found.tensor, found.steps)])
             if direct and found.pool is not None:
                 if case.dtype not in self.spread:
                     self.spread = dict(sorted({**self.spread, case.dtype: [0] * BINS}.items()))
                 self.spread[case.dtype][bin_of(math.sqrt(found.pool.squares / found.pool.count))] += 1
-            if direct and found.elements and self.dim in case.dims:
-                self._grow(Growth(kernel, case.dtype, case.dims[self.dim], found.error_in_sigma))
+            if direct and found.elements and found.rule in _LOCAL and self.dim in case.dims:
+                self._grow(Growth(kernel, case.dtype, _rounded(case.dims[self.dim]), found.error_in_sigma))
 
     def __add__(self, other: Measurements) -> Measurements:
         """Those of two runs together."""
-        both = Measurements(self.dim)
+        both = Measurements(self.dim, differences=self.differences + other.differences)
         for dtype in sorted({*self.spread, *other.spread}):
             counts = (each.spread.get(dtype, [0] * BINS) for each in (self, other))
             both.spread[dtype] = [a + b for a, b in zip(*counts, strict=True)]
@@ -90,12 +98,16 @@ class Measurements:
                 self.convergence.append(each)
 
     def _grow(self, new: Growth) -> None:
-        for known in self.growth:
-            if (known.kernel, known.dtype, known.size) == (new.kernel, new.dtype, new.size):
-                known.in_sigma = max(known.in_sigma, new.in_sigma)
-                known.tensors += new.tensors
-                return
+        known = self._sizes.setdefault((new.kernel, new.dtype, new.size), new)
+        if known is not new:
+            known.in_sigma = max(known.in_sigma, new.in_sigma)
+            known.tensors += new.tensors
+            return
         insort(self.growth, new, key=lambda each: (each.kernel, each.dtype, each.size))
+
+
+def _rounded(size: int) -> int:
+    return size if size <= _EXACT else round(2.0 ** (round(16 * math.log2(size)) / 16))
 
 
 def bin_of(rms: float) -> int:

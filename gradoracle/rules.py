@@ -110,12 +110,12 @@ def judge(
             outcome=Outcome.VIOLATED,
             **_seen(wrong, got, truth, axes, others(), stored),
             message=f"{int(wrong.sum())} of {found.elements} elements are further out than rounding explains",
-            map=errormap(in_sigma, compared, axes, got, truth),
+            map=_map(in_sigma, compared, axes, got, truth),
         )
     if continuous:
         found = _spread(found, signed, truth, allowance, compared)
         if found.outcome is Outcome.VIOLATED:
-            return replace(found, map=errormap(in_sigma, compared, axes, got, truth))
+            return replace(found, map=_map(in_sigma, compared, axes, got, truth))
     if sensitivity is None:
         return replace(found, sensitivity=None, message="the truth is 0 throughout")
     if sensitivity > WIDEST_SENSITIVITY:
@@ -233,7 +233,21 @@ def _violation(
 
 def _facts(wrong: Tensor, axes: Sequence[str]) -> ErrorMap | None:
     """The map of facts, which have no sigma."""
-    return errormap(torch.where(wrong, math.inf, 0.0), axes=axes)
+    return _map(torch.where(wrong, math.inf, 0.0), None, axes)
+
+
+def _map(
+    in_sigma: Tensor,
+    compared: Tensor | None,
+    axes: Sequence[str],
+    got: Tensor | None = None,
+    truth: Tensor | None = None,
+) -> ErrorMap | None:
+    """A map of errors; none where it cannot be made: whatever happens to a picture, the verdict stands."""
+    try:
+        return errormap(in_sigma, compared, axes, got, truth)
+    except Exception:
+        return None
 
 
 def _seen(

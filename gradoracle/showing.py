@@ -53,9 +53,11 @@ def show_reports(views: Sequence[options.Output], reports: Sequence[Report]) -> 
     """
     from gradoracle.report import render
 
-    show(views, lambda view, width, color: render(reports, view, width=width, color=color))
-    if any(view.format == "github" for view in views):
-        summarise(render(reports, "markdown"))
+    try:
+        show(views, lambda view, width, color: render(reports, view, width=width, color=color))
+    finally:
+        if any(view.format == "github" for view in views):
+            summarise(render(reports, "markdown"))
 
 
 def show(views: Sequence[options.Output], render: Callable[[str, int | None, bool], str]) -> None:
@@ -67,11 +69,17 @@ def show(views: Sequence[options.Output], render: Callable[[str, int | None, boo
 
     Raises:
         UsageError: at the end, where a file could not be written.
+        Exception: at the end, what the first view that could not be made raised.
     """
     lost: list[str] = []
+    fault: Exception | None = None
     for view in sorted(views, key=lambda view: view.path is None):
         width, color = terminal() if view.path is None else (None, False)
-        text = render(view.format, width, color)
+        try:
+            text = render(view.format, width, color)
+        except Exception as error:  # a view that fails takes no other with it
+            fault = fault or error
+            continue
         if view.path is None:
             say(text)
             continue
@@ -80,6 +88,8 @@ def show(views: Sequence[options.Output], render: Callable[[str, int | None, boo
         except OSError as error:
             say(text)
             lost.append(f"--output {view.path} cannot be written: {why(error)}")
+    if fault is not None:
+        raise fault
     if lost:
         raise UsageError(f"{'; '.join(lost)}; its content was printed instead")
 

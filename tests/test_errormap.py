@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from gradoracle import rules
 from gradoracle.errormap import BEYOND, CELLS, PAIRS, UNKNOWN, WITHIN, errormap, sigmas
 from gradoracle.finding import Outcome
 from gradoracle.rules import Allowance, exactly, judge
@@ -106,3 +108,32 @@ def test_a_fact_about_elements_has_one_and_a_fact_about_none_has_not() -> None:
     found = exactly("o", wrong, "is not written", axes=("T", "D"))
     assert found.map is not None and found.map.rows == ("....", "....", "####")
     assert exactly("o", True, "differs").map is None and exactly("o", ~wrong & wrong, "no").map is None
+
+
+def test_a_picture_that_cannot_be_made_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError("no memory for pictures")
+
+    monkeypatch.setattr(rules, "errormap", fails)
+    truth = torch.randn(40, 8, dtype=torch.float64)
+    found = judged(truth + 1.0, truth)
+    assert found.outcome is Outcome.VIOLATED and found.map is None
+    assert exactly("o", torch.ones(3, dtype=torch.bool), "is not written").outcome is Outcome.VIOLATED
+
+
+@pytest.mark.parametrize("size", [1, 2, 63, 4095, 4096, 4097, 2**24 + 384])  # float32 cannot tell places past 2^24
+def test_pairs_of_any_size_reach_both_ends_of_the_truth(size: int) -> None:
+    truth = torch.zeros(size, dtype=torch.float64)
+    truth[0], truth[-1] = -1.0, 1.0
+    seen = errormap(torch.zeros(size), got=truth, truth=truth)
+    assert seen is not None and 1 <= len(seen.pairs) <= PAIRS
+    assert {float(truth[0]), float(truth[-1])} <= {true for true, _ in seen.pairs}
+
+
+def test_edges_lie_between_tiles_where_they_can_be_told_apart() -> None:
+    seen = errormap(torch.ones(200, 130), axes=("T", "D"))
+    assert seen is not None
+    seen = replace(seen, tiles=(64, 64))
+    assert seen.edges(0) == [64, 128, 192] and seen.edges(1) == [64, 128]
+    assert replace(seen, tiles=(200, 0)).edges(0) == [] and replace(seen, tiles=(200, 0)).edges(1) == []
+    assert replace(seen, tiles=(1, 1)).edges(0) == []

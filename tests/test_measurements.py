@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -80,4 +81,17 @@ def test_a_run_reports_what_it_measured() -> None:
     compared = sum(each.tensors_compared for each in report.verdicts)
     assert 0 < sum(map(sum, measured.spread.values())) <= compared
     worst = max(each.worst_in_sigma for each in report.verdicts)
-    assert max(each.in_sigma for each in measured.growth) == worst
+    assert 0 < max(each.in_sigma for each in measured.growth) <= worst
+
+
+def test_growth_is_of_tensors_that_the_local_rule_judges_and_large_sizes_share_a_place() -> None:
+    seen = Measurements("T")
+    seen.add("k", case(5), [replace(found(1.0, 30.0), rule="worst case")], direct=True)
+    assert not seen.growth
+    for size in (64, 65, 100_001, 100_003):
+        seen.add("k", case(size), [found(1.0, 2.0)], direct=True)
+    (near, next_, far) = seen.growth
+    assert (near.size, next_.size) == (64, 65) and far.tensors == 2 and abs(far.size / 100_000 - 1) < 0.025
+    for size in range(1, 200_000, 7):
+        seen.add("k", case(size), [found(1.0, 2.0)], direct=True)
+    assert len(seen.growth) < 512 + 16 * 10

@@ -58,6 +58,8 @@ def gate(
     chosen = settings.fields(own)
     if speed:
         _require_timing(baseline, chosen.get("device", "auto"))
+    elif timed:
+        raise UsageError("--timed says what --speed times; wanted --speed with it")
     file = None if baseline is None else Path(baseline)
     asked = Asked(base or "", tuple(targets or ()), profile, own, every, baseline=file, speed=speed)
     fault: GateFault | None = None

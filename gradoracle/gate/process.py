@@ -27,7 +27,7 @@ sys.path[:] = json.loads(sys.argv.pop(1))
 try:
     from {module} import main
 except ModuleNotFoundError as error:
-    sys.exit(f"its gradoracle knows no gate: {{error}}")
+    sys.exit(f"its gradoracle knows no {what}: {{error}}")
 main(sys.argv[1:])
 """
 
@@ -109,9 +109,9 @@ class Side:
         return lines[-1] if lines else f"its process ended with exit code {code}"
 
 
-def program(module: str, path: Sequence[str]) -> list[str]:
-    """The command that runs ``main`` of a module with its arguments, where modules are found along ``path``."""
-    return [sys.executable, "-c", _PROGRAM.format(module=module), json.dumps(list(path))]
+def program(module: str, path: Sequence[str], what: str = "gate") -> list[str]:
+    """The command that runs ``main`` of a module, which does ``what``, where modules are found along ``path``."""
+    return [sys.executable, "-c", _PROGRAM.format(module=module, what=what), json.dumps(list(path))]
 
 
 def search_path(judge: Tree, kernels: Tree, here: Tree, stage: Path) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gradoracle import device, settings
 from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.config import Entry
 from gradoracle.gate import speed
@@ -95,21 +96,23 @@ class Sides:
         return found if not found.error else None
 
     def timed(self, subject: Subject) -> list[Line]:
-        """What a target takes beside its base, as notes; an open question where it cannot be timed."""
+        """What a target takes beside its base, and what of it cannot be timed, as notes."""
         assert isinstance(self.base, Tree) and subject.base is not None and subject.head is not None
+        asked = settings.fields({name: word for name, word in subject.settings[1].items() if name == "device"})
+        if device.choose(asked.get("device", "auto")) not in speed.DEVICES:
+            return [_untimed(subject, "what the interpreter takes says nothing of a kernel")]
         self.tell(f"{subject.name}: times of both, in turns")
+        there, here = self._of_base(subject, subject.base, self.base), self._of_change(subject, subject.head)
         try:
             with contextlib.ExitStack() as stack:
-                there = speed.Timer(*self._of_base(subject, subject.base, self.base), self.stage)
-                stack.callback(there.end)
-                here = speed.Timer(*self._of_change(subject, subject.head), self.stage)
-                stack.callback(here.end)
-                lines = [pairs.line() for pairs in speed.measure(there, here)]
-                why = dict.fromkeys(f"{case}: {text}" for each in (there, here) for case, text in each.why.items())
-                apart = [] if lines or why else [f"{subject.name}, of which both sides have no problem in common"]
-                return lines + [Line(Kind.SPEED, Weight.OPEN, f"not timed: {text}") for text in (*why, *apart)]
+                base, twin, head = (
+                    stack.enter_context(contextlib.closing(speed.Timer(folder, path, _at(task, subject), self.stage)))
+                    for folder, path, task in (there, there, here)
+                )
+                lines = [each.line() for each in speed.measure(base, twin, head)]
+                return lines + [_untimed(subject, why) for why in speed.untimed(base, head)]
         except speed.Untimed as error:
-            return [Line(Kind.SPEED, Weight.OPEN, f"{subject.name} is not timed: {error}")]
+            return [_untimed(subject, str(error))]
 
     def _of_change(self, subject: Subject, entry: Entry) -> tuple[Path, list[str], Task]:
         """Folder, search path and task of the change, as whoever judges it has them."""
@@ -128,6 +131,17 @@ class Sides:
     def _checked(self, subject: Subject, folder: Path, path: list[str], task: Task) -> Standing:
         (answer,) = _answers([Side(folder, path, True, {subject.name: task}, self.stage)])
         return _of(answer, subject.name)
+
+
+def _untimed(subject: Subject, why: str) -> Line:
+    return Line(Kind.SPEED, Weight.NOTE, f"{subject.name} is not timed: {why}")
+
+
+def _at(task: Task, subject: Subject) -> Task:
+    """A task with the problems that the change wants timed: they decide no verdict, and both sides need the same."""
+    own = {name: word for name, word in task.settings.items() if name != "timed"}
+    timed = subject.settings[1].get("timed")
+    return replace(task, settings=own if timed is None else {**own, "timed": timed})
 
 
 def _answers(sides: Sequence[Side]) -> list[Answer]:

@@ -1,12 +1,17 @@
 """Speed: what a kernel takes beside its base, both timed in turns on one GPU, with the noise of that.
 
-Notes only: a time closes no gate.
+A third process runs the base once more: what it takes beside the first is what identical code shows. Notes only: a time
+closes no gate.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
+import os
+import select
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,47 +26,63 @@ from gradoracle.gate.process import program
 from gradoracle.gate.side import PROTOCOL, Task
 from gradoracle.gate.timing import Timed
 
-ROUNDS = 8  # of both sides; the probability that the true median ratio is outside all of them is 2 / 2^8
+ROUNDS = 8
+START_SECONDS, SECONDS = 600.0, 120.0  # until a process is ready, kernels compiled, and until it has timed one work
+DEVICES = ("cuda",)  # what the interpreter takes says nothing of a kernel
 _MODULE = "gradoracle.gate.timing"
+Work = tuple[str, str]  # a case with its kernel's name before it, and what is done
 
 
 class Untimed(Exception):
-    """A process that times has ended, in a sentence."""
+    """A process that times has ended, or does not answer, in a sentence."""
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Times of one work in milliseconds, in rounds.
+class Rounds:
+    """Times of one work in milliseconds, a round a place; those of one round were taken one after the other.
 
     Attributes:
         case: with its kernel's name before it.
         what: is done.
-        base, head: a time a round; those of one round were taken one after the other.
+        base, twin, head: of the base, of the base in another process, and of the change.
     """
 
     case: str
     what: str
     base: list[float] = field(default_factory=list)
+    twin: list[float] = field(default_factory=list)
     head: list[float] = field(default_factory=list)
 
-    @property
-    def ratios(self) -> list[float]:
-        """The change's time over the base's, round by round, smallest first."""
-        return sorted(h / b for b, h in zip(self.base, self.head, strict=True))
-
     def line(self) -> Line:
-        """What it says: how many times the base's time, between which ratios, and whether that is more than noise."""
+        """What it says: how much longer or less long, unless identical code shows that too."""
         kernel, _, text = self.case.partition(": ")
-        ratios, middle = self.ratios, median(self.ratios)
-        if ratios[0] <= 1 <= ratios[-1]:
-            said = "as long as the base, within the noise"
+        ratios, same = _ratios(self.head, self.base), _ratios(self.twin, self.base)
+        noise = f"ratios {_range(ratios)}, those of the base beside itself {_range(same)}, {len(ratios)} rounds"
+        times = f"{median(self.head):.4g} beside {median(self.base):.4g} ms"
+        if ratios[0] > max(1.0, same[-1]) or ratios[-1] < min(1.0, same[0]):
+            said = _difference(median(ratios))
         else:
-            said = f"{middle:.3g} times as long as the base" if middle > 1 else f"{1 / middle:.3g} times sooner"
-        noise = f"ratios {ratios[0]:.3f} to {ratios[-1]:.3f} in {len(ratios)} rounds"
-        times = f"{_shown(median(self.head))} beside {_shown(median(self.base))} ms"
+            said = "no other time than the base's"
         dtype = parse(text)[2].dtype
         words = f"{self.what} in {dtype}: {said} ({times}; {noise}) on {text}"
         return Line(Kind.SPEED, Weight.NOTE, words, kernel, "", dtype, text)
+
+
+def _ratios(times: Sequence[float], base: Sequence[float]) -> list[float]:
+    """Round by round, the smallest first."""
+    return sorted(t / b if b > 0 else (1.0 if t == 0 else math.inf) for t, b in zip(times, base, strict=True))
+
+
+def _range(ratios: Sequence[float]) -> str:
+    return f"{ratios[0]:.3f} to {ratios[-1]:.3f}"
+
+
+def _difference(ratio: float) -> str:
+    """A ratio in words."""
+    if ratio > 2:
+        return f"{ratio:.3g} times the base's time"
+    percent = 100 * abs(ratio - 1)
+    return f"{percent:.2g} % {'more' if ratio > 1 else 'less'} time than the base"
 
 
 class Timer:
@@ -74,7 +95,7 @@ class Timer:
         stage: a folder for what it is told.
 
     Raises:
-        Untimed: it ended before it was ready.
+        Untimed: it ended before it was ready, or was not ready in time.
     """
 
     def __init__(self, folder: Path, path: Sequence[str], task: Task, stage: Path) -> None:
@@ -84,41 +105,45 @@ class Timer:
         order.write_text(json.dumps(plain.to_plain(Timed(PROTOCOL, str(folder), task))), encoding="utf-8")
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
-                [*program(_MODULE, path), str(order)],
+                [*program(_MODULE, path, "timing"), str(order)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=folder, text=True,
+                start_new_session=True,
             )  # fmt: skip
         try:
-            first = json.loads(self._answer())
+            first = json.loads(self._answer(START_SECONDS, "getting ready"))
         except BaseException:
-            self.end()
+            self.close()
             raise
-        self.works = [(str(case), str(what)) for case, what in first["works"]]
-        self.why: dict[str, str] = first["why"]
+        self.works: list[Work] = [(str(case), str(what)) for case, what in first["works"]]
+        self.why = {(str(case), str(what)): str(why) for case, what, why in first["why"]}
 
-    def time(self, work: tuple[str, str]) -> float:
+    def time(self, work: Work) -> float:
         """Milliseconds of one work.
 
         Raises:
-            Untimed: the process has ended.
+            Untimed: the process has ended, or takes too long.
         """
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # why it ended is said by what it left
             self._process.stdin.write(f"{self.works.index(work)}\n")
             self._process.stdin.flush()
-        return float(self._answer())
+        return float(self._answer(SECONDS, f"{work[1]} on {work[0]}"))
 
-    def end(self) -> None:
-        """Kill it, where it still runs."""
+    def close(self) -> None:
+        """Kill it with all that it started, where it still runs."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
 
-    def _answer(self) -> str:
+    def _answer(self, seconds: float, what: str) -> str:
         assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], seconds)[0]:  # a line is there whole or not at all
+            raise Untimed(f"{what} took longer than {seconds:g} s")
         if line := self._process.stdout.readline():
             return line
         code = self._process.wait()
@@ -126,23 +151,27 @@ class Timer:
         raise Untimed(lines[-1] if lines and code >= 0 else f"its process ended with exit code {code}")
 
 
-def measure(base: Timer, head: Timer, rounds: int = ROUNDS) -> Iterator[Pairs]:
-    """Time what both sides can do, in rounds; who begins takes turns.
+def measure(base: Timer, twin: Timer, head: Timer, rounds: int = ROUNDS) -> Iterator[Rounds]:
+    """Time what all can do, in rounds; who begins takes turns.
 
     Raises:
-        Untimed: a process has ended.
+        Untimed: a process has ended, or takes too long.
     """
-    for work in (each for each in head.works if each in base.works):
-        pairs = Pairs(*work)
-        for each in range(rounds):
-            for timer, times in _turn([(base, pairs.base), (head, pairs.head)], each):
+    for work in (each for each in head.works if each in base.works and each in twin.works):
+        found = Rounds(*work)
+        sides = [(base, found.base), (head, found.head), (twin, found.twin)]
+        for number in range(rounds):
+            first = number % len(sides)
+            for timer, times in sides[first:] + sides[:first]:
                 times.append(timer.time(work))
-        yield pairs
+        yield found
 
 
-def _turn(sides: list[tuple[Timer, list[float]]], number: int) -> list[tuple[Timer, list[float]]]:
-    return sides if number % 2 == 0 else sides[::-1]
-
-
-def _shown(milliseconds: float) -> str:
-    return f"{milliseconds:.4g}"
+def untimed(base: Timer, head: Timer) -> Iterator[str]:
+    """What is not timed, and why: it fails on a side, or a side does not have it."""
+    for where, one, other in (("the change", head, base), ("the base", base, head)):
+        for (case, what), why in one.why.items():
+            yield f"{what} on {case} fails in {where}: {why}"
+        for case, what in one.works:
+            if (case, what) not in other.works and (case, what) not in other.why:
+                yield f"{what} on {case} is a problem of {where} alone"

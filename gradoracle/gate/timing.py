@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 FORWARD, VJP = "forward", "forward and VJP"
 LONG = 4096  # of a dim without bound, where nothing is asked for
 
+Key = tuple[str, str]  # a case with its kernel's name before it, and what is done
+
 
 @dataclass(frozen=True)
 class Timed:
@@ -49,21 +53,31 @@ class Timed:
 def main(arguments: Sequence[str]) -> None:
     """Read what to time from a file, and then a number of a work a line; answer each with its milliseconds.
 
-    The first answer says which works there are, ``[case, what is done]``, and why others are none.
+    The first answer says which works there are, ``[case, what is done]``, and why others are none. The end of the
+    questions is that of the gate, and of this process, whatever it does then.
     """
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)  # what kernels print is no answer
+        questions: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=_listen, args=(questions,), daemon=True).start()
         order = plain.from_plain(Timed, json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
         if order.protocol != PROTOCOL:
             raise SystemExit(f"the order is of protocol {order.protocol!r}; wanted {PROTOCOL!r}")
         os.chdir(order.folder)
         try:
-            serve(order, sys.stdin, answers)
+            serve(order, iter(questions.get, ""), answers)
         except UsageError as error:
             raise SystemExit(str(error)) from None
 
 
-def serve(order: Timed, questions: TextIO, answers: TextIO) -> None:
+def _listen(questions: queue.SimpleQueue[str]) -> None:
+    """Pass on the lines of standard input, whose end is that of the gate: nobody wants an answer any more."""
+    for line in sys.stdin:
+        questions.put(line)
+    os._exit(1)
+
+
+def serve(order: Timed, questions: Iterable[str], answers: TextIO) -> None:
     """Answer questions until there are no more."""
     from gradoracle import bench
 
@@ -72,7 +86,7 @@ def serve(order: Timed, questions: TextIO, answers: TextIO) -> None:
         answers.flush()
 
     works, why = _works(order)
-    say({"works": [list(key) for key in works], "why": why})
+    say({"works": [list(key) for key in works], "why": [[*key, reason] for key, reason in why.items()]})
     device, calls = _device(order.task), list(works.values())
     for question in questions:
         if device == "cuda":
@@ -88,8 +102,8 @@ def _device(task: Task) -> str:
     return device.choose(Request(task.target, **settings.fields(task.settings)).device)
 
 
-def _works(order: Timed) -> tuple[dict[tuple[str, str], Work], dict[str, str]]:
-    """What can be timed, each run once, and by case why something cannot."""
+def _works(order: Timed) -> tuple[dict[Key, Work], dict[Key, str]]:
+    """What can be timed, each run once, and why something cannot, by case and what is done."""
     from gradoracle import device
     from gradoracle.examine import CALL_SECONDS, Setup, subjects
     from gradoracle.request import Request
@@ -108,26 +122,26 @@ def _works(order: Timed) -> tuple[dict[tuple[str, str], Work], dict[str, str]]:
         )
     )  # fmt: skip
     require_apart(task)
-    found: dict[tuple[str, str], Work] = {}
-    why: dict[str, str] = {}
+    found: dict[Key, Work] = {}
+    why: dict[Key, str] = {}
     family = family.on(where)
     for name, kernel in kernels.items():
         for case in problems(family, kernel, request):
-            try:
-                sample = sample_of(case, family, None, where)
-                for what, work in calls(Subject(family, kernel, records=False), sample).items():
+            sample = sample_of(case, family, None, where)
+            for what, work in calls(Subject(family, kernel, records=False), sample).items():
+                key = f"{name}: {case.line(device=where)}", what
+                try:
                     work()
-                    found[f"{name}: {case.line(device=where)}", what] = work
-            except Exception as error:
-                text = (str(error).splitlines() or [""])[0]
-                why[f"{name}: {case.line(device=where)}"] = f"{type(error).__name__}: {text}"
+                    found[key] = work
+                except Exception as error:
+                    why[key] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return found, why
 
 
 def problems(family: Family, kernel: Kernel, request: Request) -> Iterator[Case]:
     """The cases that are timed: plain ones, the kernel's own choice of blocks, at ``timed`` sizes in each dtype.
 
-    A dim that is not named there has the largest size that is usually drawn, one that goes past 100 000 ``LONG``.
+    A dim that is not named there has the largest size that is usually drawn, one that goes past ``LONG`` has that.
 
     Raises:
         UsageError: a dim that the family does not have, or a dtype that the kernel does not support.
@@ -172,6 +186,8 @@ def calls(subject: Subject, sample: Sample) -> dict[str, Callable[[], object]]:
         leaves = {n: x.detach().requires_grad_(x.is_floating_point()) for n, x in sample.inputs.items()}
         outputs = subject.outputs(sample, leaves)
         pairs = [(o, g) for o, g in zip(outputs, sample.cotangents.values(), strict=False) if o.requires_grad]
+        if not pairs:
+            raise RuntimeError("no output requires a gradient, so there is no backward to time")
         wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
         return torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
 

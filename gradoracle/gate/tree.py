@@ -20,7 +20,7 @@ from gradoracle.settings import Setting, Settings
 ENGINE, KNOWN = "the engine and the laws of gradoracle", "the known failures"
 _ENGINE = ("gradoracle", "properties")
 _JUDGES = ("gradoracle/check.py", "gradoracle/target.py")  # where what judges begins, beside the families' own modules
-_PACE = ("workers", "timed")  # settings that decide nothing but how fast a check runs
+_PACE = ("workers", "timed")  # settings that decide no verdict: how fast a check runs, what is timed
 
 
 @dataclass(frozen=True)

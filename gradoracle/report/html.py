@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +31,13 @@ from gradoracle.report.summary import (
     unchecked,
     weight,
 )
+from gradoracle.rules import LOCAL_SIGMA
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
 
 CODE = ("case", "first", "replay")  # labels whose text is to be copied
 MOST_PICTURES = 24  # of faults on a page, each a tenth of a second
 _STATES = {0: "holds", 1: "violated", 4: "open"}  # by exit code
+_MOST_REFUSALS, _MOST_MARKS = 12, 8
 _MOST_TENSORS = 4  # of a counterexample that are drawn
 
 
@@ -132,6 +135,7 @@ class _Page:
         names = dict.fromkeys([*report.situations_wanted, *report.situations])
         self.situations = [(name, report.situations.get(name, 0), name in low) for name in names]
         self.missed = counted(len(low), "situation") if low else ""
+        self.refusals = [(message, _ranked(marks)) for message, marks in report.refusals.items()][:_MOST_REFUSALS]
         self.notes = [note for note in report.notes if not note.startswith("inconclusive: ")]
         self.notes += list(dict.fromkeys(note for verdict in report.verdicts for note in verdict.notes))
         self.pictures = list(_measured(report))
@@ -159,6 +163,13 @@ class _Fault:
         self.is_drawn = bool(self.pictures) or not any(_drawable(shown))
 
 
+def _ranked(marks: Mapping[str, int]) -> str:
+    """Where refusals came, the most frequent marks first."""
+    ranked = sorted(marks.items(), key=lambda mark: -mark[1])
+    told = [f"{mark} x{count}" for mark, count in ranked[:_MOST_MARKS]]
+    return ", ".join([*told, "..."] if ranked[_MOST_MARKS:] else told)
+
+
 def _broken(row: dict[str, Verdict]) -> bool:
     return any(verdict.status in (Status.VIOLATED, Status.CRASHED) for verdict in row.values())
 
@@ -166,9 +177,14 @@ def _broken(row: dict[str, Verdict]) -> bool:
 def _wrong(shown: Counterexample) -> Iterable[Wrong]:
     """What the kernel gave against what is true, where each wrong tensor of the smallest case is worst."""
     for found in shown.findings:
-        if found.outcome is Outcome.VIOLATED and found.worst is not None and found.worst.got == found.worst.got:
+        if found.outcome is Outcome.VIOLATED and found.worst is not None and not _is_fact(found.worst):
             yield Wrong(found.tensor, _index(found.worst), number(found.worst.got), number(found.worst.true),
                         f"{found.worst.error_in_sigma:.3g}", f"{found.error:.3g}")  # fmt: skip
+
+
+def _is_fact(worst: Worst) -> bool:
+    """Whether there is a place alone and no values."""
+    return math.isnan(worst.got) and math.isnan(worst.true)
 
 
 def _index(worst: Worst) -> str:
@@ -203,11 +219,18 @@ def _of_map(tensor: str, map: ErrorMap, found: Finding) -> str:
     """What a map shows, in words."""
     sizes = ", ".join(f"{axis} = {size}" for axis, size in zip(map.axes, map.shape, strict=True) if axis)
     over = f", the largest over {' and '.join(map.over)}" if map.over else ""
-    edges = " and ".join(f"every {tile} of {axis}" for axis, tile in zip(map.axes, map.tiles, strict=True) if tile)
-    tiles = f"; dashed: the edges of tiles, {edges}" if edges else "; the kernel declares no tiles of these dims"
+    told = [_of_tiles(map, side) for side in (0, 1) if map.tiles[side]]
+    tiles = f"; {' and '.join(told)}" if told else "; the kernel declares no tiles of these dims"
     where = f"; {found.place}" if found.place else ""
     grey = "; grey: not compared" if any("?" in row for row in map.rows) else ""
     return f"{tensor}, error in sigma ({sizes}{over}){where}{tiles}{grey}"
+
+
+def _of_tiles(map: ErrorMap, side: int) -> str:
+    axis, tile = map.axes[side], map.tiles[side]
+    if tile >= map.shape[side]:
+        return f"one tile holds all of {axis}"
+    return f"dashed: tiles end every {tile} of {axis}" if map.edges(side) else f"tiles end every {tile} of {axis}"
 
 
 def _measured(report: Report) -> Iterable[Picture]:
@@ -221,18 +244,21 @@ def _measured(report: Report) -> Iterable[Picture]:
         total = sum(map(sum, measured.spread.values()))
         yield Picture(
             plots.spread(measured.spread),
-            f"calibration: {counted(total, 'tensor')} beside the truth, by rms error in sigma; at 1 (dashed) errors "
-            "are as large as the budgets say",
+            f"calibration: {counted(total, 'tensor')} beside the truth, by rms error in sigma; dashed: 1, one standard "
+            "deviation of what rounding explains",
         )
-    if any(point.in_sigma for point in measured.growth):
+    lost = sum(math.isinf(point.in_sigma) for point in measured.growth)
+    if any(0 < point.in_sigma < math.inf for point in measured.growth):
         yield Picture(
             plots.growth(measured.growth, measured.dim),
-            f"the largest error in sigma against {measured.dim}; from 8 (dashed) on no rounding explains it",
+            f"the largest error in sigma against {measured.dim}{f', {lost} more infinite' if lost else ''}; "
+            f"dashed: {LOCAL_SIGMA:.0f}, the limit of each element beside how well its truth is known",
         )
     curves = [curve for curve in measured.convergence if all(worst > 0 for _, worst in curve.steps)]
     if curves:
         yield Picture(
             plots.convergence(curves),
-            f"HVP by central differences of the VJP in float64: {counted(len(curves), 'gradient')}, errors at h, 2h "
-            "and 4h; dashed: the second order that a right backward has",
+            f"HVP by central differences of the VJP in float64: {len(curves)} of "
+            f"{counted(measured.differences, 'gradient')}, errors at h, 2h and 4h; dashed: the second order that a "
+            "right backward has",
         )

@@ -26,6 +26,7 @@ WIDTH = 4.6  # inches: what a phone shows without making its text smaller than i
 _COLOURS = ("#3574b8", "#d1722b", "#3f9463", "#b5538f", "#8a7a2e", "#5d6cc9")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DASHED = (0, (4, 3))
+_LARGEST = 1e300  # differences of larger numbers overflow
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "gradoracle",
@@ -42,10 +43,10 @@ _STYLE: Any = {
     "text.parse_math": False,
 }
 # Errors in sigma: within one, explained, then what no rounding explains, and last what has no sigma at all.
-_BOUNDS = (0.0, 1.0, 2.0, 4.0, 8.0, 32.0, 1e3, 1e6, 1e12, 1e300)
+_BOUNDS = (0.0, 1.0, 2.0, 4.0, 8.0, 32.0, 1e3, 1e6, 1e11, 1e300)
 _FILLS = ("#dfe7ee", "#c3d5e6", "#9dbfdd", "#6ea3cf", "#f5c26b", "#ee8f3c", "#dc5532", "#b32032", "#6d0f3c")
 _UNKNOWN, _EDGE = "#9a9a9a", "#1b2128"
-_TICKS = ((1.0, "1"), (8.0, "8"), (32.0, "32"), (1e3, "1e3"), (1e6, "1e6"), (1e12, "1e12"))
+_TICKS = ((1.0, "1"), (8.0, "8"), (32.0, "32"), (1e3, "1e3"), (1e6, "1e6"), (1e11, "∞"))
 
 
 @matplotlib.rc_context(_STYLE)
@@ -62,10 +63,11 @@ def error(map: ErrorMap) -> str:
     )
     axes.set_xlim(0, across)
     axes.set_ylim(down, 0)
-    _tiles(axes.axvline, map.tiles[1], across)
-    _tiles(axes.axhline, map.tiles[0], down)
-    axes.set_xlabel(map.axes[1])
-    axes.set_ylabel(map.axes[0])
+    for line, side in ((axes.axhline, 0), (axes.axvline, 1)):
+        for place in map.edges(side):
+            line(place, color=_EDGE, linewidth=0.8, linestyle=_DASHED)
+    axes.set_xlabel(printable(map.axes[1]))
+    axes.set_ylabel(printable(map.axes[0]))
     if not map.axes[0]:
         axes.set_yticks([])
     for axis in (axes.xaxis, axes.yaxis)[: 2 if map.axes[0] else 1]:
@@ -82,7 +84,7 @@ def error(map: ErrorMap) -> str:
 @matplotlib.rc_context(_STYLE)
 def against(pairs: Sequence[tuple[float, float]], tensor: str) -> str:
     """What the kernel gave against what is true."""
-    finite = [pair for pair in pairs if all(map(math.isfinite, pair))]
+    finite = [pair for pair in pairs if all(abs(value) < _LARGEST for value in pair)]  # NaN is not
     figure, (axes, below) = _figure(4.4, panels=(2, 1))
     if finite:
         low, high = min(map(min, finite)), max(map(max, finite))
@@ -94,7 +96,7 @@ def against(pairs: Sequence[tuple[float, float]], tensor: str) -> str:
         below.axhline(0, color=INK, linewidth=0.8, linestyle=_DASHED)
         below.plot(true, off, "o", markersize=3.5, color=_COLOURS[1], alpha=0.8)
     lost = len(pairs) - len(finite)
-    below.set_xlabel("true" + (f" ({lost} more NaN or infinite)" if lost else ""))
+    below.set_xlabel("true" + (f" ({lost} more NaN, infinite or too large)" if lost else ""))
     axes.set_ylabel("got")
     below.set_ylabel("got - true")
     return _svg(figure, f"got against true of {tensor}")
@@ -108,7 +110,7 @@ def spread(counts: dict[str, list[int]]) -> str:
     centres = [LEAST + bin / 2 - 0.25 for bin in bins]
     below = [0] * len(centres)
     for place, (dtype, each) in enumerate(counts.items()):
-        axes.bar(centres, each, width=0.46, bottom=below, color=_COLOURS[place % len(_COLOURS)], label=dtype)
+        axes.bar(centres, each, width=0.46, bottom=below, color=_COLOURS[place % len(_COLOURS)], label=printable(dtype))
         below = [a + b for a, b in zip(below, each, strict=True)]
     axes.axvline(0, color=INK, linewidth=1, linestyle=_DASHED)
     ticks = [power for power in range(LEAST, 5, 2)]
@@ -128,14 +130,14 @@ def growth(points: Sequence[Growth], dim: str) -> str:
         shown = [(size, worst) for size, worst in own if 0 < worst < math.inf]
         if shown:
             marker, colour = _MARKERS[place % len(_MARKERS)], _COLOURS[place % len(_COLOURS)]
-            axes.plot(*zip(*shown, strict=True), marker, markersize=4, color=colour, alpha=0.85, label=dtype)
+            axes.plot(*zip(*shown, strict=True), marker, markersize=4, color=colour, alpha=0.85, label=printable(dtype))
     axes.axhline(LOCAL_SIGMA, color=INK, linewidth=1, linestyle=_DASHED)
     _logarithmic(axes.xaxis)
     if any(point.in_sigma > 2 * LOCAL_SIGMA for point in points):
         _logarithmic(axes.yaxis)
     else:
         axes.set_ylim(0, 1.1 * max(LOCAL_SIGMA, *(point.in_sigma for point in points)))
-    axes.set_xlabel(dim)
+    axes.set_xlabel(printable(dim))
     axes.set_ylabel("largest error in sigma")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="best")
@@ -183,13 +185,6 @@ def _logarithmic(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _tiles(line: Any, tile: int, size: int) -> None:
-    """The edges between tiles, where there are few enough to be told apart."""
-    if tile and size / tile <= 64:
-        for place in range(tile, size, tile):
-            line(place, color=_EDGE, linewidth=0.8, linestyle=_DASHED)
-
-
 def _power(power: int) -> str:
     return f"{2**power}" if power >= 0 else f"1/{2**-power}"
 
@@ -199,6 +194,7 @@ def _svg(figure: Figure, name: str) -> str:
     file = StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     text = file.getvalue()
+    name = printable(name)
     text = text[text.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)
@@ -206,4 +202,4 @@ def _svg(figure: Figure, name: str) -> str:
     text = re.sub(r'( id="|"#|url\(#)', lambda mark: mark[0] + own, text)
     text = re.sub(r' width="[\d.]+pt" height="[\d.]+pt"', "", text, count=1)
     quoted = name.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return text.replace("<svg", f'<svg role="img" aria-label="{printable(quoted)}"', 1)
+    return text.replace("<svg", f'<svg role="img" aria-label="{quoted}"', 1)

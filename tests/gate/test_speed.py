@@ -12,9 +12,10 @@ from gate.project import KERNEL, Project
 
 from gradoracle.case import Case, require_fit
 from gradoracle.comparison import Kind, Weight
+from gradoracle.gate import speed
 from gradoracle.gate.run import Asked, gate
 from gradoracle.gate.side import Task
-from gradoracle.gate.speed import Pairs, Timer, Untimed, measure
+from gradoracle.gate.speed import Rounds, Timer, Untimed, measure, untimed
 from gradoracle.gate.timing import FORWARD, VJP, calls, problems
 from gradoracle.kernel import Kernel
 from gradoracle.request import Request
@@ -22,6 +23,7 @@ from gradoracle.saved import sample_of
 from gradoracle.subject import Subject
 from gradoracle.target import resolve
 
+NO_BACKWARD = "RuntimeError: no output requires a gradient, so there is no backward to time"
 CASE = "my_rmsnorm: case:1 rmsnorm cpu float32 B=2 N=8 seed=0"
 
 
@@ -30,7 +32,7 @@ class Clock:
 
     def __init__(self, name: str, log: list[str], works: list[tuple[str, str]], times: list[float]) -> None:
         self.name, self.log, self.works, self.times = name, log, works, list(times)
-        self.why: dict[str, str] = {}
+        self.why: dict[tuple[str, str], str] = {}
 
     def time(self, work: tuple[str, str]) -> float:
         self.log.append(self.name)
@@ -40,26 +42,50 @@ class Clock:
 def test_sides_take_turns_and_so_does_who_begins() -> None:
     log: list[str] = []
     both, alone = (CASE, FORWARD), (CASE, VJP)
-    base = Clock("base", log, [both], [1.0, 2.0, 3.0])
-    head = Clock("head", log, [both, alone], [2.0, 4.0, 6.0])
-    (pairs,) = measure(base, head, rounds=3)  # type: ignore[arg-type]
-    assert log == ["base", "head", "head", "base", "base", "head"]
-    assert (pairs.case, pairs.what, pairs.base, pairs.head) == (CASE, FORWARD, [1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
-    assert pairs.ratios == [2.0, 2.0, 2.0]
+    base = Clock("base", log, [both], [1.0, 2.0, 3.0, 4.0])
+    twin = Clock("twin", log, [both], [1.5, 2.5, 3.5, 4.5])
+    head = Clock("head", log, [both, alone], [2.0, 4.0, 6.0, 8.0])
+    (found,) = measure(base, twin, head, rounds=4)  # type: ignore[arg-type]
+    assert log == ["base", "head", "twin", "head", "twin", "base", "twin", "base", "head", "base", "head", "twin"]
+    assert (found.case, found.what) == (CASE, FORWARD)
+    assert (found.base, found.twin) == ([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5, 4.5])
+    assert found.head == [2.0, 4.0, 6.0, 8.0]
 
 
 @pytest.mark.parametrize(
-    ("base", "head", "said"),
+    ("twin", "head", "said"),
     [
-        ([1.0, 1.0, 1.0], [1.5, 1.6, 1.4], "1.5 times as long as the base (1.5 beside 1 ms; ratios 1.400 to 1.600"),
-        ([2.0, 2.0, 2.0], [1.0, 1.1, 0.9], "2 times sooner (1 beside 2 ms; ratios 0.450 to 0.550"),
-        ([1.0, 1.2, 1.0], [1.1, 1.1, 1.3], "as long as the base, within the noise (1.1 beside 1 ms; ratios 0.917 to"),
+        ([1.0, 1.01], [1.5, 1.7], "60 % more time than the base (1.6 beside 1 ms; ratios 1.500 to 1.700, those of the"),
+        ([1.0, 0.99], [0.5, 0.52], "49 % less time than the base (0.51 beside 1 ms; ratios 0.500 to 0.520"),
+        ([1.0, 1.0], [1.002, 1.002], "0.2 % more time than the base ("),
+        ([1.0, 1.0], [4.0, 5.0], "4.5 times the base's time ("),
+        ([1.0, 1.6], [1.5, 1.7], "no other time than the base's (1.6 beside 1 ms; ratios 1.500 to 1.700, those of the "
+         "base beside itself 1.000 to 1.600, 2 rounds)"),
+        ([1.0, 1.0], [0.9, 1.7], "no other time than the base's ("),
+        ([0.9, 1.0], [0.91, 0.91], "no other time than the base's ("),
+        ([0.0, 1.0], [1.0, 1.0], "no other time than the base's ("),
     ],
 )  # fmt: skip
-def test_a_line_tells_the_ratio_and_its_noise(base: list[float], head: list[float], said: str) -> None:
-    line = Pairs(CASE, FORWARD, base, head).line()
-    assert line.text.startswith(f"forward in float32: {said}") and " in 3 rounds) on case:1 rmsnorm" in line.text
+def test_a_line_tells_the_ratio_unless_identical_code_shows_it_too(
+    twin: list[float], head: list[float], said: str
+) -> None:
+    line = Rounds(CASE, FORWARD, [1.0, 1.0], twin, head).line()
+    assert line.text.startswith(f"forward in float32: {said}") and line.text.endswith(f" on {CASE.partition(': ')[2]}")
     assert (line.kind, line.weight, line.kernel, line.dtype) == (Kind.SPEED, Weight.NOTE, "my_rmsnorm", "float32")
+
+
+def test_no_time_at_all_is_no_division() -> None:
+    assert "nan" not in Rounds(CASE, FORWARD, [0.0, 0.0], [0.0, 0.0], [0.0, 1.0]).line().text
+
+
+def test_what_a_side_fails_at_or_has_alone_is_told() -> None:
+    base, head = Clock("base", [], [(CASE, FORWARD)], []), Clock("head", [], [(CASE, FORWARD), (CASE, "more")], [])
+    head.why = {(CASE, VJP): "RuntimeError: no"}
+    base.works.append((CASE, VJP))
+    assert list(untimed(base, head)) == [  # type: ignore[arg-type]
+        f"{VJP} on {CASE} fails in the change: RuntimeError: no",
+        f"more on {CASE} is a problem of the change alone",
+    ]
 
 
 @pytest.fixture
@@ -73,7 +99,7 @@ def timer(clone: Project, tmp_path: Path) -> Any:
 
     yield make
     for each in made:
-        each.end()
+        each.close()
 
 
 def case(b: int, n: int, dtype: str = "float32") -> str:
@@ -135,7 +161,35 @@ def test_what_cannot_be_timed_is_said_and_the_rest_is_timed(timer: Any, clone: P
     clone.edit(KERNEL, ("def my_rmsnorm(x, w):", "def my_rmsnorm(x, w):\n    assert x.shape[1] != 12, 'no twelve'"))
     own = timer("B=2 N=12", "B=2 N=8")
     assert own.works == [(case(2, 8), FORWARD), (case(2, 8), VJP)]
-    assert own.why == {case(2, 12): "AssertionError: no twelve"}
+    assert own.why == {(case(2, 12), what): "AssertionError: no twelve" for what in (FORWARD, VJP)}
+
+
+def test_a_kernel_without_a_gradient_has_no_backward_to_time(timer: Any, clone: Project) -> None:
+    clone.edit(KERNEL, ("return _Norm.apply(x, w)", "return _Norm.apply(x, w).detach()"))
+    own = timer("B=2 N=8")
+    assert own.works == [(case(2, 8), FORWARD)]
+    assert own.why == {
+        (case(2, 8), VJP): "RuntimeError: no output requires a gradient, so there is no backward to time"
+    }
+
+
+def test_a_kernel_that_hangs_is_given_up(timer: Any, clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = "CALLS.append(1)\n    time.sleep(600 if len(CALLS) > 2 else 0)\n    return _Norm.apply"
+    clone.edit(KERNEL, ("return _Norm.apply", hangs), ("WIDEST = 64", "import time\n\nCALLS = []\nWIDEST = 64"))
+    own = timer("B=2 N=8")
+    monkeypatch.setattr(speed, "SECONDS", 1.0)
+    with pytest.raises(Untimed, match=r"forward on my_rmsnorm: case:1 .* took longer than 1 s"):
+        own.time(own.works[0])
+
+
+def test_a_process_ends_with_its_gate_whatever_it_does(timer: Any, clone: Project) -> None:
+    hangs = "CALLS.append(1)\n    time.sleep(600 if len(CALLS) > 2 else 0)\n    return _Norm.apply"
+    clone.edit(KERNEL, ("return _Norm.apply", hangs), ("WIDEST = 64", "import time\n\nCALLS = []\nWIDEST = 64"))
+    own = timer("B=2 N=8")
+    assert own._process.stdin is not None
+    own._process.stdin.write("0\n")
+    own._process.stdin.close()
+    assert own._process.wait(timeout=30) == 1
 
 
 def test_what_a_kernel_prints_is_no_answer(timer: Any, clone: Project) -> None:
@@ -156,6 +210,7 @@ def test_a_process_that_ends_says_why(timer: Any) -> None:
 
 
 def test_a_gate_tells_times_beside_all_else_and_is_green(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "DEVICES", ("cpu",))
     clone.edit(KERNEL, ("r = root(x32, 1e-6)", "r = root(x32, 1e-6) * 1"))
     monkeypatch.chdir(clone.folder)
     told: list[str] = []
@@ -170,17 +225,26 @@ def test_a_gate_tells_times_beside_all_else_and_is_green(clone: Project, monkeyp
     assert told[-1] == "rmsnorm: times of both, in turns"
 
 
-def test_what_one_side_cannot_do_is_an_open_question(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_side_cannot_do_is_a_note(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "DEVICES", ("cpu",))
     clone.edit(KERNEL, ("def my_rmsnorm(x, w):", "def my_rmsnorm(x, w):\n    assert x.shape[0] != 999"))
     monkeypatch.chdir(clone.folder)
     (report,) = gate(Asked("HEAD", given={"device": "cpu", "timed": ["B=999"]}, speed=True), lambda text: None)
-    assert report.exit_code == 4 and report.comparison is not None
+    assert report.exit_code == 0 and report.comparison is not None
     lines = [line.text for line in report.comparison.lines]
-    assert len(lines) == len({verdict.dtype for verdict in report.verdicts})
-    assert all(
-        re.fullmatch(r"not timed: my_rmsnorm: case:1 rmsnorm cpu \w+ B=999 N=64 .*: AssertionError: ", text)
-        for text in lines
-    )
+    assert len(lines) == 2 * len({verdict.dtype for verdict in report.verdicts})
+    told = r"rmsnorm is not timed: forward.* on my_rmsnorm: case:1 .* B=999 .* fails in the change: AssertionError: "
+    assert all(re.fullmatch(told, text) for text in lines)
+
+
+def test_the_interpreter_is_not_timed(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone.edit(KERNEL, ("r = root(x32, 1e-6)", "r = root(x32, 1e-6) * 1"))
+    monkeypatch.chdir(clone.folder)
+    (report,) = gate(Asked("HEAD", given={"device": "cpu"}, speed=True), lambda text: None)
+    assert report.comparison is not None and report.exit_code == 0
+    assert [line.text for line in report.comparison.lines] == [
+        "rmsnorm is not timed: what the interpreter takes says nothing of a kernel"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,6 +252,7 @@ def test_what_one_side_cannot_do_is_an_open_question(clone: Project, monkeypatch
     [
         (["--baseline", "b.json", "--speed"], "a baseline has no kernel to run; wanted --base REF"),
         (["--base", "HEAD", "--speed", "--device", "cpu"], "--speed needs a GPU"),
+        (["--base", "HEAD", "--timed", "T=4"], "--timed says what --speed times; wanted --speed with it"),
         (["--base", "HEAD", "--timed", "T:4"], "--timed 'T:4': 'T:4' is not understood; wanted sizes, such as B=4"),
         (["--base", "HEAD", "--timed", "T=0"], "--timed 'T=0': 'T=0' is not understood"),
     ],

@@ -155,7 +155,8 @@ def pictured(seed: int = 0) -> Report:
     assert seen is not None
     found = replace(wrong(), map=replace(seen, tiles=(64, 0)))
     facts = replace(wrong("dk"), rule="exact", map=errormap(torch.where(got.isnan(), math.inf, 0.0), axes="HTD"))
-    measured = Measurements("T", {"float32": [0] * (BINS - 5) + [3, 9, 2, 0, 1], "bfloat16": [1] * BINS})
+    spread = {"float32": [0] * (BINS - 5) + [3, 9, 2, 0, 1], "bfloat16": [1] * BINS}
+    measured = Measurements("T", spread, differences=7)
     measured.growth = [Growth("triton_sdpa", "float32", size, 1.5 + size % 3, 4) for size in (1, 16, 300, 131072)]
     measured.growth.append(Growth("triton_sdpa", "bfloat16", 65, 3e5))
     measured.convergence = [Convergence("triton_sdpa", "order of dq", ((0.01, 1e-8), (0.02, 4e-8), (0.04, 1.6e-7)))]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+import torch
 from example import CASE, compared, everything, holding, pictured, report, unchanged, violated, wrong
 
 from gradoracle import options
 from gradoracle.comparison import Kind, Line, Weight
+from gradoracle.errormap import errormap
 from gradoracle.errors import UsageError
+from gradoracle.finding import Worst
+from gradoracle.measurements import Growth
 from gradoracle.report import FORMATS, render
 from gradoracle.report.html import MOST_PICTURES
 from gradoracle.verdict import Report
@@ -120,11 +125,11 @@ def test_pictures_say_what_they_show() -> None:
     text = shown(pictured())
     assert (
         "dq, error in sigma (T = 65, D = 40, the largest over H); only rows >= 64 of dim T; "
-        "dashed: the edges of tiles, every 64 of T"
+        "dashed: tiles end every 64 of T"
     ) in text
     assert "dk, error in sigma" in text and "the kernel declares no tiles of these dims" in text
     assert "calibration: 43 tensors beside the truth" in text
-    assert "the largest error in sigma against T" in text and "1 gradient, errors at h, 2h and 4h" in text
+    assert "the largest error in sigma against T; dashed: 8" in text and "1 of 7 gradients, errors at h" in text
     names = [each.get("aria-label") for tag, each in Tags(page(pictured())).found if tag == "svg"]
     assert len(names) == 2 + 1 + 3 and all(names)  # dk is a fact, which has no values
     assert "<svg" not in page(report(holding(), violated()))
@@ -186,3 +191,64 @@ def test_without_its_packages_it_is_refused_before_anything_runs(monkeypatch: py
 def test_a_tensor_that_is_only_lost_has_no_values_to_compare() -> None:
     text = shown(report(violated("vjp_matches_the_oracle", "float32", 5, replace(wrong(), worst=None))))
     assert "tensor worst at got true" not in text and "VIOLATED vjp_matches_the_oracle" in text
+
+
+@pytest.mark.parametrize(
+    ("tiles", "shape", "said", "lines"),
+    [
+        ((64, 0), (65, 40), "; dashed: tiles end every 64 of T", 1),
+        ((16, 20), (65, 40), "; dashed: tiles end every 16 of T and dashed: tiles end every 20 of D", 5),
+        ((64, 64), (65, 40), "; dashed: tiles end every 64 of T and one tile holds all of D", 1),
+        ((64, 0), (8192, 40), "; tiles end every 64 of T", 0),
+        ((0, 0), (65, 40), "; the kernel declares no tiles of these dims", 0),
+    ],
+)
+def test_a_caption_tells_of_the_tiles_that_are_drawn(
+    tiles: tuple[int, int], shape: tuple[int, int], said: str, lines: int
+) -> None:
+    from gradoracle.report import html as view
+    from gradoracle.report import plots
+
+    seen = errormap(torch.ones(shape), axes=("T", "D"))
+    assert seen is not None
+    seen = replace(seen, tiles=tiles)
+    assert view._of_map("dq", seen, wrong(pattern="")).endswith(said)
+    without = plots.error(replace(seen, tiles=(0, 0)))
+    assert plots.error(seen).count("stroke-dasharray") - without.count("stroke-dasharray") == lines
+
+
+@pytest.mark.parametrize("largest", [1e308, 1.7976931348623157e308, math.inf, math.nan])
+def test_numbers_that_no_picture_holds_are_counted(largest: float) -> None:
+    from gradoracle.report import plots
+
+    drawn = plots.against([(1.0, largest), (largest, -largest), (1.0, 1.5), (2.0, 2.5)], "dq")
+    assert "(2 more NaN, infinite or too large)" in drawn
+    assert "too large" not in plots.against([(1.0, 1.5)], "dq") and "<svg" in plots.against([(1.0, largest)], "dq")
+
+
+def test_a_value_that_is_lost_is_in_the_table_and_a_fact_is_not() -> None:
+    lost = replace(wrong(), worst=Worst((3,), math.nan, 1.25, math.inf))
+    fact = replace(wrong("dk"), worst=Worst((4,), math.nan, math.nan, math.inf))
+    text = shown(report(violated("vjp_matches_the_oracle", "float32", 5, lost, fact)))
+    assert "dq [3] nan 1.25 inf 4.25" in text and "dk [4]" not in text
+
+
+def test_where_refusals_came_is_told() -> None:
+    assert "refused: D must be a multiple of 16, got 7 [see docs] dtype=float16 x42, D=7 x3" in shown(everything())
+
+
+def test_points_that_no_picture_holds_are_told() -> None:
+    made = pictured()
+    assert made.measurements is not None
+    made.measurements.growth.append(Growth("triton_sdpa", "float32", 7, math.inf))
+    assert "against T, 1 more infinite; dashed" in shown(made)
+
+
+@pytest.mark.parametrize("name", ["a\x00b", "\x1b[31m", "\ud800"])
+def test_control_characters_in_names_of_dims_break_no_picture(name: str) -> None:
+    from gradoracle.report import plots
+
+    seen = errormap(torch.ones(3, 4), axes=(name, name))
+    assert seen is not None
+    Tags(plots.error(seen))
+    assert name not in plots.error(seen)
