@@ -35,7 +35,7 @@ class Demand:
     largest: str
 
 
-def require(case: Case, family: Family, there: int | None = None) -> None:
+def require(case: Case, family: Family, there: int | None = None, where: str = "here") -> None:
     """See that a case, which fits its family, can be held in ``there`` bytes, by default ``memory()``; allocates none.
 
     Raises:
@@ -47,7 +47,7 @@ def require(case: Case, family: Family, there: int | None = None) -> None:
         sizes = " ".join(f"{dim}={size}" for dim, size in case.dims.items())
         raise UsageError(
             f"a {case.dtype} case of {sizes} needs at least {_text(needed.held)} of memory ({needed.largest}), but "
-            f"there is {_text(there)} here; choose smaller sizes, or a machine with more memory"
+            f"there is {_text(there)} {where}; choose smaller sizes, or a machine with more memory"
         )
 
 

@@ -27,7 +27,7 @@ from gradoracle.measurements import Measurements
 from gradoracle.remote import Order
 from gradoracle.request import Progress, Request, Silent
 from gradoracle.saved import saved_line
-from gradoracle.sharding import Stream, files_of, shard_of
+from gradoracle.sharding import Stream, files_of, packages_of, shard_of
 from gradoracle.shortfall import shortfall
 from gradoracle.strategies import situations
 from gradoracle.symptom import MATCHES
@@ -176,6 +176,12 @@ class Run:
             and (law.name not in judged or (law.scope != "kernel" and law.falls_on(case)))
         )
 
+    def memory(self) -> tuple[int, str]:
+        """Bytes that a case may need, and where: whatever runs the cases, on a cluster its smallest dask worker."""
+        if isinstance(self.workers, Cluster):
+            return self.workers.memory, "on the dask worker that has least"
+        return capacity.memory(), "here"
+
     def close(self) -> None:
         """End the worker processes."""
         self.workers.close()
@@ -189,9 +195,8 @@ class Run:
 
     def _workers(self, functions: Sequence[Any]) -> Workers | Cluster:
         if self.request.scheduler is not None:
-            return Cluster(
-                self.request.scheduler, Order(self.setup, os.getcwd(), files_of(functions, self.request.target))
-            )
+            files = files_of(functions, self.request.target)
+            return Cluster(self.request.scheduler, Order(self.setup, os.getcwd(), files, packages_of(functions)))
         count, own = self.request.workers, device.each(self.device)
         if count is None:
             count = max(min(32, os.cpu_count() or 1), len(own))  # of each GPU at least one
@@ -275,7 +280,7 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
     try:
         run.wanted = {}
         for name, kernel in run.kernels.items():
-            require_case(case, run.family, kernel)
+            require_case(case, run.family, kernel, memory=run.memory())
             run.over([Job(name, case, run.laws_on(kernel, case), presets=True)])
         report = known(run)
         if run.crashes.faults:

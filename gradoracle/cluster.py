@@ -35,14 +35,15 @@ class Cluster:
 
     Attributes:
         facts: what the cluster is, for a report's environment.
+        memory: bytes that its smallest dask worker may hold.
 
     Args:
         address: of the scheduler, such as ``tcp://host:8786``.
         order: what a dask worker needs to examine cases.
 
     Raises:
-        UsageError: the extra is not installed, no scheduler answers, it has no workers, or one of them cannot examine
-            the cases as this process would.
+        UsageError: the extra is not installed, no scheduler answers, it has no workers or loses them as they are looked
+            at, or one of them cannot examine the cases as this process would.
     """
 
     in_order = True
@@ -52,24 +53,27 @@ class Cluster:
         self._pending: dict[Any, int] = {}  # future -> place of its job among those of the run
         self._threads: dict[str, int] = {}
         self._looked, self._alive = 0.0, time.monotonic()
-        self._is_lost = False
+        self._is_lost = self._has_results = False
         self._client = _connected(address)
         try:
             self._require_versions()
-            self.facts = self._facts()
-        except BaseException:
+            self.facts, self.memory = self._facts()
+        except BaseException as error:
             self.close()
+            if isinstance(error, Lost):
+                raise UsageError(str(error)) from None
+            if isinstance(error, (CancelledError, OSError, asyncio.TimeoutError)):
+                raise UsageError(self._gone()) from None
             raise
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
         """Run jobs, which are pulled as the cluster has room for them; results in the order of the jobs.
 
         Raises:
-            Lost: the scheduler is gone, or all workers are and none comes back.
-            UsageError: a worker that has come since cannot examine the cases.
+            Lost: the scheduler is gone, or all workers are and none comes back; or, once there has been a result, a
+                worker that has come since cannot examine the cases.
+            UsageError: a worker cannot examine the cases, and there has been no result.
         """
-        from distributed import KilledWorker
-
         source, exhausted = iter(jobs), False
         sent: dict[int, Job] = {}
         known: dict[int, Result] = {}
@@ -89,13 +93,18 @@ class Cluster:
                     told += 1
                 elif exhausted and not sent:
                     return
+                failure: Lost | UsageError | None = None
                 for future in self._finished():
                     place = self._pending.pop(future)
                     try:
-                        known[place] = self._result(future)
-                    except KilledWorker:
-                        known[place] = self._again(sent[place])
-                    sent.pop(place)
+                        known[place] = self._outcome(future, sent.pop(place))
+                    except (Lost, UsageError) as error:
+                        failure = failure or error
+                if failure is not None:
+                    raise failure if isinstance(failure, Lost) else self._unfit(failure)
+        except Lost:
+            yield from (known[place] for place in sorted(known))  # also where one before them is lacking
+            raise
         finally:
             self._cancel()
 
@@ -118,6 +127,14 @@ class Cluster:
                 self._client.run(remote.release, self._order, on_error="ignore")
         with contextlib.suppress(Exception):
             self._client.close(timeout=2)
+
+    def _outcome(self, future: Any, job: Job) -> Result:
+        from distributed import KilledWorker
+
+        try:
+            return self._result(future)
+        except KilledWorker:
+            return self._again(job)
 
     def _again(self, job: Job, limit_factor: float = 1.0) -> Result:
         """Run a job that was on dask workers as they were lost, time and again, while no other runs."""
@@ -149,17 +166,28 @@ class Cluster:
 
         try:
             result: Result = future.result()
-        except (UsageError, KilledWorker, KeyboardInterrupt):
+        except (KilledWorker, KeyboardInterrupt):
             raise
+        except UsageError as error:
+            raise self._unfit(error) from None
         except (CancelledError, OSError):  # what dask makes of its jobs where it loses the scheduler
             self._is_lost = True
-            raise Lost(f"the dask scheduler at {self._address} was lost") from None
+            raise Lost(self._gone()) from None
         except Exception as error:
             what = str(error).strip().splitlines() or [""]
-            raise UsageError(f"a dask worker cannot examine cases: {type(error).__name__}: {what[0]}") from None
+            told = f"a dask worker cannot examine cases: {type(error).__name__}: {what[0]}"
+            raise self._unfit(UsageError(told)) from None
         finally:
             future.release()
+        self._has_results = True
         return result
+
+    def _unfit(self, error: UsageError) -> Lost | UsageError:
+        """A dask worker cannot examine cases: the end of a run that has results, and before them a mistake to mend."""
+        return Lost(str(error)) if self._has_results else error
+
+    def _gone(self) -> str:
+        return f"the dask scheduler at {self._address} was lost"
 
     def _finished(self) -> list[Any]:
         """The pending jobs that are done; waits a moment for the first, where any is pending."""
@@ -220,8 +248,8 @@ class Cluster:
                     has = f"has {name} {there}" if there else f"has no {name}"
                     raise UsageError(f"the dask worker {worker} {has}; wanted {ours or 'none'}, as here")
 
-    def _facts(self) -> dict[str, str]:
-        """What the workers run on, once each has shown that it can examine the cases."""
+    def _facts(self) -> tuple[dict[str, str], int]:
+        """What the workers run on, once each has shown that it can examine the cases; and the least memory of one."""
         futures = {
             self._client.submit(remote.facts, self._order, worker, pure=False, workers=[worker]): worker
             for worker in self._threads
@@ -242,12 +270,15 @@ class Cluster:
             for future, worker in list(futures.items()):
                 if worker not in self._threads:  # lost; one that comes in its place is looked at by its first case
                     del futures[future]
+        if not found:
+            raise UsageError(f"the dask cluster at {self._address} lost all its workers as they were looked at")
         together: dict[str, str] = {}
         for name in ("cpu", "gpu"):
             told = dict.fromkeys(facts[name] for facts in found if name in facts)
             together |= {name: "; ".join(told)} if told else {}
         threads = sum(self._threads.values())
-        return {**together, "cluster": f"dask, {counted(len(self._threads), 'worker')}, {counted(threads, 'thread')}"}
+        cluster = f"dask, {counted(len(self._threads), 'worker')}, {counted(threads, 'thread')}"
+        return {**together, "cluster": cluster}, min(int(facts["memory"]) for facts in found)
 
 
 def _connected(address: str) -> Any:

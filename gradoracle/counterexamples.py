@@ -13,10 +13,12 @@ from gradoracle.crashes import TIME_LIMIT
 from gradoracle.examine import Job, LawResult
 from gradoracle.finding import Finding, Outcome
 from gradoracle.likeness import NO_LIKENESS, Likeness
+from gradoracle.shrinking import Late
 from gradoracle.strategies import shrink
 from gradoracle.symptom import MATCHES
 from gradoracle.tally import Key
 from gradoracle.verdict import Counterexample, Status, without_numbers
+from gradoracle.worker import Lost
 
 if TYPE_CHECKING:
     from gradoracle.check import Run
@@ -37,7 +39,7 @@ class Counterexamples:
     def all(self) -> dict[Key, Counterexample]:
         """Each failing verdict's case; a violation is judged once more under the other presets.
 
-        After an interrupt no further case is judged, and what is known by then is given.
+        After an interrupt, or without workers, no further case is judged, and what is known by then is given.
         """
         run, failing = self._run, sorted(self._run.tally.failing(), key=self._specific)
         found = {key: self._as_found(key, case, result) for key, _, case, result in failing}
@@ -53,16 +55,17 @@ class Counterexamples:
                 smaller = self._crash if status is Status.CRASHED else self._violation
                 found[key] = smaller(key, case, result, min(SHRINK_SECONDS, deadline - time.monotonic()))
                 left.remove(key)
-        except KeyboardInterrupt:
-            self._interrupt()
+        except (KeyboardInterrupt, Lost) as error:
+            self._interrupt(error)
         found |= {key: replace(found[key], shrink_note=NOT_SHRUNK) for key in left}
         return {key: mapped(shown) for key, shown in found.items()}
 
     def _as_found(self, key: Key, case: Case, result: LawResult) -> Counterexample:
         return Counterexample(self._run.line(key[1], case), result.findings, message=_message(result))
 
-    def _interrupt(self) -> None:
-        self._run.interrupted = self._run.interrupted or "interrupted while shrinking"
+    def _interrupt(self, error: BaseException) -> None:
+        told = f"{error}, while shrinking" if isinstance(error, Lost) else "interrupted while shrinking"
+        self._run.interrupted = self._run.interrupted or told
 
     def _specific(self, failing: Failing) -> tuple[bool, int, str]:
         (law, _, _), status, _, result = failing
@@ -84,8 +87,8 @@ class Counterexamples:
         if not self._run.interrupted:
             try:
                 explained = self._judge(kernel, smallest, law, presets=True)
-            except KeyboardInterrupt:
-                self._interrupt()
+            except (KeyboardInterrupt, Lost) as error:
+                self._interrupt(error)
         findings = (explained if explained.status is Status.VIOLATED else known[smallest]).findings
         shown = Counterexample(
             self._run.line(kernel, smallest), findings, shrink_note=note, message=_message(explained)
@@ -102,8 +105,8 @@ class Counterexamples:
             try:
                 for case, _ in telling[:EXPLAINED]:
                     formulas.append(self._settled(Job(kernel, case, (law,), formulas=True)).formula)
-            except KeyboardInterrupt:
-                self._interrupt()
+            except (KeyboardInterrupt, Lost) as error:
+                self._interrupt(error)
         return replace(shown, formula=agreed(formulas), further=wrong)
 
     def _shrunk_from(self, shown: Counterexample, key: Key, case: Case, result: LawResult) -> Counterexample:
@@ -143,8 +146,8 @@ class Counterexamples:
             for (other, dtype, _), (smallest, _) in list(self._crashes.items()):  # what another call crashes on
                 if (other, dtype) == key[1:] and seconds > 1 and crashes(smallest):
                     return smallest, ""
-        except KeyboardInterrupt:
-            self._interrupt()
+        except (KeyboardInterrupt, Lost) as error:
+            self._interrupt(error)
             return case, INTERRUPTED
         return self._shrunk(key, case, crashes, seconds)
 
@@ -156,7 +159,12 @@ class Counterexamples:
         best = [case]
 
         def failing(candidate: Case) -> bool:
-            if found := fails(candidate):
+            try:
+                found = fails(candidate)
+            except Lost as error:  # which Hypothesis would take for a failure
+                self._interrupt(error)
+                raise Late(INTERRUPTED) from None
+            if found:
                 best.append(candidate)
             return found
 
@@ -166,8 +174,8 @@ class Counterexamples:
             return shrink(
                 run.family, run.kernels[kernel], case, failing, seconds=seconds, dtypes=(case.dtype,), dims=dims
             )
-        except KeyboardInterrupt:
-            self._interrupt()
+        except KeyboardInterrupt as error:
+            self._interrupt(error)
             return best[-1], INTERRUPTED
 
     def _judge(self, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:

@@ -115,8 +115,12 @@ def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Propert
     return target.family, kernels, {law.name: law for law in laws_of(target.family)}
 
 
-def require_case(case: Case, family: Family, kernel: Kernel, inputs: str | None = None) -> None:
+def require_case(
+    case: Case, family: Family, kernel: Kernel, inputs: str | None = None, memory: tuple[int, str] | None = None
+) -> None:
     """See that a case, which a user may have written, fits the family and the kernel, and that the family is defined.
+
+    ``memory``: the bytes that there are, and where; by default here.
 
     Raises:
         UsageError: another family, a dim, option, tensor or block configuration that is missing or unknown; a
@@ -137,7 +141,7 @@ def require_case(case: Case, family: Family, kernel: Kernel, inputs: str | None 
             raise UsageError(f"the case draws {name}, which {kernel.name} does not take; wanted none")
     try:
         require_fit(case, family.signature)
-        capacity.require(case, family)
+        capacity.require(case, family, *memory or ())
         if _is_tried(case):
             sample = sample_of(case, family, inputs, "cpu")
             oracle = Oracle(family)

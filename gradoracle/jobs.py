@@ -37,10 +37,10 @@ def jobs_of_request(run: Run, chosen: Callable[[Job], tuple[str, ...]] | None = 
     if chosen is not None:
         jobs = [replace(job, laws=laws) for job in jobs if (laws := chosen(job))]
     if jobs:
-        require_case(jobs[0].case, run.family, run.kernels[jobs[0].kernel], run.request.inputs)
-    there = capacity.memory()
+        require_case(jobs[0].case, run.family, run.kernels[jobs[0].kernel], run.request.inputs, run.memory())
+    there, where = run.memory()
     for job in jobs:
-        capacity.require(job.case, run.family, there)
+        capacity.require(job.case, run.family, there, where)
     return jobs
 
 

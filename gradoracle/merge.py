@@ -18,6 +18,7 @@ from gradoracle.finding import Finding
 from gradoracle.measurements import Measurements
 from gradoracle.plain import Unreadable
 from gradoracle.report.json import read
+from gradoracle.report.summary import counted
 from gradoracle.shard import Left, Seen, Shard, Sums
 from gradoracle.shortfall import shortfall
 from gradoracle.tally import TELLING, Count, Key, Tally
@@ -26,6 +27,14 @@ from gradoracle.verdict import Counterexample, Report, Status, Verdict
 _ALIKE = ("gradoracle", "commit", "torch", "triton")  # versions that all shards must share, where they are known
 _WANTED = "wanted reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
 _INCONCLUSIVE = "inconclusive: "
+
+
+class MergeFault(Exception):
+    """gradoracle itself failed on cases of some shards; ``reports`` holds what is known all the same."""
+
+    def __init__(self, told: str, reports: list[Report]) -> None:
+        self.reports = reports
+        super().__init__(told)
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,7 @@ def merge(files: Sequence[Path]) -> list[Report]:
 
     Raises:
         UsageError: a file that cannot be read, a report of no shard, shards of different runs, one shard twice.
+        MergeFault: gradoracle itself failed in a shard.
     """
     documents = [(str(file), _read(file)) for file in files]
     if len(documents) == 1 and all(report.shard is None for report in documents[0][1]):
@@ -52,7 +62,10 @@ def merge(files: Sequence[Path]) -> list[Report]:
     groups = [[reports[target] for _, reports in parts if target < len(reports)] for target in range(most)]
     for group in groups:
         _require_one_run(group)
-    return [_Whole(group).report() for group in groups]
+    reports = [_Whole(group).report() for group in groups]
+    if faults := [fault for group in groups for fault in _faults(group)]:
+        raise MergeFault(faults[0], reports)
+    return reports
 
 
 def _read(file: Path) -> list[Report]:
@@ -107,8 +120,19 @@ def _differences(one: Part, other: Part) -> Iterator[tuple[str, str, str]]:
     for name in sorted({*one.shard.files, *other.shard.files}):
         ours, theirs = (part.shard.files.get(name, "")[:12] for part in (one, other))
         facts.append((f"the content of {name}", ours, theirs))
+    for name in sorted({*one.shard.packages, *other.shard.packages}):
+        ours, theirs = (part.shard.packages.get(name, "") for part in (one, other))
+        facts.append((f"the version of {name}", ours, theirs))
     facts += [("the digest of all cases", one.shard.stream[:12], other.shard.stream[:12])]
     yield from ((name, str(ours), str(theirs)) for name, ours, theirs in facts if ours != theirs)
+
+
+def _faults(parts: Iterable[Part]) -> list[str]:
+    return [
+        f"gradoracle failed on {counted(part.shard.faults, 'case')} of shard {part.shard}"
+        for part in parts
+        if part.shard.faults
+    ]
 
 
 def _words(contracts: Mapping[str, str]) -> str:
@@ -162,14 +186,9 @@ class _Whole:
         undefined = {int(place): what for part in self._parts for place, what in part.shard.undefined.items()}
         missing = [f"{each}/{shard.parts}" for each in self._missing]
         lacking = [f"shard {', '.join(missing)} of {report.target} is missing; wanted all {shard.parts}"]
-        faults = [
-            f"gradoracle failed on {part.shard.faults} cases of shard {part.shard}"
-            for part in self._parts
-            if part.shard.faults
-        ]
         return [
             *(lacking if missing else []),
-            *faults,
+            *(f"{fault}; the exit code is then 3" for fault in _faults(self._parts)),
             *shortfall(
                 report.verdicts,
                 undecided=self._tally.undecided(),

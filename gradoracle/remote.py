@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import pickle
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from gradoracle import capacity, device, environment
 from gradoracle.errors import UsageError
 from gradoracle.examine import Job, Setup, examiner, subjects
-from gradoracle.sharding import files_of
+from gradoracle.sharding import files_of, packages_of
 from gradoracle.worker import Phase, Result, StartupError, Work, Workers
 
 VERSIONS = ("gradoracle", "torch", "triton")  # that a cluster must share with whoever sends it cases
 _FACTS = "facts"
-_KEPT_SECONDS = 60.0  # after which an idle process makes room for those of another run
+_KEPT_SECONDS = 60.0  # after which an idle process ends: nobody may be left to say that its run is over
+_RUNS = 1000  # that are known to be over
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,15 @@ class Order:
         setup: of the run.
         folder: the current one, which is gone to where it is there too.
         files: digests of what kernels, definition and laws are made of.
+        packages: versions of the installed packages that they are from.
+        run: which run it is of; one that asks for the same is another.
     """
 
     setup: Setup
     folder: str
     files: dict[str, str]
+    packages: dict[str, str] = field(default_factory=dict)
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @dataclass
@@ -49,7 +57,9 @@ class _Pool:
 
 _lock = threading.Lock()
 _idle: dict[bytes, list[_Pool]] = {}  # by order
-_turns: dict[bytes, set[int]] = {}  # in use, by order
+_turns: dict[bytes, set[int]] = {}  # of processes idle or not, by order
+_over: deque[bytes] = deque(maxlen=_RUNS)  # digests of orders whose run is over
+_timer: threading.Timer | None = None  # until the next idle process has been so for too long
 
 
 def entry(order: Order) -> Work:
@@ -72,13 +82,20 @@ def entry(order: Order) -> Work:
         if job != _FACTS:
             return work(job, phase)
         functions = [family.definition, *(each.call for each in kernels.values()), *(law.law for law in laws.values())]
+        _require_packages(order.packages, packages_of(functions))
         _require_files(order.files, files_of(functions, setup.target))
         return environment.describe(setup.device)
 
     return examine_or_tell
 
 
-def _require_files(here: dict[str, str], there: dict[str, str]) -> None:
+def _require_packages(here: Mapping[str, str], there: Mapping[str, str]) -> None:
+    for name, ours in here.items():
+        if there.get(name) != ours:
+            raise UsageError(f"it has {name} {there.get(name) or 'from elsewhere'}; wanted {ours}, as here")
+
+
+def _require_files(here: Mapping[str, str], there: Mapping[str, str]) -> None:
     for name in sorted({*here, *there}):
         if here.get(name) != there.get(name):
             what = "lacks" if name not in there else "has another" if name in here else "also has"
@@ -86,13 +103,13 @@ def _require_files(here: dict[str, str], there: dict[str, str]) -> None:
 
 
 def facts(order: bytes, address: str) -> dict[str, str]:
-    """What a dask worker runs on, once it can examine cases.
+    """What a dask worker runs on, and the bytes that it may hold, once it can examine cases.
 
     Raises:
         UsageError: it cannot.
     """
     with _pool(order, address) as pool:
-        return pool.facts
+        return {**pool.facts, "memory": str(capacity.memory())}
 
 
 def examined(order: bytes, job: Job, limit_factor: float) -> Result:
@@ -110,6 +127,7 @@ def examined(order: bytes, job: Job, limit_factor: float) -> Result:
 def release(order: bytes) -> None:
     """End the idle processes of a run that is over, without waiting; those that still examine a case end after it."""
     with _lock:
+        _over.append(_digest(order))
         pools = _idle.pop(order, [])
         _turns.pop(order, None)
     threading.Thread(target=_end, args=(pools,)).start()
@@ -119,12 +137,12 @@ def release(order: bytes) -> None:
 def _pool(order: bytes, address: str) -> Iterator[_Pool]:
     """A protected process for one case: one that is idle, or a new one."""
     with _lock:
-        idle, turns = _idle.setdefault(order, []), _turns.setdefault(order, set())
+        kept = _digest(order) not in _over  # else a case that came late, of a run that has been left
+        idle = _idle.setdefault(order, []) if kept else []
+        turns = _turns.setdefault(order, set()) if kept else set()
         pool = idle.pop() if idle else None
         turn = pool.turn if pool is not None else min(set(range(len(turns) + 1)) - turns)
         turns.add(turn)
-        old = [] if pool is not None else _outdated(order)
-    _end(old)
     try:
         if pool is None:
             pool = _started(order, turn)
@@ -142,6 +160,7 @@ def _pool(order: bytes, address: str) -> Iterator[_Pool]:
         is_wanted = order in _idle
         if is_wanted:
             _idle[order].append(pool)
+            _watch()
     _end([] if is_wanted else [pool])
 
 
@@ -158,16 +177,36 @@ def _started(order: bytes, turn: int) -> _Pool:
     return _Pool(workers, turn, told.value)
 
 
-def _outdated(order: bytes) -> list[_Pool]:
-    """Idle processes of other runs that nobody has used for a while, taken out of ``_idle``."""
+def _watch() -> None:
+    """See to it that idle processes end in time; with the lock held."""
+    global _timer
+    since = [pool.since for pools in _idle.values() for pool in pools]
+    if since and _timer is None:
+        _timer = threading.Timer(max(0.0, min(since) + _KEPT_SECONDS - time.monotonic()), _tidy)
+        _timer.daemon = True
+        _timer.start()
+
+
+def _tidy() -> None:
+    """End the processes that nobody has used for a while."""
+    global _timer
     found = []
-    for other, pools in _idle.items():
-        for pool in list(pools) if other != order else []:
-            if time.monotonic() - pool.since > _KEPT_SECONDS:
-                pools.remove(pool)
-                _turns[other].discard(pool.turn)
-                found.append(pool)
-    return found
+    with _lock:
+        for order, pools in list(_idle.items()):
+            for pool in list(pools):
+                if time.monotonic() - pool.since >= _KEPT_SECONDS:
+                    pools.remove(pool)
+                    _turns[order].discard(pool.turn)
+                    found.append(pool)
+            if not _turns[order]:
+                del _idle[order], _turns[order]
+        _timer = None
+        _watch()
+    _end(found)
+
+
+def _digest(order: bytes) -> bytes:
+    return hashlib.sha256(order).digest()
 
 
 def _end(pools: list[_Pool]) -> None:

@@ -84,6 +84,7 @@ class Shard:
         stream: a digest of all cases of the whole run with the laws that fall on each.
         cases: how many they are.
         files: of what the kernels, their definition and its laws are made, digests by path in their working tree.
+        packages: of the installed ones that they are from, versions by name.
         require: globs of laws that must have been checked.
         decisive: laws whose every tensor must be decided.
         commands: by kernel, what runs the whole again, but for the law.
@@ -100,6 +101,7 @@ class Shard:
     stream: str
     cases: int
     files: dict[str, str]
+    packages: dict[str, str]
     require: tuple[str, ...]
     decisive: tuple[str, ...]
     commands: dict[str, str]

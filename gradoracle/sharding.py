@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradoracle.case import Case
 from gradoracle.closure import closure, digests
 from gradoracle.command import asked, repeated
+from gradoracle.environment import public, version
 from gradoracle.examine import Job, sizes_wanted
 from gradoracle.finding import Outcome
 from gradoracle.location import function_of, is_source, working_tree
@@ -22,7 +26,8 @@ from gradoracle.verdict import Counterexample, Status
 if TYPE_CHECKING:
     from gradoracle.check import Run
 
-_SOURCES = (".py", ".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".inc", ".hip", ".ptx")
+_LOGS = ".txt"  # beside a file of no package it is what somebody kept of a run
+_WRITTEN = ("gradoracle-", "https://docs.oasis-open.org/sarif/")  # how the schema of what gradoracle writes begins
 
 
 class Stream:
@@ -59,12 +64,14 @@ def shard_of(run: Run, counterexamples: Mapping[Key, Counterexample]) -> Shard |
     if stream is None:
         return None
     laws = [law.law for law in run.laws.values()]
+    functions = [run.family.definition, *(kernel.call for kernel in run.kernels.values()), *laws]
     return Shard(
         *request.shard,
         asked(request),
         stream.digest,
         len(stream.jobs),
-        files_of([run.family.definition, *(kernel.call for kernel in run.kernels.values()), *laws], request.target),
+        files_of(functions, request.target),
+        packages_of(functions),
         request.require,
         tuple(law.name for law in run.laws.values() if law.decisive),
         {name: repeated(request, run.place(name), run.device, shard=(1, 1)) for name in run.kernels},
@@ -79,7 +86,8 @@ def shard_of(run: Run, counterexamples: Mapping[Key, Counterexample]) -> Shard |
 def files_of(functions: Sequence[Any], target: str) -> dict[str, str]:
     """The digests of the files that functions and a TARGET are made of, by their paths from the root of their tree.
 
-    The root is that of a working tree, else the current folder, else the file's own; installed packages are left out.
+    The root is that of a working tree, else the current folder, else the file's own. Installed packages are left out,
+    and so are logs and reports, which lie beside a kernel after one shard and not after another.
     """
     files = {Path(code.co_filename) for each in functions if (code := getattr(function_of(each), "__code__", None))}
     place = target.rpartition(":")[0] if ":" in target else target
@@ -91,13 +99,47 @@ def files_of(functions: Sequence[Any], target: str) -> dict[str, str]:
             by_root.setdefault(root, set()).add(file)
     found: dict[str, str] = {}
     for root, starts in sorted(by_root.items()):
-        found |= digests(_sources(frozenset(starts), root), root)
+        found |= digests((file for file in _closure(frozenset(starts), root) if not _is_written(file)), root)
     return found
 
 
+def packages_of(functions: Sequence[Any]) -> dict[str, str]:
+    """The versions of the installed packages that functions are from, gradoracle's own left out."""
+    found: dict[str, str] = {}
+    for function in map(function_of, functions):
+        name = (getattr(function, "__module__", None) or "").partition(".")[0]
+        code = getattr(function, "__code__", None)
+        file = None if code is None else Path(code.co_filename).resolve()
+        if name in ("", "gradoracle") or (file is not None and is_source(str(file), str(_root(file)))):
+            continue
+        found |= {each: public(version(each)) for each in _distributions().get(name, ())}
+    return dict(sorted(found.items()))
+
+
 @functools.cache
-def _sources(starts: frozenset[Path], root: Path) -> frozenset[Path]:
-    return frozenset(file for file in closure(starts, root) if file.suffix in _SOURCES)
+def _distributions() -> Mapping[str, Sequence[str]]:
+    return metadata.packages_distributions()
+
+
+@functools.cache
+def _closure(starts: frozenset[Path], root: Path) -> frozenset[Path]:
+    return closure(starts, root)
+
+
+def _is_written(file: Path) -> bool:
+    """Whether a file is no part of any kernel, but what a check has written or may have taken away again."""
+    if not os.access(file, os.R_OK):
+        return True
+    if file.suffix == _LOGS:
+        return not (file.parent / "__init__.py").is_file()
+    if file.suffix != ".json":
+        return False
+    try:
+        document = json.loads(file.read_bytes())
+    except ValueError:
+        return False
+    schema = (document.get("schema") or document.get("$schema")) if isinstance(document, dict) else None
+    return isinstance(schema, str) and schema.startswith(_WRITTEN)
 
 
 def _root(file: Path) -> Path:

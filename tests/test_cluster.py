@@ -191,10 +191,16 @@ def test_a_target_that_is_not_there_is_said(address: str, tmp_path: Path, monkey
     """The current folder of this process is one that the dask workers do not have."""
     (tmp_path / "own.py").write_text(FILE.read_text())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(engine, "Order", lambda setup, folder, files: Order(setup, "/nowhere", files))
+    monkeypatch.setattr(engine, "Order", lambda setup, folder, *others: Order(setup, "/nowhere", *others))
     with pytest.raises(UsageError) as error:
         check(dataclasses.replace(request("right", scheduler=address), target="own.py:right"))
     assert "cannot check own.py:right: " in str(error.value) and len(str(error.value).splitlines()) == 1
+
+
+def test_another_version_of_its_package_there_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "packages_of", lambda functions: {"attention": "2.5"})
+    with pytest.raises(UsageError, match=r"it has attention from elsewhere; wanted 2.5, as here"):
+        check(request("right", scheduler=address))
 
 
 def test_other_versions_there_are_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

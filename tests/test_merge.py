@@ -14,7 +14,7 @@ import pytest
 from gradoracle import cli, jobs
 from gradoracle.check import InternalFault, check
 from gradoracle.errors import UsageError
-from gradoracle.merge import merge
+from gradoracle.merge import MergeFault, merge
 from gradoracle.plain import to_plain
 from gradoracle.report import render
 from gradoracle.request import Request
@@ -188,7 +188,9 @@ def test_an_interrupted_shard_is_not_green(tmp_path: Path) -> None:
     assert merged.interrupted == "shard 2/2: interrupted after 1 of 5 cases" and merged.exit_code == 4
 
 
-def test_a_fault_of_gradoracle_in_one_shard_is_not_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_gradoracle_in_one_shard_is_not_green(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def empty(*_: Any) -> Any:
         raise ZeroDivisionError("a fault of our own")
 
@@ -198,8 +200,14 @@ def test_a_fault_of_gradoracle_in_one_shard_is_not_green(tmp_path: Path, monkeyp
     with pytest.raises(InternalFault) as fault:
         check(dataclasses.replace(asked, shard=(2, 2)))
     files[1].write_text(render([fault.value.report], "json"))
-    (merged,) = merge(files)
-    assert merged.inconclusive() == ["inconclusive: gradoracle failed on 5 cases of shard 2/2"]
+    with pytest.raises(MergeFault, match=r"^gradoracle failed on 5 cases of shard 2/2$") as failed:
+        merge(files)
+    (merged,) = failed.value.reports
+    told = "gradoracle failed on 5 cases of shard 2/2"
+    assert merged.inconclusive() == [f"inconclusive: {told}; the exit code is then 3"] and merged.cases_run == 10
+    assert cli.run(["merge", *map(str, files)]) == 3, "as of one process"
+    out, err = capsys.readouterr()
+    assert told in " ".join(out.split()) and err.startswith(f"gradoracle: a fault of its own: MergeFault: {told}; ")
 
 
 def test_one_whole_report_is_given_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,6 +252,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         ({"shard": {"part": 1}}, "shard 1/2 is given twice, by "),
         ({"shard": {"stream": "0" * 64}}, "the digest of all cases is "),
         ({"shard": {"files": {"tests/scaled.py": "1" * 64}}}, "the content of "),
+        ({"shard": {"packages": {"other": "2.5"}}}, "the version of other is none in one and 2.5 in the other"),
         ({"shard": {"asked": {"--examples": "9"}}}, "--examples is 4 in one and 9 in the other"),
         ({"shard": {"asked": {"--property": "hvp_*"}}}, f"--property is {FORWARD} in one and hvp_* in the other"),
         ({"shard": {"asked": {"--oracle": "mpmath"}}}, "--oracle is auto in one and mpmath in the other"),

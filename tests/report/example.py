@@ -184,7 +184,8 @@ def shard() -> Report:
         (Telling(17, 65, 1),),
     )
     part = Shard(
-        2, 4, {"--examples": "9"}, "0a" * 32, 504, {"kernels/a.py": "1b" * 32}, ("hvp_*",), ("vjp_matches_the_oracle",),
+        2, 4, {"--examples": "9"}, "0a" * 32, 504, {"kernels/a.py": "1b" * 32}, {"attention": "2.5"},
+        ("hvp_*",), ("vjp_matches_the_oracle",),
         {"triton_sdpa": "gradoracle check sdpa"}, "wanted other sizes", {"T < M": 1}, {"5": "it raises"},
         0, (sums,),
     )  # fmt: skip

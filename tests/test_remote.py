@@ -1,0 +1,150 @@
+"""The protected processes of a dask worker: they end in time, whatever became of who sent the cases."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+from gradoracle import remote
+from gradoracle.examine import Setup
+from gradoracle.remote import Order
+
+FILE = Path(__file__).with_name("scaled.py")
+SETUP = Setup(f"{FILE}:right", None, "cpu", "auto", {}, {}, 60.0, None, ())
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+
+class Stub:
+    """In place of a protected process."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def close(self) -> None:
+        """End it."""
+        self.ended.set()
+
+
+@pytest.fixture
+def stubs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Stub]]:
+    """All that are started."""
+    found: list[Stub] = []
+
+    def started(order: bytes, turn: int) -> Any:
+        found.append(Stub())
+        return remote._Pool(found[-1], turn, {})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(remote, "_started", started)
+    monkeypatch.setattr(remote, "_KEPT_SECONDS", 0.4)
+    yield found
+    assert all(stub.ended.wait(5) for stub in found)
+    assert not remote._idle and not remote._turns, "nothing stays behind"
+
+
+def order() -> bytes:
+    return pickle.dumps(Order(SETUP, "/", {}))
+
+
+def test_an_idle_process_ends_by_itself(stubs: list[Stub]) -> None:
+    """One that is in use does not, and neither does one that was used meanwhile."""
+    given = order()
+    with remote._pool(given, "tcp://a:1") as busy, remote._pool(given, "tcp://a:1"):
+        pass
+    with remote._pool(given, "tcp://a:1") as again:
+        time.sleep(0.6)
+    assert len(stubs) == 2 and again is busy and sum(stub.ended.is_set() for stub in stubs) == 1
+    begun = time.monotonic()
+    assert all(stub.ended.wait(5) for stub in stubs) and time.monotonic() - begun > 0.2
+
+
+def test_a_case_that_comes_after_its_run_leaves_nothing_behind(stubs: list[Stub]) -> None:
+    given = order()
+    remote.release(given)
+    with remote._pool(given, "tcp://a:1"):
+        assert not remote._idle
+    assert stubs[0].ended.is_set() and not remote._idle and not remote._turns
+
+
+def test_a_run_that_asks_for_the_same_is_another(stubs: list[Stub]) -> None:
+    first, second = order(), order()
+    with remote._pool(second, "tcp://a:1"):
+        remote.release(first)
+    assert not stubs[0].ended.is_set() and list(remote._idle) == [second]
+
+
+def test_processes_of_a_client_that_was_killed_end() -> None:
+    program = f"import sys; from gradoracle.cli import run; sys.exit(run({words('ADDRESS')!r}))"
+
+    def kept(seconds: float) -> None:
+        remote._KEPT_SECONDS = seconds
+
+    def idle() -> int:
+        return sum(len(pools) for pools in remote._idle.values())
+
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50
+        ) as local,
+        Client(local) as client,
+    ):
+        client.run(kept, 1.5)
+        address = str(local.scheduler_address)
+        sender = subprocess.Popen(
+            [sys.executable, "-c", program.replace("ADDRESS", address)], stdout=subprocess.DEVNULL
+        )
+        assert wanted(lambda: processes(client) == 1, 60)
+        time.sleep(2.0)
+        os.kill(sender.pid, signal.SIGKILL)
+        sender.wait()
+        assert wanted(lambda: processes(client) == 0, 15)
+        assert set(client.run(idle).values()) == {0}
+
+
+def words(address: str) -> list[str]:
+    target = f"{FILE}:takes_half_a_second"
+    return ["check", target, "--device", "cpu", "--property", "forward_matches_the_oracle", "--scheduler", address]
+
+
+def wanted(holds: Any, seconds: float) -> bool:
+    """Whether something comes to hold in time."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if holds():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def processes(client: Client) -> int:
+    """The protected processes below the dask workers."""
+    text = textwrap.dedent(
+        """
+        import contextlib
+        from pathlib import Path
+        found = 0
+        for task in Path("/proc/self/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                with contextlib.suppress(OSError):
+                    found += "gradoracle.process" in Path(f"/proc/{pid}/cmdline").read_text()
+        """
+    )
+
+    def counted() -> int:
+        names: dict[str, Any] = {}
+        exec(text, names)
+        return int(names["found"])
+
+    return int(sum(client.run(counted).values()))
