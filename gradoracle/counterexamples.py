@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ class Counterexamples:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._until = math.inf  # when cases are no more judged under other presets: where a gate is to be quick
         self._crashes: dict[tuple[str, str, str], tuple[Case, str]] = {}  # (kernel, dtype, how) -> smallest, note
 
     def all(self) -> dict[Key, Counterexample]:
@@ -49,6 +51,7 @@ class Counterexamples:
         try:
             asked = run.request.shrink_seconds
             deadline = time.monotonic() + (SHRINK_SECONDS_IN_ALL if asked is None else asked)
+            self._until = math.inf if asked is None else deadline + asked
             for key, status, case, result in failing:
                 if run.interrupted:
                     break
@@ -84,7 +87,7 @@ class Counterexamples:
 
         smallest, note = self._shrunk(key, case, violates, seconds)
         explained = known[smallest]
-        if not self._run.interrupted:
+        if not self._run.interrupted and time.monotonic() < self._until:
             try:
                 explained = self._judge(kernel, smallest, law, presets=True)
             except (KeyboardInterrupt, Lost) as error:

@@ -280,3 +280,20 @@ def test_a_violation_that_holds_when_it_is_judged_again_says_so(monkeypatch: pyt
     found = shown(checked("loses_its_tail", workers=0).verdicts[0])
     assert [f.outcome for f in found.findings] == [Outcome.VIOLATED]
     assert found.message == "held when it was judged once more: the kernel differs from run to run"
+
+
+@pytest.mark.parametrize(("seconds", "judged_again"), [(0.0, False), (None, True)])
+def test_where_time_for_explaining_is_up_a_violation_stands_as_it_was_found(
+    seconds: float | None, judged_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again: list[bool] = []
+    judge = Counterexamples._judge
+
+    def counted(self: Counterexamples, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
+        again.append(presets)
+        return judge(self, kernel, case, law, presets)
+
+    monkeypatch.setattr(Counterexamples, "_judge", counted)
+    (verdict,) = checked("loses_its_tail", workers=0, shrink_seconds=seconds).verdicts
+    assert verdict.status is Status.VIOLATED and (True in again) == judged_again
+    assert any(found.outcome is Outcome.VIOLATED for found in shown(verdict).findings)
