@@ -18,7 +18,7 @@ from gradoracle.counterexamples import Counterexamples
 from gradoracle.crashes import Crashes
 from gradoracle.domain import length
 from gradoracle.errors import UsageError
-from gradoracle.examine import CALL_SECONDS, CaseResult, Job, Setup, no_such_law, require_case, sizes_wanted, subjects
+from gradoracle.examine import CaseResult, Job, no_such_law, require_case, setup_of, sizes_wanted, subjects
 from gradoracle.family import DTYPES, Family
 from gradoracle.jobs import jobs_of_request
 from gradoracle.kernel import Kernel
@@ -43,17 +43,7 @@ class Run:
     def __init__(self, request: Request, progress: Progress) -> None:
         self.request, self.progress = request, progress
         self.device = device.choose(request.device, elsewhere=request.scheduler is not None)
-        self.setup = Setup(
-            request.target,
-            request.family,
-            self.device,
-            request.oracle,
-            dict(request.contracts),
-            dict(request.arguments),
-            CALL_SECONDS if request.call_seconds is None else request.call_seconds,
-            request.inputs,
-            request.places,
-        )
+        self.setup = setup_of(request, self.device)
         device.prepare(self.device)
         family, self.kernels, laws = subjects(self.setup)
         functions = [family.definition, *(k.call for k in self.kernels.values()), *(law.law for law in laws.values())]

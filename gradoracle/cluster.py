@@ -19,6 +19,7 @@ from gradoracle.errors import UsageError
 from gradoracle.examine import Job
 from gradoracle.remote import VERSIONS, Order
 from gradoracle.report.summary import counted
+from gradoracle.subject import first_line
 from gradoracle.worker import Crash, Lost, Result
 
 CONNECT_SECONDS = 10.0
@@ -291,5 +292,4 @@ def _connected(address: str) -> Any:
     try:
         return Client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="gradoracle")
     except (OSError, ValueError, asyncio.TimeoutError) as error:
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"no dask scheduler answers at --scheduler {address}: {why}") from None
+        raise UsageError(f"no dask scheduler answers at --scheduler {address}: {first_line(error)}") from None

@@ -31,6 +31,7 @@ from gradoracle.oracle.trace import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
 from gradoracle.process import Phase, Poisoned
 from gradoracle.property import Property
+from gradoracle.request import Request
 from gradoracle.saved import sample_of
 from gradoracle.subject import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong
 from gradoracle.substitution import Places, resolved
@@ -97,6 +98,21 @@ class Setup:
     call_seconds: float = CALL_SECONDS
     inputs: str | None = None
     places: Places | None = None
+
+
+def setup_of(request: Request, device: str) -> Setup:
+    """What a request asks a worker to rebuild, on this device."""
+    return Setup(
+        request.target,
+        request.family,
+        device,
+        request.oracle,
+        dict(request.contracts),
+        dict(request.arguments),
+        CALL_SECONDS if request.call_seconds is None else request.call_seconds,
+        request.inputs,
+        request.places,
+    )
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:

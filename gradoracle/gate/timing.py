@@ -79,48 +79,36 @@ def _listen(questions: queue.SimpleQueue[str]) -> None:
 
 def serve(order: Timed, questions: Iterable[str], answers: TextIO) -> None:
     """Answer questions until there are no more."""
-    from gradoracle import bench
+    from gradoracle import bench, device
+    from gradoracle.request import Request
 
     def say(answer: Any) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    works, why = _works(order)
+    task = order.task
+    places = Places(task.judge, task.kernels) if task.kernels else None
+    request = Request(task.target, places=places, **settings.fields(task.settings))
+    where = device.choose(request.device)
+    works, why = _works(task, request, where)
     say({"works": [list(key) for key in works], "why": [[*key, reason] for key, reason in why.items()]})
-    device, calls = _device(order.task), list(works.values())
+    calls = list(works.values())
     for question in questions:
-        if device == "cuda":
+        if where == "cuda":
             say(bench.device_milliseconds(calls[int(question)]))
         else:
             say(bench.wall_milliseconds(calls[int(question)])[0])
 
 
-def _device(task: Task) -> str:
-    from gradoracle import device
-    from gradoracle.request import Request
-
-    return device.choose(Request(task.target, **settings.fields(task.settings)).device)
-
-
-def _works(order: Timed) -> tuple[dict[Key, Work], dict[Key, str]]:
+def _works(task: Task, request: Request, where: str) -> tuple[dict[Key, Work], dict[Key, str]]:
     """What can be timed, each run once, and why something cannot, by case and what is done."""
     from gradoracle import device
-    from gradoracle.examine import CALL_SECONDS, Setup, subjects
-    from gradoracle.request import Request
+    from gradoracle.examine import setup_of, subjects
     from gradoracle.saved import sample_of
     from gradoracle.subject import Subject
 
-    task = order.task
-    places = Places(task.judge, task.kernels) if task.kernels else None
-    request = Request(task.target, places=places, **settings.fields(task.settings))
-    where = device.choose(request.device)
     device.prepare(where)
-    family, kernels, _ = subjects(
-        Setup(
-            request.target, request.family, where, request.oracle, dict(request.contracts), dict(request.arguments),
-            CALL_SECONDS, None, places,
-        )
-    )  # fmt: skip
+    family, kernels, _ = subjects(setup_of(request, where))
     require_apart(task)
     found: dict[Key, Work] = {}
     why: dict[Key, str] = {}

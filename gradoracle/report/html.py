@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from gradoracle.report.summary import (
     extent_of,
     missed,
     outcome,
+    refused,
     rows,
     unchecked,
     weight,
@@ -37,7 +38,6 @@ from gradoracle.verdict import Counterexample, Report, Status, Verdict
 CODE = ("case", "first", "replay")  # labels whose text is to be copied
 MOST_PICTURES = 24  # of faults on a page, each a tenth of a second
 _STATES = {0: "holds", 1: "violated", 4: "open"}  # by exit code
-_MOST_REFUSALS, _MOST_MARKS = 12, 8
 _MOST_TENSORS = 4  # of a counterexample that are drawn
 
 
@@ -135,7 +135,7 @@ class _Page:
         names = dict.fromkeys([*report.situations_wanted, *report.situations])
         self.situations = [(name, report.situations.get(name, 0), name in low) for name in names]
         self.missed = counted(len(low), "situation") if low else ""
-        self.refusals = [(message, _ranked(marks)) for message, marks in report.refusals.items()][:_MOST_REFUSALS]
+        self.refusals = refused(report)
         self.notes = [note for note in report.notes if not note.startswith("inconclusive: ")]
         self.notes += list(dict.fromkeys(note for verdict in report.verdicts for note in verdict.notes))
         self.pictures = list(_measured(report))
@@ -161,13 +161,6 @@ class _Fault:
         self.wrong = [wrong for each in shown for wrong in _wrong(each)]
         self.pictures = list(itertools.islice(_pictures(shown), max(pictures, 0)))
         self.is_drawn = bool(self.pictures) or not any(_drawable(shown))
-
-
-def _ranked(marks: Mapping[str, int]) -> str:
-    """Where refusals came, the most frequent marks first."""
-    ranked = sorted(marks.items(), key=lambda mark: -mark[1])
-    told = [f"{mark} x{count}" for mark, count in ranked[:_MOST_MARKS]]
-    return ", ".join([*told, "..."] if ranked[_MOST_MARKS:] else told)
 
 
 def _broken(row: dict[str, Verdict]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.report.failure import Failure, cases, failures
 from gradoracle.verdict import Report, Status, Verdict, without_numbers
 
+_MOST_REFUSALS, _MOST_MARKS = 12, 8
 MARKS = {0: "✓", 1: "✗", 4: "?"}  # by exit code
 WEIGHTS = {Weight.RED: "✗", Weight.OPEN: "?", Weight.NOTE: "·"}
 
@@ -117,6 +119,18 @@ def unchecked(report: Report) -> list[Unchecked]:
             laws.setdefault(key, {})[verdict.law] = None
     ranked = sorted(counts, key=lambda key: -counts[key])
     return [Unchecked(counts[key], key[1], tuple(laws[key]), len(others[key])) for key in ranked]
+
+
+def refused(report: Report) -> list[tuple[str, str]]:
+    """What kernels refused and where, the most frequent marks first; messages that differ in their numbers as one."""
+    alike: dict[str, tuple[str, Counter[str]]] = {}  # without its numbers -> the first message, marks of all
+    for message, marks in report.refusals.items():
+        alike.setdefault(without_numbers(message), (message, Counter()))[1].update(marks)
+    found = []
+    for message, sums in list(alike.values())[:_MOST_REFUSALS]:
+        told = [f"{mark} x{count}" for mark, count in sums.most_common(_MOST_MARKS)]
+        found.append((message, ", ".join([*told, "..."] if len(sums) > _MOST_MARKS else told)))
+    return found
 
 
 def cell(verdict: Verdict) -> str:

@@ -22,15 +22,16 @@ from gradoracle.report.summary import (
     compared,
     extent_of,
     outcome,
+    refused,
     rows,
     unchecked,
     weight,
 )
-from gradoracle.verdict import Report, Status, Verdict, without_numbers
+from gradoracle.verdict import Report, Status, Verdict
 
 WIDTH = 120
 _LABEL = 9  # columns of a label
-_MOST_REASONS, _MOST_MARKS = 12, 8
+_MOST_REASONS = 12
 _LABELS = {
     Kind.VIOLATED: "law",
     Kind.UNCHECKED: "cover",
@@ -154,17 +155,10 @@ def _not_checked(console: Console, report: Report) -> None:
 
 
 def _refusals(console: Console, report: Report) -> None:
-    alike: dict[str, tuple[str, dict[str, int]]] = {}  # without its numbers -> the first message, marks of all
-    for message, marks in report.refusals.items():
-        sums = alike.setdefault(without_numbers(message), (message, {}))[1]
-        for mark, count in marks.items():
-            sums[mark] = sums.get(mark, 0) + count
-    for message, marks in list(alike.values())[:_MOST_REASONS]:
+    for message, where in refused(report):
         console.print()
         console.print(Text(f"refused: {printable(message)}", "yellow"))
-        ranked = sorted(marks.items(), key=lambda mark: -mark[1])
-        text = ", ".join(f"{mark} x{count}" for mark, count in ranked[:_MOST_MARKS])
-        _line(console, "where", text + (", ..." if len(ranked) > _MOST_MARKS else ""))
+        _line(console, "where", where)
 
 
 def _situations(console: Console, report: Report) -> None:
