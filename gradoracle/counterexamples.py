@@ -51,7 +51,7 @@ class Counterexamples:
         try:
             asked = run.request.shrink_seconds
             deadline = time.monotonic() + (SHRINK_SECONDS_IN_ALL if asked is None else asked)
-            self._until = math.inf if asked is None else deadline + asked
+            self._until = math.inf if asked is None else deadline + asked / 3
             for key, status, case, result in failing:
                 if run.interrupted:
                     break

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from gradoracle.gate.tree import Tree
 from gradoracle.location import is_source
 from gradoracle.substitution import import_folders
 
+_PAUSE = 0.05  # seconds
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv.pop(1))
@@ -53,28 +55,50 @@ class Side:
         checks: whether it is to check, or to see what judges.
         tasks: by the names of the targets.
         stage: a folder for what they write to each other.
+        shows: whether a terminal shows the progress of a check.
     """
 
-    def __init__(self, folder: Path, path: Sequence[str], checks: bool, tasks: Mapping[str, Task], stage: Path):
+    def __init__(
+        self,
+        folder: Path,
+        path: Sequence[str],
+        checks: bool,
+        tasks: Mapping[str, Task],
+        stage: Path,
+        shows: bool = True,
+    ):
         own = Path(tempfile.mkdtemp(prefix="side-", dir=stage))
-        self._answer, self._said = own / "answer.json", own / "stderr.txt"
+        self._answer, self._early, self._said = own / "answer.json", own / "early.json", own / "stderr.txt"
         order = own / "order.json"
         text = json.dumps(plain.to_plain(Order(PROTOCOL, str(folder), checks, dict(tasks))))
         order.write_text(text, encoding="utf-8")
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
-                [*program(side.__name__, path), str(order), str(self._answer)],
+                [*program(side.__name__, path), str(order), str(self._answer), str(self._early)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=None if checks and sys.stderr.isatty() else said,  # a terminal shows the progress
+                stderr=None if shows and checks and sys.stderr.isatty() else said,
                 cwd=folder,
             )
+
+    def failing(self) -> Answer | None:
+        """Wait until it has judged every case, and read how they stand where something fails.
+
+        None: nothing does, or there is no more than its answer, which is not far then.
+        """
+        while self._process.poll() is None and not self._early.is_file():
+            time.sleep(_PAUSE)
+        return self._read(self._early) if self._early.is_file() else None
 
     def answer(self) -> Answer:
         """Wait for it, and read what it wrote."""
         try:
             code = self._process.wait()
-            return self._read(code)
+            if code == -signal.SIGINT:
+                raise KeyboardInterrupt
+            if self._answer.is_file():
+                return self._read(self._answer)
+            return Answer({}, self._why(code), is_lost=code >= 0 or code in (-signal.SIGKILL, -signal.SIGTERM))
         finally:
             self.end()
 
@@ -87,12 +111,9 @@ class Side:
             self._process.kill()
             self._process.wait()
 
-    def _read(self, code: int) -> Answer:
-        if code == -signal.SIGINT:
-            raise KeyboardInterrupt
-        if not self._answer.is_file():
-            return Answer({}, self._why(code), is_lost=code >= 0 or code in (-signal.SIGKILL, -signal.SIGTERM))
-        document = json.loads(self._answer.read_text(encoding="utf-8"))
+    def _read(self, file: Path) -> Answer:
+        """What a file says, which is there whole or not at all."""
+        document = json.loads(file.read_text(encoding="utf-8"))
         if document.get("protocol") != PROTOCOL:
             return Answer({}, f"its gradoracle answers by {document.get('protocol')!r}; wanted {PROTOCOL!r}")
         try:

@@ -250,14 +250,11 @@ class _Gate:
         if subject.is_stopped:
             return self._empty(subject, subject.lines)
         judge = self.sides.judge(subject)
-        head = self.sides.change(subject, subject.head)
+        head, base = self.sides.check(subject, subject.head)
         if head.report is None:
             return self._empty(subject, subject.lines)
         self._keep(subject, subject.head, head)
-        base = None
-        if subject.base is not None and subject.has_base:
-            base = self.sides.beside(subject, subject.base, head)
-        elif self.base is not None and subject.base is None:
+        if self.base is not None and subject.base is None:
             text = f"{subject.name} is new: it is judged alone, by its own definition"
             subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
         is_same = not any(line.kind is Kind.JUDGE and line.weight is Weight.NOTE for line in subject.lines)

@@ -10,8 +10,9 @@ import os
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,16 +73,32 @@ class Order:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do what the file of the first argument orders, and write the standings into that of the second."""
+    """Do what the file of the first argument orders, and write the standings into that of the second.
+
+    Where there is a third, and something fails, its file has all but the report as soon as every case is judged:
+    counterexamples take time to be made smaller.
+    """
     threading.Thread(target=_until_the_gate_ends, daemon=True).start()
     document = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     if document.get("protocol") != PROTOCOL:
         raise SystemExit(f"the order is of protocol {document.get('protocol')!r}; wanted {PROTOCOL!r}")
     order = plain.from_plain(Order, document)
     os.chdir(order.folder)
-    found = {name: _standing(order, task) for name, task in order.tasks.items()}
+    answer, *early = map(Path, arguments[1:])
+    found: dict[str, Standing] = {}
+    for name, task in order.tasks.items():
+        found[name] = _standing(order, task, partial(_tell, early, name))
+    _write(answer, found)
+
+
+def _tell(files: Sequence[Path], name: str, found: Standing) -> None:
+    for file in files:
+        _write(file, {name: found})
+
+
+def _write(file: Path, found: dict[str, Standing]) -> None:
     text = json.dumps(plain.to_plain({"protocol": PROTOCOL, "standings": found}), allow_nan=False)
-    showing.write(Path(arguments[1]), text)
+    showing.write(file, text)
 
 
 def _until_the_gate_ends() -> None:
@@ -91,9 +108,9 @@ def _until_the_gate_ends() -> None:
     os._exit(1)
 
 
-def _standing(order: Order, task: Task) -> Standing:
+def _standing(order: Order, task: Task, failing: Callable[[Standing], None]) -> Standing:
     try:
-        return _checked(task) if order.checks else _surveyed(order, task)
+        return _checked(task, failing) if order.checks else _surveyed(order, task)
     except UsageError as error:
         return Standing(task.target, task.settings, error=str(error), is_lost=isinstance(error, Apart))
     except Exception as error:
@@ -123,8 +140,11 @@ def require_apart(task: Task) -> None:
         raise Apart(f"it imports {found[0][1]}, which is not of the base; is the project installed in editable mode?")
 
 
-def _checked(task: Task) -> Standing:
-    """Check a target on its cases: by all laws with a report, or by some with none."""
+def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
+    """Check a target on its cases: by all laws with a report, or by some with none.
+
+    ``failing`` is told how it stands where a report is wanted that has counterexamples to find first.
+    """
     from gradoracle.check import InternalFault, Run, known
     from gradoracle.jobs import jobs_of_request
     from gradoracle.report.progress import progress
@@ -158,6 +178,8 @@ def _checked(task: Task) -> Standing:
             f"{v.law} {v.kernel} {v.dtype}" for v in verdicts if v.status is Status.VIOLATED and not v.cases_violated
         ]
         if task.laws is None:
+            if any(True for _ in run.tally.failing()):
+                failing(found)
             found.report = known(run)
         if run.crashes.faults:
             raise InternalFault(run.crashes.faults, run.report())

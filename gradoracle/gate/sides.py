@@ -75,25 +75,38 @@ class Sides:
             return self.base
         return self.head
 
-    def change(self, subject: Subject, entry: Entry) -> Standing:
-        """How the change stands, by whoever judges it."""
+    def check(self, subject: Subject, entry: Entry) -> tuple[Standing, Standing | None]:
+        """How the change stands, by whoever judges it, and the base on the same cases; None: no base.
+
+        The base is asked for its accuracy on all cases, and for whatever the change does not keep. Where that is
+        something, it begins while cases on which the change fails are made smaller.
+        """
         by_base = self.judge(subject) is not self.head
         self.tell(f"{subject.name}: the change, judged by {'the base' if by_base else 'itself'}")
-        found = self._checked(subject, *self._of_change(subject, entry))
-        subject.cannot(CHANGE, found)
-        return found
+        with contextlib.ExitStack() as stack:
+            change = self._side(stack, subject, self._of_change(subject, entry))
+            failing = change.failing()
+            early = None if failing is None else self._beside(stack, subject, _of(failing, subject.name), shows=False)
+            head = _of(change.answer(), subject.name)
+            subject.cannot(CHANGE, head)
+            if head.report is None:
+                return head, None
+            if isinstance(self.base, Baseline) and subject.base is not None and subject.has_base:
+                return head, self.base.standings[subject.name]
+            side = early or self._beside(stack, subject, head)
+            if side is None:
+                return head, None
+            self.tell(f"{subject.name}: the base")
+            base = _of(side.answer(), subject.name)
+            subject.cannot(BASE, base)
+            return head, base if not base.error else None
 
-    def beside(self, subject: Subject, entry: Entry, head: Standing) -> Standing | None:
-        """The base on the same cases: its accuracy on all, and whatever the change does not keep; None: no base."""
-        if isinstance(self.base, Baseline):
-            return self.base.standings[subject.name]
-        if self.base is None:
+    def _beside(self, stack: contextlib.ExitStack, subject: Subject, head: Standing, shows: bool = True) -> Side | None:
+        """The base on the cases of the change, where there is one that can be checked."""
+        if head.error or not isinstance(self.base, Tree) or subject.base is None or not subject.has_base:
             return None
-        self.tell(f"{subject.name}: the base")
-        folder, path, task = self._of_base(subject, entry, self.base)
-        found = self._checked(subject, folder, path, replace(task, laws=asked_of_base(head)))
-        subject.cannot(BASE, found)
-        return found if not found.error else None
+        folder, path, task = self._of_base(subject, subject.base, self.base)
+        return self._side(stack, subject, (folder, path, replace(task, laws=asked_of_base(head))), shows)
 
     def timed(self, subject: Subject) -> list[Line]:
         """What a target takes beside its base, and what of it cannot be timed, as notes."""
@@ -128,9 +141,14 @@ class Sides:
         task = Task(entry.target, subject.settings[0], barred=str(self.head.root))
         return base.folder, search_path(base, base, self.head, self.stage), task
 
-    def _checked(self, subject: Subject, folder: Path, path: list[str], task: Task) -> Standing:
-        (answer,) = _answers([Side(folder, path, True, {subject.name: task}, self.stage)])
-        return _of(answer, subject.name)
+    def _side(
+        self, stack: contextlib.ExitStack, subject: Subject, of: tuple[Path, list[str], Task], shows: bool = True
+    ) -> Side:
+        """A process that checks, which ends with the stack."""
+        folder, path, task = of
+        side = Side(folder, path, True, {subject.name: task}, self.stage, shows)
+        stack.callback(side.end)
+        return side
 
 
 def _untimed(subject: Subject, why: str) -> Line:

@@ -16,8 +16,10 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from gradoracle import plain
 from gradoracle.case import parse
@@ -86,16 +88,13 @@ def _difference(ratio: float) -> str:
 
 
 class Timer:
-    """A process that times the kernels of one tree.
+    """A process that times the kernels of one tree; it gets ready on its own, and is waited for when it is asked.
 
     Args:
         folder: of the project.
         path: where it finds modules.
         task: the target.
         stage: a folder for what it is told.
-
-    Raises:
-        Untimed: it ended before it was ready, or was not ready in time.
     """
 
     def __init__(self, folder: Path, path: Sequence[str], task: Task, stage: Path) -> None:
@@ -109,13 +108,24 @@ class Timer:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=folder, text=True,
                 start_new_session=True,
             )  # fmt: skip
-        try:
-            first = json.loads(self._answer(START_SECONDS, "getting ready"))
-        except BaseException:
-            self.close()
-            raise
-        self.works: list[Work] = [(str(case), str(what)) for case, what in first["works"]]
-        self.why = {(str(case), str(what)): str(why) for case, what, why in first["why"]}
+
+    @cached_property
+    def works(self) -> list[Work]:
+        """What it can time.
+
+        Raises:
+            Untimed: it ended before it was ready, or was not ready in time.
+        """
+        return [(str(case), str(what)) for case, what in self._ready["works"]]
+
+    @cached_property
+    def why(self) -> dict[Work, str]:
+        """What it cannot time, with the reason.
+
+        Raises:
+            Untimed: as of ``works``.
+        """
+        return {(str(case), str(what)): str(why) for case, what, why in self._ready["why"]}
 
     def time(self, work: Work) -> float:
         """Milliseconds of one work.
@@ -139,6 +149,10 @@ class Timer:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
+
+    @cached_property
+    def _ready(self) -> Any:
+        return json.loads(self._answer(START_SECONDS, "getting ready"))
 
     def _answer(self, seconds: float, what: str) -> str:
         assert self._process.stdout is not None

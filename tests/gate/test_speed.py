@@ -186,7 +186,7 @@ def test_a_process_ends_with_its_gate_whatever_it_does(timer: Any, clone: Projec
     hangs = "CALLS.append(1)\n    time.sleep(600 if len(CALLS) > 2 else 0)\n    return _Norm.apply"
     clone.edit(KERNEL, ("return _Norm.apply", hangs), ("WIDEST = 64", "import time\n\nCALLS = []\nWIDEST = 64"))
     own = timer("B=2 N=8")
-    assert own._process.stdin is not None
+    assert own.works and own._process.stdin is not None
     own._process.stdin.write("0\n")
     own._process.stdin.close()
     assert own._process.wait(timeout=30) == 1
@@ -200,10 +200,11 @@ def test_what_a_kernel_prints_is_no_answer(timer: Any, clone: Project) -> None:
 
 def test_a_process_that_ends_says_why(timer: Any) -> None:
     with pytest.raises(Untimed, match="no_such_file"):
-        timer(target="no_such_file.py")
+        list(timer(target="no_such_file.py").works)
     with pytest.raises(Untimed, match=r"^--timed names Q; rmsnorm has the dims B, N$"):
-        timer("B=2 Q=3")
+        list(timer("B=2 Q=3").why)
     own = timer()
+    assert own.works
     own._process.kill()
     with pytest.raises(Untimed, match="exit code -9"):
         own.time(own.works[0])
