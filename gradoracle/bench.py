@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 from gradoracle import device as devices
 from gradoracle.environment import describe
-from gradoracle.errors import UsageError
+from gradoracle.errors import UsageError, first_line, named
 
 Work = Callable[[], object]
 LONG = 10_000.0  # milliseconds; a call that takes longer is timed once, cold
@@ -185,11 +185,10 @@ def measure(row: Row, device: str) -> Timing:
             if who in row.describe:
                 timing.notes[who] = row.describe[who](result)
         except Exception as error:
-            text = (str(error).strip().splitlines() or [""])[0]
             if isinstance(error, Stopped) and error.milliseconds is not None:
-                timing.stopped[who], timing.milliseconds[who] = text, error.milliseconds
+                timing.stopped[who], timing.milliseconds[who] = first_line(error), error.milliseconds
             else:
-                timing.missing[who] = f"{type(error).__name__}: {text}"
+                timing.missing[who] = named(error)
     for who in row.ours:  # the machine may be busier by now
         if who in calls and len(row.entries) > 1 and timing.first[who] <= LONG:
             calls[who] += _repeated(row.entries[who](), timing.first[who])

@@ -15,11 +15,10 @@ from typing import Any
 
 from gradoracle import environment, remote
 from gradoracle.environment import public
-from gradoracle.errors import UsageError
+from gradoracle.errors import UsageError, first_line, named
 from gradoracle.examine import Job
 from gradoracle.remote import VERSIONS, Order
 from gradoracle.report.summary import counted
-from gradoracle.subject import first_line
 from gradoracle.worker import Crash, Lost, Result
 
 CONNECT_SECONDS = 10.0
@@ -175,9 +174,7 @@ class Cluster:
             self._is_lost = True
             raise Lost(self._gone()) from None
         except Exception as error:
-            what = str(error).strip().splitlines() or [""]
-            told = f"a dask worker cannot examine cases: {type(error).__name__}: {what[0]}"
-            raise self._unfit(UsageError(told)) from None
+            raise self._unfit(UsageError(f"a dask worker cannot examine cases: {named(error)}")) from None
         finally:
             future.release()
         self._has_results = True

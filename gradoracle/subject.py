@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradoracle.case import Sample
 from gradoracle.derivative import Derivative, as_tuple
+from gradoracle.errors import first_line, named
 from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
 from gradoracle.interpreter import is_active
@@ -294,14 +295,14 @@ class Subject:
                 raise Unavailable(f"memory: {first_line(error)}") from None
             raise_if_lost(error, f"{self.label}{name}")
             if name == "forward" or isinstance(error, NotImplementedError) or name.startswith("vjp"):
-                raise Refused(f"{type(error).__name__}: {first_line(error)}") from None
-            raise Unavailable(f"{name} raised {type(error).__name__}: {first_line(error)}") from None
+                raise Refused(named(error)) from None
+            raise Unavailable(f"{name} raised {named(error)}") from None
         except KeyboardInterrupt:
             raise
         except SystemExit as error:
             raise Crashed(f"{name} called for an exit with code {error.code}") from None
         except BaseException as error:
-            raise Crashed(f"{name} raised {type(error).__name__}: {first_line(error)}") from error
+            raise Crashed(f"{name} raised {named(error)}") from error
 
     @contextmanager
     def _restored(self, sample: Sample, name: str) -> Iterator[None]:
@@ -390,10 +391,4 @@ def raise_if_lost(error: BaseException, call: str) -> None:
     text = str(error)
     lost = ("CUDA error", "device-side assert", "an illegal memory access", "misaligned address", "CUDA driver error")
     if any(mark in text for mark in lost) or type(error).__name__ == "AcceleratorError":
-        raise DeviceLost(call, f"{type(error).__name__}: {first_line(error)}") from None
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an exception says, or its name where it says nothing."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+        raise DeviceLost(call, named(error)) from None

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from gradoracle.errors import TargetError
+from gradoracle.errors import TargetError, named
 from gradoracle.family import Family
 from gradoracle.kernel import Kernel, kernel
 from gradoracle.modules import SHIPPED, family_names
@@ -344,7 +344,7 @@ def _import_failure(error: BaseException, shown: str, path: str | None) -> str:
         line = error.lineno if path in (None, error.filename) else None
         reason = f"{type(error).__name__}: {error.msg}"
     else:
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}".removesuffix(": ")
+        reason = named(error)
     if line is None and path is not None:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         line = frames[-1].lineno if frames else None

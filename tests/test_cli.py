@@ -113,7 +113,7 @@ def test_defaults_are_those_of_the_request(engine: Check, run: Run) -> None:
 def test_all_and_several_targets_are_checked_each_once(engine: Check, run: Run) -> None:
     code, out, _ = run("check", "sdpa", "all")
     assert [request.target for request in engine.asked] == ["sdpa", "lse"]
-    assert code == 0 and "2 targets: sdpa: hold, lse: hold (exit code 0)" in out
+    assert code == 0 and "2 targets: sdpa: holds, lse: holds (exit code 0)" in out
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_what_was_known_before_a_fault_is_shown(engine: Check, run: Run) -> None
     fault.report = made("lse", Status.VIOLATED)  # type: ignore[attr-defined]
     engine.answers = [made(), fault]
     code, out, err = run("check", "sdpa", "lse")
-    assert code == 3 and "2 targets: sdpa: hold, lse: violated" in out
+    assert code == 3 and "2 targets: sdpa: holds, lse: violated" in out
     assert err.startswith("gradoracle: a fault of its own: RuntimeError: a bug; the traceback is in ")
 
 

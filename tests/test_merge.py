@@ -227,7 +227,7 @@ def test_several_targets_are_merged_each_by_itself(tmp_path: Path, capsys: pytes
     capsys.readouterr()
     assert cli.run(["merge", *map(str, files)]) == 1
     out = " ".join(capsys.readouterr().out.split())  # a terminal breaks lines
-    assert f"2 targets: {targets[0]}: hold, {targets[1]}: violated (exit code 1)" in out
+    assert f"2 targets: {targets[0]}: holds, {targets[1]}: violated (exit code 1)" in out
     assert out.count("checked on 6 cases") == 2
     first = json.loads(files[1].read_text())
     files[1].write_text(json.dumps({**first, "reports": first["reports"][:1]}))  # as a run that was interrupted then

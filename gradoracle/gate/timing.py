@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gradoracle import plain, settings
-from gradoracle.errors import UsageError
+from gradoracle.errors import UsageError, named
 from gradoracle.gate.side import PROTOCOL, Task, require_apart
 from gradoracle.substitution import Places
 
@@ -122,7 +122,7 @@ def _works(task: Task, request: Request, where: str) -> tuple[dict[Key, Work], d
                     work()
                     found[key] = work
                 except Exception as error:
-                    why[key] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                    why[key] = named(error)
     return found, why
 
 

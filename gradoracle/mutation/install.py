@@ -7,6 +7,8 @@ import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
+from gradoracle.errors import named
+
 from .mutant import Mutant
 
 
@@ -31,7 +33,7 @@ def loaded_anew(name: str, file: str, source: str) -> ModuleType:
     try:
         exec(compile(source, file, "exec"), module.__dict__)
     except Exception as error:
-        raise Stillborn(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from None
+        raise Stillborn(named(error)) from None
     finally:
         sys.modules[name] = loaded
     return module

@@ -15,11 +15,10 @@ from typing import Any
 from gradoracle import counterexamples
 from gradoracle.check import check
 from gradoracle.dims import Sizes, parse_sizes
-from gradoracle.errors import UsageError
+from gradoracle.errors import UsageError, named
 from gradoracle.oracle.truth import Oracle
 from gradoracle.request import Request, Silent
 from gradoracle.stream import stream
-from gradoracle.subject import first_line
 from gradoracle.target import resolve
 from gradoracle.verdict import Report, Status
 
@@ -82,7 +81,7 @@ def _loaded(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {first_line(error)}") from None
+        raise UsageError(f"{file} cannot be imported: {named(error)}") from None
     return module
 
 

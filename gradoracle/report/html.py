@@ -26,6 +26,7 @@ from gradoracle.report.summary import (
     counted,
     extent_of,
     missed,
+    of_all,
     outcome,
     refused,
     rows,
@@ -68,7 +69,7 @@ def render(reports: Sequence[Report]) -> str:
         ImportError: jinja2 or matplotlib is not installed.
     """
     code = exit_code(reports)
-    heading = outcome(reports[0]) if len(reports) == 1 else _of_all(reports)
+    heading = outcome(reports[0]) if len(reports) == 1 else of_all(reports)
     if reports and reports[0].comparison is not None:
         heading = all_compared(reports)
     text: str = _template().render(
@@ -81,11 +82,6 @@ def _pages(reports: Sequence[Report]) -> list[_Page]:
     """What is shown of each report; those with faults share the pictures of a page."""
     broken = sum(bool(failures(report)) for report in reports)
     return [_Page(report, MOST_PICTURES // max(broken, 1)) for report in reports]
-
-
-def _of_all(reports: Sequence[Report]) -> str:
-    names = {0: "holds", 1: "violated", 4: "inconclusive"}
-    return ", ".join(f"{report.target}: {names[report.exit_code]}" for report in reports) or "nothing was checked"
 
 
 @functools.cache

@@ -92,6 +92,12 @@ def all_compared(reports: Sequence[Report]) -> str:
     return f"gate: {told}{f'; {left} unchanged' if left else ''}"
 
 
+def of_all(reports: Sequence[Report]) -> str:
+    """How each of several targets stands, in a line."""
+    words = {0: "holds", 1: "violated", 4: "inconclusive"}
+    return ", ".join(f"{report.target}: {words[report.exit_code]}" for report in reports) or "nothing was checked"
+
+
 def extent_of(report: Report) -> str:
     """How many laws, cases, seconds and verdicts of each status, in one line."""
     counts = {status: sum(verdict.status is status for verdict in report.verdicts) for status in Status}

@@ -21,6 +21,7 @@ from gradoracle.report.summary import (
     cell,
     compared,
     extent_of,
+    of_all,
     outcome,
     refused,
     rows,
@@ -70,12 +71,9 @@ def render(reports: Sequence[Report], *, width: int | None = None, color: bool =
         text = f"{MARKS[code]} {printable(all_compared(reports))} (exit code {code})"
         console.print(Text(text, {0: "bold green", 1: "bold red"}.get(code, "bold yellow")))
     elif len(reports) > 1:
-        names = {0: "hold", 1: "violated", 4: "inconclusive"}
-        each = ", ".join(f"{report.target}: {names[report.exit_code]}" for report in reports)
         code = exit_code(reports)
-        console.print(
-            Text(f"{len(reports)} targets: {each} (exit code {code})", "bold green" if code == 0 else "bold red")
-        )
+        text = f"{len(reports)} targets: {of_all(reports)} (exit code {code})"
+        console.print(Text(text, "bold green" if code == 0 else "bold red"))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 

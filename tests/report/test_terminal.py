@@ -236,4 +236,4 @@ def test_nothing_a_kernel_says_reaches_the_terminal_as_markup_or_control() -> No
 
 def test_several_targets_end_in_one_line() -> None:
     text = lines(render([report(holding()), report(violated(), target="lse")], "terminal"))
-    assert text[-1] == "2 targets: sdpa: hold, lse: violated (exit code 1)"
+    assert text[-1] == "2 targets: sdpa: holds, lse: violated (exit code 1)"
