@@ -13,7 +13,7 @@ from gradoracle.case import Case
 from gradoracle.crashes import TIME_LIMIT
 from gradoracle.examine import Job, LawResult
 from gradoracle.finding import Finding, Outcome
-from gradoracle.likeness import NO_LIKENESS, Likeness
+from gradoracle.likeness import NO_LIKENESS, Likeness, is_one_factor
 from gradoracle.shrinking import Late
 from gradoracle.strategies import shrink
 from gradoracle.symptom import MATCHES
@@ -215,8 +215,14 @@ def mapped(shown: Counterexample) -> Counterexample:
 
 
 def agreed(formulas: Sequence[Likeness]) -> Likeness:
-    """The formula of most cases that one explains, by its cause; none where they do not agree."""
+    """The formula of most cases that one explains, by its cause; none where they do not agree.
+
+    A factor near 1 may be what a rounding makes of one; not so where it is the same on all.
+    """
     known = [formula for formula in formulas if formula.cause]
+    ratios = [formula.ratio for formula in known if formula.ratio is not None]
+    if len(ratios) == len(known) and is_one_factor(ratios):
+        return replace(known[0], cause="ratio")
     for cause, count in Counter(formula.cause for formula in known).most_common(1):
         if 2 * count > len(known):
             return next(formula for formula in known if formula.cause == cause)

@@ -16,6 +16,7 @@ from typing import Any
 from gradoracle.case import Case
 from gradoracle.causes import CAUSES
 from gradoracle.finding import Finding
+from gradoracle.likeness import is_one_factor
 from gradoracle.pattern import EVERYWHERE
 from gradoracle.symptom import MATCHES, Seen, Symptom
 
@@ -222,11 +223,27 @@ def _layouts_of(case: Case | None) -> list[str]:
 
 
 def _presets(seen: Seen) -> Found:
-    """Another contract explains what most tensors show."""
+    """Another contract explains what most tensors show, and it looks like rounding."""
+    if _is_no_rounding(seen):
+        return None
     explained = [symptom for symptom in seen.broken if symptom.note.startswith("holds under")]
     if seen.tensors and 2 * sum(s.note.startswith("holds under") for s, _ in seen.tensors) >= len(seen.tensors):
         return "dtype", f"{explained[0].law} {explained[0].note}"
     return None
+
+
+def _is_no_rounding(seen: Seen) -> bool:
+    """Whether the finest dtype shows one factor, or wrong tails beside values that are right."""
+    finest = seen.finest
+    formulas = [s.formula.cause for s in dict.fromkeys(s for s, _ in finest.tensors) if s.formula.cause]
+    if 2 * formulas.count("ratio") > len(formulas):
+        return True
+    told = [finding for finding in finest.wrong if finding.elements >= _FEWEST]
+    ratios = [finding.ratio for finding in told if finding.cause == "ratio" and finding.ratio is not None]
+    if 2 * len(ratios) > len(told) and is_one_factor(ratios):
+        return True
+    placed = [finding.place for finding in told if "only " in finding.place]
+    return len(placed) > 1 and all(" >= " in place for place in placed)
 
 
 def _range(seen: Seen) -> Found:
@@ -259,7 +276,8 @@ def _number(text: str) -> float:
 
 def _formulas(seen: Seen) -> Found:
     """Another formula gives what the kernel gave."""
-    known = [s.formula for s in dict.fromkeys(s for s, _ in seen.tensors) if s.formula.cause]
+    symptoms = dict.fromkeys(s for s, _ in seen.finest.tensors)
+    known = [s.formula for s in symptoms if s.formula.cause not in ("", "dtype" if _is_no_rounding(seen) else "")]
     if not known:
         return None
     cause, _ = Counter(formula.cause for formula in known).most_common(1)[0]

@@ -40,6 +40,13 @@ class Likeness:
 
 
 NO_LIKENESS = Likeness()
+_SAME = 1.05  # how far apart the distances of factors from 1 may be that are one and the same factor
+
+
+def is_one_factor(ratios: Sequence[float]) -> bool:
+    """Whether ratios of several cases are one factor, and not what roundings make of one: another on each case."""
+    off = [ratio - 1 for ratio in ratios]
+    return len(off) > 1 and min(off) * max(off) > 0 and max(map(abs, off)) <= _SAME * min(map(abs, off))
 
 
 def likeness(

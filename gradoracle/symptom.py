@@ -12,6 +12,7 @@ from gradoracle.likeness import NO_LIKENESS, Likeness
 from gradoracle.verdict import Status, Verdict
 
 MATCHES = "_matches_the_oracle"  # how laws are named that compare a derivative with the truth
+_BY_PRECISION = ("float64", "float32", "float16", "bfloat16")
 _DECIDED = (Status.HOLDS, Status.VIOLATED, Status.CRASHED)
 
 
@@ -120,6 +121,22 @@ class Seen:
     def of(self, *laws: str) -> list[Symptom]:
         """The broken symptoms of these laws."""
         return [symptom for symptom in self.broken if symptom.law in laws]
+
+    @property
+    def finest(self) -> Seen:
+        """The same of the dtype that rounds least, of those in which a law that compares with the truth is broken.
+
+        All where there is none: what a dtype rounds more hides what is wrong.
+        """
+        dtypes = {symptom.dtype for symptom, _ in self.tensors}
+        finest = next((dtype for dtype in _BY_PRECISION if dtype in dtypes), "")
+        if not finest:
+            return self
+        broken, crashed, held = (
+            tuple(symptom for symptom in symptoms if symptom.dtype == finest)
+            for symptoms in (self.broken, self.crashed, self.held)
+        )
+        return Seen(broken, crashed, held)
 
     @property
     def tensors(self) -> list[tuple[Symptom, Finding]]:

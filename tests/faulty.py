@@ -120,6 +120,16 @@ def _reach(x: Tensor) -> int:
     return sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
+def _hundredth_more_at_the_end(o: Tensor) -> Tensor:
+    return torch.where(torch.arange(o.shape[2])[:, None] >= o.shape[2] // 16 * 16, o * 1.01, o)
+
+
+def _largest_rounded(o: Tensor) -> Tensor:
+    """Scaled by its largest element, which was rounded, and back."""
+    largest = o.abs().max()
+    return o / largest * largest.bfloat16().float()
+
+
 def _overwritten(q, k, v):
     o = attention(Right())(q, k, v)
     with torch.no_grad():
@@ -144,3 +154,6 @@ offset = declared("offset", cotangent=lambda g: noise(g) if _reach(g) >= 2**31 e
 access = gradoracle.kernel(attend, name="access")(_overwritten)
 unclear = declared("unclear", output=noise)
 twice = declared("twice", grouped=lambda x, groups: x.unflatten(1, (groups, -1)).sum(2) * (x.shape[1] // groups))
+nearly = declared("nearly", output=lambda o: o * (1 + 2**-10))
+nearly_at_the_end = declared("nearly_at_the_end", output=_hundredth_more_at_the_end)
+rounded_factor = declared("rounded_factor", output=_largest_rounded)

@@ -16,7 +16,7 @@ from gradoracle.check import check
 from gradoracle.diagnosis import OF_LAWS, UNKNOWN, diagnose
 from gradoracle.examine import LawResult, universal_laws
 from gradoracle.finding import Finding, Outcome
-from gradoracle.likeness import Likeness
+from gradoracle.likeness import NO_LIKENESS, Likeness
 from gradoracle.report import render
 from gradoracle.report.failure import failures
 from gradoracle.request import Request
@@ -92,6 +92,35 @@ def test_a_sum_taken_as_often_as_a_group_is_large_is_told_from_a_factor() -> Non
     assert diagnose(of_verdicts(checked("twice").verdicts)).cause in ("sum", "ratio")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "cause", "shown"),
+    [("nearly", "ratio", "1.00098"), ("nearly_at_the_end", "ratio", "1.01"), ("rounded_factor", "dtype", "")],
+)
+def test_a_factor_near_1_is_a_rounding_only_where_it_is_another_on_each_case(
+    kernel: str, cause: str, shown: str
+) -> None:
+    (first, *_) = failures(checked(kernel))
+    assert first.diagnosis.cause == cause and shown in first.diagnosis.evidence, first.diagnosis
+
+
+@pytest.mark.parametrize(
+    ("factors", "cause"),
+    [
+        ((1.001, 1.00101, 1.00099), "ratio"),
+        ((0.998, 0.99801), "ratio"),
+        ((1.001, 0.999), "dtype"),
+        ((1.001, 1.002, 1.001), "dtype"),
+        ((1.001,), "dtype"),
+        ((1.001, None), "dtype"),
+    ],
+)
+def test_formulas_of_several_cases_agree_on_a_factor_that_is_the_same(
+    factors: tuple[float | None, ...], cause: str
+) -> None:
+    formulas = [Likeness(f"with s times {factor}", "dtype", factor) for factor in factors]
+    assert counterexamples.agreed([*formulas, NO_LIKENESS]).cause == cause
+
+
 CASE = Case("attend", {"B": 2, "H": 4, "G": 2, "T": 9, "M": 9, "D": 4})
 
 
@@ -150,6 +179,25 @@ UNWRITTEN, LAYOUTS = "no_memory_is_left_unwritten", "any_layout_of_inputs_is_rig
         ("", [broken(FORWARD, LOST, case=drawn(q=Draw("normal:100"))), broken(FORWARD, LOST)]),
         ("range", [*(broken(FORWARD, LOST, case=drawn(q=Draw(r))) for r in WIDE), broken(FORWARD, LOST)]),
         ("dtype", [broken(FORWARD, note="holds under tf32")]),
+        ("ratio", [broken(FORWARD, note="holds under tf32", formula=Likeness("with s times 1.01", "ratio", 1.01))]),
+        (
+            "ratio",
+            [
+                broken(FORWARD, note="holds under tf32", formula=Likeness("with s times 1.01", "ratio", 1.01)),
+                *[
+                    broken(FORWARD, note="holds under tf32", case=replace(CASE, dtype=d))
+                    for d in ("float16", "bfloat16")
+                ],
+            ],
+        ),
+        (
+            "ratio",
+            [broken(FORWARD, *[finding(cause="ratio", ratio=r) for r in (1.01, 1.0101)], note="holds under tf32")],
+        ),
+        ("dtype", [broken(FORWARD, *[finding(cause="ratio", ratio=r) for r in (1.01, 0.99)], note="holds under tf32")]),
+        ("tail", [broken(FORWARD, *[finding(place="only T >= 8 (of 9)")] * 2, note="holds under tf32")]),
+        ("dtype", [broken(FORWARD, finding(place="only T >= 8 (of 9)"), note="holds under tf32")]),
+        ("dtype", [broken(FORWARD, *[finding(place=f"only T = {n}") for n in (1, 2)], note="holds under tf32")]),
         ("dtype", [broken(FORWARD, finding(cause="dtype"))]),
         ("", [broken(FORWARD, finding(cause="dtype"), finding("l"))]),
         ("dtype", [broken(VJP, finding("dq", cause="dtype"), finding("dk", cause="dtype"), finding("dv"))]),

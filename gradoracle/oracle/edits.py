@@ -48,6 +48,7 @@ class Edit:
         linear: whether the operand is left out, so that by how much the outputs move says by which factor it is wrong.
         rounds: whether the change is a rounding, which a kernel commits in another order.
         asks: an input whose value takes part; None where none does.
+        factor: by which an operand is multiplied, where it was found by what it explains.
     """
 
     cause: str
@@ -57,6 +58,7 @@ class Edit:
     linear: bool = False
     rounds: bool = False
     asks: Node | None = None
+    factor: float | None = None
 
 
 def edits(graph: Graph, named: Sequence[str]) -> Iterator[Edit]:

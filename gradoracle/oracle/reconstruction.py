@@ -96,7 +96,7 @@ def _chosen(found: Sequence[Mapping[str, tuple[float, Edit]]]) -> Likeness:
     limit = _ALIKE * min(means.values()) + _NOTHING
     cause = min((cause for cause, mean in means.items() if mean <= limit), key=_RANK.index)
     _, edit = min((best[cause] for best in found if cause in best), key=lambda each: each[0])
-    return Likeness(f"the definition gives the same {edit.words}", cause)
+    return Likeness(f"the definition gives the same {edit.words}", cause, edit.factor)
 
 
 def _fit(edit: Edit, wanted: Wanted, true: Tensor, edited: Tensor) -> _Fit | None:
@@ -130,7 +130,7 @@ def _scaled(edit: Edit, factor: float) -> Edit:
     if abs(factor + 1) < 0.03:
         return replace(edit, cause="sign", words=f"with the sign of {what} changed")
     cause = "ratio" if abs(factor - 1) > _NEAR_ONE else "dtype"
-    return replace(edit, cause=cause, words=f"with {what} times {factor:.6g}")
+    return replace(edit, cause=cause, words=f"with {what} times {factor:.6g}", factor=factor)
 
 
 class _Runs:
