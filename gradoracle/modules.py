@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SHIPPED = "gradoracle.properties"  # the package whose modules that define FAMILY and KERNELS are the shipped families
+KERNELS = "gradoracle.kernels"  # what these judge
 _FAMILY = re.compile(r"^FAMILY\b", re.MULTILINE)
 _LAW = re.compile(r"^@law\b.*?^def (\w+)\(", re.MULTILINE | re.DOTALL)
 

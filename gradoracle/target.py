@@ -23,7 +23,7 @@ from typing import Any
 from gradoracle.errors import TargetError, named
 from gradoracle.family import Family
 from gradoracle.kernel import Kernel, kernel
-from gradoracle.modules import SHIPPED, family_names
+from gradoracle.modules import KERNELS, SHIPPED, family_names
 
 ALL = "all"
 
@@ -267,8 +267,31 @@ def _unknown(what: str, text: str) -> str:
 
 
 def _shipped(name: str) -> Target:
-    module = importlib.import_module(f"{SHIPPED}.{name}")
+    try:
+        module = importlib.import_module(f"{SHIPPED}.{name}")
+    except (Exception, SystemExit) as error:  # whoever works on a kernel of this tree breaks it at times
+        if (place := _place_in_kernels(error)) is None:
+            raise
+        raise TargetError(f"{name} cannot be imported: {_reason(error)} ({place})") from None
     return Target(module.FAMILY, list(module.KERNELS), None, name)
+
+
+def _place_in_kernels(error: BaseException) -> str | None:
+    """Where among the shipped kernels an import failed: file and line, or a module; None: it failed elsewhere."""
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename or "", error.lineno))
+    spec = importlib.util.find_spec(KERNELS)
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for file, line in reversed(places):
+            if Path(file).is_relative_to(folder):
+                return f"{Path('kernels', Path(file).relative_to(folder))}, line {line}"
+    name = error.name if isinstance(error, ImportError) else None
+    return name if name is not None and name.startswith(KERNELS) else None
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else named(error)
 
 
 def _module(place: str) -> tuple[ModuleType, Path | None]:
@@ -340,12 +363,9 @@ def _folder_first(folder: str) -> Iterator[None]:
 def _import_failure(error: BaseException, shown: str, path: str | None) -> str:
     """Where and why an import failed, in one line: the innermost frame of the user's own file, and the exception."""
     line: int | None = None
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        line = error.lineno if path in (None, error.filename) else None
-        reason = f"{type(error).__name__}: {error.msg}"
-    else:
-        reason = named(error)
+    if isinstance(error, SyntaxError) and error.filename is not None and path in (None, error.filename):
+        line = error.lineno
     if line is None and path is not None:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
         line = frames[-1].lineno if frames else None
-    return f"{shown}{f', line {line}' if line else ''}: cannot be imported: {reason}"
+    return f"{shown}{f', line {line}' if line else ''}: cannot be imported: {_reason(error)}"

@@ -152,7 +152,8 @@ class _Gate:
         subjects = self._subjects()
         changed = [each for each in subjects if self._is_changed(each)]
         names = ", ".join(each.name for each in changed) or "none"
-        self.tell(f"base {self.name}; {len(changed)} of {len(subjects)} kernels to check: {names}")
+        beside = f"base {self.name}; " if self.name else ""
+        self.tell(f"{beside}{len(changed)} of {len(subjects)} kernels to check: {names}")
         self._judge(changed)
         found = [self._report(each) if each in changed else self._unchanged(each) for each in subjects]
         if faults := [fault for each in subjects for fault in each.faults]:
