@@ -130,7 +130,8 @@ def _scaled(edit: Edit, factor: float) -> Edit:
     if abs(factor + 1) < 0.03:
         return replace(edit, cause="sign", words=f"with the sign of {what} changed")
     cause = "ratio" if abs(factor - 1) > _NEAR_ONE else "dtype"
-    return replace(edit, cause=cause, words=f"with {what} times {factor:.6g}", factor=factor)
+    shown = f"{factor:.6g}"  # no case knows more of it
+    return replace(edit, cause=cause, words=f"with {what} times {shown}", factor=float(shown))
 
 
 class _Runs:
