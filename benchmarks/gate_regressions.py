@@ -126,6 +126,8 @@ def main(arguments: Sequence[str]) -> int:
     given, more = parser.parse_args(arguments[:at]), arguments[at + 1 :]
     wanted = given.families or list(PLANTS)
     pairs = [(f, k) for f in PLANTS for k in PLANTS[f] if f in wanted or f"{f}:{k}" in wanted]
+    if not pairs or given.repeat < 1:
+        parser.error(f"nothing to run; wanted some of {', '.join(PLANTS)}, or FAMILY:KIND, once at least")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "clone"

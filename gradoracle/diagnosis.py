@@ -235,8 +235,8 @@ def _presets(seen: Seen) -> Found:
 def _is_no_rounding(seen: Seen) -> bool:
     """Whether the finest dtype shows one factor, or wrong tails beside values that are right."""
     finest = seen.finest
-    formulas = [s.formula.cause for s in dict.fromkeys(s for s, _ in finest.tensors) if s.formula.cause]
-    if 2 * formulas.count("ratio") > len(formulas):
+    causes = [formula.cause for formula in finest.formulas]
+    if 2 * causes.count("ratio") > len(causes):
         return True
     told = [finding for finding in finest.wrong if finding.elements >= _FEWEST]
     ratios = [finding.ratio for finding in told if finding.cause == "ratio" and finding.ratio is not None]
@@ -276,8 +276,8 @@ def _number(text: str) -> float:
 
 def _formulas(seen: Seen) -> Found:
     """Another formula gives what the kernel gave."""
-    symptoms = dict.fromkeys(s for s, _ in seen.finest.tensors)
-    known = [s.formula for s in symptoms if s.formula.cause not in ("", "dtype" if _is_no_rounding(seen) else "")]
+    no_rounding = _is_no_rounding(seen)
+    known = [formula for formula in seen.finest.formulas if not (no_rounding and formula.cause == "dtype")]
     if not known:
         return None
     cause, _ = Counter(formula.cause for formula in known).most_common(1)[0]

@@ -38,8 +38,8 @@ class Request:
             a GPU; 0: none, kernels run here unprotected.
         shard: (i, n): the i-th of n parts of the stream, from 1.
         scheduler: the address of a dask cluster's scheduler, where cases run in place of ``workers``.
-        shrink_seconds: how long violating cases are made smaller, in all, and as long again judged under other presets;
-            None: as ``counterexamples`` has it, and all of them are.
+        shrink_seconds: how long violating cases are made smaller, in all, and for a third of that judged under other
+            presets; None: as ``counterexamples`` has it, and all of them are.
         timed: problems at which a gate times kernels, by dim.
         places: where the kernels come from and where what judges them, if not both from the current folder.
     """

@@ -162,6 +162,11 @@ class Seen:
         return [*(finding for _, finding in pairs), *first]
 
     @property
+    def formulas(self) -> list[Likeness]:
+        """The formulas that explain wrong tensors, one a symptom that has one."""
+        return [s.formula for s in dict.fromkeys(s for s, _ in self.tensors) if s.formula.cause]
+
+    @property
     def lost(self) -> bool:
         """Whether what is wrong is NaN or infinite, and nothing is merely wrong."""
         return bool(self.wrong) and all(finding.lost for finding in self.wrong)

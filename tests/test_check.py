@@ -212,7 +212,6 @@ def test_several_kernels_of_a_file_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_our_own_keeps_the_other_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-
     real = examine.sample_of
 
     def broken(case: Any, *args: Any, **keywords: Any) -> Any:
