@@ -108,9 +108,9 @@ def typed_alike(stock: Callable[..., Any]) -> Callable[..., Any]:
                 if name in OFFSETS and other in OFFSETS:
                     return _broadcast_types(_to(self, lhs, tl.int64), _to(self, rhs, tl.int64))
             elif is_constant_of(rhs, name):
-                return _broadcast_types(lhs, constant(rhs, lhs.dtype))
+                return _broadcast_types(lhs, written(rhs, lhs.dtype))
         elif isinstance(rhs, tl.tensor) and is_constant_of(lhs, rhs.dtype.name):
-            return _broadcast_types(constant(lhs, rhs.dtype), rhs)
+            return _broadcast_types(written(lhs, rhs.dtype), rhs)
         return stock(lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
 
     return binary_op_type_checking_impl
@@ -165,6 +165,11 @@ def constant(value: float, dtype: Any) -> Any:
     return tl.tensor(TensorHandle(np.array([value], dtype=held_as(dtype)), dtype), dtype)
 
 
+def written(value: float, dtype: Any) -> Any:
+    """A number that a kernel writes out, as a scalar: Triton makes 0.0 of -0.0."""
+    return constant(value + 0, dtype)
+
+
 class Scalar(float):
     """A float argument of a kernel: a Python number as Triton's interpreter has it, with a compiled one's cast.
 
@@ -211,11 +216,11 @@ def broadcast_impl_value(self: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:
 
 
 def _repeat(value: Any, shape: list[int]) -> Any:
-    handle = TensorHandle(_broadcast(value.handle.data, tuple(shape)), value.handle.dtype)
+    handle = TensorHandle(broadcast(value.handle.data, tuple(shape)), value.handle.dtype)
     return tl.tensor(handle, tl.block_type(value.dtype, shape))
 
 
-def _broadcast(data: Array, shape: tuple[int, ...]) -> Array:
+def broadcast(data: Array, shape: tuple[int, ...]) -> Array:
     """`numpy.broadcast_to` without its Python."""
     if lockstep.differs(data):
         return lockstep.repeated(data, shape)
@@ -231,12 +236,12 @@ def _broadcast(data: Array, shape: tuple[int, ...]) -> Array:
 
 def create_splat(self: Any, ret_ty: Any, arg: Handle) -> Handle:
     """One value, repeated."""
-    return TensorHandle(_broadcast(arg.data, tuple(ret_ty.shape.values)), arg.dtype.scalar)
+    return TensorHandle(broadcast(arg.data, tuple(ret_ty.shape.values)), arg.dtype.scalar)
 
 
 def create_broadcast(self: Any, arg: Handle, shape: Any) -> Handle:
     """Axes of 1, repeated."""
-    return TensorHandle(_broadcast(arg.data, tuple(shape)), arg.dtype)
+    return TensorHandle(broadcast(arg.data, tuple(shape)), arg.dtype)
 
 
 def create_get_program_id(self: Any, axis: int) -> Handle:
@@ -305,7 +310,7 @@ def truth(self: Any) -> bool:
     """A scalar as a condition, the same for all programs that run on; a block counts as true, as in Triton."""
     if isinstance(self.type, tl.block_type) and math.prod(self.type.shape.values) != 1:
         return True
-    return bool(lockstep.agreed(self.handle.data))
+    return bool(lockstep.agreed(self.handle.data != 0))  # NaN is true
 
 
 def index(self: Any) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from .blocks import FLOATS, OFFSETS, casts_directly, constant, is_constant_of, reshaped
+from .blocks import FLOATS, OFFSETS, casts_directly, is_constant_of, reshaped, written
 from .rounding import to_bf16
 from .values import BF16, Array, held_as
 
@@ -56,8 +56,8 @@ def _number(value: Any, name: str, through_float32: bool) -> Any:
     known = _constants.get(key)
     if known is not None:
         return known
-    made = constant(value, getattr(tl, _DTYPES[name]))
-    if value == value and value != 0 and len(_constants) < _CONSTANTS:  # 0.0 and -0.0 are one key
+    made = written(value, getattr(tl, _DTYPES[name]))
+    if value == value and len(_constants) < _CONSTANTS:
         _constants[key] = made
     return made
 

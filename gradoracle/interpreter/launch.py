@@ -15,11 +15,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from . import blocks, current, expressions, lockstep
+from . import blocks, current, expressions, loads, lockstep
 
 _MISSING: Any = object()
 _STOCK_PATCH_LANG = interpreter._patch_lang
@@ -45,8 +46,8 @@ class LanguagePatch:
                 replacement = _SCALARS[name]
             if holder is tl.tensor and name in expressions.OPERATORS:
                 replacement = expressions.OPERATORS[name](replacement)
-            elif name == "where" and holder in (tl, tl.core):
-                replacement = expressions.where(replacement)
+            elif holder in (tl, tl.core) and name in _BUILTINS:
+                replacement = _BUILTINS[name](replacement)
             original = _MISSING if original is interpreter._MISSING else original
             self._changes.append((holder, name, original, replacement))
         for holder, name, replacement in blocks.LANGUAGE:
@@ -82,6 +83,9 @@ def _with_semantic(builtin: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _SCALARS: dict[str, Any] = {"__index__": blocks.index, "__bool__": blocks.truth, "T": property(blocks.transpose)}
+
+
+_BUILTINS: dict[str, Any] = {"where": expressions.where, "load": loads.load, "store": loads.store}
 
 
 class _InPlace:
@@ -130,9 +134,24 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
         self._restore_args_dev(args, host_args, known, host_kwargs)
 
 
+_arguments: dict[Any, tuple[Any, np.dtype[Any]]] = {}  # by dtype of a tensor, or by integer: its type, and as held
+_INTEGERS = 4096  # sizes and strides are few
+
+
 def _converted(value: Any) -> Any:
     """An argument as a kernel is given it."""
-    return blocks.Scalar(value) if type(value) is float else interpreter._implicit_cvt(value)
+    kind = type(value)
+    if kind is float:
+        return blocks.Scalar(value)
+    key = value if kind is int else value.dtype if kind is torch.Tensor else None
+    if key not in _arguments:
+        made = interpreter._implicit_cvt(value)
+        if key is not None and len(_arguments) < _INTEGERS:
+            _arguments[key] = (made.type, made.handle.data.dtype)
+        return made
+    type_, held = _arguments[key]
+    data = np.array([value if kind is int else value.data_ptr()], held)
+    return tl.tensor(interpreter.TensorHandle(data, type_), type_)
 
 
 def run_grid(fn: Callable[..., Any], grid: Any, values: dict[str, Any]) -> None:
