@@ -2,13 +2,15 @@
 
 Run as a program in a process of its own, since TRITON_INTERPRET decides at import whether a kernel can be compiled at
 all. Compiling stops where Triton has allotted shared memory, before TTGIR is lowered to LLVM, which changes none of it:
-neither ptxas nor a GPU is needed.
+neither ptxas nor a GPU is needed. What came of some TTIR is kept in Triton's cache: its passes take most of the time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -20,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 Compilation = tuple[str, Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]
@@ -119,6 +122,7 @@ def _compiled(
         "dtype": dtype,
         "changed": json.loads(changed),
         "by_line": by_line,
+        "kept": os.path.join(_cache(), "gradoracle"),
         "path": [entry for entry in sys.path if isinstance(entry, str)],
     }
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
@@ -136,6 +140,12 @@ def _compiled(
     return {(name, capability): reason or found for name, capability, found, reason in json.loads(lines[-1])}
 
 
+def _cache() -> str:
+    """The folder in which Triton keeps what it compiled."""
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
+    return os.environ.get("TRITON_CACHE_DIR") or os.path.join(home, ".triton", "cache")
+
+
 def _read(found: Mapping[str, Any]) -> Allotment:
     return Allotment(
         found["bytes"], tuple(map(tuple, found["tiles"])), tuple(found["origins"]), _shapes(found["shapes"])
@@ -150,7 +160,70 @@ class _Known(Exception):
     """Raised inside a compilation once what is asked of it is known, with what ``read`` takes."""
 
 
-def _compile(compilation: Compilation, capability: int, read: Callable[..., dict[str, Any]]) -> tuple[Any, str]:
+class _Again(Exception):
+    """Raised inside a compilation whose TTIR came up before, with what is kept of it."""
+
+
+class _Kept:
+    """What was read off compilations, in files by the TTIR that they were of, and by all that the passes depend on.
+
+    Args:
+        folder: that holds them; where it cannot be written, nothing is kept.
+        asked: what else ``read`` depends on.
+    """
+
+    def __init__(self, folder: str, asked: str) -> None:
+        import triton
+        from triton._C import libtriton
+        from triton.backends.nvidia import compiler
+
+        built = os.stat(libtriton.__file__)
+        passes = [Path(str(file)).read_bytes() for file in (compiler.__file__, __file__)]
+        settings = sorted(libtriton.get_cache_invalidating_env_vars().items())
+        self._folder, self._file, self._marks = Path(folder), Path(folder), dict[str, str]()
+        common = f"{triton.__version__} {built.st_size} {built.st_mtime_ns} {passes} {settings} {asked}"
+        self._common = hashlib.sha256(common.encode()).hexdigest()
+
+    def look_up(self, module: Any, target: str) -> None:
+        """Note what TTIR a compilation has come to, for a target and options. Raises _Again where it came up before.
+
+        The same kernel may lie elsewhere, so that marks stand for the files of source.
+        """
+        text = str(module)
+        files = dict.fromkeys(_FILE.findall(text))
+        self._marks = {f'"{file}":': f'"<{i}>":' for i, file in enumerate(files)}
+        key = f"{self._common} {target} {_with(self._marks, text)}"
+        self._file = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(self._file.read_text(encoding="utf-8"))
+            if isinstance(found, dict) and found.keys() == {"bytes", "tiles", "origins", "shapes"}:
+                raise _Again(_placed(found, {mark: file for file, mark in self._marks.items()}))
+
+    def keep(self, found: dict[str, Any]) -> None:
+        """Keep what was read off the module with which that compilation ended."""
+        part = self._file.with_suffix(f".{os.getpid()}")
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(_placed(found, self._marks)), encoding="utf-8")
+            part.replace(self._file)
+
+
+def _with(texts: Mapping[str, str], text: str) -> str:
+    """A text with others in place of some."""
+    for old, new in texts.items():
+        text = text.replace(old, new)
+    return text
+
+
+def _placed(found: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """What was read off a compilation, with other names of the files of source."""
+    shapes = {_with(texts, origin): every for origin, every in found["shapes"].items()}
+    return {**found, "origins": [_with(texts, origin) for origin in found["origins"]], "shapes": shapes}
+
+
+def _compile(
+    compilation: Compilation, capability: int, read: Callable[..., dict[str, Any]], kept: _Kept | None
+) -> tuple[Any, str]:
     """What ``read`` says of the module with which one compilation ends, or the first line of what stops it before."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -160,13 +233,19 @@ def _compile(compilation: Compilation, capability: int, read: Callable[..., dict
     source = ASTSource(fn=function, constexprs=dict(constants), signature=dict(signature))
     try:
         triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
+    except _Again as again:
+        return again.args[0], ""
     except _Known as known:
-        return read(*known.args), ""
+        found = read(*known.args)
+        if kept is not None:
+            kept.keep(found)
+        return found, ""
     except Exception as error:
         return {}, (str(error).strip().splitlines() or [type(error).__name__])[0]
     raise RuntimeError("this version of Triton lowers TTGIR in a way that is not known here")
 
 
+_FILE = re.compile(r'loc\("([^"]*)":\d+:\d+')
 _TYPE = re.compile(r"(?:memdesc|tensor)<((?:\d+x)+)([a-z]+\d+)")
 _SHAPE = re.compile(r"<((?:\d+x)+)")  # of pointers and descriptors too
 _PLACE = re.compile(r"loc\((#loc\d*)\)\s*$")
@@ -237,8 +316,10 @@ def _by_line(module: Any) -> dict[str, Any]:
     return {"shapes": {line: sorted(shapes) for line, shapes in found.items()}}
 
 
-def _stop_early(by_line: bool) -> None:
+def _stop_early(kept: _Kept | None) -> None:
     """Have compilations end with TTIR, or where the passes of the backend itself come to the lowering to LLVM.
+
+    With TTIR: where it came up before, or where nothing is ``kept`` since no more is asked for.
 
     By then they have allotted shared memory; the lowering, slow where products are unrolled, changes none of it.
     """
@@ -258,8 +339,9 @@ def _stop_early(by_line: bool) -> None:
 
         def ttir(source: Any, metadata: dict[str, Any]) -> Any:
             module = first(source, metadata)
-            if by_line:
+            if kept is None:
                 raise _Known(module)
+            kept.look_up(module, f"{self.target} {options.hash()}")
             return module
 
         def llir(source: Any, metadata: dict[str, Any]) -> Any:
@@ -285,12 +367,13 @@ def _program(where: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     function: Any = module
     for part in where["function"].split("."):
         function = getattr(function, part)
-    _stop_early(where["by_line"])
     compilations, changed = list(function(where["dtype"])), where["changed"]
     if changed:
         named = [one for one in compilations if one[0] in changed]
         compilations = [(n, k, s, {**constants, **changed[n]}, o) for n, k, s, constants, o in named]
-    read = _by_line if where["by_line"] else functools.partial(_allotment, with_shapes=bool(changed))
+    kept = None if where["by_line"] else _Kept(where["kept"], f"with shapes: {bool(changed)}")
+    read = _by_line if kept is None else functools.partial(_allotment, with_shapes=bool(changed))
+    _stop_early(kept)
     gc.freeze()  # what the imports made stays
     made: dict[str, tuple[Any, str]] = {}  # compilations of other names may have the same arguments
     found = []
@@ -298,7 +381,7 @@ def _program(where: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         arguments = repr((id(one[1]), *(sorted(part.items()) for part in one[2:])))
         for capability in SHARED_MEMORY:
             key = f"{capability} {arguments}"
-            made[key] = made.get(key) or _compile(one, capability, read)
+            made[key] = made.get(key) or _compile(one, capability, read, kept)
             found.append((one[0], capability, *made[key]))
     return found
 

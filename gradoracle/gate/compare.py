@@ -12,6 +12,7 @@ from gradoracle.gate.accuracy import FEWEST, MEDIAN, change
 from gradoracle.gate.known_failures import KnownFailure
 from gradoracle.gate.standing import UNDECIDED, Standing
 from gradoracle.report.failure import Failure, failures
+from gradoracle.report.summary import counted
 from gradoracle.verdict import Report, Status, Verdict
 
 _BROKEN = (Status.VIOLATED.value, Status.CRASHED.value)
@@ -118,13 +119,13 @@ def _violations(
             yield _fault(failure, new, broken[_key(new[0])], compared)
         elif verdicts:
             lead = verdicts[0]
-            text = f"{lead.law} is violated, and was by the base on the same cases{_with(verdicts)}"
+            text = f"{lead.law} is violated{_in(lead)}, and was by the base on the same cases{_with(verdicts)}"
             yield Line(Kind.VIOLATED, Weight.NOTE, text, lead.kernel, lead.law, lead.dtype, _case(lead))
 
 
 def _fault(failure: Failure, new: Sequence[Verdict], where: Broken, compared: bool) -> Line:
     lead = failure.lead if failure.lead in new else new[0]
-    status = "crashes" if lead.status is Status.CRASHED else "is violated"
+    status = f"{'crashes' if lead.status is Status.CRASHED else 'is violated'}{_in(lead)}"
     if not compared:
         text = f"{lead.law} {status}"
     elif where.held:
@@ -141,7 +142,11 @@ def _fault(failure: Failure, new: Sequence[Verdict], where: Broken, compared: bo
 
 
 def _with(verdicts: Sequence[Verdict]) -> str:
-    return f"; with it {len(verdicts) - 1} further verdicts" if len(verdicts) > 1 else ""
+    return f"; with it {counted(len(verdicts) - 1, 'further verdict')}" if len(verdicts) > 1 else ""
+
+
+def _in(verdict: Verdict) -> str:
+    return f" in {verdict.dtype}" if verdict.dtype else ""
 
 
 def _case(verdict: Verdict) -> str:
@@ -210,7 +215,7 @@ def _unchecked(base: Standing, head: Standing, same_cases: bool) -> Iterator[Lin
     for (kernel, reason, machine), entries in by_reason.items():
         (law, _, dtype), cases = entries[0]
         dtypes = ", ".join(dict.fromkeys(key[2] for key, _ in entries))
-        also = f" and {len(entries) - 1} further verdicts" if len(entries) > 1 else ""
+        also = f" and {counted(len(entries) - 1, 'further verdict')}" if len(entries) > 1 else ""
         count = len({case for _, own in entries for case in own})
         text = f"{law}{also} decided by the base, not decided here on {count} cases in {dtypes}: {reason}"
         yield Line(Kind.UNCHECKED, Weight.OPEN if machine else Weight.RED, text, kernel, law, dtype, cases[0])

@@ -30,7 +30,7 @@ def test_a_scale_off_by_one_thousandth_is_red_on_the_gradient(clone: Project, co
     if committed:
         clone.commit()
     code, out, _ = clone.gate("--base", "main")
-    assert code == 1 and "✗ law    vjp_matches_the_oracle held in the base and is violated" in out
+    assert code == 1 and "✗ law    vjp_matches_the_oracle held in the base and is violated in float32 (the" in out
     assert "forward_matches_the_oracle held" not in out
     assert "\n  dx " in out
 
@@ -46,7 +46,7 @@ def test_what_the_base_breaks_too_is_a_note(clone: Project) -> None:
     clone.commit("a base that is wrong")
     clone.edit(KERNEL, ("gw", "weighted"))
     code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 0 and "vjp_matches_the_oracle is violated, and was by the base on the same cases" in out
+    assert code == 0 and "vjp_matches_the_oracle is violated in float32, and was by the base on the same cases" in out
     assert "· VIOLATED" in out and "✗ VIOLATED" not in out
 
 
