@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradoracle.diagnosis import UNKNOWN, Diagnosis, diagnose
 from gradoracle.finding import Finding, Outcome
@@ -52,6 +52,23 @@ def failures(report: Report) -> list[Failure]:
         likely = diagnose(of_verdicts([*members, *held]))
         found.append(Failure(lead, tuple(others), None if _measured(lead) else next(measured, None), likely))
     return sorted(found, key=lambda failure: (_leads(failure.lead), order[id(failure.lead)]))
+
+
+def as_judged(report: Report) -> Report:
+    """A report whose counterexamples show what the stream's own cases showed, first and largest.
+
+    What a smaller case shows depends on how far there was time to make it smaller, and with it which verdicts look like
+    one fault.
+    """
+
+    def shown(verdict: Verdict) -> Verdict:
+        found = verdict.counterexample
+        if found is None:
+            return verdict
+        seen = (*(found.first_findings or found.findings), *found.further)
+        return replace(verdict, counterexample=replace(found, findings=seen, first_findings=(), further=()))
+
+    return replace(report, verdicts=[shown(verdict) for verdict in report.verdicts])
 
 
 def _leads(verdict: Verdict) -> tuple[bool, int]:
