@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,12 @@ pytestmark = [
 interpreter.activate()
 
 import triton.language as tl  # noqa: E402  after activate: triton decides when it is imported
-from triton.runtime.interpreter import TensorHandle, interpreter_semantic  # noqa: E402
+from triton.runtime.interpreter import TensorHandle  # noqa: E402
 
 from gradoracle.interpreter import expressions  # noqa: E402
-from gradoracle.interpreter.launch import language_patch  # noqa: E402
 from gradoracle.interpreter.rounding import to_bf16  # noqa: E402
 from gradoracle.interpreter.values import held_as  # noqa: E402
+from tests.interpreter_builtins import bound, patched  # noqa: E402, F401
 
 _BUILTINS = {name: vars(tl.tensor)[name] for name in expressions.OPERATORS}
 _WHERE = tl.where
@@ -33,18 +33,6 @@ DTYPES = [*FLOATS, *INTEGERS, tl.int1, tl.int8, tl.uint32]
 SHAPES = [((4, 8), (4, 8)), ((4, 8), (1, 8)), ((4, 1), (1, 8)), ((4, 8), ()), ((), (4, 8)), ((8,), (4, 8)), ((), ())]
 BINARY = [name for name in expressions.OPERATORS if name not in ("__getitem__", "to")]
 BITS = ("and", "or", "xor")
-
-
-@pytest.fixture(autouse=True)
-def patched() -> Iterator[None]:
-    with language_patch(), np.errstate(all="ignore"):
-        yield
-
-
-def bound(builtin: Any) -> Callable[..., Any]:
-    """A builtin of Triton's as its interpreter calls it."""
-    function = getattr(builtin, "__wrapped__", builtin)
-    return lambda *args, **kwargs: function(*args, _semantic=interpreter_semantic, **kwargs)
 
 
 def value(dtype: Any, shape: tuple[int, ...], seed: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -19,11 +19,11 @@ pytestmark = [
 interpreter.activate()
 
 import triton.language as tl  # noqa: E402  after activate: triton decides when it is imported
-from triton.runtime.interpreter import TensorHandle, interpreter_semantic  # noqa: E402
+from triton.runtime.interpreter import TensorHandle  # noqa: E402
 
 from gradoracle.interpreter import loads  # noqa: E402
-from gradoracle.interpreter.launch import language_patch  # noqa: E402
 from gradoracle.interpreter.values import held_as, in_memory, unpack_bf16  # noqa: E402
+from tests.interpreter_builtins import bound, patched  # noqa: E402, F401
 
 DTYPES = [
     tl.float16, tl.bfloat16, tl.float32, tl.float64, tl.int32, tl.int64, tl.int1, tl.int8, tl.uint32,
@@ -31,18 +31,6 @@ DTYPES = [
 SHAPES = [(4, 8), (4, 1), (8,), (1,), ()]
 NUMBERS = [0, 0.0, -0.0, 1, -3.5, 2**31, 1e-9, float("inf"), float("nan"), True, tl.constexpr(2.0)]
 _LOAD, _STORE = tl.load, tl.store
-
-
-@pytest.fixture(autouse=True)
-def patched() -> Iterator[None]:
-    with language_patch(), np.errstate(all="ignore"):
-        yield
-
-
-def bound(builtin: Any) -> Callable[..., Any]:
-    """A builtin of Triton's as its interpreter calls it."""
-    function = getattr(builtin, "__wrapped__", builtin)
-    return lambda *args, **kwargs: function(*args, _semantic=interpreter_semantic, **kwargs)
 
 
 def tensor(data: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
@@ -150,7 +138,7 @@ def test_a_mask_that_is_no_bool_stays_tritons(mask: Any) -> None:
     assert len(asked) == 3
 
 
-def test_once_met_triton_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_met_triton_is_not_asked_again() -> None:
     asked: list[Any] = []
 
     def own(builtin: Any) -> Callable[..., Any]:
