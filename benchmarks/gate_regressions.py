@@ -6,6 +6,8 @@ In clones of this repository at HEAD, with the gradoracle of this environment, e
 scaled by 1 + 2^-10, a mask that loses the tail, a cast to bfloat16, and a refactoring that changes nothing; the gate
 must be red on the first three, on the right kernel, and green on the last. One row each: verdict, seconds, red lines.
 Repeated, it must be the same answer each time: its lines, and of every verdict the status and how many cases say so.
+How it explains that (which verdicts are one fault, its likely cause, the smallest case of each) has a digest too, which
+hangs on how far 15 seconds went.
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ def run(clone: Path, family: str, kind: str, more: Sequence[str] = ()) -> dict[s
         "lines": [f"{line['kind']} {line['law']} {line['dtype']}".strip() for line in lines],
         "tensors": sorted(_wrong(own)),
         "answer": _answer(reports),
+        "explanation": _explanation(reports),
         "seconds": round(seconds, 1),
         "is_right": (done.returncode, red) == ((0, set()) if kind == "refactoring" else (1, {family})),
     }
@@ -102,7 +105,7 @@ def _wrong(report: dict[str, Any]) -> set[str]:
 
 
 def _answer(reports: list[dict[str, Any]]) -> str:
-    """A digest of what a gate says, but for seconds, what it explains while there is time, and how large errors are.
+    """A digest of what a gate says, but for seconds, explanations, and how large errors are.
 
     Errors are left out since a kernel that leaves memory unwritten shows what was there.
     """
@@ -113,6 +116,21 @@ def _answer(reports: list[dict[str, Any]]) -> str:
         + [[own[key] for key in own if key in verdict or key.startswith("cases_")] for own in each["verdicts"]]
         for each in reports
     ]
+    return _digest(said)
+
+
+def _explanation(reports: list[dict[str, Any]]) -> str:
+    """A digest of how a gate explains what it says."""
+    shown = ("case", "shrunk_from", "shrink_note")
+    explained = [
+        [[fault["verdicts"], fault["diagnosis"]["cause"]] for fault in each["faults"]]
+        + [[own["counterexample"][key] for key in shown] for own in each["verdicts"] if own["counterexample"]]
+        for each in reports
+    ]
+    return _digest(explained)
+
+
+def _digest(said: Any) -> str:
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
 

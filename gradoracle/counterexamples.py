@@ -31,7 +31,10 @@ Failing = tuple[Key, Status, Case, LawResult]
 
 
 class Counterexamples:
-    """What fails in a run: violations before crashes, the most specific law first, shrunk while there is time."""
+    """What fails in a run, shrunk while there is time.
+
+    Violations come before crashes, each law's first dtype before the second of any, and then the most specific law.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -43,7 +46,7 @@ class Counterexamples:
 
         After an interrupt, or without workers, no further case is judged, and what is known by then is given.
         """
-        run, failing = self._run, sorted(self._run.tally.failing(), key=self._specific)
+        run, failing = self._run, self._in_turn()
         found = {key: self._as_found(key, case, result) for key, _, case, result in failing}
         if run.request.inputs:
             return {key: mapped(shown) for key, shown in found.items()}
@@ -69,6 +72,16 @@ class Counterexamples:
     def _interrupt(self, error: BaseException) -> None:
         told = f"{error}, while shrinking" if isinstance(error, Lost) else "interrupted while shrinking"
         self._run.interrupted = self._run.interrupted or told
+
+    def _in_turn(self) -> list[Failing]:
+        seen: Counter[tuple[bool, str, str]] = Counter()
+        turns: list[tuple[bool, int]] = []
+        failing = sorted(self._run.tally.failing(), key=self._specific)
+        for (law, kernel, _), status, *_ in failing:
+            crashed = status is Status.CRASHED
+            turns.append((crashed, seen[crashed, law, kernel]))
+            seen[crashed, law, kernel] += 1
+        return [each for _, each in sorted(zip(turns, failing, strict=True), key=lambda pair: pair[0])]
 
     def _specific(self, failing: Failing) -> tuple[bool, int, str]:
         (law, _, _), status, _, result = failing

@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -297,3 +298,21 @@ def test_where_time_for_explaining_is_up_a_violation_stands_as_it_was_found(
     (verdict,) = checked("loses_its_tail", workers=0, shrink_seconds=seconds).verdicts
     assert verdict.status is Status.VIOLATED and (True in again) == judged_again
     assert any(found.outcome is Outcome.VIOLATED for found in shown(verdict).findings)
+
+
+def test_every_law_has_its_turn_before_a_second_dtype_of_any() -> None:
+    def failing(law: str, dtype: str, status: Status = Status.VIOLATED) -> Any:
+        return (law, "k", dtype), status, Case("f", {"N": 2}, dtype), LawResult(law, status, reason="forward raised")
+
+    found = [failing(law, dtype) for dtype in ("float16", "float32") for law in ("second", "first")]
+    found.insert(0, failing("lost", "float16", Status.CRASHED))
+    ranks = {"first": SimpleNamespace(rank=2), "second": SimpleNamespace(rank=1)}
+    run: Any = SimpleNamespace(tally=SimpleNamespace(failing=lambda: found), laws=ranks)
+    turns = [(law, dtype) for (law, _, dtype), *_ in Counterexamples(run)._in_turn()]
+    assert turns == [
+        ("first", "float16"),
+        ("second", "float16"),
+        ("first", "float32"),
+        ("second", "float32"),
+        ("lost", "float16"),
+    ]
