@@ -6,8 +6,7 @@ In clones of this repository at HEAD, with the gradoracle of this environment, e
 scaled by 1 + 2^-10, a mask that loses the tail, a cast to bfloat16, and a refactoring that changes nothing; the gate
 must be red on the first three, on the right kernel, and green on the last. One row each: verdict, seconds, red lines.
 Repeated, it must be the same answer each time: its lines, and of every verdict the status and how many cases say so.
-How it explains that (which verdicts are one fault, its likely cause, the smallest case of each) has a digest too, which
-hangs on how far 15 seconds went.
+How it explains that is compared too: which verdicts are one fault, its likely cause, the smallest case of each.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ def main(arguments: Sequence[str]) -> int:
                     facts = {"commit": commit.stdout.strip(), "cores": os.cpu_count(), "options": " ".join(more)}
                     document = {**facts, "rows": rows}
                     Path(given.output).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    answers = {(row["family"], row["kind"], row["answer"]) for row in rows}
+    answers = {(row["family"], row["kind"], row["answer"], row["explanation"]) for row in rows}
     return 0 if all(row["is_right"] for row in rows) and len(answers) == len(pairs) else 1
 
 

@@ -112,7 +112,7 @@ class Run:
             self.request.seed,
             contracts,
             self._environment(),
-            self._verdicts(counterexamples),
+            self.verdicts(counterexamples),
             self.situations,
             self.wanted,
             self.planned,
@@ -138,7 +138,7 @@ class Run:
         report.notes += [f"inconclusive: {sentence}" for sentence in unmet]
         return report
 
-    def _verdicts(self, counterexamples: dict[Key, Counterexample]) -> list[Verdict]:
+    def verdicts(self, counterexamples: dict[Key, Counterexample]) -> list[Verdict]:
         """The tally's verdicts with what their laws say of themselves."""
         verdicts = self.tally.verdicts(counterexamples)
         for verdict in verdicts:

@@ -14,6 +14,7 @@ from gradoracle.crashes import TIME_LIMIT
 from gradoracle.examine import Job, LawResult
 from gradoracle.finding import Finding, Outcome
 from gradoracle.likeness import NO_LIKENESS, Likeness, is_one_factor
+from gradoracle.report.failure import faults
 from gradoracle.shrinking import Late
 from gradoracle.strategies import shrink
 from gradoracle.symptom import MATCHES
@@ -25,20 +26,21 @@ if TYPE_CHECKING:
     from gradoracle.check import Run
 
 SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
+TRIES_OF_ONE = 20  # where tries are counted
 EXPLAINED = 3  # cases for which a formula is looked for
 INTERRUPTED, NOT_SHRUNK = "shrinking was interrupted", "not shrunk: the run was interrupted"
+NOT_TELLING = "not shrunk: another verdict tells this fault"
 Failing = tuple[Key, Status, Case, LawResult]
 
 
 class Counterexamples:
-    """What fails in a run, shrunk while there is time.
-
-    Violations come before crashes, each law's first dtype before the second of any, and then the most specific law.
-    """
+    """What fails in a run, shrunk while there is time: what tells the faults of a run before all else."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._until = math.inf  # when cases are no more judged under other presets: where a gate is to be quick
+        tries = run.request.shrink_tries
+        self._tries = math.inf if tries is None else tries  # cases that may still be judged
         self._crashes: dict[tuple[str, str, str], tuple[Case, str]] = {}  # (kernel, dtype, how) -> smallest, note
 
     def all(self) -> dict[Key, Counterexample]:
@@ -46,10 +48,17 @@ class Counterexamples:
 
         After an interrupt, or without workers, no further case is judged, and what is known by then is given.
         """
-        run, failing = self._run, self._in_turn()
+        run, failing = self._run, sorted(self._run.tally.failing(), key=self._specific)
         found = {key: self._as_found(key, case, result) for key, _, case, result in failing}
         if run.request.inputs:
             return {key: mapped(shown) for key, shown in found.items()}
+        found = {key: replace(shown, further=self._further(key)) for key, shown in found.items()}
+        telling = self._telling(found)
+        if run.request.shrink_tries is not None:
+            others = [key for key in found if key not in telling]
+            found |= {key: replace(found[key], shrink_note=NOT_TELLING) for key in others}
+            failing = [each for each in failing if each[0] in telling]
+        failing.sort(key=lambda each: telling.index(each[0]) if each[0] in telling else len(telling))
         left = [key for key, *_ in failing]
         try:
             asked = run.request.shrink_seconds
@@ -59,7 +68,9 @@ class Counterexamples:
                 if run.interrupted:
                     break
                 smaller = self._crash if status is Status.CRASHED else self._violation
-                found[key] = smaller(key, case, result, min(SHRINK_SECONDS, deadline - time.monotonic()))
+                rest = deadline - time.monotonic()
+                seconds = min(SHRINK_SECONDS, rest) if run.request.shrink_tries is None else rest
+                found[key] = smaller(key, case, result, seconds)
                 left.remove(key)
         except (KeyboardInterrupt, Lost) as error:
             self._interrupt(error)
@@ -73,15 +84,17 @@ class Counterexamples:
         told = f"{error}, while shrinking" if isinstance(error, Lost) else "interrupted while shrinking"
         self._run.interrupted = self._run.interrupted or told
 
-    def _in_turn(self) -> list[Failing]:
-        seen: Counter[tuple[bool, str, str]] = Counter()
-        turns: list[tuple[bool, int]] = []
-        failing = sorted(self._run.tally.failing(), key=self._specific)
-        for (law, kernel, _), status, *_ in failing:
-            crashed = status is Status.CRASHED
-            turns.append((crashed, seen[crashed, law, kernel]))
-            seen[crashed, law, kernel] += 1
-        return [each for _, each in sorted(zip(turns, failing, strict=True), key=lambda pair: pair[0])]
+    def _telling(self, found: dict[Key, Counterexample]) -> list[Key]:
+        """The verdicts whose cases a report shows: those that lead its faults, violations first, and direct ones."""
+        told = faults(self._run.verdicts(found))
+        leads = sorted((fault.lead for fault in told), key=lambda lead: lead.status is Status.CRASHED)
+        direct = [fault.direct for fault in told if fault.direct is not None]
+        return [key for each in (*leads, *direct) if (key := (each.law, each.kernel, each.dtype)) in found]
+
+    def _further(self, key: Key) -> tuple[Finding, ...]:
+        """What the largest cases of a verdict show to be wrong."""
+        telling = self._run.tally.telling(key)
+        return tuple(f for _, result in telling for f in result.findings if f.outcome is Outcome.VIOLATED)
 
     def _specific(self, failing: Failing) -> tuple[bool, int, str]:
         (law, _, _), status, _, result = failing
@@ -114,16 +127,14 @@ class Counterexamples:
     def _explained(self, shown: Counterexample, key: Key, seconds: float) -> Counterexample:
         """A counterexample with what larger cases show, and with the formula that explains the largest few."""
         law, kernel, _ = key
-        telling = self._run.tally.telling(key)
-        wrong = tuple(f for _, result in telling for f in result.findings if f.outcome is Outcome.VIOLATED)
         formulas: list[Likeness] = []
         if law.endswith(MATCHES) and seconds > 1 and not self._run.interrupted:
             try:
-                for case, _ in telling[:EXPLAINED]:
+                for case, _ in self._run.tally.telling(key)[:EXPLAINED]:
                     formulas.append(self._settled(Job(kernel, case, (law,), formulas=True)).formula)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
-        return replace(shown, formula=agreed(formulas), further=wrong)
+        return replace(shown, formula=agreed(formulas), further=self._further(key))
 
     def _shrunk_from(self, shown: Counterexample, key: Key, case: Case, result: LawResult) -> Counterexample:
         """A counterexample with its first case and what was wrong on it, where that is another case."""
@@ -160,8 +171,10 @@ class Counterexamples:
 
         try:
             for (other, dtype, _), (smallest, _) in list(self._crashes.items()):  # what another call crashes on
-                if (other, dtype) == key[1:] and seconds > 1 and crashes(smallest):
-                    return smallest, ""
+                if (other, dtype) == key[1:] and seconds > 1 and self._tries > 0:
+                    self._tries -= 1
+                    if crashes(smallest):
+                        return smallest, ""
         except (KeyboardInterrupt, Lost) as error:
             self._interrupt(error)
             return case, INTERRUPTED
@@ -170,11 +183,13 @@ class Counterexamples:
     def _shrunk(self, key: Key, case: Case, fails: Callable[[Case], bool], seconds: float) -> tuple[Case, str]:
         """The smallest case found that still fails, and why it may not be the smallest."""
         law, kernel, _ = key
-        if seconds <= 1:
-            return case, "not shrunk: the time for shrinking was used up by other laws"
+        if seconds <= 1 or self._tries <= 0:
+            used_up = "time for shrinking was" if seconds <= 1 else "tries for shrinking were"
+            return case, f"not shrunk: the {used_up} used up by other laws"
         best = [case]
 
         def failing(candidate: Case) -> bool:
+            self._tries -= 1
             try:
                 found = fails(candidate)
             except Lost as error:  # which Hypothesis would take for a failure
@@ -185,11 +200,11 @@ class Counterexamples:
             return found
 
         run, dims = self._run, self._run.request.dims or None
+        calls = None if run.request.shrink_tries is None else min(TRIES_OF_ONE, int(self._tries))
         try:
             run.progress.shrinking(law, run.line(kernel, case))
-            return shrink(
-                run.family, run.kernels[kernel], case, failing, seconds=seconds, dtypes=(case.dtype,), dims=dims
-            )
+            own, dtypes = run.kernels[kernel], (case.dtype,)
+            return shrink(run.family, own, case, failing, seconds=seconds, dtypes=dtypes, dims=dims, calls=calls)
         except KeyboardInterrupt as error:
             self._interrupt(error)
             return best[-1], INTERRUPTED

@@ -40,6 +40,9 @@ class Request:
         scheduler: the address of a dask cluster's scheduler, where cases run in place of ``workers``.
         shrink_seconds: how long violating cases are made smaller, in all, and for a third of that judged under other
             presets; None: as ``counterexamples`` has it, and all of them are.
+        shrink_tries: on how many cases kernels may run to make smaller what tells the faults of a run, in all; other
+            verdicts are shown as they were found. Where the seconds suffice, a report does not depend on how fast a
+            machine is. None: any number, for every verdict.
         timed: problems at which a gate times kernels, by dim.
         places: where the kernels come from and where what judges them, if not both from the current folder.
     """
@@ -63,6 +66,7 @@ class Request:
     shard: tuple[int, int] = (1, 1)
     scheduler: str | None = None
     shrink_seconds: float | None = None
+    shrink_tries: int | None = None
     timed: tuple[Mapping[str, int], ...] = ()
     places: Places | None = None
 

@@ -17,6 +17,7 @@ from gradoracle.domain import Domain, domain
 from gradoracle.family import Family
 from gradoracle.kernel import Kernel
 from gradoracle.provider import Scripted, drawing_from
+from gradoracle.report.summary import counted
 
 
 class Violated(Exception):
@@ -173,7 +174,7 @@ class _Search:
             if time.monotonic() > self._deadline:
                 raise Late("the time for shrinking was used up")
             if self._calls is not None and len(self.known) > self._calls:
-                raise Late(f"shrinking stopped after {self._calls} cases")
+                raise Late(f"shrinking stopped after {counted(self._calls, 'case')}")
             self.known[case] = self._violates(case)
         return self.known[case]
 

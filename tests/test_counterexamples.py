@@ -6,7 +6,6 @@ import dataclasses
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -300,19 +299,49 @@ def test_where_time_for_explaining_is_up_a_violation_stands_as_it_was_found(
     assert any(found.outcome is Outcome.VIOLATED for found in shown(verdict).findings)
 
 
-def test_every_law_has_its_turn_before_a_second_dtype_of_any() -> None:
-    def failing(law: str, dtype: str, status: Status = Status.VIOLATED) -> Any:
-        return (law, "k", dtype), status, Case("f", {"N": 2}, dtype), LawResult(law, status, reason="forward raised")
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The laws whose cases are made smaller, in turn, once a check runs."""
+    found: list[str] = []
+    violation = Counterexamples._violation
 
-    found = [failing(law, dtype) for dtype in ("float16", "float32") for law in ("second", "first")]
-    found.insert(0, failing("lost", "float16", Status.CRASHED))
-    ranks = {"first": SimpleNamespace(rank=2), "second": SimpleNamespace(rank=1)}
-    run: Any = SimpleNamespace(tally=SimpleNamespace(failing=lambda: found), laws=ranks)
-    turns = [(law, dtype) for (law, _, dtype), *_ in Counterexamples(run)._in_turn()]
-    assert turns == [
-        ("first", "float16"),
-        ("second", "float16"),
-        ("first", "float32"),
-        ("second", "float32"),
-        ("lost", "float16"),
-    ]
+    def noted(self: Counterexamples, key: tuple[str, str, str], *rest: Any) -> Any:
+        found.append(key[0])
+        return violation(self, key, *rest)
+
+    monkeypatch.setattr(Counterexamples, "_violation", noted)
+    return found
+
+
+def test_what_tells_a_fault_is_made_smaller_before_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = turns(monkeypatch)
+    report = checked("loses_its_tail", "*", workers=0)
+    leads = [fault.lead.law for fault in failures(report)]
+    broken = {each.law for each in report.verdicts if each.status is Status.VIOLATED}
+    assert found[: len(leads)] == leads and set(found) == broken > set(leads)
+
+
+def test_where_tries_are_counted_other_verdicts_stay_as_they_were_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, judged = turns(monkeypatch), [0]
+    judge = Counterexamples._judge
+
+    def counted(self: Counterexamples, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
+        judged[0] += not presets
+        return judge(self, kernel, case, law, presets)
+
+    monkeypatch.setattr(Counterexamples, "_judge", counted)
+    report = checked("loses_its_tail", "*", workers=0, shrink_tries=30)
+    told = failures(report)
+    assert found == [fault.lead.law for fault in told] and all(fault.direct is None for fault in told)
+    assert 0 < judged[0] <= 30 and {shown(fault.lead).shrink_note for fault in told} == {""}
+    others = [each for fault in told for each in fault.others]
+    assert others and {shown(each).shrink_note for each in others} == {"not shrunk: another verdict tells this fault"}
+
+
+@pytest.mark.parametrize(
+    ("tries", "note"),
+    [(0, "not shrunk: the tries for shrinking were used up by other laws"), (1, "shrinking stopped after 1 case")],
+)
+@pytest.mark.parametrize("kernel", ["loses_its_tail", "exits"])
+def test_no_more_cases_are_tried_than_asked_for(kernel: str, tries: int, note: str) -> None:
+    found = shown(checked(kernel, workers=0, shrink_tries=tries).verdicts[0])
+    assert found.shrink_note == note

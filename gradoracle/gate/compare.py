@@ -11,7 +11,7 @@ from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.gate.accuracy import FEWEST, MEDIAN, change
 from gradoracle.gate.known_failures import KnownFailure
 from gradoracle.gate.standing import UNDECIDED, Standing
-from gradoracle.report.failure import Failure, as_judged, failures
+from gradoracle.report.failure import Failure, failures
 from gradoracle.report.summary import counted
 from gradoracle.verdict import Report, Status, Verdict
 
@@ -111,11 +111,8 @@ def _broken(base: Standing | None, head: Standing) -> dict[Key, Broken]:
 def _violations(
     report: Report, broken: Mapping[Key, Broken], excused: Mapping[Key, KnownFailure], compared: bool
 ) -> Iterator[Line]:
-    """One line a fault: red where it breaks something that the base did not, a note where it was there before.
-
-    The same lines on a busy machine, where less time makes cases smaller.
-    """
-    for failure in failures(as_judged(report)):
+    """One line a fault: red where it breaks something that the base did not, a note where it was there before."""
+    for failure in failures(report):
         verdicts = [v for v in (failure.lead, *failure.others) if _key(v) not in excused]
         new = [v for v in verdicts if _key(v) in broken and broken[_key(v)].is_new]
         if new:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradoracle import plain, settings, showing
 from gradoracle.errors import UsageError
@@ -32,7 +32,8 @@ PROTOCOL = "gradoracle-side/1"
 ORACLE_LAWS = "_matches_the_oracle"  # how the laws end whose errors are measured in sigma on every case
 CASES_OF_ALL_LAWS = 42  # on the CPU, where no number of cases is asked for: other laws are judged on so many first,
 CASES_OF_EACH_LAW = 2  # and after these where a law has had fewer cases of a dtype than so many
-SHRINK_SECONDS = 15.0
+SHRINK_TRIES = 40  # counted, so that a gate explains a fault in the same way on a busy machine;
+SHRINK_SECONDS = 60.0  # the clock is for kernels that are too slow for so many
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,8 @@ def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
     from gradoracle.request import Request
 
     places = Places(task.judge, task.kernels) if task.kernels else None
-    request = Request(task.target, places=places, shrink_seconds=SHRINK_SECONDS, **settings.fields(task.settings))
+    limits: dict[str, Any] = {"shrink_tries": SHRINK_TRIES, "shrink_seconds": SHRINK_SECONDS}
+    request = Request(task.target, places=places, **limits, **settings.fields(task.settings))
     found = Standing(task.target, task.settings)
     run = Run(request, progress())
     try:

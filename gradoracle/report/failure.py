@@ -32,43 +32,48 @@ class Failure:
 
 def failures(report: Report) -> list[Failure]:
     """The violated and crashed verdicts of a report, one Failure a fault; most specific laws first."""
+    return faults(report.verdicts)
+
+
+def faults(verdicts: Sequence[Verdict]) -> list[Failure]:
+    """The violated and crashed ones of a run's verdicts, one Failure a fault; most specific laws first.
+
+    Verdicts are of one fault where the stream's own cases, the first and the largest of each, show that: what smaller
+    cases show depends on how far there was time to make them smaller.
+    """
     groups: list[tuple[set[tuple[str, ...]], list[Verdict]]] = []
-    for verdict in report.verdicts:
-        if verdict.status not in (Status.VIOLATED, Status.CRASHED):
+    own: dict[int, Verdict] = {}
+    for given in verdicts:
+        if given.status not in (Status.VIOLATED, Status.CRASHED):
             continue
+        verdict = _as_judged(given)
+        own[id(verdict)] = given
         marks, members = _marks(verdict), [verdict]
         for group in [group for group in groups if group[0] & marks]:
             groups.remove(group)
             marks, members = marks | group[0], group[1] + members
         groups.append((marks, members))
     groups = _attached(groups)
-    order = {id(verdict): position for position, verdict in enumerate(report.verdicts)}
+    order = {id(verdict): position for position, verdict in enumerate(verdicts)}
     found = []
-    for _, members in groups:
-        alike = all(finding.malformed for verdict in members for finding in _violations(verdict))
+    for _, judged in groups:
+        alike = all(finding.malformed for verdict in judged for finding in _violations(verdict))
+        members = [own[id(verdict)] for verdict in judged]
         lead, *others = sorted(members, key=lambda verdict: (not alike and _leads(verdict), order[id(verdict)]))
         measured = (verdict for verdict in others if _measured(verdict))
-        held = [v for v in report.verdicts if v.status is Status.HOLDS and v.kernel == lead.kernel]
+        held = [v for v in verdicts if v.status is Status.HOLDS and v.kernel == lead.kernel]
         likely = diagnose(of_verdicts([*members, *held]))
         found.append(Failure(lead, tuple(others), None if _measured(lead) else next(measured, None), likely))
     return sorted(found, key=lambda failure: (_leads(failure.lead), order[id(failure.lead)]))
 
 
-def as_judged(report: Report) -> Report:
-    """A report whose counterexamples show what the stream's own cases showed, first and largest.
-
-    What a smaller case shows depends on how far there was time to make it smaller, and with it which verdicts look like
-    one fault.
-    """
-
-    def shown(verdict: Verdict) -> Verdict:
-        found = verdict.counterexample
-        if found is None:
-            return verdict
-        seen = (*(found.first_findings or found.findings), *found.further)
-        return replace(verdict, counterexample=replace(found, findings=seen, first_findings=(), further=()))
-
-    return replace(report, verdicts=[shown(verdict) for verdict in report.verdicts])
+def _as_judged(verdict: Verdict) -> Verdict:
+    """A copy of a verdict whose counterexample shows what the stream's own cases showed, first and largest."""
+    found = verdict.counterexample
+    if found is None:
+        return replace(verdict)
+    seen = (*(found.first_findings or found.findings), *found.further)
+    return replace(verdict, counterexample=replace(found, findings=seen, first_findings=(), further=()))
 
 
 def _leads(verdict: Verdict) -> tuple[bool, int]:
@@ -106,7 +111,7 @@ def _shared(members: Sequence[Verdict], core: Sequence[Verdict]) -> int:
 
 
 def _violations(verdict: Verdict) -> list[Finding]:
-    """What a verdict's smallest case shows to be wrong."""
+    """What a verdict's counterexample shows to be wrong."""
     findings = verdict.counterexample.findings if verdict.counterexample is not None else ()
     return [finding for finding in findings if finding.outcome is Outcome.VIOLATED]
 
@@ -141,13 +146,8 @@ def _named(verdict: Verdict) -> set[str]:
 
 
 def _compared(verdict: Verdict) -> set[str]:
-    """The tensors that a verdict finds wrong, each by itself: dk for ``dk, keys reversed``, but not ``o - 1``.
-
-    Those of the first case too: at T = M = 1 a wrong backward has a right dk.
-    """
-    first = verdict.counterexample.first_findings if verdict.counterexample is not None else ()
-    seen = (*_violations(verdict), *first)
-    names = (re.match(r"(?:jvp\.|hvp\.)?\w+(?=$|,)", finding.tensor) for finding in seen)
+    """The tensors that a verdict finds wrong, each by itself: dk for ``dk, keys reversed``, but not ``o - 1``."""
+    names = (re.match(r"(?:jvp\.|hvp\.)?\w+(?=$|,)", finding.tensor) for finding in _violations(verdict))
     return {_differentiated(name[0]) for name in names if name is not None}
 
 
@@ -312,10 +312,8 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
         return {(verdict.kernel, verdict.law)}
     if verdict.status is Status.CRASHED:
         return {(verdict.kernel, "crashed", without_numbers(counterexample.message))}
-    seen = (*counterexample.findings, *counterexample.first_findings)
-    wrong = [finding for finding in seen if finding.outcome is Outcome.VIOLATED]
     marks: set[tuple[str, ...]] = set()
-    for finding in wrong:
+    for finding in _violations(verdict):
         place = _kind(finding.place).replace("= # (the last)", ">= # (of #)")  # the last index alone is a tail too
         fault = (verdict.kernel, place, "lost" if finding.lost else "wrong")
         marks.add((*fault, _differentiated(finding.tensor)))

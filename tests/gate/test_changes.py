@@ -111,7 +111,7 @@ def test_no_kernel_on_either_side_is_a_mistake(clone: Project) -> None:
 
 
 def test_it_says_the_same_each_time(clone: Project) -> None:
-    """All but what it explains, for which it takes so many seconds: how small a case becomes, and the likely cause."""
+    """Lines, verdicts, and how it explains them: which are one fault, its likely cause, the smallest case of each."""
     clone.edit(*SCALED)
     said = set()
     for _ in range(3):
@@ -122,8 +122,10 @@ def test_it_says_the_same_each_time(clone: Project) -> None:
             (each["law"], each["dtype"], each["status"], *(each[key] for key in sorted(each) if key[:6] == "cases_"))
             for each in report["verdicts"]
         ]
-        said.add((code, report["exit_code"], tuple(lines), tuple(counts)))
-    ((code, _, lines_, _),) = said
+        explained = [fault["diagnosis"]["cause"] for fault in report["faults"]]
+        explained += [each["counterexample"]["case"] for each in report["verdicts"] if each["counterexample"]]
+        said.add((code, report["exit_code"], tuple(lines), tuple(counts), tuple(explained)))
+    ((code, _, lines_, *_),) = said
     assert code == 1 and any(weight == "red" for weight, _ in lines_)
 
 
