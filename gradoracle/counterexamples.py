@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gradoracle.check import Run
 
 SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
-TRIES_OF_ONE = 20  # where tries are counted
 EXPLAINED = 3  # cases for which a formula is looked for
+TRIES_OF_ONE, EXPLAINED_BY_TRIES = 30, 2  # where tries are counted; a formula is looked for on smaller cases then
 INTERRUPTED, NOT_SHRUNK = "shrinking was interrupted", "not shrunk: the run was interrupted"
 NOT_TELLING = "not shrunk: another verdict tells this fault"
 Failing = tuple[Key, Status, Case, LawResult]
@@ -130,7 +130,9 @@ class Counterexamples:
         formulas: list[Likeness] = []
         if law.endswith(MATCHES) and seconds > 1 and not self._run.interrupted:
             try:
-                for case, _ in self._run.tally.telling(key)[:EXPLAINED]:
+                telling = self._run.tally.telling(key)
+                by_tries = self._run.request.shrink_tries is not None
+                for case, _ in telling[-EXPLAINED_BY_TRIES:] if by_tries else telling[:EXPLAINED]:
                     formulas.append(self._settled(Job(kernel, case, (law,), formulas=True)).formula)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
