@@ -40,6 +40,7 @@ class Counterexamples:
         self._run = run
         self._until = math.inf  # when cases are no more judged under other presets: where a gate is to be quick
         tries = run.request.shrink_tries
+        self._by_tries = tries is not None
         self._tries = math.inf if tries is None else tries  # cases that may still be judged
         self._crashes: dict[tuple[str, str, str], tuple[Case, str]] = {}  # (kernel, dtype, how) -> smallest, note
 
@@ -54,7 +55,7 @@ class Counterexamples:
             return {key: mapped(shown) for key, shown in found.items()}
         found = {key: replace(shown, further=self._further(key)) for key, shown in found.items()}
         telling = self._telling(found)
-        if run.request.shrink_tries is not None:
+        if self._by_tries:
             others = [key for key in found if key not in telling]
             found |= {key: replace(found[key], shrink_note=NOT_TELLING) for key in others}
             failing = [each for each in failing if each[0] in telling]
@@ -68,8 +69,8 @@ class Counterexamples:
                 if run.interrupted:
                     break
                 smaller = self._crash if status is Status.CRASHED else self._violation
-                rest = deadline - time.monotonic()
-                seconds = min(SHRINK_SECONDS, rest) if run.request.shrink_tries is None else rest
+                left_in_all = deadline - time.monotonic()
+                seconds = left_in_all if self._by_tries else min(SHRINK_SECONDS, left_in_all)
                 found[key] = smaller(key, case, result, seconds)
                 left.remove(key)
         except (KeyboardInterrupt, Lost) as error:
@@ -131,8 +132,7 @@ class Counterexamples:
         if law.endswith(MATCHES) and seconds > 1 and not self._run.interrupted:
             try:
                 telling = self._run.tally.telling(key)
-                by_tries = self._run.request.shrink_tries is not None
-                for case, _ in telling[-EXPLAINED_BY_TRIES:] if by_tries else telling[:EXPLAINED]:
+                for case, _ in telling[-EXPLAINED_BY_TRIES:] if self._by_tries else telling[:EXPLAINED]:
                     formulas.append(self._settled(Job(kernel, case, (law,), formulas=True)).formula)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
@@ -202,7 +202,7 @@ class Counterexamples:
             return found
 
         run, dims = self._run, self._run.request.dims or None
-        calls = None if run.request.shrink_tries is None else min(TRIES_OF_ONE, int(self._tries))
+        calls = min(TRIES_OF_ONE, int(self._tries)) if self._by_tries else None
         try:
             run.progress.shrinking(law, run.line(kernel, case))
             own, dtypes = run.kernels[kernel], (case.dtype,)
