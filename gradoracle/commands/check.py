@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from gradoracle import completion, options, showing
 from gradoracle.commands.arguments import Device, Examples, Formats, Laws, Outputs, Profile, Seed, Workers
+from gradoracle.commands.installed import require_kernels_of_the_tree
 from gradoracle.config import Config, Entry, load
 from gradoracle.errors import UsageError
 from gradoracle.showing import say
@@ -99,6 +101,7 @@ def check(
     for target, field in fields:
         each = [Request(target=name, **field) for name in expand(target)]
         requests += [request for request in each if request not in requests]
+    require_kernels_of_the_tree(request.target for request in requests)
     raise typer.Exit(showing.report(views, [partial(check_target, request, progress()) for request in requests]))
 
 
@@ -160,6 +163,10 @@ def replay(
         raise UsageError("--call-seconds cannot go with --script: a script calls the kernel without a time limit")
     if call_seconds is not None:
         fields["call_seconds"] = options.seconds(call_seconds, "--call-seconds")
+    from gradoracle.case import parse
+
+    with contextlib.suppress(ValueError):  # of a line that is none, told below
+        require_kernels_of_the_tree([parse(case)[0]])
     if script:
         from gradoracle.reproduction import reproduce
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gradoracle import options, showing
+from gradoracle.commands.installed import require_kernels_of_the_tree
 
 
 def mutate(
@@ -60,6 +61,7 @@ def mutate(
         fresh=fresh,
         sources=tuple(source or ()),
     )
+    require_kernels_of_the_tree([target])
     try:
         found = run_mutation(asked, progress)
     except WrongKernel as error:
@@ -80,6 +82,7 @@ def bench(
     """Time shipped kernels beside their peers, and a verdict beside gradcheck."""
     options.one_of("--device", device, options.DEVICES)
     options.seconds(seconds)
+    require_kernels_of_the_tree([target])
     from gradoracle.bench import run as run_bench
 
     run_bench(target, device, output, only, seconds)
