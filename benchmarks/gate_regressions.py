@@ -155,7 +155,11 @@ def main(arguments: Sequence[str]) -> int:
                 rows.append(run(clone, family, kind, more))
                 print(json.dumps(rows[-1]), flush=True)
                 if given.output:
-                    facts = {"commit": commit.stdout.strip(), "cores": os.cpu_count(), "options": " ".join(more)}
+                    facts = {
+                        "commit": commit.stdout.strip(),
+                        "cores": len(os.sched_getaffinity(0)),
+                        "options": " ".join(more),
+                    }
                     document = {**facts, "rows": rows}
                     Path(given.output).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     answers = {(row["family"], row["kind"], row["answer"], row["explanation"]) for row in rows}

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     print(f"all views: {sum(row['rendering_s'] for row in rows):.2f} s")
     if given.output:
-        document = {"environment": dict(describe()), "cores": os.cpu_count(), "rows": rows}
+        document = {"environment": dict(describe()), "cores": len(os.sched_getaffinity(0)), "rows": rows}
         Path(given.output).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -189,7 +189,7 @@ class Run:
             return Cluster(self.request.scheduler, Order(self.setup, os.getcwd(), files, packages_of(functions)))
         count, own = self.request.workers, device.each(self.device)
         if count is None:
-            count = max(min(32, os.cpu_count() or 1), len(own))  # of each GPU at least one
+            count = max(min(32, environment.cores()), len(own))  # of each GPU at least one
         self.gpus = max(1, min(count, len(own)))
         try:
             free = capacity.memory(free=True) if self.device == "cpu" else None  # CUDA maps far more than it holds

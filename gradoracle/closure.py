@@ -8,7 +8,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ModuleSpec
 from pathlib import Path
 
@@ -18,6 +18,8 @@ _BESIDE = (  # what a kernel may read or compile that lies beside its modules
     ".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".inc", ".hip", ".ptx", ".cubin", ".so", ".json",
     ".toml", ".yaml", ".yml", ".txt", ".pt", ".npy", ".npz",
 )  # fmt: skip
+_PARSED = 4096  # files whose imports are kept, by content: both trees of a gate hold nearly the same ones
+Imports = MutableMapping[tuple[Path, tuple[Path, ...]], tuple[Path, ...]]
 _SPREAD = {"gradoracle.kernels": "kernels", "gradoracle.properties": "properties"}  # where setup.py has them
 
 
@@ -26,7 +28,9 @@ def holds_gradoracle(root: Path) -> bool:
     return all((root / folder / "__init__.py").is_file() for folder in ("gradoracle", *_SPREAD.values()))
 
 
-def closure(files: Iterable[Path], root: Path, folders: Iterable[Path] = ()) -> frozenset[Path]:
+def closure(
+    files: Iterable[Path], root: Path, folders: Iterable[Path] = (), known: Imports | None = None
+) -> frozenset[Path]:
     """The files under ``root`` that some files are made of: themselves and all that they import, at any remove.
 
     Imports are read off the source, inside functions too, and ``import_module`` of a name that stands there; packages
@@ -37,8 +41,9 @@ def closure(files: Iterable[Path], root: Path, folders: Iterable[Path] = ()) -> 
         files: Python files; those outside of ``root`` count for what they import.
         root: of the working tree.
         folders: further ones that modules are found in, such as that of a project below ``root``.
+        known: what files of this tree import, as it was found before, and added to; the tree must not change between.
     """
-    root, search = root.resolve(), tuple(folders)
+    root, search, known = root.resolve(), tuple(folders), {} if known is None else known
     found: set[Path] = set()
     waiting = [file.resolve() for file in files]
     while waiting:
@@ -46,7 +51,9 @@ def closure(files: Iterable[Path], root: Path, folders: Iterable[Path] = ()) -> 
         if file in found or not file.is_file():
             continue
         found.add(file)
-        waiting += [each for each in _imported(file, root, search) if each not in found]
+        if (file, search) not in known:
+            known[file, search] = tuple(dict.fromkeys(_imported(file, root, search)))
+        waiting += [each for each in known[file, search] if each not in found]
     own = {file for file in found if file.is_relative_to(root)}
     return frozenset(own | {beside for folder in {file.parent for file in own} for beside in _beside(folder)})
 
@@ -117,18 +124,18 @@ def _spec(name: str) -> ModuleSpec | None:
 
 def _in_folder(folder: Path, parts: list[str]) -> Path | None:
     """The module or package ``a.b.c`` below a folder."""
-    path = folder.joinpath(*parts)
-    places = [path / "__init__.py", *(path.with_name(f"{path.name}{suffix}") for suffix in _SUFFIXES)]
-    return next((file for file in places if file.is_file()), None)
+    path = os.path.join(folder, *parts)
+    places = (os.path.join(path, "__init__.py"), *(f"{path}{suffix}" for suffix in _SUFFIXES))
+    return next((Path(file) for file in places if os.path.isfile(file)), None)
 
 
 def _imported(file: Path, root: Path, folders: tuple[Path, ...]) -> Iterator[Path]:
     """The files of what one file imports, with the packages above them."""
     try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        names = _named(file.read_bytes())
+    except OSError:
         return
-    for name, level in dict.fromkeys(_names(tree)):
+    for name, level in names:
         if level:
             folder = file.parent
             for _ in range(level - 1):
@@ -154,6 +161,15 @@ def _packages(file: Path, root: Path) -> Iterator[Path]:
     while folder.is_relative_to(root) and (folder / "__init__.py").is_file():
         yield folder / "__init__.py"
         folder = folder.parent
+
+
+@functools.lru_cache(_PARSED)
+def _named(source: bytes) -> tuple[tuple[str, int], ...]:
+    """``_names`` of a file's content, each once; none where it is no Python."""
+    try:
+        return tuple(dict.fromkeys(_names(ast.parse(source))))
+    except (SyntaxError, ValueError):
+        return ()
 
 
 def _names(tree: ast.AST) -> Iterator[tuple[str, int]]:

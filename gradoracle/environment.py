@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+_CGROUP_QUOTAS = (  # microseconds of processor time, and within how many: of version 2 in one file, of version 1 in two
+    ("/sys/fs/cgroup/cpu.max",),
+    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+)
 _RECORDED = ("torch", "triton", "numpy", "hypothesis", "python-flint", "gmpy2", "mpmath")
 
 
@@ -47,7 +51,7 @@ def describe(device: str = "auto", gpus: int = 1) -> dict[str, str]:
         facts["commit"] = commit
     facts |= {name: found for name in _RECORDED if (found := version(name))}
     facts["system"] = f"{platform.system()} {platform.machine()}"
-    facts["cpu"] = f"{_processor()}, {_cores()} cores"
+    facts["cpu"] = f"{_processor()}, {cores()} cores"
     gpu = "" if device == "cpu" else accelerator(gpus)
     if gpu:
         facts["gpu"] = gpu
@@ -139,10 +143,16 @@ def _processor(cpuinfo: Callable[[], str] = lambda: Path("/proc/cpuinfo").read_t
     return platform.processor() or platform.machine()
 
 
-def _cores() -> int:
-    """Cores that this process may use."""
+def cores() -> int:
+    """Cores that this process may use: those that it may run on, or fewer where a container has less of their time."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    found = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    for files in _CGROUP_QUOTAS:
+        words = " ".join(Path(file).read_text() for file in files if os.path.isfile(file)).split()
+        if len(words) == 2 and all(word.isdigit() for word in words):  # "max" or -1: there is none
+            quota, period = map(int, words)
+            found = min(found, -(-quota // period))
+    return max(found, 1)
 
 
 def _commit() -> str:

@@ -34,8 +34,8 @@ class Request:
         seed: of the stream.
         property: only laws that match this glob.
         require: globs of laws that must have been checked.
-        workers: how many processes, which several GPUs are dealt out to; None: one a core, at most 32, and at least one
-            a GPU; 0: none, kernels run here unprotected.
+        workers: how many processes, which several GPUs are dealt out to; None: one a core that this process may use,
+            at most 32, and at least one a GPU; 0: none, kernels run here unprotected.
         shard: (i, n): the i-th of n parts of the stream, from 1.
         scheduler: the address of a dask cluster's scheduler, where cases run in place of ``workers``.
         shrink_seconds: how long violating cases are made smaller, in all, and for a third of that judged under other

@@ -28,6 +28,32 @@ def test_the_record_names_no_path_host_or_user() -> None:
     assert len(getpass.getuser()) < 5 or getpass.getuser() not in text
 
 
+@pytest.mark.parametrize(
+    ("two", "one", "cores"),
+    [
+        ([], [], 3),
+        (["max 100000"], [], 3),
+        (["150000 100000"], [], 2),
+        (["20000 100000"], [], 1),
+        (["800000 100000"], [], 3),
+        ([], ["-1", "100000"], 3),
+        ([], ["200000", "100000"], 2),
+        ([], ["200000"], 3),
+        (["nonsense"], [], 3),
+    ],
+)
+def test_cores_are_those_that_this_process_may_use(
+    two: list[str], one: list[str], cores: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = (tmp_path / "cpu.max",), (tmp_path / "cfs_quota_us", tmp_path / "cfs_period_us")
+    for places, texts in zip(files, (two, one), strict=True):
+        for file, text in zip(places, texts, strict=False):
+            file.write_text(f"{text}\n")
+    monkeypatch.setattr(environment, "_CGROUP_QUOTAS", files)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 5, 6})
+    assert environment.cores() == cores and describe("cpu")["cpu"].endswith(f", {cores} cores")
+
+
 def test_a_gpu_is_recorded_unless_the_run_is_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "accelerator", lambda used: "H200, CUDA 13.0")
     assert describe()["gpu"] == "H200, CUDA 13.0"

@@ -36,7 +36,7 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_each_gpu_has_a_worker(
     monkeypatch: pytest.MonkeyPatch, pools: list[Any], cores: int, asked: int | None, count: int, used: int
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(engine.environment, "cores", lambda: cores)
     told: list[int] = []
     monkeypatch.setattr(
         engine.environment, "describe", lambda device, gpus: told.append(gpus) or {"gpu": f"{gpus} x GPU"}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PROTOCOL = "gradoracle-side/1"
 ORACLE_LAWS = "_matches_the_oracle"  # how the laws end whose errors are measured in sigma on every case
-CASES_OF_ALL_LAWS = 42  # on the CPU, where no number of cases is asked for: other laws are judged on so many first,
+CASES_OF_ALL_LAWS = 30  # on the CPU, where no number of cases is asked for: other laws are judged on so many first,
 CASES_OF_EACH_LAW = 2  # and after these where a law has had fewer cases of a dtype than so many
 SHRINK_TRIES = 60  # counted, so that a gate explains a fault in the same way on a busy machine;
 SHRINK_SECONDS = 60.0  # the clock is for kernels that are too slow for so many

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gradoracle import config, settings
-from gradoracle.closure import closure, digests, holds_gradoracle, module_file, together
+from gradoracle.closure import Imports, closure, digests, holds_gradoracle, module_file, together
 from gradoracle.config import Config, Entry
 from gradoracle.errors import UsageError
 from gradoracle.gate.known_failures import KnownFailure, read
@@ -40,6 +40,11 @@ class Tree:
         """What its pyproject.toml says of kernels; empty where there is none."""
         file = self.folder / config.FILE
         return config.read(file, self.folder) if file.is_file() else config.EMPTY
+
+    @cached_property
+    def _imports(self) -> Imports:
+        """What its files import, each read once."""
+        return {}
 
     @cached_property
     def is_gradoracle(self) -> bool:
@@ -82,7 +87,7 @@ class Tree:
         named = self._start(family) if isinstance(family, str) else None
         starts = [start] if named is None else [start, named]
         folders = [self.folder, self.folder / "src"]
-        return digests(closure(starts, self.root, folders), self.root)
+        return digests(closure(starts, self.root, folders, self._imports), self.root)
 
     @cached_property
     def engine(self) -> dict[str, str]:
@@ -98,7 +103,7 @@ class Tree:
             return {}
         starts = [self.root / file for file in _JUDGES]
         starts += [file for name in names if (file := self._start(name)) is not None]
-        files = closure(starts, self.root)
+        files = closure(starts, self.root, known=self._imports)
         return digests((file for file in files if file.relative_to(self.root).parts[0] in _ENGINE), self.root)
 
     def is_shipped(self, target: str) -> bool:

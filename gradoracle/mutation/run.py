@@ -6,7 +6,6 @@ case executes are noted; it must keep every law. Then each mutant is tried on th
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 import tempfile
@@ -57,7 +56,7 @@ class Mutation:
         seconds: begin no further trial once so much time has passed.
         seed: of the choice of mutants and of the stream of cases.
         examples: how many cases; None: as many as ``check`` takes.
-        workers: how many processes; None: one a core.
+        workers: how many processes; None: one a core that this process may use.
         equivalents: a file of proofs (``proofs``); None: the one that lies beside a shipped family's laws.
         fresh: whether to forget what an earlier run found.
         sources: further modules to mutate, by name.
@@ -184,7 +183,7 @@ class _Plan:
 
     def workers(self, kept: str) -> Workers:
         """Processes that have the target loaded and keep what the oracle says in a folder."""
-        count = self.asked.workers or os.cpu_count() or 1
+        count = self.asked.workers or environment.cores()
         try:
             return Workers(
                 "gradoracle.mutation.trial:entry",
@@ -241,7 +240,7 @@ def _compared(plan: _Plan, survivors: Sequence[Outcome], seen: Sequence[Seen]) -
         tuple(Question(o.mutant, of[o.mutant.module].module, of[o.mutant.module].file) for o in survivors),
         tuple(sorted(launches, key=repr)),
     )
-    same = equivalents(asked, plan.asked.workers or os.cpu_count() or 1) if survivors else {}
+    same = equivalents(asked, plan.asked.workers or environment.cores()) if survivors else {}
     for outcome in survivors:
         reason = same.get(outcome.mutant.key, UNKNOWN)
         fate = Fate.EQUIVALENT if reason not in ("", UNKNOWN) else outcome.fate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from gradoracle import environment
 from gradoracle.case import Case
 from gradoracle.errors import UsageError
 from gradoracle.kernel import Kernel
@@ -50,7 +50,7 @@ class Asked:
         records: a folder of json reports of `gradoracle mutate`; None: what its runs left in this working directory.
         count: how many faults of each family.
         seconds: begin no further fault of a family once so much time has passed.
-        workers: how many processes; None: one a core.
+        workers: how many processes; None: one a core that this process may use.
         seed: of the choice of faults and of the stream of cases, as `gradoracle mutate` was given it.
         folder: where what is known is kept.
     """
@@ -65,7 +65,7 @@ class Asked:
     @property
     def processes(self) -> int:
         """How many at a time."""
-        return self.workers or os.cpu_count() or 1
+        return self.workers or environment.cores()
 
 
 def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent()) -> dict[str, Any]:

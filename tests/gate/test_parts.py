@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gate.project import KERNEL, Project
 
-from gradoracle.closure import closure, differing, digests
+from gradoracle.closure import Imports, closure, differing, digests
 from gradoracle.gate import accuracy
 from gradoracle.gate.accuracy import FEWEST, change, sign_flip
 from gradoracle.gate.fingerprints import pieces
@@ -63,6 +63,13 @@ def test_a_closure_is_what_a_kernel_imports_and_nothing_else(clone: Project) -> 
     before = digests(files, clone.folder)
     (clone.folder / "my_kernels/late.py").write_text("x = 2\n")
     assert differing(before, digests(files, clone.folder)) == ["my_kernels/late.py"]
+
+
+def test_what_a_file_imports_is_found_out_once(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: Imports = {}
+    files = closure([clone.folder / KERNEL], clone.folder, known=known)
+    monkeypatch.setattr("gradoracle.closure._imported", lambda *of: pytest.fail(f"{of[0]} was read again"))
+    assert closure([clone.folder / KERNEL], clone.folder, known=known) == files and len(known) == len(files)
 
 
 def test_this_tree_s_families_are_made_of_their_own_kernels_and_the_engine() -> None:
