@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gradoracle.environment import cores
+
 ROOT = Path(__file__).resolve().parent.parent
 OFF = "1.0009765625"
 BF16 = ".to(tl.bfloat16).to(tl.float32)"
@@ -157,7 +159,7 @@ def main(arguments: Sequence[str]) -> int:
                 if given.output:
                     facts = {
                         "commit": commit.stdout.strip(),
-                        "cores": len(os.sched_getaffinity(0)),
+                        "cores": cores(),
                         "options": " ".join(more),
                     }
                     document = {**facts, "rows": rows}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gradoracle.environment import describe
+from gradoracle.environment import cores, describe
 from gradoracle.report import FORMATS
 
 VIEW = """
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     print(f"all views: {sum(row['rendering_s'] for row in rows):.2f} s")
     if given.output:
-        document = {"environment": dict(describe()), "cores": len(os.sched_getaffinity(0)), "rows": rows}
+        document = {"environment": dict(describe()), "cores": cores(), "rows": rows}
         Path(given.output).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -19,7 +19,7 @@ _BESIDE = (  # what a kernel may read or compile that lies beside its modules
     ".toml", ".yaml", ".yml", ".txt", ".pt", ".npy", ".npz",
 )  # fmt: skip
 _PARSED = 4096  # files whose imports are kept, by content: both trees of a gate hold nearly the same ones
-Imports = MutableMapping[tuple[Path, tuple[Path, ...]], tuple[Path, ...]]
+Imports = MutableMapping[Path, tuple[Path, ...]]  # the files of a tree that each file imports
 _SPREAD = {"gradoracle.kernels": "kernels", "gradoracle.properties": "properties"}  # where setup.py has them
 
 
@@ -41,7 +41,7 @@ def closure(
         files: Python files; those outside of ``root`` count for what they import.
         root: of the working tree.
         folders: further ones that modules are found in, such as that of a project below ``root``.
-        known: what files of this tree import, as it was found before, and added to; the tree must not change between.
+        known: what was found before with this tree and these folders, and is added to; nothing may change between.
     """
     root, search, known = root.resolve(), tuple(folders), {} if known is None else known
     found: set[Path] = set()
@@ -51,9 +51,9 @@ def closure(
         if file in found or not file.is_file():
             continue
         found.add(file)
-        if (file, search) not in known:
-            known[file, search] = tuple(dict.fromkeys(_imported(file, root, search)))
-        waiting += [each for each in known[file, search] if each not in found]
+        if file not in known:
+            known[file] = tuple(dict.fromkeys(_imported(file, root, search)))
+        waiting += [each for each in known[file] if each not in found]
     own = {file for file in found if file.is_relative_to(root)}
     return frozenset(own | {beside for folder in {file.parent for file in own} for beside in _beside(folder)})
 

@@ -86,8 +86,7 @@ class Tree:
         family = words.get("family")
         named = self._start(family) if isinstance(family, str) else None
         starts = [start] if named is None else [start, named]
-        folders = [self.folder, self.folder / "src"]
-        return digests(closure(starts, self.root, folders, self._imports), self.root)
+        return digests(self._closure(starts), self.root)
 
     @cached_property
     def engine(self) -> dict[str, str]:
@@ -103,8 +102,12 @@ class Tree:
             return {}
         starts = [self.root / file for file in _JUDGES]
         starts += [file for name in names if (file := self._start(name)) is not None]
-        files = closure(starts, self.root, known=self._imports)
-        return digests((file for file in files if file.relative_to(self.root).parts[0] in _ENGINE), self.root)
+        return digests(
+            (file for file in self._closure(starts) if file.relative_to(self.root).parts[0] in _ENGINE), self.root
+        )
+
+    def _closure(self, starts: Iterable[Path]) -> frozenset[Path]:
+        return closure(starts, self.root, [self.folder, self.folder / "src"], self._imports)
 
     def is_shipped(self, target: str) -> bool:
         """Whether a target is a shipped family, by its name."""
