@@ -10,7 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gradoracle import device
+from gradoracle import device, forkserver
 from gradoracle.testing import PROFILES
 
 for _name, _examples in PROFILES.items():
@@ -18,6 +18,11 @@ for _name, _examples in PROFILES.items():
         _name, max_examples=_examples, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
     )
 settings.load_profile("dev")
+
+
+def pytest_configure() -> None:
+    """One fork server serves all processes of a session: of the controller, which begins before its workers do."""
+    os.environ[forkserver.VARIABLE] = forkserver.address()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,6 +7,7 @@ import ctypes
 import os
 
 from gradoracle.errors import UsageError
+from gradoracle.forkserver import ENVIRONMENT
 
 _BLOCKING = 4  # CU_CTX_SCHED_BLOCKING_SYNC
 ASKED = ("auto", "cpu", "cuda")
@@ -68,9 +69,7 @@ def variables(device: str) -> dict[str, str]:
 
     On the CPU no GPU is seen: PyTorch's autograd would make a context of each, which a fork of the process cannot use.
     """
-    own = {"TRITON_INTERPRET": "1" if device == "cpu" else "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    # large tensors come and go: keep their memory, or the system clears it anew each time (glibc; others ignore these)
-    own |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+    own = {"TRITON_INTERPRET": "1" if device == "cpu" else "0", **ENVIRONMENT}
     return own | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else _keep("CUDA_VISIBLE_DEVICES"))
 
 

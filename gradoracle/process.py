@@ -20,6 +20,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
+from gradoracle import forkserver
+
 Phase = Callable[["str | None", "float | None"], None]
 Work = Callable[[Any, Phase], Any]
 
@@ -64,20 +66,17 @@ class Process:
         fcntl.fcntl(
             self._output, fcntl.F_SETFL, flags | os.O_APPEND
         )  # so that the child goes on after a cut at its end
-        path = [entry for entry in sys.path if isinstance(entry, str)]
-        program = (
-            f"import sys; sys.path[:] = {path!r}; "
-            f"from gradoracle.process import serve; serve({theirs.fileno()}, {lifeline}, {memory})"
-        )
+        module = entry.partition(":")[0]
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", program],
-                stdin=subprocess.DEVNULL,
+            self.process = forkserver.run(
+                f"import sys; from gradoracle.process import serve; serve({memory}, *map(int, sys.argv[1:]))",
+                modules=(module,) if module.startswith(f"{__package__}.") else (),
+                env={**os.environ, **env},
                 stdout=self._output,
                 stderr=self._output,
-                pass_fds=(theirs.fileno(), lifeline),
-                env={**os.environ, **env},
-                start_new_session=True,  # what the kernel itself starts can be killed with it
+                descriptors=(theirs.fileno(), lifeline),
+                name="gradoracle-work",
+                is_leader=True,  # what the kernel itself starts can be killed with it
             )
         finally:
             theirs.close()
@@ -191,13 +190,13 @@ def _exit_code(error: BaseException) -> int:
     return 0 if code is None else code if isinstance(code, int) else 1
 
 
-def serve(channel: int, lifeline: int, memory: int | None = None) -> None:
+def serve(memory: int | None, channel: int, lifeline: int) -> None:
     """The whole life of a child: answer jobs from the socket ``channel`` until it closes.
 
     Args:
+        memory: bytes beyond which an allocation fails; None: no limit.
         channel: file descriptor of the child's end of the socket pair.
         lifeline: read end of a pipe whose write end only the parent holds.
-        memory: bytes beyond which an allocation fails; None: no limit.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

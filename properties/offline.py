@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gradoracle import forkserver
+
 Compilation = tuple[str, Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]
 """(name, a @triton.jit function, its signature, its constants, launch options), as ``triton.compile`` takes them:
 signature names each argument's type (``"*bf16"``, ``"i32"``, ``"constexpr"``), options are num_warps and the like."""
@@ -128,16 +130,30 @@ def _compiled(
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     with tempfile.TemporaryDirectory() as cache:
         environment |= {"TRITON_CACHE_DIR": cache, "TRITON_STORE_BINARY_ONLY": "1"}
-        command = [sys.executable, __file__, json.dumps(where)]
-        try:
-            ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT)
-        except subprocess.TimeoutExpired:
-            raise Uncompiled(f"compiling took more than {TIME_LIMIT:.0f} seconds") from None
-    lines = ran.stdout.strip().splitlines()
-    if ran.returncode != 0 or not lines:
-        reason = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+        code, said, errors = _run(json.dumps(where), environment, Path(cache))
+    lines = said.strip().splitlines()
+    if code != 0 or not lines:
+        reason = (errors.strip().splitlines() or [f"exit code {code}"])[-1]
         raise Uncompiled(f"the process that compiles failed: {reason}")
     return {(name, capability): reason or found for name, capability, found, reason in json.loads(lines[-1])}
+
+
+def _run(where: str, environment: Mapping[str, str], folder: Path) -> tuple[int, str, str]:
+    """Run this file as a program: its exit code, and what it said on both streams, in files of a folder meanwhile."""
+    program = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    with (folder / "stdout").open("w+b") as out, (folder / "stderr").open("w+b") as err:
+        child = forkserver.run(program, [__file__, where], env=environment, stdout=out, stderr=err)
+        try:
+            code = child.wait(TIME_LIMIT)
+        except subprocess.TimeoutExpired:
+            raise Uncompiled(f"compiling took more than {TIME_LIMIT:.0f} seconds") from None
+        finally:
+            child.kill()
+        said = []
+        for stream in (out, err):
+            stream.seek(0)
+            said.append(stream.read().decode("utf-8", "replace"))
+    return code, said[0], said[1]
 
 
 def _cache() -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from programs import gradoracle
 
 from gradoracle.commands.installed import require_kernels_of_the_tree
 from gradoracle.errors import UsageError
@@ -62,8 +61,7 @@ def test_outside_of_gradoracle_s_own_tree_nothing_is_asked(clone: Path) -> None:
 )
 def test_the_commands_that_run_a_kernel_say_so(clone: Path, words: tuple[str, ...]) -> None:
     (clone / "kernels/sdpa/gradients.py").write_text("")
-    command = [sys.executable, "-m", "gradoracle", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = gradoracle(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("gradoracle: kernels/sdpa/gradients.py of this tree is not what sdpa stands for")
     assert done.stderr.count("\n") == 1

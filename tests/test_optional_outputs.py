@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from jaxtyping import Float, Float32
+from programs import python
 from torch import Tensor
 
 import gradoracle
@@ -243,7 +242,7 @@ def test_a_replayed_line_and_its_script_show_the_state(tmp_path: Path) -> None:
     for kernel, said in (("wrong_state", "state: worst element"), ("never_returns_state", "gives 1 tensors, wanted")):
         script = tmp_path / f"{kernel}.py"
         script.write_text(reproduce(CASE.line(f"{Path(__file__)}:{kernel}")))
-        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+        done = python(script.read_text())
         assert said in done.stdout + done.stderr and "Traceback" not in done.stderr
 
 

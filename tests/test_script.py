@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from programs import python
 from torch import Tensor
 
 from gradoracle.script import reproduction
@@ -100,7 +100,7 @@ def run(folder: Path, *case: object, **more: object) -> list[str]:
 
 def test_a_script_runs_on_its_own_without_gradoracle(tmp_path: Path) -> None:
     text = "import sys; sys.modules['gradoracle'] = None\n" + script(tmp_path, "right", "vjp", interpret=True)
-    done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True)
+    done = python(text, cwd=tmp_path)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 3), done.stderr
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jaxtyping import Float
+from programs import python
 from torch import Tensor
 
 import gradoracle
@@ -211,8 +210,8 @@ test_wrong = gradoracle.testcase(wrong, **fields)
 
 def test_a_users_file_runs_under_plain_pytest(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(USER_FILE)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    program = "import runpy; runpy.run_module('pytest', run_name='__main__', alter_sys=True)"
+    done = python(program, "-q", "-p", "no:cacheprovider", "test_mine.py", cwd=tmp_path)
     assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
     assert "gradoracle replay 'case:1 " in done.stdout and "test_mine.py:wrong" in done.stdout
     assert done.returncode == 1

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradoracle import plain
+from gradoracle import forkserver, plain
 from gradoracle.gate import side
 from gradoracle.gate.side import PROTOCOL, Order, Task
 from gradoracle.gate.standing import Standing
@@ -24,8 +24,7 @@ from gradoracle.substitution import import_folders
 
 _PAUSE = 0.05  # seconds
 _PROGRAM = """
-import json, sys
-sys.path[:] = json.loads(sys.argv.pop(1))
+import sys
 try:
     from {module} import main
 except ModuleNotFoundError as error:
@@ -73,12 +72,15 @@ class Side:
         text = json.dumps(plain.to_plain(Order(PROTOCOL, str(folder), checks, dict(tasks))))
         order.write_text(text, encoding="utf-8")
         with self._said.open("wb") as said:
-            self._process = subprocess.Popen(
-                [*program(side.__name__, path), str(order), str(self._answer), str(self._early)],
+            self._process = forkserver.run(
+                program(side.__name__),
+                [str(order), str(self._answer), str(self._early)],
+                path=path,
+                folder=str(folder),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=None if shows and checks and sys.stderr.isatty() else said,
-                cwd=folder,
+                name="gradoracle-side",
             )
 
     def failing(self) -> Answer | None:
@@ -130,9 +132,9 @@ class Side:
         return lines[-1] if lines else f"its process ended with exit code {code}"
 
 
-def program(module: str, path: Sequence[str], what: str = "gate") -> list[str]:
-    """The command that runs ``main`` of a module, which does ``what``, where modules are found along ``path``."""
-    return [sys.executable, "-c", _PROGRAM.format(module=module, what=what), json.dumps(list(path))]
+def program(module: str, what: str = "gate") -> str:
+    """A program that runs ``main`` of a module, which does ``what``, on its arguments."""
+    return _PROGRAM.format(module=module, what=what)
 
 
 def search_path(judge: Tree, kernels: Tree, here: Tree, stage: Path) -> list[str]:

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -102,9 +103,10 @@ class Timer:
         self._said = own / "stderr.txt"
         order = own / "order.json"
         order.write_text(json.dumps(plain.to_plain(Timed(PROTOCOL, str(folder), task))), encoding="utf-8")
+        text = f"import sys; sys.path[:] = {list(path)!r}\n{program(_MODULE, 'timing')}"
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
-                [*program(_MODULE, path, "timing"), str(order)],
+                [sys.executable, "-c", text, str(order)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=folder, text=True,
                 start_new_session=True,
             )  # fmt: skip

@@ -34,13 +34,11 @@ def activate() -> None:
     reason = explain_unavailable()
     if reason is not None:
         raise RuntimeError(reason)
-    imported_before = "triton" in sys.modules and os.environ.get(_VARIABLE) != "1"
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = "1"
     try:
         _install()
-        if imported_before:
-            _interpret_device_functions()
+        _interpret_device_functions()
         use_one_thread()
         _probe()
     except RuntimeError as error:
@@ -142,7 +140,7 @@ def _positional(function: Callable[..., Any]) -> list[str]:
 
 
 def _interpret_device_functions() -> None:
-    """Triton was imported as a compiler: its own jitted functions, `tl.sum` and such, become interpreted ones."""
+    """Where Triton was imported as a compiler its own jitted functions, `tl.sum` and such, become interpreted ones."""
     import triton.language as tl
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction

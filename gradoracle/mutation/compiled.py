@@ -25,6 +25,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from gradoracle import forkserver
+
 from .install import innermost, install
 
 CAPABILITY = 90
@@ -84,18 +86,17 @@ def equivalents(asked: Asked, processes: int = 1) -> dict[str, str]:
         for part in range(min(processes, len(asked.questions))):
             given, found = folder / f"asked{part}", folder / f"found{part}"
             given.write_bytes(pickle.dumps(replace(asked, questions=asked.questions[part::processes])))
-            program = (
-                f"import sys; sys.path[:] = {list(asked.path)!r}; "
-                f"from gradoracle.mutation.compiled import answer; answer({str(given)!r}, {str(found)!r})"
+            program = "import sys; from gradoracle.mutation.compiled import answer; answer(*sys.argv[1:])"
+            words, nowhere = [str(given), str(found)], subprocess.DEVNULL
+            started.append(
+                forkserver.run(program, words, path=asked.path, env=environment, stdout=nowhere, stderr=nowhere)
             )
-            command, nowhere = [sys.executable, "-c", program], subprocess.DEVNULL
-            started.append(subprocess.Popen(command, env=environment, stdout=nowhere, stderr=nowhere))
         _ended(started, time.monotonic() + TIME_LIMIT)
         lines = "".join(found.read_text(encoding="utf-8") for found in sorted(folder.glob("found*"))).split("\n")
     return dict(json.loads(line) for line in lines if line.endswith("]"))
 
 
-def _ended(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> None:
+def _ended(processes: Sequence[forkserver.Child | subprocess.Popen[bytes]], deadline: float) -> None:
     """Wait for processes until a deadline, and end those that run then."""
     for process in processes:
         try:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from programs import gradoracle
 
 KERNEL = "my_kernels/rmsnorm.py"
 HELPER = "my_kernels/scaling.py"
@@ -100,10 +101,7 @@ class Project:
 
     def gate(self, *words: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
         """Exit code, output and errors of the gate in it, by a process of its own."""
-        command = [sys.executable, "-m", "gradoracle", "gate", *words]
-        done = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, env={**os.environ, **(environment or {})}
-        )
+        done = gradoracle("gate", *words, cwd=self.folder, env={**os.environ, **(environment or {})})
         return done.returncode, done.stdout, done.stderr
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from gate.project import KERNEL, Project
+from programs import gradoracle
 
 from gradoracle.gate.baseline import SCHEMA, Unusable, load
 from gradoracle.plain import to_plain
@@ -18,8 +18,7 @@ FILE = "gradoracle-baseline.json"
 
 def save(clone: Project, *words: str) -> subprocess.CompletedProcess[str]:
     """Save a baseline in a clone."""
-    command = [sys.executable, "-m", "gradoracle", "baseline", "save", *words]
-    return subprocess.run(command, cwd=clone.folder, capture_output=True, text=True)
+    return gradoracle("baseline", "save", *words, cwd=clone.folder)
 
 
 def test_it_is_compared_with_in_both_directions(clone: Project) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from gate.project import CONFIG, HELPER, IDENTITY, KERNEL, Project
+from programs import gradoracle
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def check(clone: Project, *words: str) -> tuple[int, str, str]:
     """Exit code, output and errors of a check in a clone."""
-    command = [sys.executable, "-m", "gradoracle", "check", *words]
-    done = subprocess.run(command, cwd=clone.folder, capture_output=True, text=True)
+    done = gradoracle("check", *words, cwd=clone.folder)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from gradoracle.kernels import lse as kernels
 from gradoracle.kernels.lse import blocks, fused, hessian, output, separate, sinks, tangents
+from programs import python
 
 MODULES = (output, separate, fused, tangents, hessian, sinks)
 Q, K = torch.randn(1, 2, 5, 3), torch.randn(1, 2, 7, 3)
@@ -99,7 +98,7 @@ print(json.dumps({
 
 def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    ran = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    ran = python(PROGRAM, env=environment)
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)
     assert len(found) == 9 and {name for names in found.values() for name in names} == {"scale", "softcap"}, found
@@ -124,7 +123,7 @@ print(json.dumps(found))
 
 def test_every_load_of_an_aligned_tile_is_a_vector() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    ran = subprocess.run([sys.executable, "-c", LOADS], env=environment, capture_output=True, text=True)
+    ran = python(LOADS, env=environment)
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)
     sinks = {"forward": 1, "jvp": 2}  # one number each: of sinks, of their tangent

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+from programs import python
 
 # in a process of its own, since TRITON_INTERPRET decides at import whether a kernel can be compiled
 PROGRAM = """
@@ -92,8 +91,7 @@ CASES = {
 def test_every_pass_compiles_and_fits_in_shared_memory(case):
     *arguments, names = CASES[case]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", PROGRAM, *map(str, arguments), *names]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    ran = python(PROGRAM, *map(str, arguments), *names, env=environment)
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)
     assert len(found) == (len(names) or 9)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -20,6 +18,7 @@ from gradoracle.kernels.sdpa import (
     sdpa,
     vjp,
 )
+from programs import python
 from sdpa_reference import DEVICE, problem
 
 (Q, K, V), TANGENTS, G = problem((2, 2, 5, 7, 4, 3), torch.float32)
@@ -130,9 +129,9 @@ def test_float32_tiles_that_a_gpu_would_spill_are_refused(monkeypatch):
 def run_alone(program: str, **environment: str) -> str:
     """Run a program in a fresh interpreter and return what it printed."""
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | environment
-    return subprocess.run(
-        [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True, timeout=120
-    ).stdout
+    ran = python(program, env=variables)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
 
 
 PROGRAM = """

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 from gradoracle.kernels.semicrf.compilations import compilations, deciding
 from gradoracle.properties.offline import SHARED_MEMORY, shared_memory
+from programs import python
 
 
 def environment() -> dict[str, str]:
@@ -50,7 +49,7 @@ print(json.dumps({
 
 
 def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
-    ran = subprocess.run([sys.executable, "-c", PROGRAM], env=environment(), capture_output=True, text=True)
+    ran = python(PROGRAM, env=environment())
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)
     assert len(found) == 5 and not any(found.values()), found
@@ -74,6 +73,6 @@ print(count)
 
 
 def test_passes_compile_to_the_end_and_take_no_atomics() -> None:
-    ran = subprocess.run([sys.executable, "-c", WHOLE], env=environment(), capture_output=True, text=True)
+    ran = python(WHOLE, env=environment())
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert int(ran.stdout) >= 18

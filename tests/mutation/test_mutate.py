@@ -32,8 +32,7 @@ def kernel(x):
 
 def mutate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder."""
-    command = [sys.executable, "-m", "gradoracle", "mutate", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return programs.gradoracle("mutate", *words, cwd=folder)
 
 
 def test_faults_of_a_users_kernel_are_caught_and_known_the_next_time(tmp_path):

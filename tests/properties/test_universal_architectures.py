@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 from gradoracle.kernels.sdpa.compilations import compilations as sdpa
 from gradoracle.properties.architectures import shared_memory_fits_each_architecture as law
 from gradoracle.properties.offline import SHARED_MEMORY, Uncompiled, shared_memory
+from programs import python
 
 from gradoracle.finding import Outcome
 from gradoracle.verdict import Status
@@ -80,9 +79,8 @@ def test_a_process_that_fails_says_why():
 
 
 def test_bytes_are_those_of_a_whole_compilation(tmp_path):
-    path = f"import sys; sys.path[:] = {[entry for entry in sys.path if isinstance(entry, str)]!r}"
-    command = [sys.executable, "-c", f"{path}{WHOLE}"]
-    ran = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True)
+    ran = python(WHOLE, str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
     whole = {(name, capability): shared for name, capability, shared in json.loads(ran.stdout)}
     stopped = shared_memory(sdpa, "bfloat16")
     assert len(whole) == 2 * len(SHARED_MEMORY)

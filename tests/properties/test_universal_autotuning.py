@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from gradoracle.properties.autotuning import every_autotuned_configuration_matches_the_oracle as law
 from gradoracle.properties.autotuning import trials_of_an_autotuner_leave_nothing_behind
+from programs import python
 
 from gradoracle import device, interpreter
 from tests.properties.toys import CASE, RIGHT
@@ -50,8 +49,7 @@ def test_the_wrong_configuration_is_found_and_the_autotuner_left_as_it_was():
     # in a process of its own, since TRITON_INTERPRET decides at import
     root = Path(__file__).resolve().parent.parent.parent
     environment = {**os.environ, **device.variables("cpu")}
-    command = [sys.executable, "-c", PROGRAM]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=root)
+    ran = python(PROGRAM, env=environment, cwd=root)
     assert ran.returncode == 0, ran.stderr[-2000:]
     first, second, tuners, left, trials = json.loads(ran.stdout)
     assert (first, second, tuners, left) == ("holds", "violated", ["product", "sums"], [2, 0, False])

@@ -1,0 +1,519 @@
+"""Fork server: a process that has imported what is slow to import, and forks itself for each program that is wanted.
+
+Importing torch, its tracing and Triton takes seconds, and every worker, every side of a gate and every compilation
+wants them. Here they are imported once: a child starts in some 20 ms, and otherwise as ``python -c`` starts it, with
+the environment, search path, current folder, streams and ``__main__`` that are asked for.
+
+A server of ``PACKAGES`` holds nothing of gradoracle or of a project, so that it serves every process below the one that
+started it, which find it by ``VARIABLE``. One that has imported modules of gradoracle serves the process that started
+it alone: files change. A server makes no CUDA context, so that its children may make their own.
+
+This file runs as a program too, before anything is imported: of gradoracle it imports nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+VARIABLE = "GRADORACLE_FORKSERVER"  # the address of a server of packages; "off": each process is an own interpreter
+PACKAGES = (
+    "torch",
+    "torch._dynamo",
+    "torch._decomp.decompositions_for_jvp",
+    "triton.language",
+    "triton.runtime.interpreter",
+    "hypothesis.internal.conjecture.engine",
+    "flint",
+    "mpmath",
+    "jaxtyping",
+    "numba.core.registry",
+    "numba.cpython.randomimpl",
+    "numba.np.linalg",
+    "numba.np.arrayobj",
+    "numba.experimental",
+)
+# read when a process begins, so that a server has them for its children: one thread each, since there is a process a
+# core, and large tensors keep their memory, which the system would clear anew each time (glibc; others ignore these)
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+}
+_OFF = "off"
+_SERVER = "import runpy, sys; runpy.run_path(sys.argv[1])['serve'](*map(int, sys.argv[-2:]), sys.argv[2:-2])"
+_LENGTH, _NUMBER = struct.Struct("!Q"), struct.Struct("!q")
+_MOST_DESCRIPTORS = 16
+_GONE = 255  # the return code of a child whose server has died, which alone would know it
+_SLICE = 0.2  # seconds at a time that a child is waited for, where there is no limit
+
+
+class NoServer(Exception):
+    """There is no fork server, or it is gone."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A program to run in a child, as ``run`` takes it; descriptors go with it, of which the first are its streams."""
+
+    program: str
+    arguments: Sequence[str]
+    path: Sequence[str]
+    env: Mapping[str, str]
+    folder: str
+    is_leader: bool
+    name: str
+
+
+class Child:
+    """A child of a server as the process sees it that wanted it: what it has of ``subprocess.Popen`` is the same."""
+
+    def __init__(self, connection: socket.socket, stdin: IO[bytes] | None = None) -> None:
+        self.stdin = stdin
+        self.returncode: int | None = None
+        self._connection, self._pid = connection, 0
+
+    @property
+    def pid(self) -> int:
+        """Of the process, once it has begun; 0 where it never will."""
+        while not self._pid and self.returncode is None:
+            self._receive(_SLICE)
+        return self._pid
+
+    def poll(self) -> int | None:
+        """The return code, as Popen has it; None: it runs."""
+        while self.returncode is None and self._receive(0.0):
+            pass
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and give the return code.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after ``timeout`` seconds.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.returncode is None:
+            left = _SLICE if until is None else until - time.monotonic()
+            if not self._receive(max(0.0, left)) and until is not None and time.monotonic() >= until:
+                raise subprocess.TimeoutExpired("a child of the fork server", timeout or 0.0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, where it runs."""
+        if self.poll() is None and self.pid and self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, where it runs."""
+        self.send_signal(signal.SIGKILL)
+
+    def _receive(self, timeout: float) -> bool:
+        """Read one number that the server sends within so many seconds: first the pid, then the return code."""
+        try:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                return False
+            number = _NUMBER.unpack(_exactly(self._connection, _NUMBER.size))[0]
+        except (OSError, EOFError):
+            self._end(_GONE)
+            return True
+        if self._pid:
+            self._end(number)
+        else:
+            self._pid = number
+        return True
+
+    def _end(self, code: int) -> None:
+        self.returncode = code
+        self._connection.close()
+
+
+class Server:
+    """A server as a process sees it that may want children of it.
+
+    Args:
+        address: of its socket.
+        lifeline: write end of a pipe with which the server ends; None: it is another process's.
+    """
+
+    def __init__(self, address: str, lifeline: int | None = None) -> None:
+        self.address, self._lifeline, self._owner = address, lifeline, os.getpid()
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether it was started here, and not before a fork."""
+        return self._owner == os.getpid()
+
+    def fork(self, order: Order, descriptors: Sequence[int], stdin: IO[bytes] | None) -> Child:
+        """Have it run a program.
+
+        Raises:
+            NoServer: it is gone.
+        """
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(_bound(self.address))
+            content = json.dumps(asdict(order)).encode("ascii")
+            socket.send_fds(connection, [_LENGTH.pack(len(content))], list(descriptors))
+            connection.sendall(content)
+        except OSError as error:
+            connection.close()
+            raise NoServer(str(error)) from None
+        return Child(connection, stdin)
+
+    def end(self) -> None:
+        """End it, where it was started here; its children go on."""
+        if self._lifeline is not None and self.is_of_this_process:
+            os.close(self._lifeline)
+        self._lifeline = None
+
+
+_servers: dict[tuple[str, ...], Server] = {}  # by the modules that were imported beyond PACKAGES
+
+
+def warm() -> None:
+    """Have a server of packages get ready while this process does something else."""
+    with contextlib.suppress(NoServer):
+        _packages()
+
+
+def address() -> str:
+    """Of the server of packages that this process uses, for ``VARIABLE`` of others; "off" without one."""
+    with contextlib.suppress(NoServer):
+        return _packages().address
+    return _OFF
+
+
+def run(
+    program: str,
+    arguments: Sequence[str] = (),
+    *,
+    modules: Sequence[str] = (),
+    path: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    folder: str | None = None,
+    stdin: Any = subprocess.DEVNULL,
+    stdout: Any = None,
+    stderr: Any = None,
+    descriptors: Sequence[int] = (),
+    is_leader: bool = False,
+    name: str = "gradoracle",
+) -> Child | subprocess.Popen[bytes]:
+    """Start ``python -c PROGRAM ARGUMENTS...`` with what is slow to import imported already, where a server can be had.
+
+    Args:
+        program: its source.
+        arguments: words; ``sys.argv[1:]`` are these and then the numbers of ``descriptors`` in the child.
+        modules: of gradoracle's, which a server of this process has imported from its own search path; without any
+            the program begins with packages alone, and ``path`` may lead to another gradoracle.
+        path: its ``sys.path``; None: that of this process.
+        env: all of its environment; None: that of this process.
+        folder: its current one; None: that of this process.
+        stdin, stdout, stderr: as ``subprocess.Popen`` has them, ``PIPE`` for the first alone.
+        descriptors: further ones that it inherits.
+        is_leader: whether it leads a session of its own.
+        name: as a list of processes shows it, where it is a server's child; at most 15 characters.
+    """
+    path = [entry for entry in (sys.path if path is None else path) if isinstance(entry, str)]
+    env = dict(os.environ if env is None else env)
+    streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    try:
+        server = _own(tuple(modules)) if modules else _packages()
+        if not server.address.endswith(_interpreter(env)):
+            raise NoServer("it began in another environment")
+        env[VARIABLE] = _packages().address
+        order = Order(program, tuple(arguments), path, env, folder or os.getcwd(), is_leader, name)
+        with contextlib.ExitStack() as stack:
+            own, written = _streams(stack, **streams)
+            try:
+                return server.fork(order, [*own, *descriptors], written)
+            except NoServer:
+                if written is not None:
+                    written.close()
+                _servers.clear()
+                raise
+    except NoServer:
+        return subprocess.Popen(
+            [sys.executable, "-c", _on(path, program), *arguments, *map(str, descriptors)],
+            cwd=folder,
+            env=env,
+            pass_fds=descriptors,
+            start_new_session=is_leader,
+            **streams,
+        )
+
+
+def _streams(stack: contextlib.ExitStack, stdin: Any, stdout: Any, stderr: Any) -> tuple[list[int], IO[bytes] | None]:
+    """Descriptors of the three streams, those made here closed with the stack, and what writes to the first."""
+    found, written = [], None
+    for number, stream in enumerate((stdin, stdout, stderr)):
+        if stream is None:
+            found.append(number)
+        elif stream == subprocess.DEVNULL:
+            found.append(os.open(os.devnull, os.O_RDWR))
+            stack.callback(os.close, found[-1])
+        elif stream == subprocess.PIPE:
+            ours, theirs = os.pipe()
+            found.append(ours)
+            stack.callback(os.close, ours)
+            written = open(theirs, "wb", 0)  # noqa: SIM115
+        else:
+            found.append(stream if isinstance(stream, int) else stream.fileno())
+    return found, written
+
+
+def _packages() -> Server:
+    """The server of packages: that of whoever started this process where it began alike, or one of its own.
+
+    Raises:
+        NoServer: there are to be none, or none can be.
+    """
+    known = os.environ.get(VARIABLE, "")
+    if known == _OFF or not sys.platform.startswith("linux"):
+        raise NoServer("every process is to be an interpreter of its own")
+    found = _servers.get(())
+    if found is None or not (found.is_of_this_process or found.address == known):
+        alike = known.endswith(_interpreter(os.environ)) and _answers(known)
+        found = Server(known) if alike else _started((), None)
+        _servers[()] = found
+    return found
+
+
+def _own(modules: tuple[str, ...]) -> Server:
+    """A server of this process that has imported some modules too.
+
+    Raises:
+        NoServer: as ``_packages``.
+    """
+    found = _servers.get(modules)
+    if found is None or not found.is_of_this_process:
+        found = _servers[modules] = _started(modules, _packages())
+    return found
+
+
+def _answers(address: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        return connection.connect_ex(_bound(address)) == 0
+
+
+def _bound(address: str) -> str:
+    """An address in the abstract namespace: there is no file that could be left over."""
+    return f"\0{address}"
+
+
+def _started(modules: tuple[str, ...], parent: Server | None) -> Server:
+    """A new server: a child of another, which has imported packages, or a process of its own that does so."""
+    address = f"gradoracle-{os.getpid()}-{os.urandom(8).hex()}-{_interpreter(os.environ)}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(_bound(address))
+    listener.listen(128)  # who connects before it has imported all that it is to, waits
+    theirs, lifeline = os.pipe()
+    path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+    words = [__file__, *(modules or PACKAGES)]
+    descriptors = (listener.fileno(), theirs)
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | ENVIRONMENT
+    try:
+        if parent is not None:
+            with open(os.devnull, "r+b") as nothing:
+                order = Order(_SERVER, words, path, env, os.getcwd(), False, "gradoracle-fork")
+                parent.fork(order, [nothing.fileno()] * 3 + list(descriptors), None)
+        else:
+            subprocess.Popen(
+                [sys.executable, "-c", _on(path, _SERVER), *words, *map(str, descriptors)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=env,
+                pass_fds=descriptors,
+            )
+    finally:
+        listener.close()
+        os.close(theirs)
+    found = Server(address, lifeline)
+    atexit.register(found.end)
+    return found
+
+
+def _on(path: Sequence[str], program: str) -> str:
+    """A program that begins with a search path."""
+    return f"import sys; sys.path[:] = {path!r}\n{program}"
+
+
+def _interpreter(env: Mapping[str, str]) -> str:
+    """What decides how an interpreter begins, as a digest: a child of one that began otherwise would be another."""
+    own = sorted((name, value) for name, value in env.items() if name.startswith("PYTHON"))
+    return hashlib.sha256(repr((sys.executable, own)).encode()).hexdigest()[:16]
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    """So many bytes.
+
+    Raises:
+        EOFError: there are no more.
+    """
+    content = b""
+    while len(content) < size:
+        if not (part := connection.recv(size - len(content))):
+            raise EOFError
+        content += part
+    return content
+
+
+def serve(listening: int, lifeline: int, modules: Sequence[str]) -> NoReturn:
+    """The whole life of a server: import modules, then fork for whoever asks, until the lifeline's other end closes.
+
+    Args:
+        listening: descriptor of a socket that listens.
+        lifeline: read end of a pipe.
+        modules: to import; one that cannot be is left to whoever wants it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who waits for the children, and for these
+    for name in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    listener = socket.socket(fileno=listening)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    running: dict[int, socket.socket] = {}  # who wants to know of a child's end
+    while True:
+        waited: list[Any] = [listener, lifeline, woken]
+        ready = select.select(waited, [], [])[0]
+        if lifeline in ready:
+            os._exit(0)
+        if woken in ready:
+            with contextlib.suppress(OSError):
+                os.read(woken, 4096)
+            _reap(running)
+        if listener in ready:
+            connection = listener.accept()[0]
+            try:
+                order, descriptors = _received(connection)
+            except (OSError, EOFError, ValueError, TypeError):
+                connection.close()
+                continue
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                for other in (listener, connection, *running.values()):
+                    other.close()
+                for number in (woken, wake, lifeline):
+                    os.close(number)
+                _become(order, descriptors)
+            for number in descriptors:
+                os.close(number)
+            running[pid] = connection
+            with contextlib.suppress(OSError):
+                connection.sendall(_NUMBER.pack(pid))
+
+
+def _reap(running: dict[int, socket.socket]) -> None:
+    """Tell of each child that has ended."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        connection = running.pop(pid)
+        with contextlib.suppress(OSError):
+            connection.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
+        connection.close()
+
+
+def _received(connection: socket.socket) -> tuple[Order, list[int]]:
+    """An order of a process of this user, with its descriptors."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    if struct.unpack("3i", credentials)[1] != os.getuid():
+        raise OSError("a process of another user")
+    connection.settimeout(10.0)
+    head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST_DESCRIPTORS)
+    try:
+        head += _exactly(connection, _LENGTH.size - len(head))
+        order = Order(**json.loads(_exactly(connection, _LENGTH.unpack(head)[0])))
+    except BaseException:
+        for number in descriptors:
+            os.close(number)
+        raise
+    connection.settimeout(None)
+    return order, descriptors
+
+
+def _become(order: Order, descriptors: Sequence[int]) -> NoReturn:
+    """In a child: be the process that was ordered, to its end."""
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if order.is_leader:
+            os.setsid()
+        for stream, number in enumerate(descriptors[:3]):
+            os.dup2(number, stream)
+            os.close(number)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/comm").write_text(order.name[:15])
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+        os.environ.clear()
+        os.environ.update(order.env)
+        os.chdir(order.folder)
+        sys.path[:] = order.path
+        sys.argv[:] = ["-c", *order.arguments, *map(str, descriptors[3:])]
+        sys.modules["__main__"] = main = types.ModuleType("__main__")
+        importlib.invalidate_caches()
+        code = _exit_code(order.program, vars(main))
+        threading._shutdown()  # type: ignore[attr-defined]  # as an interpreter that ends does
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+        with contextlib.suppress(BaseException):
+            sys.stderr.flush()
+        if code < 0:
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code)
+
+
+def _exit_code(program: str, names: dict[str, Any]) -> int:
+    """Run a program and say with what code an interpreter ends that runs it; minus a signal that ends it."""
+    try:
+        exec(compile(program, "<string>", "exec"), names)
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        print(error.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        return -signal.SIGINT
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0

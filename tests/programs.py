@@ -1,0 +1,39 @@
+"""Programs that tests run in processes of their own: Python's or the command line's, by the session's fork server."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradoracle import forkserver
+
+_COMMAND = "import sys; from gradoracle.__main__ import main; sys.argv[0] = 'gradoracle'; main()"
+LIMIT = 600.0  # seconds
+
+
+def python(
+    program: str, *arguments: str, cwd: Path | str | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What ``python -c PROGRAM ARGUMENTS...`` comes to, with torch and the like imported already."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = forkserver.run(
+            program, arguments, env=env, folder=None if cwd is None else str(cwd), stdout=out, stderr=err
+        )
+        try:
+            code = child.wait(LIMIT)
+        finally:
+            child.kill()
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read().decode("utf-8"))
+    return subprocess.CompletedProcess([program, *arguments], code, *texts)
+
+
+def gradoracle(
+    *words: str, cwd: Path | str | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What the command line ``gradoracle WORDS...`` comes to in a folder."""
+    return python(_COMMAND, *words, cwd=cwd, env=env)
