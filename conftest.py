@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # xdist has a process for each core; threads on top only wait
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -21,7 +22,13 @@ settings.load_profile("dev")
 
 
 def pytest_configure() -> None:
-    """One fork server serves all processes of a session: of the controller, which begins before its workers do."""
+    """What the processes of a session need from the first one, which begins before its workers do.
+
+    One fork server serves them all. Where a shell started this session in the background SIGINT is ignored, also by
+    every process that a test starts and means to interrupt.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ[forkserver.VARIABLE] = forkserver.address()
 
 

@@ -7,8 +7,13 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code; a CI's SIGTERM is an interrupt, which keeps what is known."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Run the command line and leave with its exit code.
+
+    A CI's SIGTERM is an interrupt, which keeps what is known; and so is SIGINT where a shell, which starts what it runs
+    in the background so, had it ignored.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     from gradoracle.cli import run
 
     sys.exit(run(sys.argv[1:]))

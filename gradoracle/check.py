@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradoracle import capacity, device, environment
-from gradoracle.case import Case, parse
+from gradoracle.case import Case, parse, place_in
 from gradoracle.cluster import Cluster
 from gradoracle.command import command, repeated
 from gradoracle.contract import contract
@@ -96,7 +96,8 @@ class Run:
         """A case as one line that replays this target's kernel; for saved tensors, which tensors they are."""
         if self.request.inputs is not None:
             return saved_line(case, self.family, self.request.inputs)
-        return case.line(self.place(kernel), self.device)
+        own = self.request.family
+        return case.line(self.place(kernel), self.device, own if own and own != case.family else "")
 
     def report(self) -> Report:
         """All that is known now."""
@@ -265,7 +266,8 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
         raise UsageError(str(error)) from None
     fields.setdefault("device", device or "auto")
     target = target or case.family
-    request = Request(**{"target": target, "family": family_for(target, case.family), **fields})
+    family = place_in(line) or family_for(target, case.family)
+    request = Request(**{"target": target, "family": family, **fields})
     run = Run(request, progress or Silent())
     try:
         run.wanted = {}

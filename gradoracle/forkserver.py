@@ -59,6 +59,7 @@ ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
 }
+_AT_THE_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONDEVMODE")
 _OFF = "off"
 _SERVER = "import runpy, sys; runpy.run_path(sys.argv[1])['serve'](*map(int, sys.argv[-2:]), sys.argv[2:-2])"
 _LENGTH, _NUMBER = struct.Struct("!Q"), struct.Struct("!q")
@@ -361,7 +362,7 @@ def _on(path: Sequence[str], program: str) -> str:
 
 def _interpreter(env: Mapping[str, str]) -> str:
     """What decides how an interpreter begins, as a digest: a child of one that began otherwise would be another."""
-    own = sorted((name, value) for name, value in env.items() if name.startswith("PYTHON"))
+    own = [env.get(name) for name in _AT_THE_START]
     return hashlib.sha256(repr((sys.executable, own)).encode()).hexdigest()[:16]
 
 

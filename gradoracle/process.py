@@ -130,8 +130,10 @@ class Process:
         """Kill the process and all that it started; may be called twice."""
         if not self._ended:
             self._ended = True
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.kill()  # which may not lead its session yet
+            if pid := self.process.pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(5.0)
             self.connection.close()
@@ -198,7 +200,7 @@ def serve(memory: int | None, channel: int, lifeline: int) -> None:
         channel: file descriptor of the child's end of the socket pair.
         lifeline: read end of a pipe whose write end only the parent holds.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it leads a session, which Ctrl-C does not reach
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory is not None:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]

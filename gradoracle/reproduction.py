@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Mapping
 
 from gradoracle import device as devices
-from gradoracle.case import build, parse
+from gradoracle.case import build, parse, place_in
 from gradoracle.derivative import Derivative
 from gradoracle.errors import UsageError
 from gradoracle.evidence import Evidence
@@ -28,6 +28,7 @@ def reproduce(
     device: str | None = None,
     oracle: str = "auto",
     contracts: Mapping[str, str] | None = None,
+    family: str | None = None,
 ) -> str:
     """The text of a script that runs the kernel on one case and prints it beside the truth.
 
@@ -37,6 +38,7 @@ def reproduce(
         device: cpu or cuda; default that of the case.
         oracle: which reading gives the truth.
         contracts: dtype -> preset, against the kernel's own.
+        family: as --family has it; None: what the line says.
 
     Raises:
         UsageError: the line, its target or the law cannot be read; the tensors are too large; the kernel has no name.
@@ -47,26 +49,26 @@ def reproduce(
         raise UsageError(str(error)) from None
     chosen = devices.choose(device or where.partition(":")[0])
     devices.prepare(chosen)
-    family_name = family_for(text, case.family)
-    family, kernels, laws = subjects(Setup(text, family_name, chosen, oracle, dict(contracts or {}), {}))
+    judge = family or place_in(line) or family_for(text, case.family)
+    defined, kernels, laws = subjects(Setup(text, judge, chosen, oracle, dict(contracts or {}), {}))
     if len(kernels) > 1:
         raise UsageError(f"{text} has the kernels {', '.join(kernels)}; name one in the case line, as {text}:KERNEL")
     (kernel,) = kernels.values()
-    require_case(case, family, kernel)
-    title, derivative = f"{kernel.name} against the definition of {family.name}.", Derivative.VJP
+    require_case(case, defined, kernel)
+    title, derivative = f"{kernel.name} against the definition of {defined.name}.", Derivative.VJP
     if property != "*":
         found = [law for name, law in laws.items() if fnmatch.fnmatchcase(name, property)]
         if not found:
-            raise UsageError(f"no law of {family.name} matches {property!r}; see gradoracle list")
+            raise UsageError(f"no law of {defined.name} matches {property!r}; see gradoracle list")
         title = found[0].statement
         derivative = next((need for need in _ORDER if need in found[0].needs), Derivative.FORWARD)
-    target = resolve(text, family_name)
+    target = resolve(text, judge)
     place = place_of(target, kernel)
     evidence = Evidence(
         case,
-        build(case, family.signature, domains=family.domains, device=chosen),
-        Subject(family, kernel),
-        Oracle(family, oracle),
+        build(case, defined.signature, domains=defined.domains, device=chosen),
+        Subject(defined, kernel),
+        Oracle(defined, oracle),
     )
     names = evidence.names(derivative)
     outputs = evidence.names(Derivative.FORWARD)
@@ -97,7 +99,7 @@ def reproduce(
             names=() if derivative is Derivative.FORWARD else names,
             truths=truths,
             sigmas=sigmas,
-            keyword={spec.name for spec in family.signature.inputs if spec.keyword},
+            keyword={spec.name for spec in defined.signature.inputs if spec.keyword},
             device=chosen,
             interpret=chosen == "cpu",
         )

@@ -19,7 +19,8 @@ _HEADER = '''\
 
 {case}
 
-Prints each of the kernel's tensors against the truth; written by gradoracle, needs torch and the kernel only.
+Prints each of the kernel's tensors against the truth, and exits with 1 where one is wrong; written by gradoracle, needs
+torch and the kernel only.
 """
 
 import base64
@@ -103,21 +104,25 @@ found = dict(zip({names!r}, products))
 }
 
 _COMPARE = """
+wrong = 0
 for name, true in truth.items():
     got = found[name]
     if got is None:
         print(f"{name}: the kernel gives None")
+        wrong += 1
         continue
     got = got.detach().to("cpu", torch.float64)
     error = (got - true).abs().nan_to_num(nan=float("inf"))
     in_sigma = torch.where(error > 0, error / sigma[name], error)
     flat = int(in_sigma.argmax())
     index = [int(i) for i in torch.unravel_index(torch.tensor(flat), got.shape)]
+    wrong += int((in_sigma > 8).sum())
     print(
         f"{name}: worst element {index}: got {got.flatten()[flat]:.9g}, true {true.flatten()[flat]:.9g}, "
         f"error {error.flatten()[flat]:.3g} = {in_sigma.flatten()[flat]:.3g} sigma; "
         f"{int((in_sigma > 8).sum())} of {got.numel()} elements are beyond 8 sigma"
     )
+sys.exit(1 if wrong else 0)
 """
 
 

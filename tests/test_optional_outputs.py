@@ -243,7 +243,7 @@ def test_a_replayed_line_and_its_script_show_the_state(tmp_path: Path) -> None:
         script = tmp_path / f"{kernel}.py"
         script.write_text(reproduce(CASE.line(f"{Path(__file__)}:{kernel}")))
         done = python(script.read_text())
-        assert said in done.stdout + done.stderr and "Traceback" not in done.stderr
+        assert said in done.stdout + done.stderr and "Traceback" not in done.stderr and done.returncode == 1
 
 
 def test_the_catalogue_shows_the_option_behind_the_output() -> None:

@@ -50,16 +50,18 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(FILE))
 
 
-def run(text: str) -> list[str]:
+def run(text: str, wrong: bool = False) -> list[str]:
+    """What a script prints; it exits with 1 where the kernel is ``wrong``."""
     Path("script.py").write_text(text)
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed), pytest.raises(SystemExit) as ended:
         runpy.run_path("script.py")
+    assert ended.value.code == int(wrong)
     return printed.getvalue().splitlines()
 
 
 def test_a_wrong_gradient_shows_beside_a_right_forward() -> None:
-    out, dx = run(reproduce(CASE.format("wrong", "")))
+    out, dx = run(reproduce(CASE.format("wrong", "")), wrong=True)
     assert "; 0 of 6 elements" in out and "; 6 of 6 elements" in dx
 
 

@@ -87,14 +87,16 @@ def script(
     return text
 
 
-def run(folder: Path, *case: object, **more: object) -> list[str]:
-    """What the script prints; run in this process, as importing torch takes seconds."""
+def run(folder: Path, *case: object, wrong: bool = False, **more: object) -> list[str]:
+    """What the script prints; run in this process. It exits with 1 where the kernel is ``wrong``, and else with 0."""
     (folder / "replay.py").write_text(script(folder, *case, **more))  # type: ignore[arg-type]
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.chdir(folder)
         patch.setattr(sys, "path", list(sys.path))
-        runpy.run_path("replay.py", run_name="__main__")
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path("replay.py", run_name="__main__")
+    assert ended.value.code == int(wrong)
     return printed.getvalue().splitlines()
 
 
@@ -115,7 +117,7 @@ def test_a_right_kernel_agrees_with_the_embedded_truth(
 
 
 def test_a_wrong_kernel_is_shown_with_its_worst_element(tmp_path: Path) -> None:
-    forward, dx, dw = run(tmp_path, "wrong", "vjp", dtype=torch.float64)
+    forward, dx, dw = run(tmp_path, "wrong", "vjp", dtype=torch.float64, wrong=True)
     assert "; 0 of 15" in forward
     assert dx.startswith("dx: worst element [4, ") and "; 3 of 15 elements" in dx
     assert dw == "dw: the kernel gives None"

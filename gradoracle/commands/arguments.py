@@ -12,6 +12,13 @@ FORMATS = "terminal, json, junit, sarif, github, markdown or html"
 
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda")]
 Examples = Annotated[int | None, typer.Option(metavar="N", help="How many cases.")]
+Family = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|FILE.py:NAME",
+        help="Which definition an outside callable claims to implement: a shipped family, file.py:name or module:name.",
+    ),
+]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of the stream of cases.")]
 Laws = Annotated[str, typer.Option(metavar="GLOB", help="Only laws that match.", autocompletion=completion.laws)]
 Workers = Annotated[str, typer.Option(metavar="N|auto", help="Processes; 0: in this one, unprotected.")]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gradoracle import completion, options, showing
-from gradoracle.commands.arguments import Device, Examples, Formats, Laws, Outputs, Profile, Seed, Workers
+from gradoracle.commands.arguments import Device, Examples, Family, Formats, Laws, Outputs, Profile, Seed, Workers
 from gradoracle.commands.installed import require_kernels_of_the_tree
 from gradoracle.config import Config, Entry, load
 from gradoracle.errors import UsageError
@@ -29,9 +29,7 @@ def check(
             "name of a kernel in [tool.gradoracle] of pyproject.toml; by default all of those.",
         ),
     ] = None,
-    family: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which definition an outside callable claims to implement.")
-    ] = None,
+    family: Family = None,
     device: Device = "auto",
     dtype: Annotated[str | None, typer.Option(metavar="float32,...", help="Default: all that are supported.")] = None,
     contract: Annotated[
@@ -133,6 +131,7 @@ def given(context: typer.Context, names: Sequence[str]) -> dict[str, str | list[
 
 def replay(
     case: Annotated[str, typer.Argument(metavar="CASE", help="A case line, in quotes, as a failure prints it.")],
+    family: Family = None,
     script: Annotated[bool, typer.Option("--script", help="Print a reproduction that needs torch only.")] = False,
     property: Laws = "*",
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Default: that of the case.")] = None,
@@ -149,6 +148,8 @@ def replay(
 ) -> None:
     """Judge one case again, by every law that applies to it."""
     fields: dict[str, Any] = {"oracle": options.one_of("--oracle", oracle, options.ORACLES)}
+    if family is not None:
+        fields["family"] = family
     if device is not None:
         fields["device"] = options.one_of("--device", device, options.DEVICES)
     if property != "*":

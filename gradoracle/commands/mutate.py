@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gradoracle import options, showing
+from gradoracle.commands.arguments import Family
 from gradoracle.commands.installed import require_kernels_of_the_tree
 
 
@@ -15,9 +16,7 @@ def mutate(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A shipped family, path/to/file.py[:callable] or module:callable.")
     ],
-    family: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which definition an outside callable claims to implement.")
-    ] = None,
+    family: Family = None,
     mutants: Annotated[
         str, typer.Option(metavar="N|all", help="How many faults, spread over operators and functions.")
     ] = "120",

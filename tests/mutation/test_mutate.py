@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import programs
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
