@@ -33,7 +33,7 @@ from gradoracle.strategies import situations
 from gradoracle.symptom import MATCHES
 from gradoracle.tally import Key, Tally
 from gradoracle.target import family_for
-from gradoracle.verdict import Counterexample, Report, Status, Verdict
+from gradoracle.verdict import BROKEN, Counterexample, Report, Status, Verdict
 from gradoracle.worker import Lost, StartupError, Workers
 
 
@@ -217,7 +217,7 @@ class Run:
         if refused:
             self._tabulate(refused[0], result.case)
             self.first.setdefault(refused[0], where)
-        decided = any(r.status not in (Status.REFUSED, Status.NOT_CHECKED) for r in result.results)
+        decided = any(r.status in (Status.HOLDS, *BROKEN) for r in result.results)
         if decided and not self.request.inputs:
             for name in situations(self.family, self.kernels[result.kernel], result.case):
                 self.situations[name] = self.situations.get(name, 0) + 1
@@ -241,15 +241,11 @@ def check(request: Request, progress: Progress | None = None) -> Report:
 
     Raises:
         UsageError: the request does not fit (unknown target, dtype, contract, law, no GPU, sizes beyond the memory).
-        InternalFault: gradoracle itself failed on a case; the message names the case.
     """
     run = Run(request, progress or Silent())
     try:
         run.over(jobs_of_request(run))
-        report = known(run)
-        if run.crashes.faults:
-            raise InternalFault(run.crashes.faults, report)
-        return report
+        return known(run)
     finally:
         run.close()
 
@@ -274,10 +270,7 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
         for name, kernel in run.kernels.items():
             require_case(case, run.family, kernel, memory=run.memory())
             run.over([Job(name, case, run.laws_on(kernel, case), presets=True)])
-        report = known(run)
-        if run.crashes.faults:
-            raise InternalFault(run.crashes.faults, report)
-        return report
+        return known(run)
     finally:
         run.close()
 
@@ -289,14 +282,6 @@ def known(run: Run) -> Report:
     except KeyboardInterrupt:
         run.interrupted = run.interrupted or "interrupted while the report was made"
         return run.report()
-
-
-class InternalFault(Exception):
-    """gradoracle itself failed on some cases; ``report`` holds what is known of the others."""
-
-    def __init__(self, faults: Sequence[str], report: Report) -> None:
-        self.report = report
-        super().__init__(f"{len(faults)} cases could not be judged; the first:\n{faults[0]}")
 
 
 def dtypes_of(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]:

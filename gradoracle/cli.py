@@ -7,9 +7,7 @@ Exit codes: 0 every checked property holds; 1 a property is violated, or the ker
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Sequence
 from typing import Annotated
@@ -99,14 +97,5 @@ def _fault(error: Exception) -> int:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = " ".join([lines[0], lines[-1]] if lines and lines[0].endswith(":") else lines[:1])  # a traceback's last line
     what = f"{type(error).__name__}{f': {told}' if told else ''}"
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    if os.environ.get("GRADORACLE_TRACEBACK") == "1":
-        print(text, file=sys.stderr)
-        return showing.fail(f"a fault of its own: {what}", FAULT)
-    where = "set GRADORACLE_TRACEBACK=1 to see the traceback"
-    with contextlib.suppress(OSError):
-        handle, name = tempfile.mkstemp(prefix="gradoracle-", suffix=".txt")
-        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-            where = f"the traceback is in {name}"
+    where = showing.keep_trace("".join(traceback.format_exception(type(error), error, error.__traceback__)))
     return showing.fail(f"a fault of its own: {what}; {where}", FAULT)

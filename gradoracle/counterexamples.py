@@ -51,6 +51,12 @@ class Counterexamples:
         """
         run, failing = self._run, sorted(self._run.tally.failing(), key=self._specific)
         found = {key: self._as_found(key, case, result) for key, _, case, result in failing}
+        errors = {key: self._as_found(key, case, law) for key, _, case, law in run.tally.failing([Status.ERROR])}
+        return errors | self._explained_all(failing, found)
+
+    def _explained_all(self, failing: list[Failing], found: dict[Key, Counterexample]) -> dict[Key, Counterexample]:
+        """What was found, made smaller and explained as far as there is time."""
+        run = self._run
         if run.request.inputs:
             return {key: mapped(shown) for key, shown in found.items()}
         found = {key: replace(shown, further=self._further(key)) for key, shown in found.items()}
@@ -79,7 +85,8 @@ class Counterexamples:
         return {key: mapped(shown) for key, shown in found.items()}
 
     def _as_found(self, key: Key, case: Case, result: LawResult) -> Counterexample:
-        return Counterexample(self._run.line(key[1], case), result.findings, message=_message(result))
+        line = self._run.line(key[1], case)
+        return Counterexample(line, result.findings, message=_message(result), trace=result.trace)
 
     def _interrupt(self, error: BaseException) -> None:
         told = f"{error}, while shrinking" if isinstance(error, Lost) else "interrupted while shrinking"
@@ -261,7 +268,7 @@ def agreed(formulas: Sequence[Likeness]) -> Likeness:
 
 def _message(result: LawResult) -> str:
     """What is said of a failing case beside its findings: how it crashed, or what would explain it."""
-    if result.status is Status.CRASHED:
+    if result.status in (Status.CRASHED, Status.ERROR):
         return result.reason
     if result.status is Status.HOLDS:
         return "held when it was judged once more: the kernel differs from run to run"

@@ -17,14 +17,9 @@ TIME_LIMIT = "exceeded its time limit"  # what worker.py says of a call that han
 
 
 class Crashes:
-    """Brings every job to a result, whatever its kernel did to the process.
-
-    Attributes:
-        faults: tracebacks of gradoracle's own failures.
-    """
+    """Brings every job to a result, whatever its kernel did to the process."""
 
     def __init__(self, workers: Pool) -> None:
-        self.faults: list[str] = []
         self._workers = workers
         self._slow: set[tuple[str, Case]] = set()
         self._ended: Counter[tuple[str, str, str]] = Counter()  # (kernel, call, kind) -> cases
@@ -56,8 +51,7 @@ class Crashes:
         seen: set[tuple[str, str]] = set()
         while (crash := result.crash) is not None or result.error:
             if crash is None:
-                self.faults.append(result.error)
-                return CaseResult(job.kernel, job.case, ())
+                return _error(job, result.error)
             if crash.kind == "time limit" and (job.kernel, job.case) not in self._slow:
                 self._slow.add((job.kernel, job.case))
                 result = self._workers.run_alone(job, 2.0)
@@ -77,8 +71,7 @@ class Crashes:
         """
         result = self._workers.run_alone(job, limit_factor)
         if result.error:
-            self.faults.append(result.error)
-            return CaseResult(job.kernel, job.case, ())
+            return _error(job, result.error)
         crash = result.crash
         if crash is None:
             value: CaseResult = result.value
@@ -110,3 +103,11 @@ class Crashes:
         status = Status.NOT_CHECKED if lacking else Status.CRASHED
         reason = f"memory: the process was {crash.how}" if lacking else f"after the kernel's calls: {crash.how}"
         return CaseResult(job.kernel, job.case, tuple(LawResult(law, status, reason=reason) for law in job.laws))
+
+
+def _error(job: Job, trace: str) -> CaseResult:
+    """What is known where gradoracle itself failed on a case, outside of any one law."""
+    reason = (trace.strip().splitlines() or ["a process failed and said nothing"])[-1]
+    return CaseResult(
+        job.kernel, job.case, tuple(LawResult(law, Status.ERROR, reason=reason, trace=trace) for law in job.laws)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from gradoracle.oracle.truth import Oracle, Truth, Unread, names, tensor_of
 from gradoracle.relation import PROBES, Part, related
 from gradoracle.rules import Allowance, judge, typical
 from gradoracle.signature import cotangent_name, tangent_name
-from gradoracle.subject import Subject, Tensors, Unavailable
+from gradoracle.subject import Refused, Subject, Tensors, Unavailable
 
 T = TypeVar("T")
 
@@ -92,6 +92,25 @@ class Evidence:
         """The kernel's tensors of a derivative by name; for the VJP the gradients alone."""
         found: Tensors = getattr(self, derivative.value)()
         return {name: found[name] for name in self.names(derivative) if name in found}
+
+    def available(self, wanted: Iterable[tuple[Derivative, str]]) -> Iterator[tuple[str, Tensor]]:
+        """The kernel's tensors by name, without those of derivatives that it lacks: the laws that match these say so.
+
+        Raises:
+            Refused, Unavailable: at the end, why the first is lacking, where all are.
+        """
+        lacking: Refused | Unavailable | None = None
+        found = False
+        for derivative, name in wanted:
+            try:
+                tensor = self.tensors(derivative)[name]
+            except (Refused, Unavailable) as reason:
+                lacking = lacking or reason
+                continue
+            found = True
+            yield name, tensor
+        if lacking is not None and not found:
+            raise lacking
 
     def memory(self, derivative: Derivative) -> Memory:
         """What was allocated while that derivative ran."""

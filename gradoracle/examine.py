@@ -6,8 +6,9 @@ import fnmatch
 import functools
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from gradoracle.case import Case, require_fit
 from gradoracle.contract import contract
 from gradoracle.derivative import Derivative
 from gradoracle.device import prepare
-from gradoracle.errors import UsageError
+from gradoracle.errors import UsageError, named
 from gradoracle.evidence import Evidence
 from gradoracle.family import Family
 from gradoracle.finding import Finding, Outcome
@@ -43,7 +44,7 @@ CALL_SECONDS = 60.0  # a kernel call that takes longer hangs; it is run once mor
 
 
 class EmptyCheck(Exception):
-    """A law that applies yielded no finding: gradoracle's own fault."""
+    """A law that applies yielded no finding: an error of gradoracle's own."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class LawResult:
     status: Status
     findings: tuple[Finding, ...] = ()
     reason: str = ""
+    trace: str = ""  # of an error of gradoracle's own, where it was raised
     preset: str = ""  # another preset under which the violation would be explained
     formula: Likeness = NO_LIKENESS  # another formula that gives what the kernel gave
 
@@ -287,9 +289,11 @@ def examine(
         if result.status is Status.VIOLATED:
             result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))
         if job.presets and result.status is Status.VIOLATED:
-            result = replace(result, preset=_explaining_preset(law, evidence, result))
+            with suppress(Exception):  # what would explain a violation is not worth losing it
+                result = replace(result, preset=_explaining_preset(law, evidence, result))
         if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
-            result = replace(result, formula=formula(law, evidence, result.findings))
+            with suppress(Exception):
+                result = replace(result, formula=formula(law, evidence, result.findings))
         results.append(result)
     return CaseResult(job.kernel, job.case, tuple(results))
 
@@ -327,11 +331,13 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
         return LawResult(law.name, Status.CRASHED, tuple(findings), str(crash))
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
-            raise
+            return failed(law.name, error, findings)
         torch.cuda.empty_cache()
         return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), LACKING)
+    except Exception as error:
+        return failed(law.name, error, findings)
     if not findings:
-        raise EmptyCheck(f"the law {law.name} applies to the case {evidence.case} but checked nothing")
+        return failed(law.name, EmptyCheck("the property applies to the case but checked nothing"))
     outcomes = {f.outcome for f in findings}
     if Outcome.VIOLATED in outcomes:
         return LawResult(law.name, Status.VIOLATED, tuple(findings))
@@ -339,6 +345,13 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
         return LawResult(law.name, Status.HOLDS, tuple(findings))
     reasons = sorted({f.message for f in findings})
     return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), _short(reasons[0]))
+
+
+def failed(law: str, error: Exception, findings: Sequence[Finding] = ()) -> LawResult:
+    """What is known of a law whose judgement raised: gradoracle's own error, unless a violation was found before."""
+    if any(found.outcome is Outcome.VIOLATED for found in findings):
+        return LawResult(law, Status.VIOLATED, tuple(findings))
+    return LawResult(law, Status.ERROR, reason=named(error), trace="".join(traceback.format_exception(error)))
 
 
 def _short(reason: str) -> str:

@@ -18,23 +18,14 @@ from gradoracle.finding import Finding
 from gradoracle.measurements import Measurements
 from gradoracle.plain import Unreadable
 from gradoracle.report.json import read
-from gradoracle.report.summary import counted
 from gradoracle.shard import Left, Seen, Shard, Sums
 from gradoracle.shortfall import shortfall
 from gradoracle.tally import TELLING, Count, Key, Tally
-from gradoracle.verdict import Counterexample, Report, Status, Verdict
+from gradoracle.verdict import FAILING, Counterexample, Report, Status, Verdict
 
 _ALIKE = ("gradoracle", "commit", "torch", "triton")  # versions that all shards must share, where they are known
 _WANTED = "wanted reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
 _INCONCLUSIVE = "inconclusive: "
-
-
-class MergeFault(Exception):
-    """gradoracle itself failed on cases of some shards; ``reports`` holds what is known all the same."""
-
-    def __init__(self, told: str, reports: list[Report]) -> None:
-        self.reports = reports
-        super().__init__(told)
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,6 @@ def merge(files: Sequence[Path]) -> list[Report]:
 
     Raises:
         UsageError: a file that cannot be read, a report of no shard, shards of different runs, one shard twice.
-        MergeFault: gradoracle itself failed in a shard.
     """
     documents = [(str(file), _read(file)) for file in files]
     if len(documents) == 1 and all(report.shard is None for report in documents[0][1]):
@@ -62,10 +52,7 @@ def merge(files: Sequence[Path]) -> list[Report]:
     groups = [[reports[target] for _, reports in parts if target < len(reports)] for target in range(most)]
     for group in groups:
         _require_one_run(group)
-    reports = [_Whole(group).report() for group in groups]
-    if faults := [fault for group in groups for fault in _faults(group)]:
-        raise MergeFault(faults[0], reports)
-    return reports
+    return [_Whole(group).report() for group in groups]
 
 
 def _read(file: Path) -> list[Report]:
@@ -127,14 +114,6 @@ def _differences(one: Part, other: Part) -> Iterator[tuple[str, str, str]]:
     yield from ((name, str(ours), str(theirs)) for name, ours, theirs in facts if ours != theirs)
 
 
-def _faults(parts: Iterable[Part]) -> list[str]:
-    return [
-        f"gradoracle failed on {counted(part.shard.faults, 'case')} of shard {part.shard}"
-        for part in parts
-        if part.shard.faults
-    ]
-
-
 def _words(contracts: Mapping[str, str]) -> str:
     return " ".join(f"{dtype}={preset}" for dtype, preset in sorted(contracts.items()))
 
@@ -188,7 +167,6 @@ class _Whole:
         lacking = [f"shard {', '.join(missing)} of {report.target} is missing; wanted all {shard.parts}"]
         return [
             *(lacking if missing else []),
-            *(f"{fault}; the exit code is then 3" for fault in _faults(self._parts)),
             *shortfall(
                 report.verdicts,
                 undecided=self._tally.undecided(),
@@ -218,7 +196,7 @@ class _Whole:
 
     def _counterexample(self, key: Key) -> Counterexample | None:
         """Of the shard whose failing case is the first of the stream; with what the largest of all shards show."""
-        for status in (Status.VIOLATED, Status.CRASHED):
+        for status in FAILING:
             failing = [(part, sums) for part, sums in self._sums[key] if status.value in sums.statuses]
             failing.sort(key=lambda each: each[1].statuses[status.value].first)
             shown = [found for part, _ in failing if (found := _shown(part, key, status)) is not None]

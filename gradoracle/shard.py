@@ -91,7 +91,6 @@ class Shard:
         sizes: how to say which sizes the definition is meant for.
         first: the place of the first case of each situation and of each message in ``refusals``.
         undefined: what is wrong with the definition, one sentence of each case, by place.
-        faults: cases on which gradoracle itself failed.
         sums: in the order of the verdicts.
     """
 
@@ -108,7 +107,6 @@ class Shard:
     sizes: str
     first: dict[str, int]
     undefined: dict[str, str]
-    faults: int
     sums: tuple[Sums, ...]
 
     def __str__(self) -> str:

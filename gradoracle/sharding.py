@@ -78,7 +78,6 @@ def shard_of(run: Run, counterexamples: Mapping[Key, Counterexample]) -> Shard |
         sizes_wanted(run.family),
         {name: stream.place(*first) for name, first in run.first.items()},
         {str(stream.place(*where)): sentence for where, sentence in run.undefined.items()},
-        len(run.crashes.faults),
         tuple(_sums(run, stream, key, count, counterexamples.get(key)) for key, count in run.tally.counts.items()),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -27,10 +28,6 @@ def report(views: Sequence[options.Output], runs: Sequence[Callable[[], Report]]
         try:
             reports.append(one())
         except (Exception, KeyboardInterrupt) as error:
-            known = getattr(error, "report", None)  # a fault of our own may still know a part
-            if known is not None:
-                known.notes.append("inconclusive: gradoracle failed on some cases; the exit code is then 3")
-                reports.append(known)
             failure = error
         if failure is not None or reports[-1].interrupted:
             break
@@ -58,6 +55,12 @@ def show_reports(views: Sequence[options.Output], reports: Sequence[Report]) -> 
     finally:
         if any(view.format == "github" for view in views):
             summarise(render(reports, "markdown"))
+        if errors := [verdict for report in reports for verdict in report.errors]:
+            shown = [
+                f"{v.law}, {v.dtype}, {c.case}\n{c.trace}\n" for v in errors if (c := v.counterexample) is not None
+            ]
+            laws = ", ".join(dict.fromkeys(verdict.law for verdict in errors))
+            sys.stderr.write(f"gradoracle: an error of its own in {laws}; {keep_trace(''.join(shown))}\n")
 
 
 def show(views: Sequence[options.Output], render: Callable[[str, int | None, bool], str]) -> None:
@@ -149,6 +152,19 @@ def terminal() -> tuple[int | None, bool]:
         return None, False
     color = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     return max(80, min(140, shutil.get_terminal_size().columns)), color
+
+
+def keep_trace(text: str) -> str:
+    """Put the traceback of an error of our own in a file, or print it with GRADORACLE_TRACEBACK=1; says where it is."""
+    if os.environ.get("GRADORACLE_TRACEBACK") == "1":
+        sys.stderr.write(f"{text}\n")
+        return "the traceback is above"
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(prefix="gradoracle-", suffix=".txt")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        return f"the traceback is in {name}"
+    return "set GRADORACLE_TRACEBACK=1 to see the traceback"
 
 
 def say(text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -11,7 +11,7 @@ from gradoracle.case import Case
 from gradoracle.examine import CaseResult, LawResult
 from gradoracle.finding import Outcome, Pool
 from gradoracle.rules import pooled
-from gradoracle.verdict import Counterexample, Status, Verdict
+from gradoracle.verdict import BROKEN, FAILING, Counterexample, Status, Verdict
 
 DECLARED_MISSING = ("no forward mode", "no double backward")  # a derivative that a kernel need not have
 TELLING, _TOLD = 8, 1 << 18  # violating cases of a verdict that are kept, and elements of one
@@ -71,16 +71,16 @@ class Tally:
     def add(self, result: CaseResult) -> None:
         """Add one case."""
         statuses = {law.status for law in result.results}
-        alarm = not statuses.isdisjoint({Status.VIOLATED, Status.CRASHED})
+        alarm = not statuses.isdisjoint(BROKEN)
         self.alarming += alarm
         self.judged += alarm or Status.HOLDS in statuses
         for law in result.results:
             self._add(self._counts[law.law, result.kernel, result.case.dtype], result.case, law)
 
-    def failing(self) -> Iterable[tuple[Key, Status, Case, LawResult]]:
-        """The first violating (or else crashing) case of each verdict that has one."""
+    def failing(self, statuses: Sequence[Status] = BROKEN) -> Iterable[tuple[Key, Status, Case, LawResult]]:
+        """The first case of each verdict that has one of these statuses, of the first of them."""
         for key, count in self._counts.items():
-            for status in (Status.VIOLATED, Status.CRASHED):
+            for status in statuses:
                 if status in count.first:
                     yield key, status, *count.first[status]
                     break
@@ -156,6 +156,7 @@ class Tally:
             cases_held=count.statuses[Status.HOLDS],
             cases_violated=count.statuses[Status.VIOLATED],
             cases_crashed=count.statuses[Status.CRASHED],
+            cases_error=count.statuses[Status.ERROR],
             cases_refused=count.statuses[Status.REFUSED],
             cases_not_checked=count.statuses[Status.NOT_CHECKED],
             reasons=dict(count.reasons),
@@ -195,7 +196,7 @@ def _undecided(laws: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Itera
 
 def _status(count: Count) -> Status:
     """The worst status that says something; refused and not checked only where no case held."""
-    for status in (Status.VIOLATED, Status.CRASHED, Status.HOLDS, Status.REFUSED):
+    for status in (*FAILING, Status.HOLDS, Status.REFUSED):
         if count.statuses[status]:
             return status
     return Status.NOT_CHECKED

@@ -32,6 +32,10 @@ PROFILES: Mapping[str, int] = MappingProxyType({"dev": 8, "ci": 24, "nightly": 4
 _runs: dict[str, Report | Exception] = {}
 
 
+class JudgeError(Exception):
+    """gradoracle itself failed while it judged a law: that says nothing of the kernel."""
+
+
 class NotRun(Exception):
     """A law has no verdict although it applies: gradoracle's own fault."""
 
@@ -50,7 +54,7 @@ class Item:
 
         Raises:
             NotRun: the law was not among those that ran.
-            InternalFault, UsageError: the run failed.
+            UsageError: the run failed.
         """
         report = _report(self.request)
         if self._verdict(report) is None and (report.cases_run < report.cases_planned or not report.verdicts):
@@ -63,7 +67,8 @@ class Item:
         Raises:
             pytest.fail.Exception: the law is violated or the kernel crashed; the text is that of the terminal report.
             pytest.skip.Exception: refused or not checked, with the reason and the number of cases.
-            NotRun, InternalFault, UsageError: as of ``run``.
+            JudgeError: gradoracle itself failed.
+            NotRun, UsageError: as of ``run``.
         """
         report = self.run()
         verdict = self._verdict(report)
@@ -71,6 +76,8 @@ class Item:
             pytest.skip(f"not checked: it applies to none of the {report.cases_run} {self.dtype} cases")
         if verdict.status in (Status.VIOLATED, Status.CRASHED):
             pytest.fail(failure_text(verdict), pytrace=False)
+        if verdict.status is Status.ERROR:
+            raise JudgeError(failure_text(verdict))
         if verdict.status in (Status.REFUSED, Status.NOT_CHECKED):
             reasons = "; ".join(f"{reason} ({count} cases)" for reason, count in verdict.reasons.items())
             pytest.skip(f"{verdict.status.value}: {reasons or 'no reason is known'}")

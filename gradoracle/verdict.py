@@ -16,13 +16,21 @@ from gradoracle.shard import Shard
 
 
 class Status(str, Enum):
-    """The five things that can be said of a law and a kernel, worst first where they meet."""
+    """What can be said of a law and a kernel, worst first where they meet.
+
+    ERROR: gradoracle itself failed while it judged; that says nothing of the kernel.
+    """
 
     CRASHED = "crashed"
     VIOLATED = "violated"
+    ERROR = "error"
     REFUSED = "refused"
     NOT_CHECKED = "not checked"
     HOLDS = "holds"
+
+
+BROKEN = (Status.VIOLATED, Status.CRASHED)  # by the kernel
+FAILING = (*BROKEN, Status.ERROR)  # what a report shows a case of
 
 
 @dataclass(frozen=True)
@@ -34,13 +42,14 @@ class Counterexample:
         findings: what the law says of each tensor of the case.
         shrunk_from: the first such case, where shrinking found a smaller one.
         shrink_note: why the case may not be the smallest.
-        message: for a crash what the process did; for a violation what explains it.
+        message: for a crash what the process did; for a violation what explains it; for an error what was raised.
         command: what shows it again where the case alone does not.
         pooled: whether all cases of a dtype show it together, each being within its own budget; ``case`` is the first.
         first_findings: what the law found wrong on ``shrunk_from``, whose sizes show where wrong elements lie; empty
             where nothing was shrunk.
         formula: which other formula gives what the kernel gave, where one was found.
         further: what the law found wrong on those of its cases that have the most elements.
+        trace: of an error, where it was raised.
     """
 
     case: str
@@ -53,6 +62,7 @@ class Counterexample:
     first_findings: tuple[Finding, ...] = ()
     formula: Likeness = NO_LIKENESS
     further: tuple[Finding, ...] = ()
+    trace: str = ""
 
 
 @dataclass
@@ -66,6 +76,7 @@ class Verdict:
     cases_held: int = 0
     cases_violated: int = 0
     cases_crashed: int = 0
+    cases_error: int = 0
     cases_refused: int = 0
     cases_not_checked: int = 0
     cases_not_applicable: int = 0
@@ -110,7 +121,12 @@ class Report:
     @property
     def laws_checked(self) -> int:
         """How many distinct laws held or were violated on at least one case."""
-        return len({v.law for v in self.verdicts if v.status in (Status.HOLDS, Status.VIOLATED, Status.CRASHED)})
+        return len({v.law for v in self.verdicts if v.status in (Status.HOLDS, *BROKEN)})
+
+    @property
+    def errors(self) -> list[Verdict]:
+        """Those that gradoracle itself failed to give."""
+        return [verdict for verdict in self.verdicts if verdict.status is Status.ERROR]
 
     def inconclusive(self, lines: bool = True) -> list[str]:
         """Reasons why a run without violations is still not green; empty where it is.
@@ -131,12 +147,12 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 every checked property holds; 1 violated or crashed, of a gate's report a red line; 4 inconclusive."""
+        """The first of: 1 violated or crashed, in a gate a red line; 3 gradoracle's own error; 4 inconclusive; 0."""
         if self.comparison is not None:
-            return 1 if self.comparison.of(Weight.RED) else 4 if self.inconclusive() else 0
-        if any(v.status in (Status.VIOLATED, Status.CRASHED) for v in self.verdicts):
-            return 1
-        return 4 if self.inconclusive() else 0
+            is_broken = bool(self.comparison.of(Weight.RED))
+        else:
+            is_broken = any(verdict.status in BROKEN for verdict in self.verdicts)
+        return 1 if is_broken else 3 if self.errors else 4 if self.inconclusive() else 0
 
 
 def without_numbers(text: str) -> str:

@@ -30,7 +30,6 @@ from gradoracle.finding import Finding
 from gradoracle.kernel import Kernel
 from gradoracle.property import law
 from gradoracle.rules import exactly, judge
-from gradoracle.subject import Refused, Unavailable
 
 
 def _some_row_sees_no_key(case: Case, kernel: Kernel) -> str | None:
@@ -93,12 +92,8 @@ def rows_that_see_no_key_give_the_sink(evidence: Evidence) -> Iterator[Finding]:
 def _zeros(variant: Evidence, blind: Tensor, tangent: bool = True) -> Iterator[Finding]:
     """Exact zeros of dq, hvp.q and, without a sink, of the tangent of lse in rows that see no key."""
     wanted = [(VJP, "dq"), (HVP, "hvp.q"), *([(JVP, "jvp.lse")] if tangent else [])]
-    for derivative, name in wanted:
-        try:
-            got = variant.tensors(derivative)[name].cpu()
-        except (Unavailable, Refused):  # a kernel without this derivative: the laws that match it say so
-            continue
-        rows = got[blind]
+    for name, got in variant.available(wanted):
+        rows = got.cpu()[blind]
         lost = bool(rows.isnan().any())
         yield exactly(f"{name} of rows that see no key", rows != 0, "is not 0 where the query sees no key", lost=lost)
 
@@ -121,11 +116,8 @@ def keys_of_another_segment_have_no_gradient(evidence: Evidence) -> Iterator[Fin
     """
     variant = evidence.variant("keys of no query", lambda s: _of_no_query(s)[0])
     hidden = _of_no_query(evidence.sample)[1].cpu()
-    for derivative, name in ((VJP, "dk"), (HVP, "hvp.k")):
-        try:
-            rows = variant.tensors(derivative)[name].cpu()[:, :, hidden]
-        except (Unavailable, Refused):  # a kernel without this derivative: the laws that match it say so
-            continue
+    for name, got in variant.available([(VJP, "dk"), (HVP, "hvp.k")]):
+        rows = got.cpu()[:, :, hidden]
         lost = bool(rows.isnan().any())
         yield exactly(f"{name} of another segment", rows != 0, "is not 0 where no query sees the key", lost=lost)
 

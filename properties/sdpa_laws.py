@@ -18,7 +18,6 @@ from gradoracle.finding import Finding
 from gradoracle.kernel import Kernel
 from gradoracle.property import law
 from gradoracle.rules import exactly, judge, not_checked
-from gradoracle.subject import Refused, Unavailable
 
 FORWARD, VJP, JVP, HVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP, Derivative.HVP
 
@@ -120,11 +119,8 @@ def rows_that_see_no_key_are_zero_in_every_derivative(evidence: Evidence) -> Ite
     wanted = [(FORWARD, "o"), (VJP, "dq")]
     if small_enough(evidence.case, evidence.kernel) is None:
         wanted += [(JVP, "jvp.o"), (HVP, "hvp.q")]
-    for derivative, name in wanted:
-        try:
-            rows = evidence.tensors(derivative)[name][:, :, :first]
-        except (Unavailable, Refused):  # a kernel without this derivative: the laws that match it say so
-            continue
+    for name, got in evidence.available(wanted):
+        rows = got[:, :, :first]
         shown, lost = f"{name} of rows that see no key", bool(rows.isnan().any())
         yield exactly(shown, rows.cpu() != 0, "is not 0 where the query sees no key", lost=lost)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradoracle import check as engine
-from gradoracle import examine
+from gradoracle import cli, examine
 from gradoracle.case import parse
-from gradoracle.check import InternalFault, check, replay
+from gradoracle.check import check, replay
 from gradoracle.errors import UsageError
 from gradoracle.report import render
 from gradoracle.request import Request
@@ -211,7 +213,7 @@ def test_several_kernels_of_a_file_are_told_apart(tmp_path: Path) -> None:
     assert f"{file}:has_a_wrong_backward " in counterexample(found["has_a_wrong_backward"]).case
 
 
-def test_a_fault_of_our_own_keeps_the_other_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_our_own_keeps_the_other_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     real = examine.sample_of
 
     def broken(case: Any, *args: Any, **keywords: Any) -> Any:
@@ -220,11 +222,44 @@ def test_a_fault_of_our_own_keeps_the_other_cases(monkeypatch: pytest.MonkeyPatc
         return real(case, *args, **keywords)
 
     monkeypatch.setattr(examine, "sample_of", broken)
-    with pytest.raises(InternalFault, match="could not be judged") as caught:
-        checked("right", FORWARD, examples=10)
-    (verdict,) = caught.value.report.verdicts
-    assert verdict.status is Status.HOLDS and 0 < verdict.cases_held < 10
-    assert "ZeroDivisionError: our own" in str(caught.value)
+    report = checked("right", FORWARD, examples=10)
+    (verdict,) = report.verdicts
+    assert report.exit_code == 3 and verdict.status is Status.ERROR
+    assert 0 < verdict.cases_held < 10 and verdict.cases_held + verdict.cases_error == 10
+    found = counterexample(verdict)
+    assert found.message == "ZeroDivisionError: our own" and parse(found.case)[2].dims["N"] > 20
+    assert "in broken" in found.trace
+
+
+@pytest.mark.parametrize(("kernel", "code"), [("right", 3), ("has_a_wrong_backward", 1)])
+def test_an_error_of_one_law_is_one_entry_and_hides_no_violation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kernel: str, code: int
+) -> None:
+    """The other laws go on; every view shows the entry with a line that replays it."""
+    real = examine.laws_of
+
+    def laws_of(family: Any) -> list[Any]:
+        return [dataclasses.replace(law, law=empty) if law.name == JVP else law for law in real(family)]
+
+    def empty(evidence: Any) -> Iterator[Any]:
+        yield from ()
+
+    monkeypatch.setattr(examine, "laws_of", laws_of)
+    words = ["check", f"{FILE}:{kernel}", "--device", "cpu", "--workers", "0", "--examples", "6"]
+    words += ["--property", MATCHING]
+    assert cli.run(words) == code
+    out, err = capsys.readouterr()
+    said = " ".join(out.split())
+    assert re.search(rf"! ERROR {JVP} {kernel}, float32, (\d) of \1 cases", said)
+    assert "error EmptyCheck: the property applies to the case but checked nothing" in said
+    assert "forward_matches_the_oracle ✓" in said and ("✗ VIOLATED vjp_matches" in said) == (code == 1)
+    assert "an error of its own in jvp_matches_the_oracle; the traceback is in " in err
+    case = counterexample(verdicts(checked(kernel))[JVP]).case
+    assert replay(case, workers=0, property=JVP).exit_code == 3
+    for view in ("json", "junit", "sarif", "github", "markdown", "html"):
+        capsys.readouterr()
+        assert cli.run([*words, "--format", view]) == code
+        assert "EmptyCheck" in capsys.readouterr().out
 
 
 def test_what_is_required_must_have_been_checked() -> None:

@@ -12,7 +12,7 @@ import torch
 from gradoracle.case import Case
 from gradoracle.errors import UsageError
 from gradoracle.evidence import Evidence
-from gradoracle.examine import EmptyCheck, Job, Setup, entry, examine, judge_law, require_case, subjects
+from gradoracle.examine import Job, Setup, entry, examine, judge_law, require_case, subjects
 from gradoracle.finding import Outcome
 from gradoracle.oracle.definition import Undefined
 from gradoracle.oracle.trace import UnsupportedOperator
@@ -80,14 +80,17 @@ def test_what_a_law_does_becomes_a_status(steps: list[Any], status: Status) -> N
     assert (status is Status.VIOLATED) == any(f.outcome is Outcome.VIOLATED for f in result.findings)
 
 
-def test_a_law_that_checks_nothing_is_a_fault() -> None:
-    with pytest.raises(EmptyCheck, match=r"some_law applies to the case case:1 scaled .* but checked nothing"):
-        judge_law(does(), evidence())
+def test_a_law_that_checks_nothing_is_an_error() -> None:
+    result = judge_law(does(), evidence())
+    assert result.status is Status.ERROR
+    assert result.reason == "EmptyCheck: the property applies to the case but checked nothing"
 
 
-def test_a_fault_of_a_law_is_no_verdict() -> None:
-    with pytest.raises(ZeroDivisionError):
-        judge_law(does(ZeroDivisionError()), evidence())
+@pytest.mark.parametrize("raised", [ZeroDivisionError("its own"), RuntimeError("its own"), KeyError("its own")])
+def test_what_a_law_raises_is_an_error_of_that_law_alone_and_hides_no_violation(raised: Exception) -> None:
+    result = judge_law(does(raised), evidence())
+    assert result.status is Status.ERROR and "its own" in result.reason and type(raised).__name__ in result.trace
+    assert judge_law(does(WRONG, raised), evidence()).status is Status.VIOLATED
 
 
 def test_a_lost_device_ends_the_case_with_what_is_known() -> None:

@@ -12,11 +12,10 @@ from torch import Tensor
 
 import gradoracle
 from gradoracle import testing
-from gradoracle.check import InternalFault
 from gradoracle.errors import UsageError
 from gradoracle.finding import Finding, Outcome, Worst
 from gradoracle.request import Request
-from gradoracle.testing import Item, NotRun
+from gradoracle.testing import Item, JudgeError, NotRun
 from gradoracle.verdict import Counterexample, Report, Status, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,6 +53,10 @@ VERDICTS = {
     "crashes": Verdict(
         "crashes", "double", "float32", Status.CRASHED, cases_crashed=1,
         counterexample=Counterexample(CASE, (), message="vjp: killed by signal 11"),
+    ),
+    "is_an_error": Verdict(
+        "is_an_error", "double", "float32", Status.ERROR, cases_error=3,
+        counterexample=Counterexample(CASE, (), message="ZeroDivisionError: our own"),
     ),
     "is_refused": Verdict("is_refused", "double", "float32", Status.REFUSED, reasons={"ValueError: N is 2": 3}),
     "is_not_checked": Verdict("is_not_checked", "double", "float32", Status.NOT_CHECKED, reasons={"needs a GPU": 3}),
@@ -110,6 +113,11 @@ def test_a_crash_fails(runs: list[Request]) -> None:
         _item("crashes").judge()
 
 
+def test_an_error_of_gradoracle_is_an_error_and_no_failure(runs: list[Request]) -> None:
+    with pytest.raises(JudgeError, match="ZeroDivisionError: our own"):
+        _item("is_an_error").judge()
+
+
 @pytest.mark.parametrize(
     ("law", "reason"),
     [
@@ -137,12 +145,12 @@ def test_a_run_that_fails_fails_for_every_item_and_is_not_repeated(monkeypatch: 
 
     def check(request: Request) -> Report:
         asked.append(request)
-        raise InternalFault(["the law x yielded nothing"], _report())
+        raise UsageError("no such thing")
 
     monkeypatch.setattr(testing, "_runs", {})
     monkeypatch.setattr(testing, "check", check)
     for law in ("holds", "is_violated"):
-        with pytest.raises(InternalFault):
+        with pytest.raises(UsageError):
             _item(law).judge()
     assert len(asked) == 1
 

@@ -23,17 +23,10 @@ def merge(
     output: Outputs = None,
 ) -> None:
     """Put the reports of all shards of a run together: the report that one process would have given."""
-    from gradoracle.merge import MergeFault
     from gradoracle.merge import merge as merge_files
     from gradoracle.report import FORMATS, exit_code
 
     views = options.outputs(context.obj, FORMATS)
-    fault: MergeFault | None = None
-    try:
-        reports = merge_files([Path(file) for file in files])
-    except MergeFault as error:
-        fault, reports = error, error.reports
+    reports = merge_files([Path(file) for file in files])
     showing.show_reports(views, reports)
-    if fault is not None:
-        raise fault
     raise typer.Exit(exit_code(reports))

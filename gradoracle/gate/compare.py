@@ -13,9 +13,9 @@ from gradoracle.gate.known_failures import KnownFailure
 from gradoracle.gate.standing import UNDECIDED, Standing
 from gradoracle.report.failure import Failure, failures
 from gradoracle.report.summary import counted
-from gradoracle.verdict import Report, Status, Verdict
+from gradoracle.verdict import BROKEN, Report, Status, Verdict
 
-_BROKEN = (Status.VIOLATED.value, Status.CRASHED.value)
+_BROKEN = tuple(status.value for status in BROKEN)
 _SUSPECT = 0.01  # p below which too few pairs are told of
 _MEMORY = "memory"  # how reasons begin that are the machine's, not the kernel's
 Key = tuple[str, str, str]  # law, kernel, dtype
@@ -113,6 +113,12 @@ def _violations(
 ) -> Iterator[Line]:
     """One line a fault: red where it breaks something that the base did not, a note where it was there before."""
     for failure in failures(report):
+        lead = failure.lead
+        if lead.status is Status.ERROR:
+            said = lead.counterexample.message if lead.counterexample is not None else "no reason is known"
+            text = f"{lead.law} could not be judged{_in(lead)}, an error of gradoracle's own: {said}"
+            yield Line(Kind.UNCHECKED, Weight.OPEN, text, lead.kernel, lead.law, lead.dtype, _case(lead))
+            continue
         verdicts = [v for v in (failure.lead, *failure.others) if _key(v) not in excused]
         new = [v for v in verdicts if _key(v) in broken and broken[_key(v)].is_new]
         if new:
@@ -182,7 +188,7 @@ def _known(
             yield Line(Kind.KNOWN, Weight.RED, f"known failure of no law: {entry}; remove or mend the entry", kernel)
         elif entry.has_expired(today):
             yield Line(Kind.KNOWN, Weight.RED, f"known failure that has expired: {entry}", kernel, entry.law)
-        elif any(v.status in (Status.VIOLATED, Status.CRASHED) for v in verdicts):
+        elif any(v.status in BROKEN for v in verdicts):
             count = sum(1 for each in excused.values() if each is entry)
             yield Line(Kind.KNOWN, Weight.NOTE, f"known failure, {count} verdicts: {entry}", kernel, entry.law)
         elif any(v.status is Status.HOLDS for v in verdicts):
@@ -207,6 +213,8 @@ def _unchecked(base: Standing, head: Standing, same_cases: bool) -> Iterator[Lin
         for law, status in case.laws.items():
             if status in UNDECIDED or (there is not None and there.laws.get(law, "refused") not in UNDECIDED):
                 continue
+            if there is not None and there.laws.get(law) == Status.ERROR.value:
+                continue  # a line of its own
             reason = "there is no such case" if there is None else there.reasons.get(law, "it is not judged there")
             lost.setdefault((law, case.kernel, case.dtype, reason), []).append(line)
     by_reason: dict[tuple[str, str, bool], list[tuple[Key, list[str]]]] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gradoracle.settings import Setting
 from gradoracle.verdict import Report
 
-UNDECIDED = ("refused", "not checked")
+UNDECIDED = ("refused", "not checked", "error")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from gradoracle.jobs import jobs_of
 from gradoracle.request import Progress, Request, Silent
 from gradoracle.tally import Tally
 from gradoracle.target import Target, resolve
-from gradoracle.verdict import Status
+from gradoracle.verdict import FAILING
 from gradoracle.worker import Result, StartupError, Workers
 
 from .compiled import Asked, Question, equivalents
@@ -279,7 +279,7 @@ def _rehearsal(plan: _Plan, workers: Workers, progress: Progress) -> list[Seen]:
         tally.add(result.value.result)
         progress.case(len(seen), 0, "")
     for verdict in tally.verdicts({}):
-        if verdict.status in (Status.VIOLATED, Status.CRASHED):
+        if verdict.status in FAILING:
             raise WrongKernel(
                 f"the unmutated kernel {verdict.kernel} does not keep {verdict.law} in {verdict.dtype}; "
                 f"gradoracle check {plan.asked.target} says where: wanted a kernel that holds"

@@ -266,6 +266,9 @@ def _forked(
 def _judged(mutant: Mutant, result: CaseResult, own: CaseResult, progress: _Progress) -> Outcome | None:
     """A kill, where a law is violated that the unmutated kernel keeps; trouble is noted."""
     before = {each.law: each.status for each in own.results}
+    for each in result.results:
+        if each.status is Status.ERROR:
+            raise RuntimeError(f"{each.law}: {each.reason}")
     violated = [each for each in result.results if each.status is Status.VIOLATED]
     if violated:
         laws = tuple(each.law for each in violated)

@@ -31,6 +31,6 @@ def render(reports: Report | Sequence[Report], format: str, *, width: int | None
 
 
 def exit_code(reports: Sequence[Report]) -> int:
-    """Of several reports together: 1 where anything is violated, else 4 where anything is inconclusive, else 0."""
+    """Of several reports together: 1 where anything is violated, else 3 for an error, 4 for what is inconclusive, 0."""
     codes = {report.exit_code for report in reports}
-    return next((code for code in (1, 4) if code in codes), 0 if codes else 4)
+    return next((code for code in (1, 3, 4) if code in codes), 0 if codes else 4)

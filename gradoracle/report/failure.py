@@ -12,7 +12,7 @@ from gradoracle.diagnosis import UNKNOWN, Diagnosis, diagnose
 from gradoracle.finding import Finding, Outcome
 from gradoracle.pattern import EVERYWHERE
 from gradoracle.symptom import of_verdicts
-from gradoracle.verdict import Counterexample, Report, Status, Verdict, without_numbers
+from gradoracle.verdict import FAILING, Counterexample, Report, Status, Verdict, without_numbers
 
 _MOST_TENSORS = 4  # of one counterexample that are told in full
 
@@ -31,12 +31,12 @@ class Failure:
 
 
 def failures(report: Report) -> list[Failure]:
-    """The violated and crashed verdicts of a report, one Failure a fault; most specific laws first."""
+    """The failing verdicts of a report, one Failure a fault: the most specific laws first, our own errors last."""
     return faults(report.verdicts)
 
 
 def faults(verdicts: Sequence[Verdict]) -> list[Failure]:
-    """The violated and crashed ones of a run's verdicts, one Failure a fault; most specific laws first.
+    """The failing ones of a run's verdicts, one Failure a fault: the most specific laws first, our own errors last.
 
     Verdicts are of one fault where the stream's own cases, the first and the largest of each, show that: what smaller
     cases show depends on how far there was time to make them smaller.
@@ -44,7 +44,7 @@ def faults(verdicts: Sequence[Verdict]) -> list[Failure]:
     groups: list[tuple[set[tuple[str, ...]], list[Verdict]]] = []
     own: dict[int, Verdict] = {}
     for given in verdicts:
-        if given.status not in (Status.VIOLATED, Status.CRASHED):
+        if given.status not in FAILING:
             continue
         verdict = _as_judged(given)
         own[id(verdict)] = given
@@ -76,9 +76,10 @@ def _as_judged(verdict: Verdict) -> Verdict:
     return replace(verdict, counterexample=replace(found, findings=seen, first_findings=(), further=()))
 
 
-def _leads(verdict: Verdict) -> tuple[bool, int]:
-    """Sort key: a crash before all else, told by the first law that met it, then the more specific law."""
-    return (False, 0) if verdict.status is Status.CRASHED else (True, -verdict.rank)
+def _leads(verdict: Verdict) -> tuple[int, int]:
+    """Sort key: a crash first, told by the first law that met it, then the more specific law, an error last."""
+    ranks = {Status.CRASHED: (0, 0), Status.ERROR: (2, 0)}
+    return ranks.get(verdict.status, (1, -verdict.rank))
 
 
 def _attached(
@@ -164,7 +165,8 @@ def tell(verdict: Verdict) -> list[tuple[str, str]]:
         return [*lines, ("case", "none was kept")]
     lines += _tell_findings(counterexample, _MOST_TENSORS)
     if counterexample.message:
-        lines.append(("crash" if verdict.status is Status.CRASHED else "note", counterexample.message))
+        label = {Status.CRASHED: "crash", Status.ERROR: "error"}.get(verdict.status, "note")
+        lines.append((label, counterexample.message))
     lines += [("note", note) for note in verdict.notes]
     lines.append(("first" if counterexample.pooled else "case", counterexample.case))
     shrunk = [part for part in (counterexample.shrink_note, _shrunk_from(counterexample.shrunk_from)) if part]
@@ -207,10 +209,16 @@ def headline(verdict: Verdict) -> str:
 
 def extent(verdict: Verdict) -> str:
     """On how many of its cases a verdict fails."""
-    failing = verdict.cases_crashed if verdict.status is Status.CRASHED else verdict.cases_violated
+    failing = failing_cases(verdict)
     if failing == 0:
         return f"all of its {cases(verdict)} cases together"
     return f"{failing} of {cases(verdict)} cases"
+
+
+def failing_cases(verdict: Verdict) -> int:
+    """On how many cases a verdict is what it is; 0 where all cases are so together."""
+    counts = {Status.CRASHED: verdict.cases_crashed, Status.ERROR: verdict.cases_error}
+    return counts.get(verdict.status, verdict.cases_violated)
 
 
 def cases(verdict: Verdict) -> int:
@@ -219,6 +227,7 @@ def cases(verdict: Verdict) -> int:
         verdict.cases_held
         + verdict.cases_violated
         + verdict.cases_crashed
+        + verdict.cases_error
         + verdict.cases_refused
         + verdict.cases_not_checked
     )
@@ -310,8 +319,8 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
     counterexample = verdict.counterexample
     if counterexample is None:
         return {(verdict.kernel, verdict.law)}
-    if verdict.status is Status.CRASHED:
-        return {(verdict.kernel, "crashed", without_numbers(counterexample.message))}
+    if verdict.status in (Status.CRASHED, Status.ERROR):
+        return {(verdict.kernel, verdict.status.value, without_numbers(counterexample.message))}
     marks: set[tuple[str, ...]] = set()
     for finding in _violations(verdict):
         place = _kind(finding.place).replace("= # (the last)", ">= # (of #)")  # the last index alone is a tail too

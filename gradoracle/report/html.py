@@ -34,11 +34,11 @@ from gradoracle.report.summary import (
     weight,
 )
 from gradoracle.rules import LOCAL_SIGMA
-from gradoracle.verdict import Counterexample, Report, Status, Verdict
+from gradoracle.verdict import FAILING, Counterexample, Report, Verdict
 
 CODE = ("case", "first", "replay")  # labels whose text is to be copied
 MOST_PICTURES = 24  # of faults on a page, each a tenth of a second
-_STATES = {0: "holds", 1: "violated", 4: "open"}  # by exit code
+_STATES = {0: "holds", 1: "violated", 3: "open", 4: "open"}  # by exit code
 _MOST_TENSORS = 4  # of a counterexample that are drawn
 
 
@@ -160,7 +160,7 @@ class _Fault:
 
 
 def _broken(row: dict[str, Verdict]) -> bool:
-    return any(verdict.status in (Status.VIOLATED, Status.CRASHED) for verdict in row.values())
+    return any(verdict.status in FAILING for verdict in row.values())
 
 
 def _wrong(shown: Counterexample) -> Iterable[Wrong]:

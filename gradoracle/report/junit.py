@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gradoracle.comparison import Line, Weight
 from gradoracle.report.failure import as_text, headline, tell
 from gradoracle.report.summary import compared, outcome
-from gradoracle.verdict import Report, Status, Verdict
+from gradoracle.verdict import FAILING, Report, Status, Verdict
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 CONCLUSIVE = "the_run_is_conclusive"  # a test case of its own, so that a run which checked too little is not green
@@ -52,10 +52,10 @@ def _test(report: Report, verdict: Verdict) -> ElementTree.Element:
         name=_clean(f"{verdict.law}[{verdict.dtype}]"),
         time="0",
     )
-    if report.comparison is not None and verdict.status in (Status.VIOLATED, Status.CRASHED):
+    if report.comparison is not None and verdict.status in FAILING:
         said = ElementTree.SubElement(test, "system-out")  # whether it is red is said by a line of the comparison
         said.text = _clean(as_text([("", headline(verdict)), *tell(verdict)]))
-    elif verdict.status in (Status.VIOLATED, Status.CRASHED):
+    elif verdict.status in FAILING:
         tag = "failure" if verdict.status is Status.VIOLATED else "error"
         outcome = ElementTree.SubElement(test, tag, type=verdict.status.value, message=_clean(headline(verdict)))
         outcome.text = _clean(as_text(tell(verdict)))

@@ -22,7 +22,7 @@ from gradoracle.report.summary import (
     unchecked,
     weight,
 )
-from gradoracle.verdict import Report, Status
+from gradoracle.verdict import FAILING, Report
 
 _MOST_REASONS = 12
 _CODE = ("case", "first", "replay")  # labels whose text is to be copied
@@ -80,7 +80,7 @@ def _table(report: Report) -> list[str]:
     lines = [_row(head), _row(["---"] * len(head))]
     for (law, kernel), row in rows(report).items():
         cells = [" ".join(cell(row[dtype]).split()) if dtype in row else "" for dtype in dtypes]
-        broken = any(verdict.status in (Status.VIOLATED, Status.CRASHED) for verdict in row.values())
+        broken = any(verdict.status in FAILING for verdict in row.values())
         name = f"**{_text(law)}**" if broken else _text(law)
         lines.append(_row([name, *([_text(kernel)] if several else []), *map(_text, cells)]))
     return lines if report.verdicts else []

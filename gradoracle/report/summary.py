@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradoracle.comparison import Kind, Line, Weight
-from gradoracle.report.failure import Failure, cases, failures
-from gradoracle.verdict import Report, Status, Verdict, without_numbers
+from gradoracle.report.failure import Failure, cases, failing_cases, failures
+from gradoracle.verdict import BROKEN, FAILING, Report, Status, Verdict, without_numbers
 
 _MOST_REFUSALS, _MOST_MARKS = 12, 8
-MARKS = {0: "✓", 1: "✗", 4: "?"}  # by exit code
+MARKS = {0: "✓", 1: "✗", 3: "!", 4: "?"}  # by exit code
 WEIGHTS = {Weight.RED: "✗", Weight.OPEN: "?", Weight.NOTE: "·"}
 
 
@@ -45,9 +45,11 @@ def outcome(report: Report) -> str:
     elif code == 0:
         said = "every checked property holds"
     elif code == 1:
-        faults = failures(report)
+        faults = [fault for fault in failures(report) if fault.lead.status in BROKEN]
         broken = {verdict.law for fault in faults for verdict in (fault.lead, *fault.others)}
         said = f"{counted(len(faults), 'fault')}, {counted(len(broken), 'law')} broken"
+    elif code == 3:
+        said = f"gradoracle itself failed, {counted(len(report.errors), 'verdict')} could not be given"
     else:
         said = "inconclusive"
     return f"{report.target}: {said} (exit code {code})"
@@ -86,7 +88,7 @@ def all_compared(reports: Sequence[Report]) -> str:
     if not changed:
         base = reports[0].comparison.base if reports[0].comparison is not None else ""
         return f"no kernel has changed since {base}, so none was checked"
-    names = {0: "green", 1: "red", 4: "open"}
+    names = {0: "green", 1: "red", 3: "error", 4: "open"}
     told = ", ".join(f"{report.target}: {names[report.exit_code]}" for report in changed)
     left = len(reports) - len(changed)
     return f"gate: {told}{f'; {left} unchanged' if left else ''}"
@@ -94,7 +96,7 @@ def all_compared(reports: Sequence[Report]) -> str:
 
 def of_all(reports: Sequence[Report]) -> str:
     """How each of several targets stands, in a line."""
-    words = {0: "holds", 1: "violated", 4: "inconclusive"}
+    words = {0: "holds", 1: "violated", 3: "error", 4: "inconclusive"}
     return ", ".join(f"{report.target}: {words[report.exit_code]}" for report in reports) or "nothing was checked"
 
 
@@ -145,8 +147,8 @@ def cell(verdict: Verdict) -> str:
         of = cases(verdict)
         ran = str(of) if verdict.cases_held == of else f"{verdict.cases_held}/{of}"
         return f"✓ {ran:<4} {sigmas(verdict.worst_in_sigma):>5} {short(verdict.sensitivity):>5}".rstrip()
-    if verdict.status in (Status.VIOLATED, Status.CRASHED):
-        failing = verdict.cases_violated if verdict.status is Status.VIOLATED else verdict.cases_crashed
+    if verdict.status in FAILING:
+        failing = failing_cases(verdict)
         count = f" {failing}/{cases(verdict)}" if failing else ""
         return f"✗ {verdict.status.value}{count}"
     return f"- {verdict.status.value}"

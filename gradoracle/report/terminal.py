@@ -28,7 +28,7 @@ from gradoracle.report.summary import (
     unchecked,
     weight,
 )
-from gradoracle.verdict import Report, Status, Verdict
+from gradoracle.verdict import FAILING, Report, Status, Verdict
 
 WIDTH = 120
 _LABEL = 9  # columns of a label
@@ -46,6 +46,7 @@ _STYLES = {
     Status.HOLDS: "green",
     Status.VIOLATED: "bold red",
     Status.CRASHED: "bold red",
+    Status.ERROR: "bold yellow",
     Status.REFUSED: "yellow",
     Status.NOT_CHECKED: "yellow",
 }
@@ -130,7 +131,8 @@ def _failures(console: Console, report: Report) -> None:
     for failure in failures(report):
         lead = failure.lead
         red = weight(report, failure) is Weight.RED
-        title = f"{'✗' if red else '·'} {lead.status.value.upper()}  {lead.law}"
+        mark = "!" if lead.status is Status.ERROR else "✗" if red else "·"
+        title = f"{mark} {lead.status.value.upper()}  {lead.law}"
         console.print()
         console.print(
             Text.assemble((title, "bold red" if red else "bold"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}")
@@ -181,7 +183,7 @@ def _situations(console: Console, report: Report) -> None:
 def _notes(console: Console, report: Report) -> None:
     collected: dict[str, list[str]] = {}
     for verdict in report.verdicts:
-        if verdict.status not in (Status.VIOLATED, Status.CRASHED):  # those tell their notes themselves
+        if verdict.status not in FAILING:  # those tell their notes themselves
             for note in verdict.notes:
                 collected.setdefault(note, []).append(f"{verdict.law} {verdict.dtype}")
     notes = [note for note in report.notes if not note.startswith("inconclusive: ")]

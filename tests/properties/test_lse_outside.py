@@ -105,3 +105,36 @@ def test_16_bit_without_upcasting_is_told_by_its_dtype() -> None:
     assert report.exit_code == 1
     (verdict,) = report.verdicts
     assert "bfloat16" in str(verdict.counterexample) and "float32" in str(verdict.counterexample)
+
+
+RAISING = """
+
+class Raising(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, lse):
+        return lse.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        raise RuntimeError("no kernel image for bfloat16")
+
+
+def raises_in_bfloat16(q, k, **options):
+    lse = upcast(q, k, **options)
+    return Raising.apply(lse) if q.dtype == torch.bfloat16 else lse
+
+
+raises_in_bfloat16.__signature__ = __import__("inspect").signature(upcast)
+"""
+
+
+def test_a_backward_that_raises_is_refused_by_the_laws_of_exact_zeros_too(tmp_path: Path) -> None:
+    """They pass over derivatives that a kernel lacks; one that lacks all of them gave them nothing to check."""
+    file = tmp_path / "raising.py"
+    file.write_text(FILE.read_text() + RAISING)
+    report = checked(file, "raises_in_bfloat16", "float32", "bfloat16", property="*_no_*gradient")
+    found = {(v.law, v.dtype): v for v in report.verdicts}
+    refused = found["keys_of_another_segment_have_no_gradient", "bfloat16"]
+    assert refused.status is Status.REFUSED and "no kernel image for bfloat16" in str(refused.reasons)
+    assert found["keys_of_another_segment_have_no_gradient", "float32"].status is Status.HOLDS
+    assert not report.errors
