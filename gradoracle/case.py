@@ -4,9 +4,9 @@ A case prints as one line, and the line builds the same bits on every machine::
 
     case:1 sdpa cpu bfloat16 B=1 H=2 T=33 M=65 D=32 Dv=16 --causal=true q~normal:3/transposed do~ties seed=17
 
-In order: format version, target, device, dtype; ``family=NAME`` where the target does not name it, with ``from=PLACE``
-where the family is of a user's own (as --family has it); the dims; options as ``--NAME=VALUE``; tensors as
-``NAME~RECIPE/LAYOUT``; a block configuration; the seed. What is not named has its default:
+In order: format version, target, device, dtype; ``family=NAME`` where the target does not name it, and ``from=PLACE``,
+as --family has it, where it is a user's own; the dims; options as ``--NAME=VALUE``; tensors as ``NAME~RECIPE/LAYOUT``;
+a block configuration; the seed. What is not named has its default:
 an option the definition's, a tensor ``normal`` (integers: ``index``) and ``contiguous``, an optional input is absent.
 """
 
@@ -126,13 +126,11 @@ class Case:
         Args:
             target: as on the command line; the family's name by default.
             device: "cpu" or "cuda".
-            place: of the family, as --family has it, where neither the target nor the family's name leads to it.
+            place: of a user's own family, as --family has it.
         """
         words = [VERSION, _quoted(target or self.family), device, self.dtype]
-        if _family_of(target or self.family) != self.family:
-            words.append(f"family={_quoted(self.family)}")
-        if place:
-            words.append(f"from={_quoted(place)}")
+        named = {"family": "" if _family_of(target or self.family) == self.family else self.family, "from": place}
+        words += [f"{name}={_quoted(value)}" for name, value in named.items() if value]
         words += [f"{name}={size}" for name, size in self.dims.items()]
         words += [f"--{name}={_value_text(value)}" for name, value in self.options.items()]
         words += [f"{name}~{draw}" for name, draw in self.draws.items()]
@@ -250,8 +248,7 @@ def parse(line: str) -> tuple[str, str, Case]:
     """
     words = line.split()
     if not words or words[0] != VERSION:
-        given = repr(words[0]) if words else "an empty line"
-        raise ValueError(f"a case line starts with {VERSION}, got {given}")
+        raise ValueError(f"a case line starts with {VERSION}, got {repr(words[0]) if words else 'an empty line'}")
     if len(words) < 4:
         raise ValueError(f"case line {line!r} ends too soon; wanted {VERSION} TARGET DEVICE DTYPE DIM=SIZE ... seed=N")
     target, device, dtype = unquote(words[1]), words[2], words[3]
@@ -265,21 +262,14 @@ def parse(line: str) -> tuple[str, str, Case]:
         _read(word, dims, options, draws, named)
     if "seed" not in named:
         raise ValueError(f"case line {line!r} lacks its seed; wanted seed=N as its last word")
-    for name in ("family", "from", "blocks"):
-        if named.get(name) == "":
-            raise ValueError(f"case line gives {name} as ''; wanted {name}=NAME, or no {name} at all")
+    for name in (each for each in _RESERVED[:-1] if named.get(each) == ""):
+        raise ValueError(f"case line gives {name} as ''; wanted {name}=NAME, or no {name} at all")
     seed = _whole(named["seed"], "seed", 0)
     try:
         family = unquote(named.get("family", "")) or _family_of(target)
         return target, device, Case(family, dims, dtype, options, draws, unquote(named.get("blocks", "")), seed)
     except ValueError as error:
         raise ValueError(f"case line: {error}") from None
-
-
-def place_in(line: str) -> str | None:
-    """Where a case line says that its family is, as --family has it; None where it does not."""
-    places = [word.removeprefix("from=") for word in line.split()[4:] if word.startswith("from=")]
-    return unquote(places[0]) if places else None
 
 
 def _read(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
+import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gradoracle import capacity, device, environment
-from gradoracle.case import Case, parse, place_in
+from gradoracle.case import Case, parse
 from gradoracle.cluster import Cluster
 from gradoracle.command import command, repeated
 from gradoracle.contract import contract
@@ -18,9 +20,18 @@ from gradoracle.counterexamples import Counterexamples
 from gradoracle.crashes import Crashes
 from gradoracle.domain import length
 from gradoracle.errors import UsageError
-from gradoracle.examine import CaseResult, Job, no_such_law, require_case, setup_of, sizes_wanted, subjects
+from gradoracle.examine import (
+    CaseResult,
+    Job,
+    LawResult,
+    Trial,
+    no_such_law,
+    require_case,
+    sizes_wanted,
+    subjects,
+)
 from gradoracle.family import DTYPES, Family
-from gradoracle.jobs import jobs_of_request
+from gradoracle.jobs import jobs_of_request, laws_on, setup_of
 from gradoracle.kernel import Kernel
 from gradoracle.location import location_of
 from gradoracle.measurements import Measurements
@@ -34,7 +45,10 @@ from gradoracle.symptom import MATCHES
 from gradoracle.tally import Key, Tally
 from gradoracle.target import family_for
 from gradoracle.verdict import BROKEN, Counterexample, Report, Status, Verdict
-from gradoracle.worker import Lost, StartupError, Workers
+from gradoracle.worker import Lost, Result, StartupError, Workers
+
+GRACE = 5.0  # seconds past the time of a run at which a kernel call that still runs is ended
+SHARE_TO_SHRINK = 0.25  # of the time of a run is kept for making smaller what fails
 
 
 class Run:
@@ -62,22 +76,39 @@ class Run:
         self.wanted: dict[str, int] = {}
         self.refusals: dict[str, dict[str, int]] = {}
         self.planned = self.done = 0
+        self.until = None if request.seconds is None else self.started + request.seconds
+        self.trial: Trial | None = None  # of the definition, where the cases are not known to fit it
         self.interrupted = ""
+        self.first_failure: Verdict | None = None
+        self.stopped: dict[str, float] = {}
+        self.seconds_compiling = 0.0
         self.undefined: dict[tuple[str, Case], str] = {}  # what is wrong with the definition, a sentence for each case
         self.first: dict[str, tuple[str, Case]] = {}  # of each situation and message of a refusal
         self.stream: Stream | None = None  # the whole of which a shard is a part
         self.watch: Callable[[CaseResult], None] = lambda result: None  # is told what becomes of each case
         self.gpus = 1  # over which local processes are spread
         self.workers = self._workers(functions)
-        self.crashes = Crashes(self.workers)
+        self.crashes = Crashes(self.workers, self.until)
 
     def over(self, jobs: list[Job]) -> None:
         """Run the jobs; stops between cases when the time is up or the user interrupts."""
         self.planned = len(jobs)
         self.progress.plan(len(jobs))
         try:
-            for result in self.workers.run(self._until_late(jobs)):
+            until = math.inf if self.until is None else self.until + GRACE
+            first: list[Any] = [] if self.trial is None else [self.trial]
+            for result in self.workers.run(itertools.chain(first, self._until_late(jobs)), until):
+                if isinstance(result.job, Trial):
+                    if result.value:
+                        raise UsageError(result.value)
+                    continue
+                if result.crash is not None and result.crash.kind == "stopped":
+                    self._note_stopped(result)
+                    continue
                 self._take(self.crashes.settle(self.crashes.current(result)))
+                if self.request.fail_fast and self.first_failure is not None:
+                    self.interrupted = f"stopped at the first failure, after {self.done} of {self.planned} cases"
+                    break
         except KeyboardInterrupt:
             self.interrupted = f"interrupted after {self.done} of {self.planned} cases"
         except Lost as error:
@@ -85,7 +116,7 @@ class Run:
         except StartupError as error:
             raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
         if self.done < self.planned and not self.interrupted:
-            self.progress.case(self.done, self._violations(), "time is up")
+            self._tell("time is up")
 
     def place(self, kernel: str) -> str:
         """The target, with the kernel's name where it has several."""
@@ -127,6 +158,10 @@ class Run:
             {name: place for name, kernel in self.kernels.items() if (place := location_of(kernel)) is not None},
             measurements=self.measurements,
             shard=shard_of(self, counterexamples),
+            planned=dict(self.tally.planned),
+            judged=dict(self.tally.answered),
+            stopped=self.stopped,
+            seconds_compiling=self.seconds_compiling,
         )
         unmet = shortfall(
             report.verdicts,
@@ -154,18 +189,6 @@ class Run:
                     shown = command(self.request, place, self.device, line, verdict.law)
                 verdict.counterexample = replace(verdict.counterexample, command=shown)
         return verdicts
-
-    def laws_on(self, kernel: Kernel, case: Case, judged: Collection[str] = ()) -> tuple[str, ...]:
-        """The laws that are judged on a case: each on the first that it applies to, and then on its share of cases.
-
-        ``judged``: those that had a case of this kernel and dtype before.
-        """
-        return tuple(
-            law.name
-            for law in self.laws.values()
-            if law.applies(case, kernel) is None
-            and (law.name not in judged or (law.scope != "kernel" and law.falls_on(case)))
-        )
 
     def memory(self) -> tuple[int, str]:
         """Bytes that a case may need, and where: whatever runs the cases, on a cluster its smallest dask worker."""
@@ -200,9 +223,15 @@ class Run:
 
     def _until_late(self, jobs: list[Job]) -> Iterator[Job]:
         for job in jobs:
-            if self.request.seconds is not None and time.monotonic() - self.started > self.request.seconds:
+            if self.until is None:
+                yield self.crashes.spare(job)
+                continue
+            left = self.until - time.monotonic()
+            if self.first_failure is not None and self.request.seconds is not None:
+                left -= self.request.seconds * SHARE_TO_SHRINK
+            if left <= 0:
                 return
-            yield self.crashes.spare(job)
+            yield replace(self.crashes.spare(job), seconds=left)
 
     def _take(self, result: CaseResult) -> None:
         self.tally.add(result)
@@ -210,6 +239,7 @@ class Run:
             self.measurements.add(result.kernel, result.case, each.findings, each.law.endswith(MATCHES))
         self.watch(result)
         self.done += 1
+        self.seconds_compiling += result.compiling
         where = (result.kernel, result.case)
         for sentence in sorted({r.reason for r in result.results if r.reason.startswith("the definition of")})[:1]:
             self.undefined[where] = sentence
@@ -222,7 +252,25 @@ class Run:
             for name in situations(self.family, self.kernels[result.kernel], result.case):
                 self.situations[name] = self.situations.get(name, 0) + 1
                 self.first.setdefault(name, where)
-        self.progress.case(self.done, self._violations(), "")
+        if self.first_failure is None and (failing := next(iter(self.tally.failing()), None)) is not None:
+            self._show_first(*failing)
+        self._tell("")
+
+    def _show_first(self, key: Key, status: Status, case: Case, result: LawResult) -> None:
+        """Show the first failure as it is found; the report has it made smaller."""
+        law, kernel, dtype = key
+        found = Counterexample(self.line(kernel, case), result.findings, message=result.reason)
+        verdict = Verdict(law, kernel, dtype, status, counterexample=found, statement=self.laws[law].statement)
+        verdict.cases_violated, verdict.cases_crashed = int(status is Status.VIOLATED), int(status is Status.CRASHED)
+        shown = command(self.request, self.place(kernel), self.device, found.case, law)
+        verdict.counterexample = replace(found, command=shown)
+        self.first_failure = verdict
+        self.progress.failure(verdict)
+
+    def _note_stopped(self, result: Result) -> None:
+        """A call that still ran when the time was up."""
+        name = f"{result.job.kernel}: {(result.crash and result.crash.phase) or 'a case'}"
+        self.stopped[name] = max(self.stopped.get(name, 0.0), result.seconds)
 
     def _tabulate(self, message: str, case: Case) -> None:
         """Count a refusal by dtype, by dims and by layouts, so that a rule behind it shows."""
@@ -232,8 +280,9 @@ class Run:
         for mark in (f"dtype={case.dtype}", *sizes, *(f"layout={layout}" for layout in sorted(layouts))):
             table[mark] = table.get(mark, 0) + 1
 
-    def _violations(self) -> int:
-        return sum(1 for _ in self.tally.failing())
+    def _tell(self, note: str) -> None:
+        properties = len({law for (law, *_), count in self.tally.counts.items() if count.statuses})
+        self.progress.case(self.done, properties, sum(1 for _ in self.tally.failing()), note)
 
 
 def check(request: Request, progress: Progress | None = None) -> Report:
@@ -262,14 +311,16 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
         raise UsageError(str(error)) from None
     fields.setdefault("device", device or "auto")
     target = target or case.family
-    family = place_in(line) or family_for(target, case.family)
+    family = family_for(line, target, case.family)
     request = Request(**{"target": target, "family": family, **fields})
     run = Run(request, progress or Silent())
     try:
         run.wanted = {}
         for name, kernel in run.kernels.items():
             require_case(case, run.family, kernel, memory=run.memory())
-            run.over([Job(name, case, run.laws_on(kernel, case), presets=True)])
+            (laws,) = laws_on(list(run.laws.values()), kernel, [case])
+            run.tally.plan(name, case)
+            run.over([Job(name, case, laws, presets=True)])
         return known(run)
     finally:
         run.close()

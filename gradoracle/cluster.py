@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import pickle
 import time
 from collections.abc import Iterable, Iterator
@@ -66,8 +67,10 @@ class Cluster:
                 raise UsageError(self._gone()) from None
             raise
 
-    def run(self, jobs: Iterable[Job]) -> Iterator[Result]:
+    def run(self, jobs: Iterable[Job], until: float = math.inf) -> Iterator[Result]:
         """Run jobs, which are pulled as the cluster has room for them; results in the order of the jobs.
+
+        What still runs at the time ``until`` of the monotonic clock is left, as crashes of the kind "stopped".
 
         Raises:
             Lost: the scheduler is gone, or all workers are and none comes back; or, once there has been a result, a
@@ -93,6 +96,11 @@ class Cluster:
                     told += 1
                 elif exhausted and not sent:
                     return
+                elif time.monotonic() > until:
+                    exhausted = True
+                    known |= {n: Result(job, crash=Crash(None, "was stopped", "stopped")) for n, job in sent.items()}
+                    sent.clear()
+                    self._cancel()
                 failure: Lost | UsageError | None = None
                 for future in self._finished():
                     place = self._pending.pop(future)

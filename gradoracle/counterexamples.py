@@ -70,7 +70,11 @@ class Counterexamples:
         try:
             asked = run.request.shrink_seconds
             deadline = time.monotonic() + (SHRINK_SECONDS_IN_ALL if asked is None else asked)
-            self._until = math.inf if asked is None else deadline + asked / 3
+            if run.until is not None:
+                deadline = min(deadline, run.until)
+                self._until = deadline
+            if asked is not None:
+                self._until = min(self._until, deadline + asked / 3)
             for key, status, case, result in failing:
                 if run.interrupted:
                     break

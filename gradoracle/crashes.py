@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -19,7 +20,8 @@ TIME_LIMIT = "exceeded its time limit"  # what worker.py says of a call that han
 class Crashes:
     """Brings every job to a result, whatever its kernel did to the process."""
 
-    def __init__(self, workers: Pool) -> None:
+    def __init__(self, workers: Pool, until: float | None = None) -> None:
+        self._until = until  # when the run is over
         self._workers = workers
         self._slow: set[tuple[str, Case]] = set()
         self._ended: Counter[tuple[str, str, str]] = Counter()  # (kernel, call, kind) -> cases
@@ -52,6 +54,8 @@ class Crashes:
         while (crash := result.crash) is not None or result.error:
             if crash is None:
                 return _error(job, result.error)
+            if crash.kind == "time limit" and self._is_late():
+                return CaseResult(job.kernel, job.case, ())
             if crash.kind == "time limit" and (job.kernel, job.case) not in self._slow:
                 self._slow.add((job.kernel, job.case))
                 result = self._workers.run_alone(job, 2.0)
@@ -63,6 +67,9 @@ class Crashes:
             result = self._workers.run_alone(job)
         value: CaseResult = result.value
         return value
+
+    def _is_late(self) -> bool:
+        return self._until is not None and time.monotonic() > self._until
 
     def attempt(self, job: Job, limit_factor: float) -> CaseResult:
         """One try while a crash is made smaller: a law whose call ends the process is *crashed*; nothing is counted.

@@ -6,6 +6,7 @@ import fnmatch
 import functools
 import importlib
 import inspect
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ import torch
 
 from gradoracle import capacity
 from gradoracle.case import Case, require_fit
+from gradoracle.compiling import Compiling
 from gradoracle.contract import contract
 from gradoracle.derivative import Derivative
 from gradoracle.device import prepare
@@ -32,7 +34,6 @@ from gradoracle.oracle.trace import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
 from gradoracle.process import Phase, Poisoned
 from gradoracle.property import Property
-from gradoracle.request import Request
 from gradoracle.saved import sample_of
 from gradoracle.subject import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong
 from gradoracle.substitution import Places, resolved
@@ -62,6 +63,15 @@ class Job:
     barred: Mapping[str, str] = field(default_factory=dict)
     presets: bool = False  # also say which other preset would explain a violation
     formulas: bool = False  # also say which other formula would
+    seconds: float | None = None  # after which no further law is begun
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case on which the definition alone is tried, before there are results that it would make worthless."""
+
+    kernel: str
+    case: Case
 
 
 @dataclass(frozen=True)
@@ -79,12 +89,16 @@ class LawResult:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What all laws say of one case; ``lost`` names the call with which the device was lost, if it was."""
+    """What all laws say of one case; ``lost`` names the call with which the device was lost, if it was.
+
+    ``compiling``: seconds that kernels were compiled in.
+    """
 
     kernel: str
     case: Case
     results: tuple[LawResult, ...]
     lost: str | None = None
+    compiling: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -100,21 +114,6 @@ class Setup:
     call_seconds: float = CALL_SECONDS
     inputs: str | None = None
     places: Places | None = None
-
-
-def setup_of(request: Request, device: str) -> Setup:
-    """What a request asks a worker to rebuild, on this device."""
-    return Setup(
-        request.target,
-        request.family,
-        device,
-        request.oracle,
-        dict(request.contracts),
-        dict(request.arguments),
-        CALL_SECONDS if request.call_seconds is None else request.call_seconds,
-        request.inputs,
-        request.places,
-    )
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
@@ -229,20 +228,33 @@ def _require_parameter(kernel: Kernel, name: str) -> None:
         raise UsageError(f"--arg {name}: {kernel.name} takes no such argument; it takes {', '.join(parameters)}")
 
 
-def entry(setup: Setup) -> Callable[[Job, Phase], CaseResult]:
-    """The worker's entry: resolve the target once, then examine the cases that come."""
+def entry(setup: Setup) -> Callable[[Any, Phase], Any]:
+    """The worker's entry: resolve the target once, then examine the cases that come.
+
+    A Job gives a CaseResult; a Trial a sentence, "" where the definition can be judged by.
+    """
     prepare(setup.device)
     return examiner(setup, *subjects(setup))
 
 
 def examiner(
     setup: Setup, family: Family, kernels: Mapping[str, Kernel], laws: Mapping[str, Property]
-) -> Callable[[Job, Phase], CaseResult]:
-    """What examines the cases of a target that is resolved."""
+) -> Callable[[Any, Phase], Any]:
+    """What examines the cases of a target that is resolved, as ``entry`` says."""
     torch.set_num_threads(1)
     oracle = Oracle(family, setup.oracle)
+    compiling = Compiling()
+    if setup.device == "cuda":
+        compiling.watch()
 
-    def work(job: Job, phase: Phase) -> CaseResult:
+    def work(job: Job | Trial, phase: Phase) -> CaseResult | str:
+        if isinstance(job, Trial):
+            try:
+                require_case(job.case, family, kernels[job.kernel], setup.inputs)
+            except UsageError as error:
+                return str(error)
+            return ""
+
         @contextmanager
         def guard(name: str) -> Iterator[None]:
             if name in job.crashes:
@@ -250,13 +262,17 @@ def examiner(
             if (reason := job.barred.get(name.rpartition(": ")[2]) or job.barred.get("*")) is not None:
                 raise Unavailable(reason)
             phase(name, setup.call_seconds)
+            compiling.begin(name, setup.call_seconds, phase)
             try:
                 yield
             finally:
+                compiling.end()
                 phase(None, None)
 
         subject = Subject(family, kernels[job.kernel], guard)
-        return examine(job, subject, oracle, [laws[name] for name in job.laws], setup.device, setup.inputs)
+        before = compiling.seconds
+        result = examine(job, subject, oracle, [laws[name] for name in job.laws], setup.device, setup.inputs)
+        return replace(result, compiling=compiling.seconds - before)
 
     return work
 
@@ -280,7 +296,10 @@ def examine(
         return CaseResult(job.kernel, job.case, tuple(unknown))
     evidence = Evidence(job.case, sample, subject, oracle)
     results: list[LawResult] = []
+    begun = time.monotonic()
     for law in laws:
+        if results and job.seconds is not None and time.monotonic() - begun > job.seconds:
+            break
         try:
             result = judge_law(law, evidence)
         except DeviceLost as lost:

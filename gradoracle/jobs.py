@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gradoracle import capacity
+from gradoracle.case import Case
 from gradoracle.errors import UsageError
-from gradoracle.examine import Job, require_case
+from gradoracle.examine import CALL_SECONDS, Job, Setup, Trial
+from gradoracle.kernel import Kernel
+from gradoracle.property import Property
+from gradoracle.request import Request
 from gradoracle.saved import saved_case
 from gradoracle.sharding import Stream
 from gradoracle.strategies import stream, wanted_situations
@@ -17,6 +23,21 @@ if TYPE_CHECKING:
     from gradoracle.check import Run
 
 CASES_ON_CPU, CASES_ON_CUDA = 126, 2000
+
+
+def setup_of(request: Request, device: str) -> Setup:
+    """What a request asks a worker to rebuild, on this device."""
+    return Setup(
+        request.target,
+        request.family,
+        device,
+        request.oracle,
+        dict(request.contracts),
+        dict(request.arguments),
+        CALL_SECONDS if request.call_seconds is None else request.call_seconds,
+        request.inputs,
+        request.places,
+    )
 
 
 def jobs_of_request(run: Run, chosen: Callable[[Job], tuple[str, ...]] | None = None) -> list[Job]:
@@ -37,7 +58,9 @@ def jobs_of_request(run: Run, chosen: Callable[[Job], tuple[str, ...]] | None = 
     if chosen is not None:
         jobs = [replace(job, laws=laws) for job in jobs if (laws := chosen(job))]
     if jobs:
-        require_case(jobs[0].case, run.family, run.kernels[jobs[0].kernel], run.request.inputs, run.memory())
+        run.trial = Trial(jobs[0].kernel, jobs[0].case)
+    for job in jobs:
+        run.tally.plan(job.kernel, job.case)
     there, where = run.memory()
     for job in jobs:
         capacity.require(job.case, run.family, there, where)
@@ -51,26 +74,55 @@ def jobs_of(run: Run) -> Iterator[Job]:
         yield from _saved_jobs(run, request.inputs)
         return
     examples = request.examples or (CASES_ON_CUDA if run.device == "cuda" else CASES_ON_CPU)
-    for name, kernel in run.kernels.items():
-        dtypes = run.dtypes[name]
-        try:
-            cases = stream(
-                run.family, kernel, dtypes=dtypes, dims=request.dims or None, examples=examples, seed=request.seed
-            )
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        if request.examples is None and request.seconds is None and request.property == "*":
-            wanted = wanted_situations(run.family, kernel, dtypes, examples, dims=request.dims or None)
-            for situation, count in wanted.items():
-                run.wanted[situation] = max(run.wanted.get(situation, 0), count)
-        judged: dict[str, set[str]] = {dtype: set() for dtype in dtypes}
-        for case in cases:
-            laws = run.laws_on(kernel, case, judged[case.dtype])
-            judged[case.dtype].update(laws)
-            for law in laws:
-                run.tally.expect(law, name, case.dtype)
-            if laws:
-                yield Job(name, case, laws)
+    planned = [list(_jobs_of(run, name, examples)) for name in run.kernels]
+    for turn in itertools.zip_longest(*planned):  # kernels take turns, so that a run that is cut short has seen all
+        yield from (job for job in turn if job is not None)
+
+
+def _jobs_of(run: Run, name: str, examples: int) -> Iterator[Job]:
+    """The stream of one kernel."""
+    request, kernel, dtypes = run.request, run.kernels[name], run.dtypes[name]
+    try:
+        cases = stream(
+            run.family, kernel, dtypes=dtypes, dims=request.dims or None, examples=examples, seed=request.seed
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if request.examples is None and request.seconds is None and request.property == "*":
+        wanted = wanted_situations(run.family, kernel, dtypes, examples, dims=request.dims or None)
+        for situation, count in wanted.items():
+            run.wanted[situation] = max(run.wanted.get(situation, 0), count)
+    for case, laws in zip(cases, laws_on(list(run.laws.values()), kernel, cases), strict=True):
+        for law in laws:
+            run.tally.expect(law, name, case.dtype)
+        if laws:
+            yield Job(name, case, laws)
+
+
+def laws_on(laws: Sequence[Property], kernel: Kernel, cases: Sequence[Case]) -> list[tuple[str, ...]]:
+    """The laws that are judged on each case of a kernel: once on the first that fits, and then on their share of cases.
+
+    Of each dtype the first case has the decisive laws, the second all others, the third those of the kernel alone, such
+    as its compilations: so that the first answers come soon. A law that applies to none of these or of those that
+    follow is judged on the last before them.
+    """
+    chosen: list[set[str]] = [set() for _ in cases]
+    for law in laws:
+        applies: dict[str, list[tuple[int, int]]] = {}  # dtype -> (which of its dtype, place) of cases
+        seen: Counter[str] = Counter()
+        for place, case in enumerate(cases):
+            if law.applies(case, kernel) is None:
+                applies.setdefault(case.dtype, []).append((seen[case.dtype], place))
+            seen[case.dtype] += 1
+        start = 2 if law.scope == "kernel" else 0 if law.decisive else 1
+        for own in applies.values():
+            first = next((place for turn, place in own if turn >= start), own[-1][1])
+            chosen[first].add(law.name)
+            if law.scope != "kernel":
+                for _, place in own:
+                    if law.falls_on(cases[place]):
+                        chosen[place].add(law.name)
+    return [tuple(law.name for law in laws if law.name in names) for names in chosen]
 
 
 def _saved_jobs(run: Run, inputs: str) -> Iterator[Job]:
@@ -95,7 +147,7 @@ def _saved_jobs(run: Run, inputs: str) -> Iterator[Job]:
                 f"--inputs {inputs} holds {case.dtype} tensors, but {name} supports {', '.join(kernel.dtypes or ())}"
             )
         run.dtypes[name] = (case.dtype,)
-        laws = run.laws_on(kernel, case)
+        (laws,) = laws_on(list(run.laws.values()), kernel, [case])
         for law in laws:
             run.tally.expect(law, name, case.dtype)
         yield Job(name, case, laws, presets=True)

@@ -156,6 +156,10 @@ class _Whole:
             cases_alarming=sum(report.cases_alarming for report in reports),
             measurements=_measured(report.measurements for report in reports),
             shard=None,
+            planned=_sum(report.planned for report in reports),
+            judged=_sum(report.judged for report in reports),
+            stopped={name: seconds for report in reports for name, seconds in report.stopped.items()},
+            seconds_compiling=sum(report.seconds_compiling for report in reports),
         )
         report.notes += [f"{_INCONCLUSIVE}{sentence}" for sentence in self._unmet(report)]
         return report
@@ -293,6 +297,14 @@ def _measured(several: Iterable[Measurements | None]) -> Measurements | None:
     """What all shards measured; None where none of them did."""
     known = [each for each in several if each is not None]
     return functools.reduce(operator.add, known) if known else None
+
+
+def _sum(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The numbers of each name, added up."""
+    found: Counter[str] = Counter()
+    for each in several:
+        found.update(each)
+    return dict(found)
 
 
 def _largest(several: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Mapping
 
 from gradoracle import device as devices
-from gradoracle.case import build, parse, place_in
+from gradoracle.case import build, parse
 from gradoracle.derivative import Derivative
 from gradoracle.errors import UsageError
 from gradoracle.evidence import Evidence
@@ -49,7 +49,7 @@ def reproduce(
         raise UsageError(str(error)) from None
     chosen = devices.choose(device or where.partition(":")[0])
     devices.prepare(chosen)
-    judge = family or place_in(line) or family_for(text, case.family)
+    judge = family or family_for(line, text, case.family)
     defined, kernels, laws = subjects(Setup(text, judge, chosen, oracle, dict(contracts or {}), {}))
     if len(kernels) > 1:
         raise UsageError(f"{text} has the kernels {', '.join(kernels)}; name one in the case line, as {text}:KERNEL")

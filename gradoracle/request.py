@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from gradoracle.dims import Sizes
 from gradoracle.errors import UsageError
 from gradoracle.substitution import Places
+from gradoracle.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Request:
             are missing are drawn. Nothing is known of where values come from, so roundings may line up (rule 1b).
         oracle: auto, float64, certified or mpmath.
         examples: how many cases in all.
-        seconds: stop after a whole case once so much time has passed.
+        seconds: begin no further case or law once so much time has passed, and end a call that still runs
+            ``check.GRACE`` seconds later.
+        fail_fast: stop at the first violation or crash.
         call_seconds: a kernel call that takes longer is run once more alone, with twice the time, and then hangs; None:
             ``examine.CALL_SECONDS``. UsageError where it is not a positive, finite number.
         seed: of the stream.
@@ -58,6 +61,7 @@ class Request:
     oracle: str = "auto"
     examples: int | None = None
     seconds: float | None = None
+    fail_fast: bool = False
     call_seconds: float | None = None
     seed: int = 0
     property: str = "*"
@@ -88,8 +92,11 @@ class Progress(Protocol):
     def plan(self, total: int) -> None:
         """So many cases are to run."""
 
-    def case(self, done: int, violated: int, note: str) -> None:
-        """So many have run, with so many violated laws so far."""
+    def case(self, done: int, properties: int, failing: int, note: str) -> None:
+        """So many have run, with so many properties judged and so many failing verdicts so far."""
+
+    def failure(self, verdict: Verdict) -> None:
+        """The first verdict that fails, as it was found."""
 
     def shrinking(self, law: str, case: str) -> None:
         """A violation of this law is being made smaller."""
@@ -104,7 +111,10 @@ class Silent:
     def plan(self, total: int) -> None:
         """Say nothing."""
 
-    def case(self, done: int, violated: int, note: str) -> None:
+    def case(self, done: int, properties: int, failing: int, note: str) -> None:
+        """Say nothing."""
+
+    def failure(self, verdict: Verdict) -> None:
         """Say nothing."""
 
     def shrinking(self, law: str, case: str) -> None:

@@ -7,12 +7,13 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradoracle import options
-from gradoracle.errors import UsageError, why
+from gradoracle.errors import UsageError, named, why
 
 if TYPE_CHECKING:
     from gradoracle.verdict import Report
@@ -37,6 +38,10 @@ def report(views: Sequence[options.Output], runs: Sequence[Callable[[], Report]]
         from gradoracle.report import exit_code
 
         return exit_code(reports)
+    codes = {report.exit_code for report in reports}
+    if 1 in codes and not isinstance(failure, (KeyboardInterrupt, UsageError)):  # an error hides no violation
+        trace = "".join(traceback.format_exception(failure))
+        return fail(f"an error of its own: {named(failure)}; {keep_trace(trace)}", 1)
     if isinstance(failure, KeyboardInterrupt) and reports:
         return max(INCONCLUSIVE if report.exit_code != 1 else 1 for report in reports)
     raise failure

@@ -43,6 +43,8 @@ class Tally:
 
     Attributes:
         judged: cases on which some law held, was violated or crashed.
+        planned: cases that are to come, by "kernel in dtype".
+        answered: cases on which some law said something of the kernel, a refusal too, by the same.
         alarming: those on which some law was violated or crashed.
 
     Args:
@@ -58,6 +60,12 @@ class Tally:
         self._decisive, self._line = set(decisive), line
         self._counts: dict[Key, Count] = defaultdict(Count)
         self.judged = self.alarming = 0
+        self.planned: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
+
+    def plan(self, kernel: str, case: Case) -> None:
+        """Name a case that is to come."""
+        self.planned[_of(kernel, case)] += 1
 
     @property
     def counts(self) -> dict[Key, Count]:
@@ -74,6 +82,7 @@ class Tally:
         alarm = not statuses.isdisjoint(BROKEN)
         self.alarming += alarm
         self.judged += alarm or Status.HOLDS in statuses
+        self.answered[_of(result.kernel, result.case)] += not statuses <= {Status.NOT_CHECKED, Status.ERROR}
         for law in result.results:
             self._add(self._counts[law.law, result.kernel, result.case.dtype], result.case, law)
 
@@ -179,6 +188,11 @@ class Tally:
                 line = self._line(kernel, case)
                 verdict.counterexample = Counterexample(line, tuple(broken), message=message, pooled=True)
         return verdict
+
+
+def _of(kernel: str, case: Case) -> str:
+    """What cases are counted by."""
+    return f"{kernel} in {case.dtype}"
 
 
 def _elements(result: LawResult) -> int:

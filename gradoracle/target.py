@@ -19,6 +19,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
+from urllib.parse import unquote
 
 from gradoracle.errors import TargetError, named
 from gradoracle.family import Family
@@ -100,8 +101,11 @@ def resolve(text: str, family: str | None = None, judge: Family | None = None) -
     return Target(*_all(module, judge, text), source, text)
 
 
-def family_for(text: str, named: str) -> str | None:
-    """The --family with which a case line's target resolves: none where it knows its own, else the one named there."""
+def family_for(line: str, text: str, named: str) -> str | None:
+    """The --family with which a case line's target resolves: as the line places it, or none, or the one named there."""
+    for word in line.split()[4:]:
+        if word.startswith("from="):
+            return unquote(word.removeprefix("from="))
     try:
         resolve(text)
     except TargetError:

@@ -30,6 +30,7 @@ class Status(str, Enum):
 
 
 BROKEN = (Status.VIOLATED, Status.CRASHED)  # by the kernel
+FEWEST_JUDGED = 5  # cases of a kernel and dtype, where so many were asked for: below it a run is inconclusive
 FAILING = (*BROKEN, Status.ERROR)  # what a report shows a case of
 
 
@@ -117,6 +118,10 @@ class Report:
     comparison: Comparison | None = None  # with a base, where a gate made the report
     measurements: Measurements | None = None  # that are drawn and not judged
     shard: Shard | None = None  # what merging needs, where the run is one part of several
+    planned: dict[str, int] = field(default_factory=dict)  # "kernel in dtype" -> cases
+    judged: dict[str, int] = field(default_factory=dict)  # of these, on which a property said something of the kernel
+    stopped: dict[str, float] = field(default_factory=dict)  # "kernel: call" that ran when the time was up -> seconds
+    seconds_compiling: float = 0.0  # of all processes together, where kernels are compiled
 
     @property
     def laws_checked(self) -> int:
@@ -141,6 +146,12 @@ class Report:
         for name, wanted in self.situations_wanted.items():
             if self.situations.get(name, 0) < wanted:
                 reasons.append(f"situation {name!r} has {self.situations.get(name, 0)} cases, {wanted} wanted")
+        for name, planned in self.planned.items() if self.cases_run < self.cases_planned else ():
+            if (judged := self.judged.get(name, 0)) < (least := min(planned, FEWEST_JUDGED)):
+                reasons.append(f"{name} was judged on {judged} of {planned} cases, at least {least} wanted")
+        reasons += [
+            f"{name} still ran after {seconds:.0f} s, when the time was up" for name, seconds in self.stopped.items()
+        ]
         if self.interrupted:
             reasons.append(self.interrupted)
         return reasons + [note for note in self.notes if note.startswith("inconclusive: ")]

@@ -7,6 +7,7 @@ CUDA is safe). Jobs and results are pickled by value through a socket pair; what
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
 import subprocess
 import time
@@ -40,7 +41,7 @@ class Crash:
     Attributes:
         phase: the kernel call that was announced, None where the child was outside of any.
         how: in words, such as "killed by signal 11 (segmentation fault)".
-        kind: "time limit", "signal", "memory", "exit", "poisoned" or "exception".
+        kind: "time limit", "signal", "memory", "exit", "poisoned", "exception", or "stopped" where the run was over.
         output: the end of what the child printed, with a Python stack where it died of a signal.
     """
 
@@ -68,8 +69,8 @@ class Pool(Protocol):
     def in_order(self) -> bool:
         """Whether results come in the order of the jobs."""
 
-    def run(self, jobs: Iterable[Any]) -> Iterator[Result]:
-        """Run jobs, which are pulled as there is room for them."""
+    def run(self, jobs: Iterable[Any], until: float = math.inf) -> Iterator[Result]:
+        """Run jobs, which are pulled as there is room for them, and end those that still run at a time."""
 
     def run_alone(self, job: Any, limit_factor: float = 1.0) -> Result:
         """Run one job, its time limits multiplied."""
@@ -133,10 +134,11 @@ class Workers:
         """Whether results come in the order of the jobs: of one process they do."""
         return self._count <= 1
 
-    def run(self, jobs: Iterable[Any]) -> Iterator[Result]:
+    def run(self, jobs: Iterable[Any], until: float = math.inf) -> Iterator[Result]:
         """Run jobs, which are pulled as processes become free; results in order of completion.
 
-        Leaving the iterator early kills the jobs that still run.
+        Leaving the iterator early kills the jobs that still run, and so does the time ``until`` of the monotonic clock:
+        they are crashes of the kind "stopped" then.
 
         Raises:
             StartupError: no process can be started.
@@ -163,6 +165,11 @@ class Workers:
                     yield self._ready.popleft()
                 elif exhausted and not self._again and not self._busy():
                     return
+                elif time.monotonic() > until:
+                    exhausted = True
+                    self._again.clear()
+                    for child in self._busy():
+                        self._stop(child)
                 else:
                     if not exhausted:
                         self._fill()
@@ -211,6 +218,12 @@ class Workers:
             turn = min(set(range(self._count)) - {child.turn for child in self._children})
             env = self._envs[turn % len(self._envs)]
             self._children.append(Process(self._entry, self._setup, env, self._startup_limit, self._memory, turn))
+
+    def _stop(self, child: Process) -> None:
+        """End a child in the middle of its job, since nobody waits for it any longer."""
+        seconds = time.monotonic() - child.since
+        self._finish(child, crash=Crash(child.phase, f"was stopped after {seconds:.0f} s", "stopped"))
+        self._discard(child)
 
     def _idle(self) -> Process | None:
         return next((child for child in self._children if child.started and child.job is NOTHING), None)

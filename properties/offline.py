@@ -125,12 +125,11 @@ def _compiled(
         "changed": json.loads(changed),
         "by_line": by_line,
         "kept": os.path.join(_cache(), "gradoracle"),
-        "path": [entry for entry in sys.path if isinstance(entry, str)],
     }
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     with tempfile.TemporaryDirectory() as cache:
-        environment |= {"TRITON_CACHE_DIR": cache, "TRITON_STORE_BINARY_ONLY": "1"}
-        code, said, errors = _run(json.dumps(where), environment, Path(cache))
+        own = {**environment, "TRITON_CACHE_DIR": cache, "TRITON_STORE_BINARY_ONLY": "1"}
+        code, said, errors = _run(json.dumps(where), own, Path(cache))
     lines = said.strip().splitlines()
     if code != 0 or not lines:
         reason = (errors.strip().splitlines() or [f"exit code {code}"])[-1]
@@ -141,7 +140,7 @@ def _compiled(
 def _run(where: str, environment: Mapping[str, str], folder: Path) -> tuple[int, str, str]:
     """Run this file as a program: its exit code, and what it said on both streams, in files of a folder meanwhile."""
     program = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
-    with (folder / "stdout").open("w+b") as out, (folder / "stderr").open("w+b") as err:
+    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         child = forkserver.run(program, [__file__, where], env=environment, stdout=out, stderr=err)
         try:
             code = child.wait(TIME_LIMIT)
@@ -149,11 +148,7 @@ def _run(where: str, environment: Mapping[str, str], folder: Path) -> tuple[int,
             raise Uncompiled(f"compiling took more than {TIME_LIMIT:.0f} seconds") from None
         finally:
             child.kill()
-        said = []
-        for stream in (out, err):
-            stream.seek(0)
-            said.append(stream.read().decode("utf-8", "replace"))
-    return code, said[0], said[1]
+    return code, *((folder / name).read_text("utf-8", "replace") for name in ("stdout", "stderr"))
 
 
 def _cache() -> str:
@@ -370,7 +365,6 @@ def _stop_early(kept: _Kept | None) -> None:
 
 
 def _program(where: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    sys.path[:] = where["path"]
     try:
         module = importlib.import_module(where["module"])
     except ModuleNotFoundError:  # a user's file, which has a private name in the process that asks

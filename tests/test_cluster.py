@@ -106,7 +106,7 @@ class Killing(Silent):
         self._address, self._after = address, after
         self.killed: list[int] = []
 
-    def case(self, done: int, violated: int, note: str) -> None:
+    def case(self, done: int, properties: int, failing: int, note: str) -> None:
         """Kill the worker, and see that it is gone."""
         if done == self._after and not self.killed:
             with Client(self._address, set_as_default=False) as client:
@@ -274,7 +274,7 @@ def test_a_scheduler_that_goes_away_keeps_what_is_known(tmp_path: Path) -> None:
     )
 
     class Ending(Silent):
-        def case(self, done: int, violated: int, note: str) -> None:
+        def case(self, done: int, properties: int, failing: int, note: str) -> None:
             if done == 2:
                 os.killpg(started.pid, signal.SIGKILL)
 

@@ -33,6 +33,8 @@ FLOORS = (
         "toml",
         "plain",
         "comparison",
+        "forked",
+        "forkserver",
         "process",
         "worker",
         "closure",
@@ -56,7 +58,7 @@ FLOORS = (
         "saved",
         "substitution",
     },
-    {"examine", "tally"},
+    {"compiling", "examine", "tally"},
     {
         "check",
         "command",

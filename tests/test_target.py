@@ -116,9 +116,11 @@ def test_a_kernel_can_be_imported_from_the_place_it_is_said_to_be(write: Callabl
 
 def test_a_case_line_names_a_family_only_where_its_target_does_not_know_it(write: Callable[..., str]) -> None:
     file = write("mine.py", FAMILY, KERNELS)
-    assert family_for(f"{file}:added", "double") is None and family_for("double", "double") is None
-    assert family_for("operator:neg", "double") == "double"
-    assert family_for("operator:neg", "nothing") is None
+    line = "case:1 any cpu float32 family=double N=3 seed=1"
+    assert family_for(line, f"{file}:added", "double") is None and family_for(line, "double", "double") is None
+    assert family_for(line, "operator:neg", "double") == "double"
+    assert family_for(line, "operator:neg", "nothing") is None
+    assert family_for(line.replace("N=3", "from=a%20b.py:mine N=3"), "operator:neg", "nothing") == "a b.py:mine"
 
 
 def test_a_plain_callable_is_judged_by_the_family_given_or_the_only_one_in_its_file(write: Callable[..., str]) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gradoracle import completion, options, showing
+from gradoracle import completion, forkserver, options, showing
 from gradoracle.commands.arguments import Device, Examples, Family, Formats, Laws, Outputs, Profile, Seed, Workers
 from gradoracle.commands.installed import require_kernels_of_the_tree
 from gradoracle.config import Config, Entry, load
@@ -53,8 +53,9 @@ def check(
     oracle: Annotated[str, typer.Option(metavar="auto|float64|certified|mpmath")] = "auto",
     examples: Examples = None,
     seconds: Annotated[
-        float | None, typer.Option(metavar="S", help="Stop after a whole case once this much time has passed.")
+        float | None, typer.Option(metavar="S", help="Begin nothing more once this much time has passed.")
     ] = None,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first violation or crash.")] = False,
     call_seconds: Annotated[
         float | None, typer.Option(metavar="S", help="A kernel call that takes longer hangs. Default: 60.")
     ] = None,
@@ -80,6 +81,8 @@ def check(
     from gradoracle.report import FORMATS
 
     views = options.outputs(context.obj, FORMATS)
+    if workers != "0":
+        forkserver.warm()  # imports what workers need while this process does the same
     own = given(context, settings.NAMES)
     project = load()
     chosen = project.profile(profile)
@@ -97,7 +100,7 @@ def check(
 
     requests: list[Request] = []
     for target, field in fields:
-        each = [Request(target=name, **field) for name in expand(target)]
+        each = [Request(target=name, fail_fast=fail_fast, **field) for name in expand(target)]
         requests += [request for request in each if request not in requests]
     require_kernels_of_the_tree(request.target for request in requests)
     raise typer.Exit(showing.report(views, [partial(check_target, request, progress()) for request in requests]))
@@ -168,6 +171,7 @@ def replay(
 
     with contextlib.suppress(ValueError):  # of a line that is none, told below
         require_kernels_of_the_tree([parse(case)[0]])
+    forkserver.warm()
     if script:
         from gradoracle.reproduction import reproduce
 

@@ -103,7 +103,8 @@ def serve(order: Timed, questions: Iterable[str], answers: TextIO) -> None:
 def _works(task: Task, request: Request, where: str) -> tuple[dict[Key, Work], dict[Key, str]]:
     """What can be timed, each run once, and why something cannot, by case and what is done."""
     from gradoracle import device
-    from gradoracle.examine import setup_of, subjects
+    from gradoracle.examine import subjects
+    from gradoracle.jobs import setup_of
     from gradoracle.saved import sample_of
     from gradoracle.subject import Subject
 

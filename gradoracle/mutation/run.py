@@ -222,7 +222,7 @@ def _tried(
             for done, result in enumerate(workers.run(trials()), 1):
                 outcome = _outcome(result)
                 survived += outcome.fate is Fate.SURVIVED
-                progress.case(done, 0, f"{survived} survived" if survived else "")
+                progress.case(done, 0, 0, f"{survived} survived" if survived else "")
                 yield outcome
         finally:
             progress.close()
@@ -277,7 +277,7 @@ def _rehearsal(plan: _Plan, workers: Workers, progress: Progress) -> list[Seen]:
             raise WrongKernel(f"the unmutated kernel cannot be judged on {result.job.job.case}: {_how(result)}")
         seen[number] = result.value
         tally.add(result.value.result)
-        progress.case(len(seen), 0, "")
+        progress.case(len(seen), 0, 0, "")
     for verdict in tally.verdicts({}):
         if verdict.status in FAILING:
             raise WrongKernel(

@@ -140,7 +140,7 @@ class _Board:
         telling.plan(len(cases))
         with closing(telling):
             self.rights: list[Right] = list(
-                prepare(family, self.kernel, oracle, cases, files, tell=lambda done: telling.case(done, 0, ""))
+                prepare(family, self.kernel, oracle, cases, files, tell=lambda done: telling.case(done, 0, 0, ""))
             )
         self.rights += checked_by_differences(target, self.kernel, oracle, own, files)
 
@@ -160,7 +160,7 @@ class _Board:
 
         with closing(progress):
             for done, fault in enumerate(forked(faults(), self.asked.processes), 1):
-                progress.case(done, 0, "")
+                progress.case(done, 0, 0, "")
                 yield fault.entry()
 
 

@@ -203,5 +203,5 @@ def _tried(left: Sequence[Found], asked: Asked, progress: Any) -> Iterator[dict[
 
     with closing(progress):
         for done, trial in enumerate(forked(trials(), asked.processes), 1):
-            progress.case(done, 0, "")
+            progress.case(done, 0, 0, "")
             yield trial.entry

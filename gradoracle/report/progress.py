@@ -6,6 +6,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from gradoracle.report.failure import headline, tell
+from gradoracle.report.summary import counted
+from gradoracle.verdict import Verdict
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
@@ -26,12 +30,18 @@ class Lines:
         """So many cases are to run."""
         self._total = total
 
-    def case(self, done: int, violated: int, note: str) -> None:
-        """So many have run, with so many violated laws so far."""
+    def case(self, done: int, properties: int, failing: int, note: str) -> None:
+        """So many have run, with so many properties judged and so many failing verdicts so far."""
         now = time.monotonic()
-        if note or now - self._last >= _EVERY:
+        if note or done == 1 or now - self._last >= _EVERY:
             self._last = now
-            self._say(f"{done} of {self._total} {self.noun}{_violations(violated)}{f', {note}' if note else ''}")
+            told = (f"{done} of {self._total} {self.noun}", _properties(properties), _failures(failing), note)
+            self._say(", ".join(part for part in told if part))
+
+    def failure(self, verdict: Verdict) -> None:
+        """The first verdict that fails, as it was found."""
+        for line in _told(verdict):
+            self._say(line)
 
     def shrinking(self, law: str, case: str) -> None:
         """A violation of this law is being made smaller."""
@@ -73,11 +83,17 @@ class Live:
         elif self._task is not None:
             self._bar.reset(self._task, total=total)
 
-    def case(self, done: int, violated: int, note: str) -> None:
-        """So many have run, with so many violated laws so far."""
+    def case(self, done: int, properties: int, failing: int, note: str) -> None:
+        """So many have run, with so many properties judged and so many failing verdicts so far."""
         if self._bar is not None and self._task is not None:
-            description = ", ".join(part for part in (_violations(violated).removeprefix(", "), note) if part)
-            self._bar.update(self._task, completed=done, description=description)
+            told = (_properties(properties), _failures(failing), note)
+            self._bar.update(self._task, completed=done, description=", ".join(part for part in told if part))
+
+    def failure(self, verdict: Verdict) -> None:
+        """The first verdict that fails, as it was found; the bar goes on below it."""
+        if self._bar is not None:
+            for line in _told(verdict):
+                self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def shrinking(self, law: str, case: str) -> None:
         """A violation of this law is being made smaller."""
@@ -96,5 +112,15 @@ def progress(noun: str = "cases") -> Lines | Live:
     return Live(noun) if sys.stderr.isatty() else Lines(noun=noun)
 
 
-def _violations(violated: int) -> str:
-    return f", {violated} violated {'law' if violated == 1 else 'laws'}" if violated else ""
+def _properties(count: int) -> str:
+    return counted(count, "property").replace("propertys", "properties") if count else ""
+
+
+def _failures(count: int) -> str:
+    return counted(count, "failure") if count else ""
+
+
+def _told(verdict: Verdict) -> list[str]:
+    """A verdict in a few lines: what fails, on which case, and how to see it again."""
+    wanted = ("case", "crash", "replay", "worst")
+    return [f"first failure: {headline(verdict)}", *(f"  {k:<8} {text}" for k, text in tell(verdict) if k in wanted)]

@@ -105,9 +105,10 @@ def extent_of(report: Report) -> str:
     counts = {status: sum(verdict.status is status for verdict in report.verdicts) for status in Status}
     shown = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
     stopped = "" if report.cases_run >= report.cases_planned else f" of {report.cases_planned} planned"
+    compiling = f" ({report.seconds_compiling:.1f} s of compiling)" if report.seconds_compiling >= 0.05 else ""
     return (
         f"{counted(report.laws_checked, 'law')} checked on {report.cases_run}{stopped} "
-        f"{'case' if report.cases_run == 1 and not stopped else 'cases'} in {report.seconds:.1f} s; "
+        f"{'case' if report.cases_run == 1 and not stopped else 'cases'} in {report.seconds:.1f} s{compiling}; "
         f"{counted(len(report.verdicts), 'verdict')}: {shown or 'none'}"
     )
 

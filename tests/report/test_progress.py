@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_lines_come_now_and_then_and_say_what_is_violated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_come_now_and_then_and_say_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
     stream = io.StringIO()
@@ -24,13 +24,14 @@ def test_lines_come_now_and_then_and_say_what_is_violated(monkeypatch: pytest.Mo
     lines.plan(30)
     for done in range(1, 31):
         clock[0] += 1.0
-        lines.case(done, done // 10, "time is up" if done == 25 else "")
+        lines.case(done, 3, done // 10, "time is up" if done == 25 else "")
     lines.shrinking("vjp_matches_the_oracle", "case:1")
     lines.close()
     assert stream.getvalue().splitlines() == [
-        "gradoracle: 10 of 30 cases, 1 violated law",
-        "gradoracle: 20 of 30 cases, 2 violated laws",
-        "gradoracle: 25 of 30 cases, 2 violated laws, time is up",
+        "gradoracle: 1 of 30 cases, 3 properties",
+        "gradoracle: 11 of 30 cases, 3 properties, 1 failure",
+        "gradoracle: 21 of 30 cases, 3 properties, 2 failures",
+        "gradoracle: 25 of 30 cases, 3 properties, 2 failures, time is up",
         "gradoracle: looking for a smaller case that violates vjp_matches_the_oracle",
     ]
 
@@ -43,10 +44,10 @@ def test_a_terminal_gets_a_bar_on_standard_error(
     monkeypatch.setenv("TERM", "xterm")
     bar = progress()
     assert isinstance(bar, Live)
-    bar.case(0, 0, "")  # before a plan there is nothing to show
+    bar.case(0, 0, 0, "")  # before a plan there is nothing to show
     bar.plan(9)
     bar.plan(4)
-    bar.case(2, 1, "")
+    bar.case(2, 3, 1, "")
     bar.shrinking("vjp_[matches]", "case:1")
     bar.close()
     bar.close()
