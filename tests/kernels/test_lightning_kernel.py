@@ -10,6 +10,7 @@ from gradoracle.kernels import lightning as kernels
 from gradoracle.kernels.lightning import scan
 from gradoracle.kernels.lightning.guardrails import check
 from gradoracle.properties.lightning import FAMILY, KERNELS
+from sweeps import covering
 
 from gradoracle.case import Case, Draw, build
 from gradoracle.derivative import Derivative
@@ -43,7 +44,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("dims", "dtype", "blocks", "initial", "state"), CASES)
+@pytest.mark.parametrize(("dims", "dtype", "blocks", "initial", "state"), covering(CASES))
 def test_every_derivative_is_within_its_budget(dims: str, dtype: str, blocks: str, initial: bool, state: bool) -> None:
     found = evidence(dims, dtype, blocks, initial, state)
     names = set()

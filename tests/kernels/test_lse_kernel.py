@@ -9,6 +9,7 @@ import torch
 from gradoracle.kernels import lse as kernels
 from gradoracle.kernels.lse import fused
 from gradoracle.properties.lse import FAMILY, KERNELS
+from sweeps import covering
 
 from gradoracle.case import Case, Draw, build
 from gradoracle.derivative import Derivative
@@ -24,7 +25,8 @@ DIMS = {
     "one key head, T > M": {"B": 1, "H": 2, "G": 1, "T": 33, "M": 17, "D": 32},
     "several tiles": {"B": 1, "H": 2, "G": 2, "T": 40, "M": 65, "D": 20},
 }
-OPTIONS = list(itertools.product((False, True), (None, 2.0), (False, True), (False, True)))
+DTYPES = ("float32", "bfloat16", "float16")
+CASES = itertools.product(DIMS, DTYPES, (False, True), (None, 2.0), (False, True), (False, True))
 
 
 def evidence(dims: str, dtype: str, causal: bool, softcap: float | None, sinks: bool, segments: bool) -> Evidence:
@@ -37,9 +39,7 @@ def evidence(dims: str, dtype: str, causal: bool, softcap: float | None, sinks: 
     return Evidence(case, sample, Subject(FAMILY, KERNEL), ORACLE)
 
 
-@pytest.mark.parametrize("dims", DIMS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize(("causal", "softcap", "sinks", "segments"), OPTIONS)
+@pytest.mark.parametrize(("dims", "dtype", "causal", "softcap", "sinks", "segments"), covering(CASES))
 def test_every_derivative_is_within_its_budget(
     dims: str, dtype: str, causal: bool, softcap: float | None, sinks: bool, segments: bool
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from gradoracle.kernels import semicrf as kernels
+from sweeps import covering, slow
 from test_semicrf_kernel import SMALL, UNIT, call, computed, floor, is_rounded, weights
 from test_semicrf_reference import Scores, draw, log_z
 
@@ -55,7 +56,7 @@ def true_second(scores: Scores, moved: Tensors, tg: torch.Tensor) -> tuple[torch
     return jvp, tuple(a + b for a, b in zip(second, other, strict=True))
 
 
-@pytest.mark.parametrize(("path", "small", "what"), CASES)
+@pytest.mark.parametrize(("path", "small", "what"), covering(CASES))
 def test_jvp_and_hvp(path: str, small: bool, what: str) -> None:
     scores = scores_of(what)
     blocks, moved, g = SMALL[path] if small else None, directions(scores), weights(scores)
@@ -146,8 +147,9 @@ def test_a_third_derivative_is_refused_in_one_sentence() -> None:
         torch.autograd.grad(second.sum(), transition)
 
 
-def test_5000_positions_twice() -> None:
-    scores = draw(1, 5000, 3, 2, projected=False)
+@pytest.mark.parametrize("positions", [1000, slow(5000)])
+def test_thousands_of_positions_twice(positions: int) -> None:
+    scores = draw(1, positions, 3, 2, projected=False)
     moved = directions(scores)
     jvp, hvp = true_second(scores, moved, torch.zeros(1))
     own = [x.clone().requires_grad_() for x in scores.leaves()]

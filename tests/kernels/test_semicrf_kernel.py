@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from gradoracle.kernels import semicrf as kernels
+from sweeps import covering, slow
 from test_semicrf_reference import Scores, draw, enumerated, log_z
 
 UNIT = 2.0**-24
@@ -71,7 +72,7 @@ SHAPES = {
 CASES = list(itertools.product(SHAPES, (False, True), kernels.PATHS, ("chosen", "small")))
 
 
-@pytest.mark.parametrize(("shape", "per_duration", "path", "blocks"), CASES)
+@pytest.mark.parametrize(("shape", "per_duration", "path", "blocks"), covering(CASES))
 def test_log_z_and_every_gradient(shape: str, per_duration: bool, path: str, blocks: str) -> None:
     for projected in (False, True):
         scores = draw(*SHAPES[shape], per_duration=per_duration, projected=projected)
@@ -189,9 +190,10 @@ def test_16_bits(path: str, dtype: torch.dtype) -> None:
     assert_right(scores, path=path)
 
 
+@pytest.mark.parametrize("positions", [1200, slow(5000)])
 @pytest.mark.parametrize("path", kernels.PATHS)
-def test_5000_positions(path: str) -> None:
-    assert_right(draw(2, 5000, 3, 2, lengths=(5000, 3333)), path=path)
+def test_thousands_of_positions(path: str, positions: int) -> None:
+    assert_right(draw(2, positions, 3, 2, lengths=(positions, positions * 2 // 3)), path=path)
 
 
 def test_100001_positions_have_the_sums_that_they_must() -> None:

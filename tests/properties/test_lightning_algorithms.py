@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gradoracle.properties.lightning_algorithms import ALGORITHMS, CHUNKS, Chunk
 from gradoracle.properties.repetition import every_block_configuration_agrees
 from linear_attention import FAMILY, ORACLE, evidence
 from linear_attention import judge as judge_line
+from sweeps import covering, slow
 
 from gradoracle.case import Case, Sample, build, parse
 from gradoracle.contract import LARGEST, default_contract
@@ -67,11 +69,14 @@ def budgets(own: Sample, dtype: str, algorithm: str, worst: bool = False) -> dic
     return ORACLE.budgets(own, Derivative.VJP, default_contract(dtype), algorithm=algorithm, worst=worst)
 
 
-@pytest.mark.parametrize("derivative", list(Derivative))
-@pytest.mark.parametrize("algorithm", list(ALGORITHMS)[:2])
-@pytest.mark.parametrize("words", [f"N={n} {state}" for n in (1, 16, 70) for state in STATES])
-def test_an_algorithm_gives_what_the_definition_gives(words: str, algorithm: str, derivative: Derivative) -> None:
-    _, own = sample(f"{words} D=3 Dv=5", sizes="B=1 H=2")
+@pytest.mark.parametrize(
+    ("rows", "state", "algorithm", "derivative"),
+    covering(itertools.product((1, 16, 70), STATES, list(ALGORITHMS)[:2], Derivative)),
+)
+def test_an_algorithm_gives_what_the_definition_gives(
+    rows: int, state: str, algorithm: str, derivative: Derivative
+) -> None:
+    _, own = sample(f"N={rows} {state} D=3 Dv=5", sizes="B=1 H=2")
     args = arguments(FAMILY, own, derivative)
     wanted, got = (ORACLE.graph(own, derivative, name)(*args) for name in ("definition", algorithm))
     assert len(wanted) == len(got)
@@ -84,12 +89,9 @@ def test_tensors_that_do_not_add_up_are_refused() -> None:
         Chunked(64).vjp(*torch.zeros(3, 1, 1, 1, 1))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("words", CASES)
-@pytest.mark.parametrize(("algorithm", "kernel", "chunk"), RIGHT, ids=[f"{a}-{k.__name__}" for a, k, _ in RIGHT])
-def test_right_kernels_are_within_their_budgets(
-    algorithm: str, kernel: right_kernels.Scan, chunk: int, words: str, dtype: str
-) -> None:
+@pytest.mark.parametrize(("which", "words", "dtype"), covering(itertools.product(range(len(RIGHT)), CASES, DTYPES)))
+def test_right_kernels_are_within_their_budgets(which: int, words: str, dtype: str) -> None:
+    algorithm, kernel, chunk = RIGHT[which]
     case, own = sample(words, dtype)
     found = run(kernel, own, chunk)
     known = budgets(own, dtype, algorithm, worst=not case.continuous)
@@ -114,7 +116,7 @@ def test_errors_of_right_kernels_are_of_the_size_of_sigma(
             assert 0.25 < float(error.square().mean().sqrt()) < 1, name
 
 
-@pytest.mark.parametrize("seed", [0, 10])
+@pytest.mark.parametrize("seed", [0, slow(10)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("algorithm", "kernel"), [("chunks of 64", chunked_scan), ("definition", quadratic_scan)])
 def test_slips_of_each_gradient_are_caught(algorithm: str, kernel: right_kernels.Scan, dtype: str, seed: int) -> None:
