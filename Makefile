@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: setup check test lint browser actionlint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration scoreboard length shared-memory clean
+.PHONY: setup check test test-all lint browser actionlint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration scoreboard length shared-memory clean
 
 setup: $(VENV)/.ready
 
@@ -16,7 +16,12 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 check: setup
 	$(BIN)/gradoracle check sdpa
 
+# Without the cases that are marked as slow, which are more of the same; laws on cases with no dim above 40.
 test: setup
+	$(BIN)/pytest -n auto -m "not slow" --largest 40 tests properties
+
+# Every case of every test, and laws on cases of the sizes that families declare. About an hour on 2 cores.
+test-all: setup
 	$(BIN)/pytest -n auto tests properties
 
 # The browser that the HTML view is tested in; needs apt-get and its rights.

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 
-def slow(*values: Any, **options: Any) -> Any:
+def slow(*values: Any, marks: Sequence[pytest.MarkDecorator] = (), **options: Any) -> Any:
     """A case of ``pytest.mark.parametrize`` that is run where slow tests are."""
-    return pytest.param(*values, marks=pytest.mark.slow, **options)
+    return pytest.param(*values, marks=[pytest.mark.slow, *marks], **options)
 
 
 def covering(cases: Iterable[Sequence[Any]], together: int = 2) -> list[Any]:

@@ -193,13 +193,13 @@ def test_a_line_is_one_command() -> None:
 
 def test_a_wrong_kernel_is_an_alarm_with_its_case_and_a_right_one_beside_it_is_none(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(WRONG)
-    plan = campaign.Plan(cases=6, workers=0)
+    plan = campaign.Plan(cases=3, workers=0)
     wrong = campaign.Line("sdpa_eager", "sdpa", f"{tmp_path / 'kernel.py'}:wrong")
     assert campaign.run(wrong, plan, tmp_path) == 1
-    assert campaign.run(campaign.chosen(["sdpa_fused"])[0], plan, tmp_path) in (0, 4), "six cases may not decide all"
+    assert campaign.run(campaign.chosen(["sdpa_fused"])[0], plan, tmp_path) in (0, 4), "three cases may not decide all"
     fused, eager = totals([tmp_path], LINES)
-    assert (fused.parts[0].line, fused.alarming, fused.judged) == ("sdpa_fused", 0, 6)
-    assert 0 < eager.alarming <= eager.judged == 6 and eager.tensors
+    assert (fused.parts[0].line, fused.alarming, fused.judged) == ("sdpa_fused", 0, 3)
+    assert 0 < eager.alarming <= eager.judged == 3 and eager.tensors
     text = false_alarms.markdown([fused, eager], campaign.LAWS)
     assert (
         f"violated ({eager.parts[0].alarms[0]['cases_violated']} cases): `case:" in text

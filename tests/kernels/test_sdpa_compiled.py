@@ -7,6 +7,7 @@ import os
 
 import pytest
 from programs import python
+from sweeps import slow
 
 # in a process of its own, since TRITON_INTERPRET decides at import whether a kernel can be compiled
 PROGRAM = """
@@ -87,7 +88,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [slow(case) if case == "bfloat16 D 64" else case for case in CASES])
 def test_every_pass_compiles_and_fits_in_shared_memory(case):
     *arguments, names = CASES[case]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 
-from gradoracle.kernels.semicrf.compilations import compilations, deciding
+import pytest
+from gradoracle.kernels.semicrf.compilations import Compilation, compilations, deciding
 from gradoracle.properties.offline import SHARED_MEMORY, shared_memory
 from programs import python
+from sweeps import slow
 
 
 def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
 
 
-def test_every_pass_compiles_and_fits_the_smallest_shared_memory() -> None:
-    found = shared_memory(compilations, "float32")
+def with_other_positions(dtype: str) -> list[Compilation]:
+    """Those that decide, and what one of them must take at least as much as: the same kernel on the other path."""
+    other = "positions, K = 8, C = 4, parallel, [C, C], long"
+    return [*deciding(dtype), *(each for each in compilations(dtype) if each[0] == other)]
+
+
+@pytest.mark.parametrize("passes", [with_other_positions, slow(compilations, marks=[pytest.mark.timeout(1800)])])
+def test_every_pass_compiles_and_fits_the_smallest_shared_memory(passes: Callable[[str], list[Compilation]]) -> None:
+    found = shared_memory(passes, "float32")
     names = {name for name, _ in found}
     kernels = {name.split(",")[0] for name in names}
     assert kernels == {"forward", "backward", "positions", "durations", "far", "scan"}
@@ -32,7 +42,7 @@ def test_every_pass_compiles_and_fits_the_smallest_shared_memory() -> None:
             largest[key] = max(largest.get(key, 0), int(value))
         return largest
 
-    assert few.items() <= found.items() and most(few) == most(found)
+    assert few.items() < found.items() and most(few) == most(found)
 
 
 # in a process of its own, since TRITON_INTERPRET decides at import whether a kernel knows its parameters
@@ -57,13 +67,14 @@ def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
 
 # lowered to PTX, for what the law of shared memory stops before
 WHOLE = """
+import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from gradoracle.kernels.semicrf.compilations import compilations
 count = 0
 for name, kernel, signature, constants, options in compilations("bfloat16"):
-    if name.endswith("long") and "[C, C]" in name:
+    if any(name.endswith(end) for end in sys.argv[1:]):
         source = ASTSource(fn=kernel, constexprs=constants, signature=signature)
         ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
         assert "atom." not in ptx, name
@@ -72,7 +83,13 @@ print(count)
 """
 
 
-def test_passes_compile_to_the_end_and_take_no_atomics() -> None:
-    ran = python(WHOLE, env=environment())
+TANGENTS, VALUES = "parallel, [C, C], tangents, long", "sequential, [C, C], long"  # each path, each with and without
+
+
+@pytest.mark.parametrize(
+    ("ends", "count"), [((TANGENTS, VALUES), 9), slow(("[C, C], long", "[C, C], tangents, long"), 18)]
+)
+def test_passes_compile_to_the_end_and_take_no_atomics(ends: tuple[str, ...], count: int) -> None:
+    ran = python(WHOLE, *ends, env=environment())
     assert ran.returncode == 0, ran.stderr[-2000:]
-    assert int(ran.stdout) >= 18
+    assert int(ran.stdout) == count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import sys
 from collections import Counter
@@ -18,6 +19,7 @@ from gradoracle.mutation.plant import choose, mutants
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
+PLANTED = [pytest.param(name, marks=pytest.mark.xdist_group(f"mutants of {name}")) for name in FAMILIES]
 RMSNORM = (ROOT / "examples" / "rmsnorm.py").read_text()
 
 PLACES = '''
@@ -94,14 +96,10 @@ def launch(x, blocks=1 + 1):
 '''
 
 
+@functools.cache
 def of(name):
     files = sorted((ROOT / "kernels" / name).glob("*.py"))
     return [each for path in files for each in mutants(path.read_text(), f"{name}/{path.name}")]
-
-
-@pytest.fixture(scope="module")
-def planted():
-    return {name: of(name) for name in FAMILIES}
 
 
 def test_faults_go_into_kernels_autograd_functions_and_what_launches():
@@ -130,9 +128,9 @@ def test_a_source_may_hold_nothing_to_mutate(source):
     assert mutants(source, "nothing.py") == []
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_has_mutants_enough_which_compile_and_are_distinct(planted, name):
-    found = planted[name]
+@pytest.mark.parametrize("name", PLANTED)
+def test_every_family_has_mutants_enough_which_compile_and_are_distinct(name):
+    found = of(name)
     operators = Counter(each.operator for each in found)
     assert len(found) >= 1000 and len(operators) >= 40
     assert len({(each.module, each.source) for each in found}) == len(found)
@@ -198,8 +196,9 @@ def test_without_libcst_one_sentence_says_what_to_install(monkeypatch):
         plant.mutants(RMSNORM, "rmsnorm.py")
 
 
-def test_a_sample_begins_with_every_smaller_one_and_depends_on_the_seed(planted):
-    found = planted["lightning"]
+@pytest.mark.xdist_group("mutants of lightning")
+def test_a_sample_begins_with_every_smaller_one_and_depends_on_the_seed():
+    found = of("lightning")
     assert choose(found, 50, seed=1) == choose(found, 100, seed=1)[:50]
     assert choose(found, 100, seed=1) == choose(found[::-1], 100, seed=1)
     assert choose(found, 100, seed=1) != choose(found, 100, seed=2)
@@ -207,10 +206,10 @@ def test_a_sample_begins_with_every_smaller_one_and_depends_on_the_seed(planted)
     assert choose(found, 0, seed=1) == choose([], 5, seed=1) == []
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_sample_has_every_operator_and_no_function_dominates_it(planted, name):
-    operators = {each.operator for each in planted[name]}
-    sample = choose(planted[name], 3 * len(operators), seed=0)
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_sample_has_every_operator_and_no_function_dominates_it(name):
+    operators = {each.operator for each in of(name)}
+    sample = choose(of(name), 3 * len(operators), seed=0)
     counts = Counter(each.operator for each in sample)
     assert set(counts) == operators and counts.most_common(1)[0][1] <= 4
     functions = Counter((each.module, each.function) for each in sample)

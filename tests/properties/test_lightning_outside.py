@@ -18,6 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 FILE, FLA = EXAMPLES / "torch_lightning.py", EXAMPLES / "fla_lightning.py"
 DTYPES = ("float32", "bfloat16", "float16")
 EAGER = {"bfloat16": "eager-bf16", "float16": "eager-fp16"}
+SMALL = {"N": sizes(1, 100), "D": sizes(1, 32), "Dv": sizes(1, 32)}
 NAMES_NO_OPTION = """
 import torch
 
@@ -83,7 +84,7 @@ def test_a_fault_is_caught_on_the_same_cases(name: str, right: str, wrong: str, 
     assert source.count(right) == 1
     file = tmp_path / "kernel.py"
     file.write_text(source.replace(right, wrong))
-    report = checked(file, name, "float32", eager=False, examples=8)
+    report = checked(file, name, "float32", eager=False, examples=8, dims=SMALL)
     assert report.exit_code == 1 and any(v.status is Status.VIOLATED for v in report.verdicts)
 
 
