@@ -16,6 +16,9 @@ from torch import Tensor
 from gradoracle.bench import Row, Work
 
 OURS, LOOP = "gradoracle", "torch eager, position by position"
+READ, CERTIFIED = (1, 131_072, 8, 4), (1, 100_000, 3, 2)
+"""B, T, K and C of what the float64 recursion and balls read."""
+RECORDED = {"B": 2, "T": 513, "K": 8, "C": 4}
 Function = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -44,7 +47,7 @@ def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
     """On CUDA the kernels' rows; on the CPU the oracles' and the record's."""
     if device != "cuda":
         yield from _oracles()
-        yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "T": 513, "K": 8, "C": 4}, ["transition"])
+        yield recorded_vjp(FAMILY, KERNELS[0], RECORDED, ["transition"])
         return
     for B, T, K, C, loop in (
         (1, 100_000, 8, 4, False),
@@ -97,15 +100,14 @@ def _timed(B: int, T: int, K: int, C: int, loop: bool) -> Iterator[Row]:
 
 def _oracles() -> Iterator[Row]:
     """log Z and all gradients of one sequence, by the float64 recursion and in balls."""
-    long, certified = (1, 131_072, 8, 4), (1, 100_000, 3, 2)
 
     def float64() -> Work:
-        named = dict(zip(("cum_scores", "transition", "duration_bias", "lengths"), _inputs(*long, "cpu"), strict=True))
+        named = dict(zip(("cum_scores", "transition", "duration_bias", "lengths"), _inputs(*READ, "cpu"), strict=True))
         return lambda: recursion.gradients(named, torch.ones(1))
 
     def in_balls() -> Work:
         names = ("cum_scores", "transition", "duration_bias", "lengths")
-        named = dict(zip(names, _inputs(*certified, "cpu"), strict=True))
+        named = dict(zip(names, _inputs(*CERTIFIED, "cpu"), strict=True))
         return lambda: balls.certify(named, torch.ones(1))
 
     def radius(found: balls.Certified) -> str:
@@ -113,7 +115,7 @@ def _oracles() -> Iterator[Row]:
         return f"proven radius at most {widest:.0e}"
 
     for what, (B, T, K, C), how, said in (
-        ("float64 reading", long, float64, {}),
-        ("certified reading", certified, in_balls, {OURS: radius}),
+        ("float64 reading", READ, float64, {}),
+        ("certified reading", CERTIFIED, in_balls, {OURS: radius}),
     ):
         yield Row(f"{what} of log Z and all gradients, semicrf B{B} T{T} K{K} C{C}", {OURS: how}, describe=said)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
 import pytest
 import right_kernels as rk
 import torch
 from right_kernels import NAMES, RECIPES, REPEATING, budgets_of, fused, in_sigma, normal, of_worst, slope
+from sweeps import covering
 
 from gradoracle.contract import LARGEST
 
@@ -31,36 +33,38 @@ KERNELS = {
 EAGER = {torch.float32: "ieee32", torch.bfloat16: "eager-bf16", torch.float16: "eager-fp16"}
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, *REPEATING])
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d)[6:])
-@pytest.mark.parametrize(("algorithm", "in_eager"), KERNELS)
+@pytest.mark.parametrize(
+    ("algorithm", "dtype", "recipe", "seed"),
+    covering(itertools.product(KERNELS, DTYPES, [*RECIPES, *REPEATING], range(len(SHAPES)))),
+)
 def test_right_kernels_stay_within_their_budgets(
-    algorithm: str, in_eager: bool, dtype: torch.dtype, recipe: str
+    algorithm: tuple[str, bool], dtype: torch.dtype, recipe: str, seed: int
 ) -> None:
-    repeats = recipe in REPEATING
+    repeats, shape = recipe in REPEATING, SHAPES[seed]
     change = REPEATING[recipe] if repeats else RECIPES[recipe]
-    for seed, shape in enumerate(SHAPES):
-        inputs = [change(x.double()).to(dtype) for x in normal(shape, dtype, seed, heads=1)]
-        preset = EAGER[dtype] if in_eager else None
-        found = budgets_of(inputs, preset=preset, algorithm=algorithm, worst=True, probes=4 if repeats else 16)
-        for name, kernel in KERNELS[algorithm, in_eager].items():
-            for tensor, got, budget in zip(NAMES, kernel(*inputs), found, strict=True):
-                lost = ~got.isfinite() & (budget.value.abs() <= LARGEST[str(dtype)[6:]])
-                assert not lost.any() or (budget.overflow is not None and budget.overflow[lost].all()), (name, tensor)
-                got = torch.where(got.isfinite(), got.double(), budget.value)
-                assert of_worst(got, budget) <= 1, (name, tensor, shape)
-                assert repeats or in_sigma(got, budget) <= 8, (name, tensor, shape)
+    inputs = [change(x.double()).to(dtype) for x in normal(shape, dtype, seed, heads=1)]
+    own, in_eager = algorithm
+    preset = EAGER[dtype] if in_eager else None
+    found = budgets_of(inputs, preset=preset, algorithm=own, worst=True, probes=4 if repeats else 16)
+    for name, kernel in KERNELS[algorithm].items():
+        for tensor, got, budget in zip(NAMES, kernel(*inputs), found, strict=True):
+            lost = ~got.isfinite() & (budget.value.abs() <= LARGEST[str(dtype)[6:]])
+            assert not lost.any() or (budget.overflow is not None and budget.overflow[lost].all()), (name, tensor)
+            got = torch.where(got.isfinite(), got.double(), budget.value)
+            assert of_worst(got, budget) <= 1, (name, tensor, shape)
+            assert repeats or in_sigma(got, budget) <= 8, (name, tensor, shape)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("tf32", [rk.cut_to_tf32, rk.rounded_to_tf32])
-def test_tf32_cut_or_rounded(tf32: object, recipe: str) -> None:
-    for seed, shape in enumerate(SHAPES):
-        inputs = [RECIPES[recipe](x.double()).float() for x in normal(shape, torch.float32, seed)]
-        found = budgets_of(inputs, preset="tf32", worst=True)
-        for tensor, got, budget in zip(NAMES, fused(*inputs, tf32=tf32), found, strict=True):
-            assert in_sigma(got, budget) <= 8, (tensor, shape)
-            assert of_worst(got, budget) <= 1, (tensor, shape)
+@pytest.mark.parametrize(
+    ("tf32", "recipe", "seed"),
+    covering(itertools.product([rk.cut_to_tf32, rk.rounded_to_tf32], RECIPES, range(len(SHAPES)))),
+)
+def test_tf32_cut_or_rounded(tf32: object, recipe: str, seed: int) -> None:
+    inputs = [RECIPES[recipe](x.double()).float() for x in normal(SHAPES[seed], torch.float32, seed)]
+    found = budgets_of(inputs, preset="tf32", worst=True)
+    for tensor, got, budget in zip(NAMES, fused(*inputs, tf32=tf32), found, strict=True):
+        assert in_sigma(got, budget) <= 8, tensor
+        assert of_worst(got, budget) <= 1, tensor
 
 
 def test_the_bias_of_cut_operands_is_a_bias_of_the_probes() -> None:

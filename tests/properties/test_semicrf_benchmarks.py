@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from sweeps import slow
 
 from gradoracle import device
 from gradoracle.bench import measure
@@ -20,7 +22,14 @@ def test_the_peer_gives_the_same_log_z() -> None:
     assert torch.allclose(found, recursion.log_z(named), rtol=1e-12)
 
 
-def test_the_rows_of_oracles_and_record_run_and_say_what_they_found() -> None:
+@pytest.mark.parametrize("shorter", [30, slow(1)])
+def test_the_rows_of_oracles_and_record_run_and_say_what_they_found(
+    shorter: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("READ", "CERTIFIED"):
+        batch, positions, *sizes = getattr(benchmarks, name)
+        monkeypatch.setattr(benchmarks, name, (batch, positions // shorter, *sizes))
+    monkeypatch.setitem(benchmarks.RECORDED, "T", 1 + 512 // min(shorter, 4))
     float64, certified, recorded = (measure(row, "cpu") for row in benchmarks.rows("cpu"))
     assert not float64.missing and not certified.missing
     assert float64.milliseconds["gradoracle"] > 0

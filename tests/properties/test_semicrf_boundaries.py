@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gradoracle.properties.semicrf_boundaries import BOUNDARIES
 from segment_probabilities import kernel
 from segmentations import PLAIN, PROJECTED, SIZES, assert_caught, assert_holds, assert_not_violated_without_paths, judge
+from sweeps import slow
 
 from gradoracle.case import parse
 from gradoracle.verdict import Status
@@ -44,9 +45,10 @@ def test_the_wrong_kernel_is_caught_and_the_right_one_holds(law: str, fault: str
     assert_caught(LAWS[law], line, kernel(), kernel(fault))
 
 
-def test_norms_in_float32_are_caught_past_100_000_positions() -> None:
-    """Where log Z is about 1.6e5, norms in float32 are off by up to 8e-3."""
-    line = "case:1 semicrf cpu float32 B=1 T=100001 C=2 K=3 transition~normal lengths~highest seed=2"
+@pytest.mark.parametrize("words", ["T=10001 duration_bias~normal:20", slow("T=100001")])
+def test_norms_in_float32_are_caught_where_log_z_is_large(words: str) -> None:
+    """Where it is about 1.6e5, norms in float32 are off by up to 8e-3."""
+    line = f"case:1 semicrf cpu float32 B=1 C=2 K=3 transition~normal lengths~highest {words} seed=2"
     assert_caught(LAWS[MEET], line, kernel(), kernel("norms in float32"))
 
 

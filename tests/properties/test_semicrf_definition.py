@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from gradoracle.properties.semicrf import KERNELS, semicrf
 from gradoracle.properties.semicrf_enumeration import enumerate_paths
 from semicrf_samples import WORDS, apart, as_mpf, defined, numbers, sample
+from sweeps import covering
 
 from gradoracle.contract import PRESETS
 from gradoracle.derivative import Derivative
@@ -68,9 +70,10 @@ def test_an_index_that_is_off_by_one_is_seen(name: str) -> None:
     assert apart(defined(own, Derivative.FORWARD, **{name: one_off})["log_z"], log_z) > 1e-2
 
 
-@pytest.mark.parametrize("reading", ["float64", "certified", "mpmath"])
-@pytest.mark.parametrize("derivative", list(Derivative))
-@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize(
+    ("words", "derivative", "reading"),
+    covering(itertools.product(WORDS, Derivative, ("float64", "certified", "mpmath"))),
+)
 def test_every_reading_gives_the_same_and_a_budget(words: str, derivative: Derivative, reading: str) -> None:
     own, contract = sample(words), PRESETS["ieee32"]
     budgets = Oracle(semicrf).budgets(own, derivative, contract, worst=True, probes=4)

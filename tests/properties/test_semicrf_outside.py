@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from gradoracle.verdict import Report, Status
 FILE = Path(__file__).parents[2] / "examples" / "torch_semicrf.py"
 DTYPES = ("float32", "bfloat16", "float16")
 CASES = 24
+SMALL = {"dims": {"T": sizes(4, 40), "K": sizes(2, 6)}}
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +30,11 @@ def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
 def checked(file: Path, *dtypes: str, **fields: object) -> Report:
     wanted = {"property": "[fv]*_matches_the_oracle", "examples": CASES * len(dtypes), **fields}
     return check(Request(f"{file}:recursion", "semicrf", device="cpu", dtypes=dtypes, workers=0, **wanted))
+
+
+@functools.cache
+def right_one() -> Report:
+    return checked(FILE, "float32", **SMALL)
 
 
 def changed(right: str, wrong: str, folder: Path) -> Path:
@@ -71,10 +78,10 @@ def test_it_is_not_asked_for_sequences_that_take_minutes() -> None:
         ("alpha, norm = alpha - top[:, None], norm + top", "alpha, norm = alpha - top[:, None], norm + top.half()"),
     ],
 )
+@pytest.mark.xdist_group("torch_semicrf on small cases")
 def test_a_fault_is_caught_on_the_same_cases(right: str, wrong: str, tmp_path: Path) -> None:
-    fields = {"dims": {"T": sizes(4, 40), "K": sizes(2, 6)}}
-    assert checked(FILE, "float32", **fields).exit_code == 0
-    report = checked(changed(right, wrong, tmp_path), "float32", **fields)
+    assert right_one().exit_code == 0
+    report = checked(changed(right, wrong, tmp_path), "float32", **SMALL)
     assert report.exit_code == 1 and any(v.status is Status.VIOLATED for v in report.verdicts)
 
 

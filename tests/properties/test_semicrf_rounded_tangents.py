@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from gradoracle.properties.semicrf import semicrf
 from gradoracle.properties.semicrf_budgets import budgets
 from gradoracle.properties.semicrf_rounded_tangents import FROM_ALPHA, FROM_BETA, SHARED, RoundedTangents, probe
 from semicrf_samples import WORDS, random_walk, sample
+from sweeps import covering, slow
 
 from gradoracle.case import Sample, build, parse
 from gradoracle.contract import PRESETS
@@ -155,9 +157,9 @@ def probed(own: Sample, bits: int, interval: int = 1, way: str = FROM_ALPHA, see
     return probe(problem, own.cotangents["log_z"], seed, bits, 0.0, 0.0, interval, way=way)
 
 
-@pytest.mark.parametrize("way", [FROM_ALPHA, FROM_BETA, SHARED])
-@pytest.mark.parametrize("interval", [1, 4])
-@pytest.mark.parametrize("words", WORDS)
+@pytest.mark.parametrize(
+    ("words", "interval", "way"), covering(itertools.product(WORDS, (1, 4), (FROM_ALPHA, FROM_BETA, SHARED)))
+)
 def test_where_hardly_anything_is_rounded_they_are_the_recursion(words: str, interval: int, way: str) -> None:
     own = sample(words, "B=2 T=10 C=3 K=4")
     true = recursion.run(recursion.Problem(own.inputs, own.tangents), own.cotangents["log_z"])
@@ -237,11 +239,12 @@ def test_alpha_and_beta_need_not_lose_the_same_bits_of_a_parameter() -> None:
     assert 0.2 < in_sigma < 3
 
 
+@pytest.mark.parametrize("cases", [4, slow(10)])
 @pytest.mark.parametrize("words", ["transition", "by duration", "projections", "forbidden", "full lengths"])
-def test_right_float32_kernels_are_not_far_below(words: str, tmp_path: Path) -> None:
+def test_right_float32_kernels_are_not_far_below(words: str, cases: int, tmp_path: Path) -> None:
     """The rms over ten cases is 0.3 to 0.9 sigma, of JVPs and of each tensor of HVPs."""
     function, squares = kernel(tmp_path), dict[str, list[Tensor]]()
-    for seed in range(1, 11):
+    for seed in range(1, 1 + cases):
         own = sample(words, "B=2 T=16 C=3 K=4", seed)
         allowed, got = known(own), differentiated(function, own)
         for name, budget in allowed.items():
