@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gradoracle")
     group.addoption("--device", default="auto", choices=device.ASKED, help="where kernels run (default: auto)")
     group.addoption("--family", default="*", metavar="GLOB", help="only families whose name matches")
+    group.addoption("--brief", action="store_true", help="few and small cases, a case at least of each law: make test")
     group.addoption(
         "--examples",
         type=int,

@@ -25,6 +25,7 @@ from gradoracle.oracle.truth import Oracle, names
 from gradoracle.situations import situations, wanted_situations
 from gradoracle.strategies import stream
 
+READINGS = ("float64", "certified", "mpmath")
 SIZES = ["B=2 T=1 C=1 K=1", "B=2 T=1 C=3 K=4", "B=2 T=4 C=3 K=1", "B=3 T=5 C=2 K=4", "B=2 T=3 C=2 K=4"]
 
 

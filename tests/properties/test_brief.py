@@ -1,0 +1,29 @@
+"""The few cases of ``pytest properties --brief``: each law that the default cases are judged by has one among them."""
+
+from __future__ import annotations
+
+import pytest
+from gradoracle.properties.test_properties import brief
+
+from gradoracle.examine import laws_of
+from gradoracle.stream import stream
+from gradoracle.target import shipped
+from gradoracle.testing import PROFILES
+
+TARGETS = shipped()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_law_of_the_default_cases_applies_to_one_of_the_few(name: str) -> None:
+    family = TARGETS[name].family.on("cpu")
+    for kernel in TARGETS[name].kernels:
+        for dtype in family.dtypes if kernel.dtypes is None else kernel.dtypes:
+            few = stream(family, kernel, dtypes=(dtype,), **brief(family))
+            many = stream(family, kernel, dtypes=(dtype,), examples=PROFILES["dev"])
+            left_out = {
+                law.name
+                for law in laws_of(family)
+                if any(law.applies(case, kernel) is None for case in many)
+                and not any(law.applies(case, kernel) is None for case in few)
+            }
+            assert not left_out, (kernel.name, dtype)
