@@ -84,7 +84,7 @@ def test_a_fault_is_caught_on_the_same_cases(name: str, right: str, wrong: str, 
     assert source.count(right) == 1
     file = tmp_path / "kernel.py"
     file.write_text(source.replace(right, wrong))
-    report = checked(file, name, "float32", eager=False, examples=8, dims=SMALL)
+    report = checked(file, name, "float32", eager=False, examples=4, dims=SMALL)
     assert report.exit_code == 1 and any(v.status is Status.VIOLATED for v in report.verdicts)
 
 
