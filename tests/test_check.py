@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gradoracle import check as engine
-from gradoracle import cli, examine
+from gradoracle import cli, examine, jobs
 from gradoracle.case import parse
 from gradoracle.check import check, replay
 from gradoracle.errors import UsageError
@@ -71,7 +71,7 @@ def test_the_right_kernel_holds_on_the_same_requests(laws: str) -> None:
 def test_a_call_that_ends_its_process_crashes_and_the_check_goes_on(
     kernel: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examine, "CALL_SECONDS", 0.5)
+    monkeypatch.setattr(jobs, "CALL_SECONDS", 0.5)
     report = checked(kernel, FORWARD, workers=1)
     (verdict,) = report.verdicts
     assert verdict.status is Status.CRASHED and report.exit_code == 1
@@ -84,7 +84,7 @@ def test_a_call_that_ends_its_process_crashes_and_the_check_goes_on(
 
 
 def test_a_call_that_hangs_is_made_no_more_after_two_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examine, "CALL_SECONDS", 0.4)
+    monkeypatch.setattr(jobs, "CALL_SECONDS", 0.4)
     (verdict,) = checked("hangs", FORWARD, workers=1, examples=10).verdicts
     assert verdict.cases_crashed == 2 and verdict.cases_held + verdict.cases_not_checked == 8
     assert verdict.reasons == {

@@ -13,6 +13,7 @@ from distributed import LocalCluster
 from gradoracle import capacity, cli, cluster
 from gradoracle.check import check
 from gradoracle.errors import UsageError
+from gradoracle.examine import Job
 from gradoracle.request import Request
 from gradoracle.verdict import Status
 from gradoracle.worker import Lost
@@ -38,11 +39,11 @@ def request(kernel: str, address: str, **fields: Any) -> Request:
 
 
 def unfit(monkeypatch: pytest.MonkeyPatch, place: int, failing: Callable[[], Any]) -> None:
-    """Have a dask worker fail on the job of a place, from 0, and on all that come after it."""
+    """Have a dask worker fail on the case of a place, from 0, and on all that come after it."""
     real, sent = cluster.Cluster._send, []
 
     def send(self: Any, job: Any, *args: Any, **more: Any) -> Any:
-        sent.append(job)
+        sent.extend([job] if isinstance(job, Job) else [])
         return real(self, job, *args, **more) if len(sent) <= place else self._client.submit(failing, pure=False)
 
     monkeypatch.setattr(cluster.Cluster, "_send", send)

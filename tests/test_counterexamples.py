@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gradoracle import check as engine
-from gradoracle import cli, counterexamples, examine
+from gradoracle import cli, counterexamples, jobs
 from gradoracle.case import Case, parse
 from gradoracle.check import check, replay
 from gradoracle.counterexamples import Counterexamples
@@ -86,7 +86,7 @@ def test_a_crash_of_another_kind_is_not_what_is_made_smaller() -> None:
 
 
 def test_a_hang_is_not_made_smaller_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examine, "CALL_SECONDS", 0.4)
+    monkeypatch.setattr(jobs, "CALL_SECONDS", 0.4)
     report = checked("hangs")
     found = shown(report.verdicts[0])
     assert found.shrunk_from == "" and parse(found.case)[2].dims["N"] > 8
