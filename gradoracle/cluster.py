@@ -185,7 +185,7 @@ class Cluster:
             raise self._unfit(UsageError(f"a dask worker cannot examine cases: {named(error)}")) from None
         finally:
             future.release()
-        self._has_results = True
+        self._has_results |= isinstance(result.job, Job)
         return result
 
     def _unfit(self, error: UsageError) -> Lost | UsageError:
