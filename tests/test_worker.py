@@ -50,11 +50,11 @@ def gone(pid: int) -> bool:
 
 
 def test_a_limit_of_memory_makes_an_allocation_fail_and_no_more(pool: Callable[..., Workers]) -> None:
-    workers = pool(memory=1 << 29)
-    beyond = one(workers, "allocate", 1 << 30)
+    workers = pool(memory=1 << 31)
+    beyond = one(workers, "allocate", 1 << 31)
     assert beyond.error.strip().endswith("MemoryError") and beyond.crash is None
     assert one(workers, "allocate", 1 << 20).value == 1 << 20
-    assert one(pool(), "allocate", 1 << 30).value == 1 << 30
+    assert one(pool(), "allocate", 1 << 31).value == 1 << 31
 
 
 def test_an_abort_for_lack_of_memory_is_no_fault_of_the_kernel(pool: Callable[..., Workers]) -> None:
