@@ -318,7 +318,7 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
         run.wanted = {}
         for name, kernel in run.kernels.items():
             require_case(case, run.family, kernel, memory=run.memory())
-            (laws,) = laws_on(list(run.laws.values()), kernel, [case])
+            (laws,) = laws_on(run.laws.values(), kernel, [case])
             run.tally.plan(name, case)
             run.over([Job(name, case, laws, presets=True)])
         return known(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -92,14 +92,14 @@ def _jobs_of(run: Run, name: str, examples: int) -> Iterator[Job]:
         wanted = wanted_situations(run.family, kernel, dtypes, examples, dims=request.dims or None)
         for situation, count in wanted.items():
             run.wanted[situation] = max(run.wanted.get(situation, 0), count)
-    for case, laws in zip(cases, laws_on(list(run.laws.values()), kernel, cases), strict=True):
+    for case, laws in zip(cases, laws_on(run.laws.values(), kernel, cases), strict=True):
         for law in laws:
             run.tally.expect(law, name, case.dtype)
         if laws:
             yield Job(name, case, laws)
 
 
-def laws_on(laws: Sequence[Property], kernel: Kernel, cases: Sequence[Case]) -> list[tuple[str, ...]]:
+def laws_on(laws: Collection[Property], kernel: Kernel, cases: Sequence[Case]) -> list[tuple[str, ...]]:
     """The laws that are judged on each case of a kernel: once on the first that fits, and then on their share of cases.
 
     Of each dtype the first case has the decisive laws, the second all others, the third those of the kernel alone, such
@@ -147,7 +147,7 @@ def _saved_jobs(run: Run, inputs: str) -> Iterator[Job]:
                 f"--inputs {inputs} holds {case.dtype} tensors, but {name} supports {', '.join(kernel.dtypes or ())}"
             )
         run.dtypes[name] = (case.dtype,)
-        (laws,) = laws_on(list(run.laws.values()), kernel, [case])
+        (laws,) = laws_on(run.laws.values(), kernel, [case])
         for law in laws:
             run.tally.expect(law, name, case.dtype)
         yield Job(name, case, laws, presets=True)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from gradoracle.case import Case, parse
 from gradoracle.counterexamples import agreed, mapped
@@ -22,6 +23,8 @@ from gradoracle.shard import Left, Seen, Shard, Sums
 from gradoracle.shortfall import shortfall
 from gradoracle.tally import TELLING, Count, Key, Tally
 from gradoracle.verdict import FAILING, Counterexample, Report, Status, Verdict
+
+N = TypeVar("N", int, float)
 
 _ALIKE = ("gradoracle", "commit", "torch", "triton")  # versions that all shards must share, where they are known
 _WANTED = "wanted reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
@@ -158,7 +161,7 @@ class _Whole:
             shard=None,
             planned=_sum(report.planned for report in reports),
             judged=_sum(report.judged for report in reports),
-            stopped={name: seconds for report in reports for name, seconds in report.stopped.items()},
+            stopped=_largest(report.stopped for report in reports),
             seconds_compiling=sum(report.seconds_compiling for report in reports),
         )
         report.notes += [f"{_INCONCLUSIVE}{sentence}" for sentence in self._unmet(report)]
@@ -307,10 +310,10 @@ def _sum(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(found)
 
 
-def _largest(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _largest(several: Iterable[Mapping[str, N]]) -> dict[str, N]:
     """The largest number of each name."""
-    found: dict[str, int] = {}
+    found: dict[str, N] = {}
     for each in several:
         for name, number in each.items():
-            found[name] = max(found.get(name, 0), number)
+            found[name] = max(found.get(name, number), number)
     return found

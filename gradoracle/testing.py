@@ -26,7 +26,7 @@ from gradoracle.kernel import Kernel
 from gradoracle.report.failure import headline, tell
 from gradoracle.request import Request
 from gradoracle.target import shipped
-from gradoracle.verdict import Report, Status, Verdict
+from gradoracle.verdict import BROKEN, Report, Status, Verdict
 
 PROFILES: Mapping[str, int] = MappingProxyType({"dev": 8, "ci": 24, "nightly": 400})  # cases a dtype
 _runs: dict[str, Report | Exception] = {}
@@ -74,7 +74,7 @@ class Item:
         verdict = self._verdict(report)
         if verdict is None:
             pytest.skip(f"not checked: it applies to none of the {report.cases_run} {self.dtype} cases")
-        if verdict.status in (Status.VIOLATED, Status.CRASHED):
+        if verdict.status in BROKEN:
             pytest.fail(failure_text(verdict), pytrace=False)
         if verdict.status is Status.ERROR:
             raise JudgeError(failure_text(verdict))

@@ -30,8 +30,8 @@ class Status(str, Enum):
 
 
 BROKEN = (Status.VIOLATED, Status.CRASHED)  # by the kernel
-FEWEST_JUDGED = 5  # cases of a kernel and dtype, where so many were asked for: below it a run is inconclusive
 FAILING = (*BROKEN, Status.ERROR)  # what a report shows a case of
+FEWEST_JUDGED = 5  # cases of a kernel and dtype, where so many were asked for: below it a run is inconclusive
 
 
 @dataclass(frozen=True)

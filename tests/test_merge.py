@@ -188,6 +188,14 @@ def test_an_interrupted_shard_is_not_green(tmp_path: Path) -> None:
     assert merged.interrupted == "shard 2/2: interrupted after 1 of 5 cases" and merged.exit_code == 4
 
 
+def test_of_a_call_that_several_shards_stopped_the_longest_is_told(tmp_path: Path) -> None:
+    def mend(part: int, report: Report) -> Report:
+        return dataclasses.replace(report, stopped={"right: forward": 9.0 - part, f"right: shard {part}": 1.0})
+
+    merged = merge(sharded(tmp_path, request("right"), 2, mend))[0]
+    assert merged.stopped == {"right: forward": 8.0, "right: shard 1": 1.0, "right: shard 2": 1.0}
+
+
 def test_a_fault_of_gradoracle_in_one_shard_is_not_green(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,7 +114,7 @@ def test_of_each_dtype_the_first_case_has_the_decisive_laws_and_a_later_one_the_
     (kernel,) = target.kernels
     for count in (1, 2, 3, 4, 9):
         cases = stream(run.family, kernel, examples=count)
-        found = laws_on(list(run.laws.values()), kernel, cases)
+        found = laws_on(run.laws.values(), kernel, cases)
         assert {"forward_matches_the_oracle", "hvp_matches_the_oracle"} <= set(found[0])
         for dtype in {case.dtype for case in cases}:
             own = [(case, laws) for case, laws in zip(cases, found, strict=True) if case.dtype == dtype]

@@ -35,7 +35,7 @@ class Lines:
         now = time.monotonic()
         if note or done == 1 or now - self._last >= _EVERY:
             self._last = now
-            told = (f"{done} of {self._total} {self.noun}", _properties(properties), _failures(failing), note)
+            told = [f"{done} of {self._total} {self.noun}", *_counts(properties, failing), note]
             self._say(", ".join(part for part in told if part))
 
     def failure(self, verdict: Verdict) -> None:
@@ -86,7 +86,7 @@ class Live:
     def case(self, done: int, properties: int, failing: int, note: str) -> None:
         """So many have run, with so many properties judged and so many failing verdicts so far."""
         if self._bar is not None and self._task is not None:
-            told = (_properties(properties), _failures(failing), note)
+            told = [*_counts(properties, failing), note]
             self._bar.update(self._task, completed=done, description=", ".join(part for part in told if part))
 
     def failure(self, verdict: Verdict) -> None:
@@ -112,12 +112,8 @@ def progress(noun: str = "cases") -> Lines | Live:
     return Live(noun) if sys.stderr.isatty() else Lines(noun=noun)
 
 
-def _properties(count: int) -> str:
-    return counted(count, "property").replace("propertys", "properties") if count else ""
-
-
-def _failures(count: int) -> str:
-    return counted(count, "failure") if count else ""
+def _counts(properties: int, failing: int) -> list[str]:
+    return [counted(count, noun) for count, noun in ((properties, "property"), (failing, "failure")) if count]
 
 
 def _told(verdict: Verdict) -> list[str]:

@@ -193,5 +193,6 @@ def short(value: float | None) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """A number of things; the plural of "property" is "properties"."""
+    several = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else several}"
