@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gradoracle.process import Phase
@@ -28,7 +29,8 @@ class Compiling:
         self._phase: Phase = lambda name, limit: None
 
     def watch(self) -> None:
-        """Have Triton tell of what it compiles, where it is there and tells."""
+        """Have Triton tell this, and no other any more, of what it compiles, where it is there and tells."""
+        global _watching
         try:
             from triton.runtime.jit import JITFunction
         except ImportError:
@@ -36,20 +38,22 @@ class Compiling:
         whole: Callable[..., Any] | None = getattr(JITFunction, _METHOD, None)
         if whole is None:
             return
+        if _watching is None:
+            setattr(JITFunction, _METHOD, _told(whole))
+        _watching = self
 
-        @functools.wraps(whole)
-        def compiled(function: Any, *arguments: Any, **keywords: Any) -> Any:
-            begun, call = time.monotonic(), self._call
+    @contextmanager
+    def compilation(self, kernel: str) -> Iterator[None]:
+        """While Triton compiles: the call's time limit does not hold."""
+        begun, call = time.monotonic(), self._call
+        if call is not None:
+            self._phase(f"{call[0]}, compiling {kernel}", None)
+        try:
+            yield
+        finally:
+            self.seconds += time.monotonic() - begun
             if call is not None:
-                self._phase(f"{call[0]}, compiling {getattr(function, '__name__', 'a kernel')}", None)
-            try:
-                return whole(function, *arguments, **keywords)
-            finally:
-                self.seconds += time.monotonic() - begun
-                if call is not None:
-                    self._phase(*call)
-
-        setattr(JITFunction, _METHOD, compiled)
+                self._phase(*call)
 
     def begin(self, call: str, limit: float, phase: Phase) -> None:
         """A call of the kernel begins."""
@@ -58,3 +62,18 @@ class Compiling:
     def end(self) -> None:
         """It is back."""
         self._call = None
+
+
+_watching: Compiling | None = None  # of this process
+
+
+def _told(whole: Callable[..., Any]) -> Callable[..., Any]:
+    """Triton's method, which tells whoever watches; put in once, however many runs a process has."""
+
+    @functools.wraps(whole)
+    def compiled(function: Any, *arguments: Any, **keywords: Any) -> Any:
+        assert _watching is not None
+        with _watching.compilation(getattr(function, "__name__", "a kernel")):
+            return whole(function, *arguments, **keywords)
+
+    return compiled
