@@ -31,7 +31,7 @@ from gradoracle.examine import (
     subjects,
 )
 from gradoracle.family import DTYPES, Family
-from gradoracle.jobs import jobs_of_request, laws_on, setup_of
+from gradoracle.jobs import Turns, jobs_of_request, laws_on, setup_of
 from gradoracle.kernel import Kernel
 from gradoracle.location import location_of
 from gradoracle.measurements import Measurements
@@ -86,18 +86,25 @@ class Run:
         self.first: dict[str, tuple[str, Case]] = {}  # of each situation and message of a refusal
         self.stream: Stream | None = None  # the whole of which a shard is a part
         self.watch: Callable[[CaseResult], None] = lambda result: None  # is told what becomes of each case
+        self.halted: Callable[[], str] = self._halted  # at what to stop between cases, "" at nothing
         self.gpus = 1  # over which local processes are spread
         self.workers = self._workers(functions)
         self.crashes = Crashes(self.workers, self.until)
 
-    def over(self, jobs: list[Job]) -> None:
-        """Run the jobs; stops between cases when the time is up or the user interrupts."""
+    def over(self, jobs: list[Job], first: Callable[[Job], bool] | None = None) -> None:
+        """Run the jobs; stops between cases when the time is up or the user interrupts.
+
+        Where some are to come ``first``, what is made of the results is the same as in the order of the jobs.
+        """
+        turns, how = None, ""
+        if first is not None:
+            turns, jobs = Turns(jobs), sorted(jobs, key=lambda job: not first(job))
         self.planned = len(jobs)
         self.progress.plan(len(jobs))
         try:
             until = math.inf if self.until is None else self.until + GRACE
-            first: list[Any] = [] if self.trial is None else [self.trial]
-            for result in self.workers.run(itertools.chain(first, self._until_late(jobs)), until):
+            trial: list[Any] = [] if self.trial is None else [self.trial]
+            for result in self.workers.run(itertools.chain(trial, self._until_late(jobs)), until):
                 if isinstance(result.job, Trial):
                     if result.value:
                         raise UsageError(result.value)
@@ -105,16 +112,23 @@ class Run:
                 if result.crash is not None and result.crash.kind == "stopped":
                     self._note_stopped(result)
                     continue
-                self._take(self.crashes.settle(self.crashes.current(result)))
-                if self.request.fail_fast and self.first_failure is not None:
-                    self.interrupted = f"stopped at the first failure, after {self.done} of {self.planned} cases"
+                settled = self.crashes.settle(self.crashes.current(result))
+                self.watch(settled)
+                for each in [settled] if turns is None else turns.add(settled):
+                    self._take(each)
+                if what := self.halted():
+                    how = f"stopped at {what},"
                     break
         except KeyboardInterrupt:
-            self.interrupted = f"interrupted after {self.done} of {self.planned} cases"
+            how = "interrupted"
         except Lost as error:
-            self.interrupted = f"{error}, after {self.done} of {self.planned} cases"
+            how = f"{error},"
         except StartupError as error:
             raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
+        for each in () if turns is None else turns.rest():
+            self._take(each)
+        if how:
+            self.interrupted = f"{how} after {self.done} of {self.planned} cases"
         if self.done < self.planned and not self.interrupted:
             self._tell("time is up")
 
@@ -221,6 +235,9 @@ class Run:
         except StartupError as error:
             raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
 
+    def _halted(self) -> str:
+        return "the first failure" if self.request.fail_fast and self.first_failure is not None else ""
+
     def _until_late(self, jobs: list[Job]) -> Iterator[Job]:
         for job in jobs:
             if self.until is None:
@@ -237,7 +254,6 @@ class Run:
         self.tally.add(result)
         for each in result.results:
             self.measurements.add(result.kernel, result.case, each.findings, each.law.endswith(MATCHES))
-        self.watch(result)
         self.done += 1
         self.seconds_compiling += result.compiling
         where = (result.kernel, result.case)

@@ -9,13 +9,14 @@ import inspect
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from gradoracle import capacity
+from gradoracle.called import Called
 from gradoracle.case import Case, require_fit
 from gradoracle.compiling import Compiling
 from gradoracle.contract import contract
@@ -91,7 +92,7 @@ class LawResult:
 class CaseResult:
     """What all laws say of one case; ``lost`` names the call with which the device was lost, if it was.
 
-    ``compiling``: seconds that kernels were compiled in.
+    ``compiling``: seconds that kernels were compiled in. ``called``: functions that ran, as ``called.Called`` has them.
     """
 
     kernel: str
@@ -99,6 +100,7 @@ class CaseResult:
     results: tuple[LawResult, ...]
     lost: str | None = None
     compiling: float = 0.0
+    called: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class Setup:
     call_seconds: float = CALL_SECONDS
     inputs: str | None = None
     places: Places | None = None
+    called_in: str = ""  # a folder: of its functions those that calls run are noted
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
@@ -244,6 +247,7 @@ def examiner(
     torch.set_num_threads(1)
     oracle = Oracle(family, setup.oracle)
     compiling = Compiling()
+    called = Called(setup.called_in) if setup.called_in else None
     if setup.device == "cuda":
         compiling.watch()
 
@@ -264,7 +268,8 @@ def examiner(
             phase(name, setup.call_seconds)
             compiling.begin(name, setup.call_seconds, phase)
             try:
-                yield
+                with nullcontext() if called is None else called.watching():
+                    yield
             finally:
                 compiling.end()
                 phase(None, None)
@@ -272,7 +277,8 @@ def examiner(
         subject = Subject(family, kernels[job.kernel], guard)
         before = compiling.seconds
         result = examine(job, subject, oracle, [laws[name] for name in job.laws], setup.device, setup.inputs)
-        return replace(result, compiling=compiling.seconds - before)
+        ran = () if called is None else called.take()
+        return replace(result, compiling=compiling.seconds - before, called=ran)
 
     return work
 

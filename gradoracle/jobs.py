@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gradoracle import capacity
 from gradoracle.case import Case
 from gradoracle.errors import UsageError
-from gradoracle.examine import CALL_SECONDS, Job, Setup, Trial
+from gradoracle.examine import CALL_SECONDS, CaseResult, Job, Setup, Trial
 from gradoracle.kernel import Kernel
 from gradoracle.property import Property
 from gradoracle.request import Request
@@ -23,6 +23,34 @@ if TYPE_CHECKING:
     from gradoracle.check import Run
 
 CASES_ON_CPU, CASES_ON_CUDA = 126, 2000
+
+
+class Turns:
+    """Results in the order in which their jobs were planned, whatever order they come in.
+
+    What a run says, which of several cases it shows say, then depends on the plan alone.
+    """
+
+    def __init__(self, planned: Sequence[Job]) -> None:
+        self._places = {_name(job.kernel, job.case): place for place, job in enumerate(planned)}
+        self._waiting: dict[int, CaseResult] = {}
+        self._next = 0
+
+    def add(self, result: CaseResult) -> Iterator[CaseResult]:
+        """One more result: those whose turn it is."""
+        self._waiting[self._places[_name(result.kernel, result.case)]] = result
+        while self._next in self._waiting:
+            yield self._waiting.pop(self._next)
+            self._next += 1
+
+    def rest(self) -> Iterator[CaseResult]:
+        """What still waits for others, which do not come any more."""
+        for place in sorted(self._waiting):
+            yield self._waiting.pop(place)
+
+
+def _name(kernel: str, case: Case) -> str:
+    return f"{kernel}: {case.line()}"
 
 
 def setup_of(request: Request, device: str) -> Setup:
@@ -37,6 +65,7 @@ def setup_of(request: Request, device: str) -> Setup:
         CALL_SECONDS if request.call_seconds is None else request.call_seconds,
         request.inputs,
         request.places,
+        request.called_in if device == "cpu" else "",
     )
 
 

@@ -48,6 +48,7 @@ class Request:
             machine is. None: any number, for every verdict.
         timed: problems at which a gate times kernels, by dim.
         places: where the kernels come from and where what judges them, if not both from the current folder.
+        called_in: a folder: which of its functions run on a case is noted, on the CPU.
     """
 
     target: str
@@ -73,6 +74,7 @@ class Request:
     shrink_tries: int | None = None
     timed: tuple[Mapping[str, int], ...] = ()
     places: Places | None = None
+    called_in: str = ""
 
     def __post_init__(self) -> None:
         if self.call_seconds is not None and not 0 < self.call_seconds < float("inf"):

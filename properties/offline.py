@@ -2,15 +2,14 @@
 
 Run as a program in a process of its own, since TRITON_INTERPRET decides at import whether a kernel can be compiled at
 all. Compiling stops where Triton has allotted shared memory, before TTGIR is lowered to LLVM, which changes none of it:
-neither ptxas nor a GPU is needed. What came of some TTIR is kept in Triton's cache: its passes take most of the time.
+neither ptxas nor a GPU is needed. The passes take most of the time, so that what came of some TTIR is kept in the cache,
+whatever lines of source it came from and whatever values are called there; and by the source itself, which is quicker.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -25,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradoracle import forkserver
+from gradoracle import cache, forkserver
 
 Compilation = tuple[str, Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]
 """(name, a @triton.jit function, its signature, its constants, launch options), as ``triton.compile`` takes them:
@@ -124,7 +123,6 @@ def _compiled(
         "dtype": dtype,
         "changed": json.loads(changed),
         "by_line": by_line,
-        "kept": os.path.join(_cache(), "gradoracle"),
     }
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     with tempfile.TemporaryDirectory() as cache:
@@ -134,7 +132,10 @@ def _compiled(
     if code != 0 or not lines:
         reason = (errors.strip().splitlines() or [f"exit code {code}"])[-1]
         raise Uncompiled(f"the process that compiles failed: {reason}")
-    return {(name, capability): reason or found for name, capability, found, reason in json.loads(lines[-1])}
+    answer = json.loads(lines[-1])
+    for sentence in answer["said"]:
+        print(f"gradoracle: {sentence}", file=sys.stderr, flush=True)
+    return {(name, capability): reason or found for name, capability, found, reason in answer["found"]}
 
 
 def _run(where: str, environment: Mapping[str, str], folder: Path) -> tuple[int, str, str]:
@@ -149,12 +150,6 @@ def _run(where: str, environment: Mapping[str, str], folder: Path) -> tuple[int,
         finally:
             child.kill()
     return code, *((folder / name).read_text("utf-8", "replace") for name in ("stdout", "stderr"))
-
-
-def _cache() -> str:
-    """The folder in which Triton keeps what it compiled."""
-    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
-    return os.environ.get("TRITON_CACHE_DIR") or os.path.join(home, ".triton", "cache")
 
 
 def _read(found: Mapping[str, Any]) -> Allotment:
@@ -176,60 +171,82 @@ class _Again(Exception):
 
 
 class _Kept:
-    """What was read off compilations, in files by the TTIR that they were of, and by all that the passes depend on.
+    """What was read off compilations, in the cache by what they were of and all that the passes depend on.
 
     Args:
-        folder: that holds them; where it cannot be written, nothing is kept.
         asked: what else ``read`` depends on.
     """
 
-    def __init__(self, folder: str, asked: str) -> None:
+    def __init__(self, asked: str) -> None:
         import triton
         from triton._C import libtriton
         from triton.backends.nvidia import compiler
 
         built = os.stat(libtriton.__file__)
-        passes = [Path(str(file)).read_bytes() for file in (compiler.__file__, __file__)]
+        passes = [Path(str(file)).read_text("utf-8") for file in (compiler.__file__, __file__)]
         settings = sorted(libtriton.get_cache_invalidating_env_vars().items())
-        self._folder, self._file, self._marks = Path(folder), Path(folder), dict[str, str]()
-        common = f"{triton.__version__} {built.st_size} {built.st_mtime_ns} {passes} {settings} {asked}"
-        self._common = hashlib.sha256(common.encode()).hexdigest()
+        self._common = cache.digest(triton.__version__, built.st_size, built.st_mtime_ns, passes, settings, asked)
+        self.said: list[str] = []
+        self._cache = cache.Cache("compiled", cache.folder(), self.said.append)
+        self._source = self._ttir = ""
+        self._marks: dict[str, str] = {}
+
+    def look_up_source(self, compilation: Compilation, capability: int) -> Mapping[str, Any] | None:
+        """What is kept of a compilation from the very same source at the same place; None: it is to be compiled."""
+        _, function, *arguments = compilation
+        written = function.cache_key, inspect.getsourcefile(function.fn)
+        try:
+            self._source = cache.digest(
+                self._common, written, capability, *(sorted(part.items()) for part in arguments)
+            )
+        except TypeError:  # constants that are no plain values, a function say, are known by their TTIR alone
+            self._source = ""
+        found: Mapping[str, Any] | None = self._cache.read(self._source) if self._source else None
+        return found
 
     def look_up(self, module: Any, target: str) -> None:
         """Note what TTIR a compilation has come to, for a target and options. Raises _Again where it came up before.
 
-        The same kernel may lie elsewhere, so that marks stand for the files of source.
+        Marks stand for the places and names of its source, in the order in which it lists them.
         """
         text = str(module)
-        files = dict.fromkeys(_FILE.findall(text))
-        self._marks = {f'"{file}":': f'"<{i}>":' for i, file in enumerate(files)}
-        key = f"{self._common} {target} {_with(self._marks, text)}"
-        self._file = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads(self._file.read_text(encoding="utf-8"))
-            if isinstance(found, dict) and found.keys() == {"bytes", "tiles", "origins", "shapes"}:
-                raise _Again(_placed(found, {mark: file for file, mark in self._marks.items()}))
+        listed = "\n".join(line for line in text.splitlines() if line.startswith("#loc"))
+        self._marks = {place: f"<@{i}>" for i, place in enumerate(dict.fromkeys(_QUOTED.findall(listed)))}
+        lines = (_marked(line, self._marks) if line.startswith("#loc") else line for line in text.splitlines())
+        self._ttir = cache.digest(self._common, target, *lines)
+        if (found := self._cache.read(self._ttir)) is not None:
+            found = _placed(found, functools.partial(_unmarked, {mark: place for place, mark in self._marks.items()}))
+            self._keep_by_source(found)
+            raise _Again(found)
 
     def keep(self, found: dict[str, Any]) -> None:
         """Keep what was read off the module with which that compilation ended."""
-        part = self._file.with_suffix(f".{os.getpid()}")
-        with contextlib.suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(_placed(found, self._marks)), encoding="utf-8")
-            part.replace(self._file)
+        self._cache.write(self._ttir, _placed(found, functools.partial(_marked, marks=self._marks)))
+        self._keep_by_source(found)
+
+    def _keep_by_source(self, found: dict[str, Any]) -> None:
+        if self._source:
+            self._cache.write(self._source, found)
 
 
-def _with(texts: Mapping[str, str], text: str) -> str:
-    """A text with others in place of some."""
-    for old, new in texts.items():
-        text = text.replace(old, new)
-    return text
+_QUOTED = re.compile(r'"[^"]*"(?::\d+:\d+)?')  # a name, or a file with a line and a column
+_MARK = re.compile(r"<@\d+>")
 
 
-def _placed(found: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """What was read off a compilation, with other names of the files of source."""
-    shapes = {_with(texts, origin): every for origin, every in found["shapes"].items()}
-    return {**found, "origins": [_with(texts, origin) for origin in found["origins"]], "shapes": shapes}
+def _marked(text: str, marks: Mapping[str, str]) -> str:
+    """A text with marks in place of names and places."""
+    return _QUOTED.sub(lambda found: marks.get(found[0], found[0]), text)
+
+
+def _unmarked(names: Mapping[str, str], text: str) -> str:
+    """A text with the names and places that marks stand for."""
+    return _MARK.sub(lambda found: names.get(found[0], found[0]), text)
+
+
+def _placed(found: Mapping[str, Any], at: Callable[[str], str]) -> dict[str, Any]:
+    """What was read off a compilation, its origins elsewhere."""
+    shapes = {at(origin): every for origin, every in found["shapes"].items()}
+    return {**found, "origins": [at(origin) for origin in found["origins"]], "shapes": shapes}
 
 
 def _compile(
@@ -240,6 +257,8 @@ def _compile(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    if kept is not None and (found := kept.look_up_source(compilation, capability)) is not None:
+        return found, ""
     _, function, signature, constants, options = compilation
     source = ASTSource(fn=function, constexprs=dict(constants), signature=dict(signature))
     try:
@@ -256,7 +275,6 @@ def _compile(
     raise RuntimeError("this version of Triton lowers TTGIR in a way that is not known here")
 
 
-_FILE = re.compile(r'loc\("([^"]*)":\d+:\d+')
 _TYPE = re.compile(r"(?:memdesc|tensor)<((?:\d+x)+)([a-z]+\d+)")
 _SHAPE = re.compile(r"<((?:\d+x)+)")  # of pointers and descriptors too
 _PLACE = re.compile(r"loc\((#loc\d*)\)\s*$")
@@ -364,7 +382,7 @@ def _stop_early(kept: _Kept | None) -> None:
     CUDABackend.add_stages, nvidia.passes.ttgpuir.add_to_llvmir = add_stages, to_llvm
 
 
-def _program(where: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+def _program(where: Mapping[str, Any]) -> dict[str, Any]:
     try:
         module = importlib.import_module(where["module"])
     except ModuleNotFoundError:  # a user's file, which has a private name in the process that asks
@@ -381,7 +399,7 @@ def _program(where: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     if changed:
         named = [one for one in compilations if one[0] in changed]
         compilations = [(n, k, s, {**constants, **changed[n]}, o) for n, k, s, constants, o in named]
-    kept = None if where["by_line"] else _Kept(where["kept"], f"with shapes: {bool(changed)}")
+    kept = None if where["by_line"] else _Kept(f"with shapes: {bool(changed)}")
     read = _by_line if kept is None else functools.partial(_allotment, with_shapes=bool(changed))
     _stop_early(kept)
     gc.freeze()  # what the imports made stays
@@ -393,7 +411,7 @@ def _program(where: Mapping[str, Any]) -> list[tuple[Any, ...]]:
             key = f"{capability} {arguments}"
             made[key] = made.get(key) or _compile(one, capability, read, kept)
             found.append((one[0], capability, *made[key]))
-    return found
+    return {"found": found, "said": [] if kept is None else kept.said}
 
 
 if __name__ == "__main__":

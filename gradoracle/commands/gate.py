@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,12 @@ def gate(
         list[str] | None,
         typer.Option(metavar='"T=4096 D=64"', help="A problem to time; other dims as they usually are. Repeatable."),
     ] = None,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Stop once a kernel is known to be worse than the base's.")
+    ] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Check the base anew, also where an earlier gate kept how it stands.")
+    ] = False,
     every: Annotated[bool, typer.Option("--all", help="Check kernels too that have not changed.")] = False,
     profile: Profile = None,
     device: Device = "auto",
@@ -62,6 +69,7 @@ def gate(
         raise UsageError("--timed says what --speed times; wanted --speed with it")
     file = None if baseline is None else Path(baseline)
     asked = Asked(base or "", tuple(targets or ()), profile, own, every, baseline=file, speed=speed)
+    asked = replace(asked, fail_fast=fail_fast, keeps=not no_cache)
     fault: GateFault | None = None
     try:
         found = run_gate(asked, _tell)

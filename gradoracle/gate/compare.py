@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.gate.accuracy import FEWEST, MEDIAN, change
 from gradoracle.gate.known_failures import KnownFailure
-from gradoracle.gate.standing import UNDECIDED, Standing
+from gradoracle.gate.standing import MEMORY, UNDECIDED, Standing
 from gradoracle.report.failure import Failure, failures
 from gradoracle.report.summary import counted
 from gradoracle.verdict import BROKEN, Report, Status, Verdict
 
 _BROKEN = tuple(status.value for status in BROKEN)
 _SUSPECT = 0.01  # p below which too few pairs are told of
-_MEMORY = "memory"  # how reasons begin that are the machine's, not the kernel's
 Key = tuple[str, str, str]  # law, kernel, dtype
 
 
@@ -29,6 +28,12 @@ def asked_of_base(head: Standing) -> dict[str, list[str]]:
         if laws:
             found[line] = laws
     return found
+
+
+def proven(base: Standing | None, head: Standing, known: Sequence[KnownFailure], today: datetime.date) -> bool:
+    """Whether what is known of a change shows that it breaks what the base keeps; arguments as ``compare`` has them."""
+    broken = _broken(base, head)
+    return any(each.is_new and key not in _excused(broken, known, today) for key, each in broken.items())
 
 
 @dataclass
@@ -219,7 +224,7 @@ def _unchecked(base: Standing, head: Standing, same_cases: bool) -> Iterator[Lin
             lost.setdefault((law, case.kernel, case.dtype, reason), []).append(line)
     by_reason: dict[tuple[str, str, bool], list[tuple[Key, list[str]]]] = {}
     for (law, kernel, dtype, reason), cases in lost.items():
-        by_reason.setdefault((kernel, reason, reason.startswith(_MEMORY)), []).append(((law, kernel, dtype), cases))
+        by_reason.setdefault((kernel, reason, reason.startswith(MEMORY)), []).append(((law, kernel, dtype), cases))
     for (kernel, reason, machine), entries in by_reason.items():
         (law, _, dtype), cases = entries[0]
         dtypes = ", ".join(dict.fromkeys(key[2] for key, _ in entries))

@@ -68,6 +68,7 @@ class Side:
     ):
         own = Path(tempfile.mkdtemp(prefix="side-", dir=stage))
         self._answer, self._early, self._said = own / "answer.json", own / "early.json", own / "stderr.txt"
+        self._told = (0, 0)
         order = own / "order.json"
         text = json.dumps(plain.to_plain(Order(PROTOCOL, str(folder), checks, dict(tasks))))
         order.write_text(text, encoding="utf-8")
@@ -83,14 +84,28 @@ class Side:
                 name="gradoracle-side",
             )
 
-    def failing(self) -> Answer | None:
-        """Wait until it has judged every case, and read how they stand where something fails.
+    def news(self) -> Answer | None:
+        """Wait until it tells more of what fails, and read that; None: it has ended.
 
-        None: nothing does, or there is no more than its answer, which is not far then.
+        It tells so when it has judged every case, and as it goes where its task says so.
         """
-        while self._process.poll() is None and not self._early.is_file():
+        while True:
+            has_ended = self._process.poll() is not None
+            with contextlib.suppress(FileNotFoundError):
+                found = self._early.stat()
+                if (told := (found.st_ino, found.st_mtime_ns)) != self._told:
+                    self._told = told
+                    return self._read(self._early)
+            if has_ended:
+                return None
             time.sleep(_PAUSE)
-        return self._read(self._early) if self._early.is_file() else None
+
+    def stop(self) -> None:
+        """Have it begin no further case, and answer with what it knows."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.write(b"s")
+                self._process.stdin.flush()
 
     def answer(self) -> Answer:
         """Wait for it, and read what it wrote."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gradoracle import cache
 from gradoracle.closure import differing, together
 from gradoracle.comparison import Comparison, Kind, Line, Weight
 from gradoracle.config import Entry
@@ -15,7 +16,8 @@ from gradoracle.errors import UsageError
 from gradoracle.gate import acknowledged
 from gradoracle.gate.acknowledged import Acknowledgement
 from gradoracle.gate.baseline import SCHEMA, Baseline, Unusable, load
-from gradoracle.gate.compare import compare
+from gradoracle.gate.compare import compare, proven
+from gradoracle.gate.kept import Kept
 from gradoracle.gate.repository import repository
 from gradoracle.gate.sides import Sides
 from gradoracle.gate.standing import Standing
@@ -46,6 +48,8 @@ class Asked:
         today: which known failures have expired.
         baseline: a file to compare with instead.
         speed: whether both sides are timed too.
+        fail_fast: whether to stop where a kernel is known to be worse.
+        keeps: whether what earlier gates kept of trees is used, and added to.
     """
 
     base: str = ""
@@ -56,6 +60,8 @@ class Asked:
     today: datetime.date = field(default_factory=datetime.date.today)
     baseline: Path | None = None
     speed: bool = False
+    fail_fast: bool = False
+    keeps: bool = True
 
 
 def gate(asked: Asked, tell: Callable[[str], None]) -> list[Report]:
@@ -142,7 +148,8 @@ class _Gate:
         why: str = "",
     ):
         self.asked, self.tell, self.base, self.head, self.name = asked, tell, base, head, name
-        self.sides = Sides(base, head, stage, tell)
+        kept = Kept(cache.folder() if asked.keeps else None, tell)
+        self.sides = Sides(base, head, stage, tell, kept, asked.fail_fast)
         self.why = why  # the base cannot be compared with as it should be
         self.acknowledged = acknowledged.read(head.folder)
         self.known: dict[str, Standing] = {}  # how the change stands, by target, for a baseline
@@ -155,7 +162,13 @@ class _Gate:
         beside = f"base {self.name}; " if self.name else ""
         self.tell(f"{beside}{len(changed)} of {len(subjects)} kernels to check: {names}")
         self._judge(changed)
-        found = [self._report(each) if each in changed else self._unchanged(each) for each in subjects]
+        found: list[Report] = []
+        worse = ""
+        for each in subjects:
+            found.append(self._unchanged(each) if each not in changed else self._report(each, worse))
+            comparison = found[-1].comparison
+            if self.asked.fail_fast and comparison is not None and comparison.is_red:
+                worse = worse or each.name
         if faults := [fault for each in subjects for fault in each.faults]:
             raise GateFault(faults[0], found)
         return found
@@ -243,15 +256,20 @@ class _Gate:
         lines = [line for line in subject.lines if line.kind is Kind.JUDGE]
         subject.is_judged_by_base = not lines or any(line.weight is Weight.RED for line in lines)
 
-    def _report(self, subject: Subject) -> Report:
-        """Check a target on both sides, and compare."""
+    def _report(self, subject: Subject, worse: str = "") -> Report:
+        """Check a target on both sides, and compare; not where another is ``worse`` and that is enough."""
+        if worse:
+            text = f"{subject.name} is not checked, since {worse} is worse than the base"
+            return self._empty(subject, [*subject.lines, Line(Kind.BASE, Weight.OPEN, text)])
         if subject.head is None:
             text = f"{subject.name} was checked in the base and is no kernel of this tree any more"
             return self._empty(subject, [*subject.lines, Line(Kind.UNCHECKED, Weight.RED, text)])
         if subject.is_stopped:
             return self._empty(subject, subject.lines)
-        judge = self.sides.judge(subject)
-        head, base = self.sides.check(subject, subject.head)
+        known = self.sides.judge(subject).known_failures
+        head, base = self.sides.check(
+            subject, subject.head, lambda there, here: proven(there, here, known, self.asked.today)
+        )
         if head.report is None:
             return self._empty(subject, subject.lines)
         self._keep(subject, subject.head, head)
@@ -259,7 +277,7 @@ class _Gate:
             text = f"{subject.name} is new: it is judged alone, by its own definition"
             subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
         is_same = not any(line.kind is Kind.JUDGE and line.weight is Weight.NOTE for line in subject.lines)
-        found = compare(base, head, judge.known_failures, self.asked.today, is_same)
+        found = compare(base, head, known, self.asked.today, is_same)
         times = self.sides.timed(subject) if self.asked.speed and base is not None else []
         lines = [*subject.lines, *found, *times]
         return replace(head.report, target=subject.name, comparison=Comparison(self.name, lines, subject.files))

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from gradoracle.finding import Outcome
 from gradoracle.gate.standing import UNDECIDED, OnCase, Standing
 from gradoracle.settings import Setting
 from gradoracle.substitution import Apart, Places, modules_of, substituted
-from gradoracle.verdict import Status
+from gradoracle.verdict import BROKEN, Status
 
 if TYPE_CHECKING:
     from gradoracle.case import Case
@@ -45,6 +45,10 @@ class Task:
         settings: as the command line has them.
         judge, kernels: folders of the projects that judge and that are judged; "" both: the current one.
         laws: case -> laws, beyond those that measure; None: all.
+        measures: whether errors are measured on all cases; where not, ``laws`` are all that is judged.
+        first: the cases that come before the others.
+        tells: whether to tell of each verdict that fails as it is found.
+        called_in: a folder: which of its functions run on a case is noted.
         barred: a folder that no module may come from; "" none.
     """
 
@@ -53,6 +57,10 @@ class Task:
     judge: str = ""
     kernels: str = ""
     laws: dict[str, list[str]] | None = None
+    measures: bool = True
+    first: list[str] = field(default_factory=list)
+    tells: bool = False
+    called_in: str = ""
     barred: str = ""
 
 
@@ -77,9 +85,9 @@ def main(arguments: Sequence[str]) -> None:
     """Do what the file of the first argument orders, and write the standings into that of the second.
 
     Where there is a third, and something fails, its file has all but the report as soon as every case is judged:
-    counterexamples take time to be made smaller.
+    counterexamples take time to be made smaller. Where a task ``tells``, it has what fails before that too.
     """
-    threading.Thread(target=_until_the_gate_ends, daemon=True).start()
+    threading.Thread(target=_listen, daemon=True).start()
     document = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     if document.get("protocol") != PROTOCOL:
         raise SystemExit(f"the order is of protocol {document.get('protocol')!r}; wanted {PROTOCOL!r}")
@@ -102,10 +110,16 @@ def _write(file: Path, found: dict[str, Standing]) -> None:
     showing.write(file, text)
 
 
-def _until_the_gate_ends() -> None:
-    """Standard input is a pipe from the gate: its end is that of the gate, and nobody wants the answer any more."""
+_stopped = threading.Event()
+
+
+def _listen() -> None:
+    """Standard input is a pipe from the gate: a byte asks for no further case, and the end is that of the gate itself.
+
+    Nobody wants the answer then any more.
+    """
     while os.read(0, 1):
-        pass
+        _stopped.set()
     os._exit(1)
 
 
@@ -144,7 +158,8 @@ def require_apart(task: Task) -> None:
 def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
     """Check a target on its cases: by all laws with a report, or by some with none.
 
-    ``failing`` is told how it stands where a report is wanted that has counterexamples to find first.
+    ``failing`` is told how it stands where a report is wanted that has counterexamples to find first, and of what fails
+    before that where the task ``tells``.
     """
     from gradoracle.check import Run, known
     from gradoracle.jobs import jobs_of_request
@@ -153,7 +168,8 @@ def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
 
     places = Places(task.judge, task.kernels) if task.kernels else None
     limits: dict[str, Any] = {"shrink_tries": SHRINK_TRIES, "shrink_seconds": SHRINK_SECONDS}
-    request = Request(task.target, places=places, **limits, **settings.fields(task.settings))
+    own = settings.fields(task.settings)
+    request = Request(task.target, places=places, called_in=task.called_in, **limits, **own)
     found = Standing(task.target, task.settings)
     run = Run(request, progress())
     try:
@@ -163,18 +179,28 @@ def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
         raise
     pace = _Pace(run.device == "cpu" and request.examples is None and request.seconds is None)
 
+    told: set[tuple[str, str, str]] = set()
+
     def watch(result: CaseResult) -> None:
-        found.cases[_key(result.kernel, result.case)] = _on_case(result)
+        line = _key(result.kernel, result.case)
+        found.cases[line] = _on_case(result)
+        broken = {(r.law, result.kernel, result.case.dtype) for r in result.results if r.status in BROKEN}
+        if task.tells and not broken <= told:
+            told.update(broken)
+            failing(replace(found, cases={line: found.cases[line]}))
 
     def chosen(job: Job) -> tuple[str, ...]:
         if task.laws is None:
             return pace.laws(job)
         asked = task.laws.get(_key(job.kernel, job.case), ())
-        return tuple(law for law in job.laws if law.endswith(ORACLE_LAWS) or law in asked)
+        return tuple(law for law in job.laws if (task.measures and is_measured(law)) or law in asked)
 
     run.watch = watch
+    run.halted = lambda: "the first regression" if _stopped.is_set() else ""
+    first = set(task.first)
     try:
-        run.over(jobs_of_request(run, chosen))
+        run.over(jobs_of_request(run, chosen), lambda job: _key(job.kernel, job.case) in first)
+        found.is_whole = run.done == run.planned and not run.interrupted
         verdicts = run.tally.verdicts({})
         found.pooled = [
             f"{v.law} {v.kernel} {v.dtype}" for v in verdicts if v.status is Status.VIOLATED and not v.cases_violated
@@ -205,9 +231,14 @@ class _Pace:
         chosen = job.laws
         if self._is_quick and self._cases[job.kernel] > CASES_OF_ALL_LAWS:
             few = {law for law, key in keys.items() if self._judged[key] < CASES_OF_EACH_LAW}
-            chosen = tuple(law for law in job.laws if law.endswith(ORACLE_LAWS) or law in few)
+            chosen = tuple(law for law in job.laws if is_measured(law) or law in few)
         self._judged.update(keys[law] for law in chosen)
         return chosen
+
+
+def is_measured(law: str) -> bool:
+    """Whether a law measures errors in sigma, on every case."""
+    return law.endswith(ORACLE_LAWS)
 
 
 def _key(kernel: str, case: Case) -> str:
@@ -219,11 +250,11 @@ def _on_case(result: CaseResult) -> OnCase:
     laws = {each.law: each.status.value for each in result.results}
     reasons = {each.law: each.reason for each in result.results if each.status.value in UNDECIDED}
     rms, worst = {}, {}
-    for each in (law for law in result.results if law.law.endswith(ORACLE_LAWS)):
+    for each in (law for law in result.results if is_measured(law.law)):
         for finding in each.findings:
             place = f"{each.law}: {finding.tensor}"
             if finding.pool is not None and finding.pool.count:
                 rms[place] = (finding.pool.squares / finding.pool.count) ** 0.5
             elif finding.outcome is Outcome.VIOLATED:
                 worst[place] = finding.error_in_sigma or finding.error
-    return OnCase(result.kernel, result.case.dtype, laws, reasons, rms, worst)
+    return OnCase(result.kernel, result.case.dtype, laws, reasons, rms, worst, result.called)

@@ -11,8 +11,11 @@ from gradoracle import device, settings
 from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.config import Entry
 from gradoracle.gate import speed
+from gradoracle.gate.affected import affected
+from gradoracle.gate.base import Base
 from gradoracle.gate.baseline import Baseline
 from gradoracle.gate.compare import asked_of_base
+from gradoracle.gate.kept import Kept, may_use_gpu
 from gradoracle.gate.process import Answer, Side, search_path
 from gradoracle.gate.side import Task
 from gradoracle.gate.standing import Standing
@@ -29,12 +32,16 @@ class Sides:
         head: the working tree.
         stage: a folder for what processes write.
         tell: is told what goes on.
+        kept: how trees stood in earlier gates.
+        stops: whether the change is checked no further once it is known to be worse.
     """
 
     base: Tree | Baseline | None
     head: Tree
     stage: Path
     tell: Callable[[str], None]
+    kept: Kept
+    stops: bool = False
 
     def survey(self, subjects: Sequence[Subject]) -> dict[str, tuple[Standing, Standing]]:
         """What judges some targets in their own projects, both at once; where one cannot be read, a line says so."""
@@ -75,38 +82,85 @@ class Sides:
             return self.base
         return self.head
 
-    def check(self, subject: Subject, entry: Entry) -> tuple[Standing, Standing | None]:
+    def check(
+        self, subject: Subject, entry: Entry, proven: Callable[[Standing | None, Standing], bool]
+    ) -> tuple[Standing, Standing | None]:
         """How the change stands, by whoever judges it, and the base on the same cases; None: no base.
 
-        The base is asked for its accuracy on all cases, and for whatever the change does not keep. Where that is
-        something, it begins while cases on which the change fails are made smaller.
+        The base is asked for its errors on all cases, at once where both run on the CPU, and for whatever the change does
+        not keep: as soon as that is known, while cases on which the change fails are made smaller. What is kept of it
+        is not asked again.
+
+        Args:
+            subject: the target.
+            entry: as the change has it.
+            proven: whether what fails shows the change to be worse than the base, as far as they are known.
         """
         by_base = self.judge(subject) is not self.head
         self.tell(f"{subject.name}: the change, judged by {'the base' if by_base else 'itself'}")
         with contextlib.ExitStack() as stack:
-            change = self._side(stack, subject, self._of_change(subject, entry))
-            failing = change.failing()
-            early = None if failing is None else self._beside(stack, subject, _of(failing, subject.name), shows=False)
+            known, base = self._base(stack, subject)
+            folder, path, task = self._of_change(subject, entry)
+            if known is not None and isinstance(self.base, Tree):
+                first = affected(known, subject.files, self.base.root, self.head.root)
+                task = replace(task, first=first if len(first) < len(known.cases) else [])
+            change = self._side(stack, subject, (folder, path, replace(task, tells=self.stops)))
+            if base is not None and not may_use_gpu(task.settings):
+                base.measure()
+            self._follow(subject, change, base, proven)
             head = _of(change.answer(), subject.name)
             subject.cannot(CHANGE, head)
             if head.report is None:
                 return head, None
+            judge, words = self.judge(subject), subject.settings[0 if by_base else 1]
+            self.kept.keep(self.kept.name(entry, words, judge, self.head), head, subject.digests[1])
             if isinstance(self.base, Baseline) and subject.base is not None and subject.has_base:
                 return head, self.base.standings[subject.name]
-            side = early or self._beside(stack, subject, head)
-            if side is None:
+            if base is None:
                 return head, None
-            self.tell(f"{subject.name}: the base")
-            base = _of(side.answer(), subject.name)
-            subject.cannot(BASE, base)
-            return head, base if not base.error else None
+            base.ask(asked_of_base(head))
+            if base.is_asked:
+                self.tell(f"{subject.name}: the base")
+            there = base.standing()
+            subject.cannot(BASE, there)
+            if not there.error and there is not known and subject.base is not None and isinstance(self.base, Tree):
+                name = self.kept.name(subject.base, subject.settings[0], self.base, self.base)
+                self.kept.keep(name, there, subject.digests[0])
+            return head, there if not there.error else None
 
-    def _beside(self, stack: contextlib.ExitStack, subject: Subject, head: Standing, shows: bool = True) -> Side | None:
-        """The base on the cases of the change, where there is one that can be checked."""
-        if head.error or not isinstance(self.base, Tree) or subject.base is None or not subject.has_base:
-            return None
-        folder, path, task = self._of_base(subject, subject.base, self.base)
-        return self._side(stack, subject, (folder, path, replace(task, laws=asked_of_base(head))), shows)
+    def _follow(
+        self, subject: Subject, change: Side, base: Base | None, proven: Callable[[Standing | None, Standing], bool]
+    ) -> None:
+        """Ask the base for what fails in the change, as soon as it does; stop the change where that is enough."""
+        while (news := change.news()) is not None:
+            failing = _of(news, subject.name)
+            if failing.error:
+                return
+            if base is not None:
+                base.ask(asked_of_base(failing), soon=self.stops)
+            if not self.stops:
+                return
+            there = None if base is None else base.answers()
+            if (base is None or there is not None) and proven(there, failing):
+                self.tell(f"{subject.name}: worse than the base, so that no further case is judged")
+                change.stop()
+                return
+
+    def _base(self, stack: contextlib.ExitStack, subject: Subject) -> tuple[Standing | None, Base | None]:
+        """What is kept of the base, where it can be checked, and the base."""
+        tree, entry = self.base, subject.base
+        if not isinstance(tree, Tree) or entry is None or not subject.has_base:
+            return None, None
+        known = self.kept.find(self.kept.name(entry, subject.settings[0], tree, tree))
+        if known is not None:
+            self.tell(f"{subject.name}: how the base stands is known from an earlier gate")
+        folder, path, task = self._of_base(subject, entry, tree)
+
+        def begin(laws: dict[str, list[str]] | None) -> Side:
+            own = replace(task, laws=laws or {}, measures=laws is None)
+            return self._side(stack, subject, (folder, path, own), shows=False)
+
+        return known, Base(begin, lambda side: _of(side.answer(), subject.name), known)
 
     def timed(self, subject: Subject) -> list[Line]:
         """What a target takes beside its base, and what of it cannot be timed, as notes."""
@@ -131,14 +185,15 @@ class Sides:
         """Folder, search path and task of the change, as whoever judges it has them."""
         judge = self.judge(subject)
         by_base = judge is not self.head
-        task = Task(entry.target, subject.settings[0 if by_base else 1])
+        task = Task(entry.target, subject.settings[0 if by_base else 1], called_in=str(self.head.root))
         if by_base and not (judge.is_gradoracle and judge.is_shipped(entry.target)):
             task = replace(task, judge=str(judge.folder), kernels=str(self.head.folder))
         return self.head.folder, search_path(judge, self.head, self.head, self.stage), task
 
     def _of_base(self, subject: Subject, entry: Entry, base: Tree) -> tuple[Path, list[str], Task]:
         """Folder, search path and task of the base."""
-        task = Task(entry.target, subject.settings[0], barred=str(self.head.root))
+        barred = str(self.head.root)
+        task = Task(entry.target, subject.settings[0], called_in=str(base.root), barred=barred)
         return base.folder, search_path(base, base, self.head, self.stage), task
 
     def _side(

@@ -8,6 +8,7 @@ from gradoracle.settings import Setting
 from gradoracle.verdict import Report
 
 UNDECIDED = ("refused", "not checked", "error")
+MEMORY = "memory"  # how reasons begin that are the machine's, not the kernel's
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class OnCase:
         reasons: law -> why it was not decided.
         rms: "law: tensor" -> root mean square of the error in sigma, where a law compares with the truth.
         worst: the same -> the largest error, in sigma or else in budgets, where it is violated and nothing is pooled.
+        called: the tree's functions that ran, as ``called.Called`` has them; none on a GPU.
     """
 
     kernel: str
@@ -29,6 +31,7 @@ class OnCase:
     reasons: dict[str, str] = field(default_factory=dict)
     rms: dict[str, float] = field(default_factory=dict)
     worst: dict[str, float] = field(default_factory=dict)
+    called: tuple[str, ...] = ()
 
 
 @dataclass
@@ -43,6 +46,7 @@ class Standing:
         cases: case line -> what became of it.
         pooled: "law kernel dtype" of verdicts that all cases together violate.
         missing: kernels and block configurations that the judge has and the kernel's own project lacks.
+        is_whole: whether every case that there was to judge was judged.
         report: of the check; None in a baseline.
         error: why there is nothing of the above, in a sentence.
         is_fault: whether the error is gradoracle's own.
@@ -56,6 +60,7 @@ class Standing:
     cases: dict[str, OnCase] = field(default_factory=dict)
     pooled: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    is_whole: bool = False
     report: Report | None = None
     error: str = ""
     is_fault: bool = False

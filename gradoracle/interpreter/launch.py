@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -122,13 +123,17 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
             name: value if name in self.constexprs else _converted(value) for name, value in bound.arguments.items()
         }
         grid = self.grid(values) if callable(self.grid) else self.grid
-    if current.record is None:
-        run_grid(self.fn, grid, values)
-    else:
+    profiler = sys.getprofile()
+    if current.called is not None:
+        current.called.add(self.fn.__code__)
+        sys.setprofile(None)
+    if current.record is not None:
         current.record.begin(self.fn, grid if isinstance(grid, tuple) else tuple(grid), bound.arguments, values)
-        try:
-            run_grid(self.fn, grid, values)
-        finally:
+    try:
+        run_grid(self.fn, grid, values)
+    finally:
+        sys.setprofile(profiler)
+        if current.record is not None:
             current.record.end()
     if copied:
         self._restore_args_dev(args, host_args, known, host_kwargs)

@@ -22,7 +22,7 @@ def _side(clone: Project, stage: Path, **more: object) -> Side:
 def test_what_fails_is_told_with_all_cases_and_before_the_report(clone: Project, tmp_path: Path) -> None:
     clone.edit(KERNEL, (RIGHT, WRONG))
     side = _side(clone, tmp_path)
-    early = side.failing()
+    early = side.news()
     assert early is not None, side.answer()
     last = side.answer().standings["rmsnorm"]
     assert last.report is not None and len(last.cases) == 12
@@ -31,14 +31,14 @@ def test_what_fails_is_told_with_all_cases_and_before_the_report(clone: Project,
 
 def test_where_nothing_fails_or_no_report_is_wanted_there_is_the_answer_alone(clone: Project, tmp_path: Path) -> None:
     side = _side(clone, tmp_path)
-    assert side.failing() is None and side.answer().standings["rmsnorm"].report is not None
+    assert side.news() is None and side.answer().standings["rmsnorm"].report is not None
     clone.edit(KERNEL, (RIGHT, WRONG))
     side = _side(clone, tmp_path, laws={})
-    assert side.failing() is None and side.answer().standings["rmsnorm"].report is None
+    assert side.news() is None and side.answer().standings["rmsnorm"].report is None
 
 
 def test_a_side_that_is_killed_leaves_nobody_waiting(clone: Project, tmp_path: Path) -> None:
     side = _side(clone, tmp_path)
     side._process.kill()
-    assert side.failing() is None
+    assert side.news() is None
     assert "SIGKILL" in side.answer().error

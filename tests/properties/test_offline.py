@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from gradoracle.properties import offline
+
+from gradoracle import cache
+from gradoracle.cache import Cache
 
 SOURCE = """
 import triton
@@ -35,9 +38,9 @@ WIDER = {"product": {"SIZE": 64}}
 @pytest.fixture(autouse=True)
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of what is kept, with nothing in it, and nothing kept in this process."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
     offline._compiled.cache_clear()
-    yield tmp_path / "cache" / "gradoracle"
+    yield tmp_path / "cache" / "compiled"
     offline._compiled.cache_clear()
 
 
@@ -61,8 +64,9 @@ def allotted(module: ModuleType, changed: Any = None) -> offline.Allotments:
 
 def planted(kept: Path) -> None:
     """Have all that is kept say 7 bytes."""
+    entries = Cache("compiled", kept.parent)
     for file in kept.iterdir():
-        file.write_text(json.dumps({**json.loads(file.read_text()), "bytes": 7}))
+        entries.write(file.name, {**entries.read(file.name), "bytes": 7})
 
 
 def taken(found: offline.Allotments) -> list[int]:
@@ -73,14 +77,42 @@ def taken(found: offline.Allotments) -> list[int]:
 def test_the_same_kernel_is_looked_up_wherever_it_lies(kept: Path, tmp_path: Path) -> None:
     first = kernel(tmp_path / "one")
     found = allotted(first)
-    assert len(found) == len(list(kept.iterdir())) == len(offline.SHARED_MEMORY) and min(taken(found)) > 7
+    assert len(found) == len(offline.SHARED_MEMORY) == 4 and min(taken(found)) > 7
+    assert len(list(kept.iterdir())) == 8  # by source and by TTIR
     assert allotted(first) == found
     elsewhere = allotted(kernel(tmp_path / "another"))
     assert {place for each in elsewhere.values() for place in each.origins if "one_kernels" in place} == set()  # type: ignore[union-attr]
     texts = [str(each).replace("another/another_kernels", "one/one_kernels") for each in elsewhere.values()]
     assert texts == [str(each) for each in found.values()]
     planted(kept)
-    assert taken(allotted(kernel(tmp_path / "third"))) == [7] * 4 and len(list(kept.iterdir())) == 4
+    assert taken(allotted(kernel(tmp_path / "third"))) == [7] * 4 and len(list(kept.iterdir())) == 16
+
+
+def test_lines_and_names_of_values_do_not_matter(kept: Path, tmp_path: Path) -> None:
+    """What is kept of a kernel is found again where its lines have moved, and says what lies where it now stands."""
+    first = allotted(kernel(tmp_path / "one"))
+    moved = SOURCE.replace("tile", "square").replace("    product =", "\n    # the product\n    product =")
+    fresh = _without(kept, lambda: allotted(kernel(tmp_path / "two", moved)))
+    again = allotted(kernel(tmp_path / "two", moved))
+    assert again == fresh and [each.bytes for each in _all(again)] == taken(first)
+    lines = [{place.rpartition(":")[0].rpartition(":")[2] for each in _all(found) for place in each.origins}
+             for found in (first, again)]  # fmt: skip
+    assert all(lines) and lines[0] != lines[1]
+    planted(kept)
+    assert taken(allotted(kernel(tmp_path / "three", moved))) == [7] * 4
+
+
+def _all(found: offline.Allotments) -> list[offline.Allotment]:
+    return [each for each in found.values() if isinstance(each, offline.Allotment)]
+
+
+def _without(kept: Path, compiled: Callable[[], offline.Allotments]) -> offline.Allotments:
+    """What a call gives where nothing is kept."""
+    aside = kept.rename(kept.with_name("aside"))
+    found = compiled()
+    shutil.rmtree(kept)
+    aside.rename(kept)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -93,7 +125,7 @@ def test_another_kernel_is_compiled(kept: Path, tmp_path: Path, before: str, aft
     planted(kept)
     assert before in SOURCE
     other = SOURCE.replace(before, after).replace('"y": "*fp32"', '"y": "*fp16"' if "fp16" in after else '"y": "*fp32"')
-    assert min(taken(allotted(kernel(tmp_path / "two", other)))) > 7 and len(list(kept.iterdir())) == 8
+    assert min(taken(allotted(kernel(tmp_path / "two", other)))) > 7 and len(list(kept.iterdir())) == 16
 
 
 def test_changed_constants_and_shapes_are_kept_apart(kept: Path, tmp_path: Path) -> None:
@@ -102,26 +134,30 @@ def test_changed_constants_and_shapes_are_kept_apart(kept: Path, tmp_path: Path)
     same = allotted(module, {"product": {"SIZE": 32}})
     assert all(each.shapes for each in same.values()) and not any(each.shapes for each in plain.values())  # type: ignore[union-attr]
     wider = allotted(module, WIDER)
-    assert len(list(kept.iterdir())) == 12 and wider == allotted(module, WIDER) and wider != same
+    assert len(list(kept.iterdir())) == 24 and wider == allotted(module, WIDER) and wider != same
     assert plain == allotted(module) and same == allotted(module, {"product": {"SIZE": 32}})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"bytes": 7}', "\x00"])
-def test_what_cannot_be_read_is_compiled_again(kept: Path, tmp_path: Path, text: str) -> None:
+def test_what_cannot_be_read_is_compiled_again(
+    kept: Path, tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     module = kernel(tmp_path / "one")
     found = allotted(module)
     for file in kept.iterdir():
         file.write_text(text)
+    capfd.readouterr()
     assert allotted(module) == found
+    said = capfd.readouterr().err
+    assert said.count("is damaged") == 1 and "computed anew" in said
     planted(kept)
     assert taken(allotted(module)) == [7] * 4  # they were written anew
 
 
 def test_where_nothing_can_be_kept_everything_is_compiled(kept: Path, tmp_path: Path) -> None:
-    kept.parent.mkdir()
-    kept.write_text("a file in the place of a folder")
+    kept.parent.write_text("a file in the place of a folder")
     found = allotted(kernel(tmp_path / "one"))
-    assert min(taken(found)) > 7 and kept.is_file()
+    assert min(taken(found)) > 7 and kept.parent.is_file()
 
 
 def test_what_does_not_compile_is_not_kept(kept: Path, tmp_path: Path) -> None:
