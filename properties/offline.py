@@ -2,8 +2,8 @@
 
 Run as a program in a process of its own, since TRITON_INTERPRET decides at import whether a kernel can be compiled at
 all. Compiling stops where Triton has allotted shared memory, before TTGIR is lowered to LLVM, which changes none of it:
-neither ptxas nor a GPU is needed. The passes take most of the time, so that what came of some TTIR is kept in the cache,
-whatever lines of source it came from and whatever values are called there; and by the source itself, which is quicker.
+neither ptxas nor a GPU is needed. The passes take most of the time: what came of some TTIR is kept in the cache, at
+whatever lines of source it came up and by whatever names; and what came of a source.
 """
 
 from __future__ import annotations

@@ -19,13 +19,16 @@ class Base:
         begin: begins a process that judges some laws on some cases; None: that measures errors on all of them.
         read: what a process said, once it has ended.
         kept: how it stood in an earlier gate; None: not known.
+
+    Attributes:
+        is_measured: whether its errors are known on all cases.
     """
 
     def __init__(
         self, begin: Callable[[Asked | None], Side], read: Callable[[Side], Standing], kept: Standing | None
     ) -> None:
         self._begin, self._read, self._known = begin, read, kept
-        self._is_measured = kept is not None
+        self.is_measured = kept is not None
         self._measuring: Side | None = None
         self._asking: list[Side] = []
         self._asked: set[tuple[str, str]] = set()
@@ -33,11 +36,11 @@ class Base:
     @property
     def is_asked(self) -> bool:
         """Whether something is asked that it has not answered yet."""
-        return bool(self._asking) or not self._is_measured
+        return bool(self._asking) or not self.is_measured
 
     def measure(self) -> None:
         """Begin to measure its errors on all cases, unless they are known or being measured."""
-        if not self._is_measured and self._measuring is None:
+        if not self.is_measured and self._measuring is None:
             self._measuring = self._begin(None)
 
     def ask(self, laws: Mapping[str, Sequence[str]], soon: bool = False) -> None:
@@ -78,7 +81,7 @@ class Base:
             measured, self._measuring = self._read(self._measuring), None
             if measured.error:
                 return measured
-            self._known, self._is_measured = together(measured, found) if found is not None else measured, True
+            self._known, self.is_measured = together(measured, found) if found is not None else measured, True
         assert self._known is not None
         return self._known
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import json
 import os
 import platform
@@ -84,7 +85,7 @@ class Kept:
             return None
 
     def keep(self, name: str, found: Standing, files: Mapping[str, str]) -> None:
-        """Keep a standing, where it says of every case what any machine would; ``files``: that the target is made of."""
+        """Keep a standing that says of every case what any machine would; ``files``: that the target is made of."""
         if not name or found.error or not found.is_whole or not all(map(_is_the_kernels, found.cases.values())):
             return
         cases = {line: replace(case, called=_called(case, files)) for line, case in found.cases.items()}
@@ -116,19 +117,9 @@ def _kernels(tree: Tree, target: Entry, files: dict[str, str]) -> dict[str, str]
 @functools.cache
 def _engine() -> dict[str, str]:
     """The gradoracle that is installed, by content: a clone of it may be installed in place."""
-    folders = {Path(file).resolve().parent for file in _packages()}
-    return {
-        str(number): together(digests(folder.rglob("*.py"), folder)) for number, folder in enumerate(sorted(folders))
-    }
-
-
-def _packages() -> list[str]:
-    import gradoracle
-    import gradoracle.kernels
-    import gradoracle.properties
-
-    modules = (gradoracle, gradoracle.kernels, gradoracle.properties)
-    return [file for module in modules if (file := module.__file__) is not None]
+    specs = map(importlib.util.find_spec, ("gradoracle", "gradoracle.kernels", "gradoracle.properties"))
+    folders = sorted({Path(spec.origin).resolve().parent for spec in specs if spec is not None and spec.origin})
+    return {folder.name: together(digests(folder.rglob("*.py"), folder)) for folder in folders}
 
 
 def may_use_gpu(words: Settings) -> bool:

@@ -167,7 +167,7 @@ class _Gate:
         for each in subjects:
             found.append(self._unchanged(each) if each not in changed else self._report(each, worse))
             comparison = found[-1].comparison
-            if self.asked.fail_fast and comparison is not None and comparison.is_red:
+            if self.asked.fail_fast and comparison is not None and any(map(_is_worse, comparison.lines)):
                 worse = worse or each.name
         if faults := [fault for each in subjects for fault in each.faults]:
             raise GateFault(faults[0], found)
@@ -301,6 +301,10 @@ class _Gate:
         """A report without verdicts."""
         comparison = Comparison(self.name, lines, subject.files, unchanged)
         return Report(subject.name, "", [], "", 0, {}, {}, comparison=comparison)
+
+
+def _is_worse(line: Line) -> bool:
+    return line.weight is Weight.RED and line.kind in (Kind.VIOLATED, Kind.UNCHECKED, Kind.ACCURACY)
 
 
 def _digests(side: Tree | Baseline | None, entry: Entry | None, words: Settings) -> dict[str, str]:

@@ -87,9 +87,9 @@ class Sides:
     ) -> tuple[Standing, Standing | None]:
         """How the change stands, by whoever judges it, and the base on the same cases; None: no base.
 
-        The base is asked for its errors on all cases, at once where both run on the CPU, and for whatever the change does
-        not keep: as soon as that is known, while cases on which the change fails are made smaller. What is kept of it
-        is not asked again.
+        The base is asked for its errors on all cases, at once where both run on the CPU, and for whatever the change
+        does not keep: as soon as that is known, while cases on which the change fails are made smaller. What is kept
+        of it is not asked again.
 
         Args:
             subject: the target.
@@ -107,7 +107,7 @@ class Sides:
             change = self._side(stack, subject, (folder, path, replace(task, tells=self.stops)))
             if base is not None and not may_use_gpu(task.settings):
                 base.measure()
-            self._follow(subject, change, base, proven)
+            is_stopped = self._follow(subject, change, base, proven)
             head = _of(change.answer(), subject.name)
             subject.cannot(CHANGE, head)
             if head.report is None:
@@ -118,33 +118,34 @@ class Sides:
                 return head, self.base.standings[subject.name]
             if base is None:
                 return head, None
-            base.ask(asked_of_base(head))
+            base.ask(asked_of_base(head), soon=is_stopped)
             if base.is_asked:
                 self.tell(f"{subject.name}: the base")
-            there = base.standing()
+            there = (base.answers() if is_stopped else None) or base.standing()
             subject.cannot(BASE, there)
-            if not there.error and there is not known and subject.base is not None and isinstance(self.base, Tree):
+            if there is not known and base.is_measured and subject.base is not None and isinstance(self.base, Tree):
                 name = self.kept.name(subject.base, subject.settings[0], self.base, self.base)
                 self.kept.keep(name, there, subject.digests[0])
             return head, there if not there.error else None
 
     def _follow(
         self, subject: Subject, change: Side, base: Base | None, proven: Callable[[Standing | None, Standing], bool]
-    ) -> None:
-        """Ask the base for what fails in the change, as soon as it does; stop the change where that is enough."""
+    ) -> bool:
+        """Ask the base for what fails in the change, as soon as it does; whether that is enough, and it was stopped."""
         while (news := change.news()) is not None:
             failing = _of(news, subject.name)
             if failing.error:
-                return
+                return False
             if base is not None:
                 base.ask(asked_of_base(failing), soon=self.stops)
             if not self.stops:
-                return
+                return False
             there = None if base is None else base.answers()
-            if (base is None or there is not None) and proven(there, failing):
+            if (there is None or not there.error) and proven(there, failing):
                 self.tell(f"{subject.name}: worse than the base, so that no further case is judged")
                 change.stop()
-                return
+                return True
+        return False
 
     def _base(self, stack: contextlib.ExitStack, subject: Subject) -> tuple[Standing | None, Base | None]:
         """What is kept of the base, where it can be checked, and the base."""
