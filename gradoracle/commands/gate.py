@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gradoracle import options, showing
+from gradoracle import forkserver, options, showing
 from gradoracle.commands.arguments import Device, Examples, Formats, Kernels, Laws, Outputs, Profile, Seed, Workers
 from gradoracle.commands.check import given
 from gradoracle.errors import UsageError, why
@@ -53,6 +53,7 @@ def gate(
     Exit codes: 0 nothing is worse; 1 a law that held is violated, something is no longer checked, accuracy fell, or
     what judges has changed; 4 something could not be compared.
     """
+    forkserver.warm()  # imports what both sides need while this process reads both trees
     from gradoracle import report, settings
     from gradoracle.gate.run import Asked, GateFault
     from gradoracle.gate.run import gate as run_gate

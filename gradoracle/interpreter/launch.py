@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -123,18 +122,15 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
             name: value if name in self.constexprs else _converted(value) for name, value in bound.arguments.items()
         }
         grid = self.grid(values) if callable(self.grid) else self.grid
-    profiler = sys.getprofile()
-    if current.called is not None:
-        current.called.add(self.fn.__code__)
-        sys.setprofile(None)
-    if current.record is not None:
-        current.record.begin(self.fn, grid if isinstance(grid, tuple) else tuple(grid), bound.arguments, values)
-    try:
-        run_grid(self.fn, grid, values)
-    finally:
-        sys.setprofile(profiler)
+    with current.unwatched(self.fn.__code__):
         if current.record is not None:
-            current.record.end()
+            current.record.begin(self.fn, grid if isinstance(grid, tuple) else tuple(grid), bound.arguments, values)
+            try:
+                run_grid(self.fn, grid, values)
+            finally:
+                current.record.end()
+        else:
+            run_grid(self.fn, grid, values)
     if copied:
         self._restore_args_dev(args, host_args, known, host_kwargs)
 
