@@ -16,17 +16,32 @@ from gradoracle.report.summary import counted
 from gradoracle.verdict import BROKEN, Report, Status, Verdict
 
 _BROKEN = tuple(status.value for status in BROKEN)
+ASKED_FIRST = 2  # cases of a verdict that the base is asked before it is asked for all
 _SUSPECT = 0.01  # p below which too few pairs are told of
 Key = tuple[str, str, str]  # law, kernel, dtype
 
 
-def asked_of_base(head: Standing) -> dict[str, list[str]]:
-    """What the base must be asked beyond its accuracy: for each case the laws that the change does not keep."""
-    found = {}
+def asked_of_base(head: Standing, base: Standing | None = None) -> dict[str, list[str]]:
+    """What the base must be asked beyond its accuracy: some of the cases on which the change does not keep a law.
+
+    Where the base keeps a law on one of them, that decides; where it keeps it on none, it is asked for all.
+
+    Args:
+        head: of the change.
+        base: as far as it is known; None: nothing is.
+    """
+    wanted: dict[tuple[str, str, str, bool], list[str]] = {}  # law, kernel, dtype, whether broken -> cases
     for line, case in head.cases.items():
-        laws = [law for law, status in case.laws.items() if status != Status.HOLDS.value]
-        if laws:
-            found[line] = laws
+        for law, status in case.laws.items():
+            if status != Status.HOLDS.value:
+                wanted.setdefault((law, case.kernel, case.dtype, status in _BROKEN), []).append(line)
+    found: dict[str, list[str]] = {}
+    for (law, *_, broken), lines in wanted.items():
+        said = [base.cases[line].laws.get(law, "") for line in lines if base is not None and line in base.cases]
+        answers = [status for status in said if status]
+        decides = any(s == Status.HOLDS.value if broken else s not in UNDECIDED for s in answers)
+        for line in lines[:ASKED_FIRST] if decides or not answers else lines:
+            found.setdefault(line, []).append(law)
     return found
 
 
@@ -40,19 +55,20 @@ def proven(base: Standing | None, head: Standing, known: Sequence[KnownFailure],
 class Broken:
     """A verdict that the change breaks: on how many of its cases the base held, broke it too, or decided nothing.
 
-    ``crashes``: on how many the base violated what crashes now.
+    ``crashes``: on how many the base violated what crashes now. ``unasked``: on how many it was not asked.
     """
 
     held: int = 0
     too: int = 0
     undecided: int = 0
     crashes: int = 0
+    unasked: int = 0
     case: str = ""  # the first that the base held, or else the first
 
     @property
     def is_new(self) -> bool:
         """Whether the base did not break it on all of these cases."""
-        return bool(self.held or self.undecided or self.crashes)
+        return bool(self.held or self.undecided or self.crashes or self.unasked)
 
 
 def compare(
@@ -73,7 +89,7 @@ def compare(
     """
     report = head.report
     assert report is not None
-    broken = _broken(base, head)
+    broken = _broken(base, head, same_cases)
     excused = _excused(broken, known, today)
     lines = [*_violations(report, broken, excused, base is not None), *_known(report, known, excused, today)]
     if base is not None and not base.cases.keys() & head.cases.keys():
@@ -86,7 +102,7 @@ def compare(
     return lines
 
 
-def _broken(base: Standing | None, head: Standing) -> dict[Key, Broken]:
+def _broken(base: Standing | None, head: Standing, same_cases: bool = True) -> dict[Key, Broken]:
     """The verdicts that the change breaks, those too that only all cases together break."""
     found: dict[Key, Broken] = {}
     for line, case in head.cases.items():
@@ -103,6 +119,8 @@ def _broken(base: Standing | None, head: Standing) -> dict[Key, Broken]:
                 entry.crashes += 1
             elif before in _BROKEN:
                 entry.too += 1
+            elif there is not None and not before and same_cases:
+                entry.unasked += 1
             else:
                 entry.undecided += 1
     for words in head.pooled:
@@ -141,7 +159,10 @@ def _fault(failure: Failure, new: Sequence[Verdict], where: Broken, compared: bo
         text = f"{lead.law} {status}"
     elif where.held:
         every = where.held + where.too + where.undecided + where.crashes
-        count = f"the base held on {where.held} of these {every} cases" if where.case else "over all cases together"
+        if where.unasked:
+            count = f"on {every + where.unasked} cases; the base held on {where.held} of the {every} that it was asked"
+        else:
+            count = f"the base held on {where.held} of these {every} cases" if where.case else "over all cases together"
         text = f"{lead.law} held in the base and {status} ({count})"
     elif where.crashes:
         text = f"{lead.law} {status}, where the base violated it and did not crash"

@@ -122,6 +122,9 @@ class Sides:
             if base.is_asked:
                 self.tell(f"{subject.name}: the base")
             there = (base.answers() if is_stopped else None) or base.standing()
+            if not there.error and not is_stopped:
+                base.ask(asked_of_base(head, there))
+                there = base.standing()
             subject.cannot(BASE, there)
             if there is not known and base.is_measured and subject.base is not None and isinstance(self.base, Tree):
                 name = self.kept.name(subject.base, subject.settings[0], self.base, self.base)

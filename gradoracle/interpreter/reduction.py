@@ -6,6 +6,7 @@ Triton's interpreter adds up the raw integers of bfloat16, and adds float16 in f
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from .rounding import to_bf16
 from .values import BF16, held_as
 
 Scan = Callable[..., Any]
+_FEW_INSIDE, _MANY_OUTSIDE = 16, 64
 _STOCK_MIN_MAX = ReduceOps.min_max
 _STOCK_REDUCE = ReduceOps.apply_impl
 _STOCK_SCAN = ScanOps.apply_impl
@@ -27,7 +29,7 @@ def sum_reduce(self: Any, input: Any) -> Any:
     """Sum along `self.axis`; 16-bit dtypes as a tree of halves, whose order a GPU chooses by layout."""
     data, name = input.handle.data, input.dtype.name
     if name not in (BF16, "fp16"):
-        return self.to_tensor(np.add.reduce(data, axis=self.axis, keepdims=self.keep_dims), input.dtype)
+        return self.to_tensor(_reduced(np.add, data, self.axis, self.keep_dims), input.dtype)
     axis = self.axis
     shape = data.shape
     if axis is None:
@@ -50,7 +52,20 @@ def min_max(self: Any, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None
     if fast is None or idx_reduce_op is not None:
         return _STOCK_MIN_MAX(self, input, val_reduce_op, idx_reduce_op)
     input = input[0] if isinstance(input, tuple) else input
-    return self.to_tensor(fast.reduce(input.handle.data, axis=self.axis, keepdims=self.keep_dims), input.dtype)
+    return self.to_tensor(_reduced(fast, input.handle.data, self.axis, self.keep_dims), input.dtype)
+
+
+def _reduced(op: np.ufunc, data: Any, axis: int | None, keep_dims: bool) -> Any:
+    """``op.reduce``, in the same order; slice by slice where numpy would do it in many steps of few elements each."""
+    if axis is not None and 0 < axis < data.ndim - 1:
+        shape = data.shape
+        if math.prod(shape[axis + 1 :]) <= _FEW_INSIDE and math.prod(shape[:axis]) >= _MANY_OUTSIDE > shape[axis] > 1:
+            slices = np.moveaxis(data, axis, 0)
+            found = op(slices[0], slices[1])
+            for each in slices[2:]:
+                op(found, each, out=found)
+            return np.expand_dims(found, axis) if keep_dims else found
+    return op.reduce(data, axis=axis, keepdims=keep_dims)
 
 
 def _scan(op: Callable[..., Any], stock: Scan) -> Scan:
