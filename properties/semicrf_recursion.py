@@ -17,6 +17,8 @@ from gradoracle.properties import semicrf_scaled as scaled
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gradoracle.machine_code import HAS_NUMBA
+
 Array = NDArray[Any]
 
 MOST_WITHOUT_NUMBA = 2_000_000  # segments with their labels: about a minute of plain Python
@@ -229,7 +231,7 @@ class Problem:
                     f"{scaled.LARGEST_SCORE:.3g} in magnitude"
                 )
         work = sum(self.lengths) * self.longest * self.labels * (1 if self.table == "transition" else self.labels)
-        if not scaled.COMPILED and work > MOST_WITHOUT_NUMBA:
+        if not HAS_NUMBA and work > MOST_WITHOUT_NUMBA:
             raise ValueError(
                 f"the float64 recursion over {work:.1e} segments needs numba, which is not installed; "
                 'install the extra "fast" (numba, gmpy2), or choose smaller sizes'

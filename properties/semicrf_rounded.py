@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 from gradoracle.properties.semicrf_recursion import Array, Problem
-from gradoracle.properties.semicrf_scaled import jitted
 from torch import Tensor
 
+from gradoracle.machine_code import jitted
 from gradoracle.oracle.probes import mixed
 
 # ``by``: Veltkamp's splitter, the factors of logs, of weights, of posteriors and of tangents with their inverses, half

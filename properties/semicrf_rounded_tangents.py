@@ -43,9 +43,9 @@ from gradoracle.properties.semicrf_rounded import (
     settle,
     weight,
 )
-from gradoracle.properties.semicrf_scaled import jitted
 from torch import Tensor
 
+from gradoracle.machine_code import jitted
 from gradoracle.oracle.probes import mixed
 
 FROM_ALPHA, FROM_BETA, SHARED = "from alpha", "from beta", "shared"  # ways to a product: whose log Z, or shares

@@ -11,30 +11,11 @@ c labels, k durations - 1, j 0 or the duration of a transition table (J = 1 for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-try:
-    from numba import njit
-except ImportError:
-    COMPILED = False
-
-    def jitted(function: _Function) -> _Function:
-        """The function as it is: numba is missing."""
-        return function
-
-else:
-    COMPILED = True
-
-    def jitted(function: _Function) -> _Function:
-        """The function compiled, and kept on disk."""
-        compiled: _Function = njit(cache=True, nogil=True, error_model="numpy")(function)
-        return compiled
-
+from gradoracle.machine_code import jitted
 
 _LOG2_E = 1.0 / math.log(2.0)
 # ln 2 in three parts, the first two of 20 bits: their products with whole numbers below 2^33 are exact

@@ -6,21 +6,18 @@ The same operations in the same order as in ``probes.rounding_errors``, so the s
 from __future__ import annotations
 
 import functools
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradoracle.machine_code import HAS_NUMBA, jitted
+
 
 @functools.cache
 def compiled() -> Any:
     """The compiled loop, or None where numba is not installed."""
-    if importlib.util.find_spec("numba") is None:
-        return None
-    import numba
-
-    return numba.njit(cache=True, error_model="numpy")(_loop)
+    return jitted(_loop) if HAS_NUMBA else None
 
 
 def _loop(keys, factors, units, splitter, onto, out):  # type: ignore[no-untyped-def]

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from gradoracle.properties.semicrf_scaled import jitted
 from torch import Tensor
+
+from gradoracle.machine_code import jitted
 
 single = np.float32
 FAULTS = ("", "norms in float32", "scores cut at 1e6", "durations one off")

@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import semicrf_single
 from gradoracle.properties.semicrf_length import errors_in_sigma_do_not_grow_with_the_length as the_law
-from gradoracle.properties.semicrf_scaled import COMPILED
 from gradoracle.properties.universal import UNIVERSAL
 from segmentations import FAMILY, SHIPPED, evidence, judge
 from sweeps import slow
@@ -22,9 +21,10 @@ from sweeps import slow
 from gradoracle.examine import judge_law
 from gradoracle.finding import Outcome
 from gradoracle.kernel import Kernel
+from gradoracle.machine_code import HAS_NUMBA
 from gradoracle.verdict import Status
 
-pytestmark = pytest.mark.skipif(not COMPILED, reason="sequences of 131 072 positions need numba")
+pytestmark = pytest.mark.skipif(not HAS_NUMBA, reason="sequences of 131 072 positions need numba")
 
 SIZES = "case:1 semicrf cpu float32 B=1 C=2 K=3 lengths~highest transition~normal"
 LONG = f"{SIZES} T=131072 seed=5"

@@ -13,12 +13,12 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))
 
 from gradoracle.properties import semicrf_recursion as recursion
-from gradoracle.properties import semicrf_scaled
 from gradoracle.properties.semicrf_balls import certify
 from gradoracle.properties.semicrf_enumeration import enumerate_paths
 from semicrf_samples import WORDS, apart, defined, numbers, random_walk, sample
 
 from gradoracle.derivative import Derivative
+from gradoracle.machine_code import HAS_NUMBA
 
 SIZES = ["B=2 T=1 C=1 K=1", "B=2 T=1 C=3 K=4", "B=3 T=7 C=3 K=1", "B=3 T=12 C=2 K=5", "B=2 T=9 C=3 K=12"]
 LONG = {
@@ -180,7 +180,7 @@ except ValueError as error:
 """
 
 
-@pytest.mark.skipif(not semicrf_scaled.COMPILED, reason="numba is missing, so every test here runs without it")
+@pytest.mark.skipif(not HAS_NUMBA, reason="numba is missing, so every test here runs without it")
 def test_without_numba_it_gives_the_same_and_refuses_what_would_take_minutes(tmp_path: Path) -> None:
     saved = str(tmp_path / "plain.pt")
     script = WITHOUT_NUMBA.format(tests=str(Path(__file__).parent), saved=saved)
