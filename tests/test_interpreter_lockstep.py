@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 interpreter.activate()
 from triton.runtime.errors import InterpreterError  # noqa: E402
 
-from gradoracle.interpreter import lockstep  # noqa: E402
+from gradoracle.interpreter import lockstep, reduction  # noqa: E402
 
 PROGRAMS = 7
 
@@ -198,3 +199,24 @@ def test_shipped_kernels_have_the_bits_of_programs_alone(monkeypatch, steps):
     assert max(steps) > 1
     monkeypatch.setattr(lockstep, "MOST_PROGRAMS", 1)
     assert all(same_bits(a, run(call)) for a, call in zip(together, calls, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((4096, 16, 4), 1), ((64, 3, 16), 1), ((15, 8, 32, 4), 2), ((64, 63, 1), 1), ((8, 16, 4), 1)]
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", [np.add, np.fmax, np.fmin])
+def test_a_reduction_in_slices_has_the_bits_of_numpy_s(
+    shape: tuple[int, ...], axis: int, dtype: str, op: np.ufunc
+) -> None:
+    draw = np.random.default_rng(0)
+    data = draw.standard_normal(shape).astype(dtype)
+    data[draw.random(shape) < 0.1] = -0.0
+    data[draw.random(shape) < 0.1] = -np.inf
+    data[draw.random(shape) < 0.1] = 0.0
+    if op is not np.add:  # a sum's NaN has whatever sign
+        data[draw.random(shape) < 0.1] = np.nan
+    for keep in (False, True):
+        found = reduction._reduced(op, data, axis, keep)
+        assert found.tobytes() == op.reduce(data, axis=axis, keepdims=keep).tobytes()
+        assert found.shape == op.reduce(data, axis=axis, keepdims=keep).shape

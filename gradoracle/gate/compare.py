@@ -46,9 +46,14 @@ def asked_of_base(head: Standing, base: Standing | None = None) -> dict[str, lis
 
 
 def proven(base: Standing | None, head: Standing, known: Sequence[KnownFailure], today: datetime.date) -> bool:
-    """Whether what is known of a change shows that it breaks what the base keeps; arguments as ``compare`` has them."""
+    """Whether a change is known to break on some case what the base keeps there; arguments as ``compare`` has them."""
     broken = _broken(base, head)
-    return any(each.is_new and key not in _excused(broken, known, today) for key, each in broken.items())
+    excused = _excused(broken, known, today)
+    return any(
+        base is None or (each.case and (each.held or each.crashes))
+        for key, each in broken.items()
+        if key not in excused
+    )
 
 
 @dataclass

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from programs import gradoracle
 
+from gradoracle.cache import VARIABLE
+
 KERNEL = "my_kernels/rmsnorm.py"
 HELPER = "my_kernels/scaling.py"
 CONFIG = "pyproject.toml"
@@ -99,9 +101,16 @@ class Project:
         self.git("add", "-A")
         self.git("commit", "--quiet", "--allow-empty", "-m", message)
 
-    def gate(self, *words: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
-        """Exit code, output and errors of the gate in it, by a process of its own."""
-        done = gradoracle("gate", *words, cwd=self.folder, env={**os.environ, **(environment or {})})
+    def gate(
+        self, *words: str, environment: dict[str, str] | None = None, cache: Path | None = None
+    ) -> tuple[int, str, str]:
+        """Exit code, output and errors of the gate in it, by a process of its own.
+
+        ``cache``: the folder of what gates keep; None: they keep nothing, so that no test knows what another found.
+        """
+        kept = ["--no-cache"] if cache is None else []
+        own = {**os.environ, **({} if cache is None else {VARIABLE: str(cache)}), **(environment or {})}
+        done = gradoracle("gate", *words, *kept, cwd=self.folder, env=own)
         return done.returncode, done.stdout, done.stderr
 
 

@@ -6,10 +6,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from gate.project import KERNEL, Project
+from gate.project import HELPER, KERNEL, Project
 
 from gradoracle.gate.process import Side
 from gradoracle.gate.side import Task
+from gradoracle.plain import to_plain
 
 RIGHT, WRONG = "(gw * x32).mean(", "(gw * x32).sum("
 
@@ -35,6 +36,57 @@ def test_where_nothing_fails_or_no_report_is_wanted_there_is_the_answer_alone(cl
     clone.edit(KERNEL, (RIGHT, WRONG))
     side = _side(clone, tmp_path, laws={})
     assert side.news() is None and side.answer().standings["rmsnorm"].report is None
+
+
+def test_cases_that_come_first_change_the_order_and_nothing_else(clone: Project, tmp_path: Path) -> None:
+    clone.edit(KERNEL, (RIGHT, WRONG))
+    plain = _side(clone, tmp_path).answer().standings["rmsnorm"]
+    last = list(plain.cases)[-3:]
+    other = _side(clone, tmp_path, first=last).answer().standings["rmsnorm"]
+    assert list(other.cases)[:3] == last and set(other.cases) == set(plain.cases)
+    assert plain.report is not None and other.report is not None
+    for report in (plain.report, other.report):
+        report.seconds, report.environment = 0.0, {}
+    assert to_plain(other.report) == to_plain(plain.report)
+
+
+def test_laws_are_judged_on_the_cases_that_are_named_alone(clone: Project, tmp_path: Path) -> None:
+    plain = _side(clone, tmp_path, laws={}).answer().standings["rmsnorm"]
+    lines = list(plain.cases)
+    asked = {lines[3]: ["vjp_matches_the_oracle"], lines[5]: ["forward_matches_the_oracle"]}
+    found = _side(clone, tmp_path, laws=asked, measures=False).answer().standings["rmsnorm"]
+    assert {line: list(case.laws) for line, case in found.cases.items()} == asked and found.is_whole
+    assert all(case.laws.items() <= plain.cases[line].laws.items() for line, case in found.cases.items())
+    nothing = _side(clone, tmp_path, laws={"case of another tree": ["x"]}, measures=False).answer()
+    assert nothing.standings["rmsnorm"].cases == {} and not nothing.error
+
+
+def test_what_ran_on_a_case_is_told_of_the_folder_that_is_named(clone: Project, tmp_path: Path) -> None:
+    found = _side(clone, tmp_path, laws={}, called_in=str(clone.folder)).answer().standings["rmsnorm"]
+    text = (clone.folder / KERNEL).read_text().splitlines()
+    names = {
+        text[int(line) - 1].strip()
+        for case in found.cases.values()
+        for file, _, line in (place.rpartition(":") for place in case.called)
+        if file == KERNEL
+    }
+    assert "def my_rmsnorm(x, w):" in names or "@gradoracle.kernel(rmsnorm)" in names
+    assert not any("def rmsnorm" in name for name in names)  # the definition is no part of a kernel's calls
+    assert any(f"{HELPER}:4" in case.called for case in found.cases.values())
+    assert not any(case.called for case in _side(clone, tmp_path, laws={}).answer().standings["rmsnorm"].cases.values())
+
+
+def test_a_side_that_tells_says_what_fails_as_it_goes_and_stops_when_it_is_told(clone: Project, tmp_path: Path) -> None:
+    clone.edit(KERNEL, (RIGHT, WRONG))
+    side = _side(clone, tmp_path, tells=True)
+    news = side.news()
+    assert news is not None
+    (case,) = news.standings["rmsnorm"].cases.values()
+    assert "violated" in case.laws.values()
+    side.stop()
+    found = side.answer().standings["rmsnorm"]
+    assert found.report is not None and not found.is_whole and len(found.cases) < 12
+    assert found.report.interrupted.startswith("stopped at the first regression, after ")
 
 
 def test_a_side_that_is_killed_leaves_nobody_waiting(clone: Project, tmp_path: Path) -> None:

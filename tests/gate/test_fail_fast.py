@@ -1,0 +1,51 @@
+"""--fail-fast ends a gate at what is proven to be worse, and at nothing that the base breaks too."""
+
+from __future__ import annotations
+
+from gate.project import CONFIG, KERNEL, Project
+
+SECOND = """
+[tool.gradoracle.kernels.second]
+target = "my_kernels/second.py"
+property = "*_matches_the_oracle"
+"""
+WRONG = ("dx = r * gw", "dx = (1 + 2**-8) * r * gw")
+WORSE = ("(x32 * root(x32, 1e-6) * w32)", "((1 + 2**-6) * x32 * root(x32, 1e-6) * w32)")
+
+
+def _two(clone: Project) -> None:
+    """A second kernel like the first."""
+    text = (clone.folder / KERNEL).read_text().replace("my_rmsnorm", "second_rmsnorm")
+    (clone.folder / "my_kernels/second.py").write_text(text)
+    (clone.folder / CONFIG).write_text((clone.folder / CONFIG).read_text() + SECOND)
+    clone.commit("a second kernel")
+
+
+def test_it_stops_at_the_first_regression_and_says_what_it_did_not_check(clone: Project) -> None:
+    _two(clone)
+    clone.edit(KERNEL, WRONG)
+    clone.edit("my_kernels/second.py", ("gw", "weighted"))
+    code, out, said = clone.gate("--base", "HEAD", "--fail-fast", "--examples", "600")
+    shown = " ".join(out.split())
+    assert code == 1 and "vjp_matches_the_oracle held in the base and is violated" in shown
+    assert "stopped at the first regression, after " in shown and "no further case is judged" in said
+    assert "second is not checked, since rmsnorm is worse than the base" in shown
+    code, out, _ = clone.gate("--base", "HEAD")
+    assert code == 1 and "stopped at" not in out and "second: as right as" in out
+
+
+def test_what_the_base_breaks_too_stops_nothing(clone: Project) -> None:
+    clone.edit(KERNEL, WRONG)
+    clone.commit("a fault")
+    clone.edit(KERNEL, ("gw", "weighted"))
+    code, out, _ = clone.gate("--base", "HEAD", "--fail-fast")
+    assert code == 0 and "stopped at" not in out and "was by the base on the same cases" in " ".join(out.split())
+    clone.edit(KERNEL, WORSE)
+    code, out, _ = clone.gate("--base", "HEAD", "--fail-fast", "--examples", "600")
+    assert code == 1 and "stopped at the first regression" in " ".join(out.split())
+
+
+def test_a_green_gate_is_the_same(clone: Project) -> None:
+    clone.edit(KERNEL, ("gw", "weighted"))
+    code, out, _ = clone.gate("--base", "HEAD", "--fail-fast")
+    assert code == 0 and "30 cases" in out
