@@ -211,7 +211,8 @@ def test_a_reduction_in_slices_has_the_bits_of_numpy_s(
 ) -> None:
     draw = np.random.default_rng(0)
     data = draw.standard_normal(shape).astype(dtype)
-    data[draw.random(shape) < 0.1] = -0.0
+    if op is np.add:  # which zero is the larger one numpy leaves open
+        data[draw.random(shape) < 0.1] = -0.0
     data[draw.random(shape) < 0.1] = -np.inf
     data[draw.random(shape) < 0.1] = 0.0
     if op is not np.add:  # a sum's NaN has whatever sign
