@@ -24,7 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradoracle import cache, forkserver
+from gradoracle.properties.offline_kept import Again, Kept
+
+from gradoracle import forkserver
 
 Compilation = tuple[str, Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]
 """(name, a @triton.jit function, its signature, its constants, launch options), as ``triton.compile`` takes them:
@@ -166,91 +168,8 @@ class _Known(Exception):
     """Raised inside a compilation once what is asked of it is known, with what ``read`` takes."""
 
 
-class _Again(Exception):
-    """Raised inside a compilation whose TTIR came up before, with what is kept of it."""
-
-
-class _Kept:
-    """What was read off compilations, in the cache by what they were of and all that the passes depend on.
-
-    Args:
-        asked: what else ``read`` depends on.
-    """
-
-    def __init__(self, asked: str) -> None:
-        import triton
-        from triton._C import libtriton
-        from triton.backends.nvidia import compiler
-
-        built = os.stat(libtriton.__file__)
-        passes = [Path(str(file)).read_text("utf-8") for file in (compiler.__file__, __file__)]
-        settings = sorted(libtriton.get_cache_invalidating_env_vars().items())
-        self._common = cache.digest(triton.__version__, built.st_size, built.st_mtime_ns, passes, settings, asked)
-        self.said: list[str] = []
-        self._cache = cache.Cache("compiled", cache.folder(), self.said.append)
-        self._source = self._ttir = ""
-        self._marks: dict[str, str] = {}
-
-    def look_up_source(self, compilation: Compilation, capability: int) -> Mapping[str, Any] | None:
-        """What is kept of a compilation from the very same source at the same place; None: it is to be compiled."""
-        _, function, *arguments = compilation
-        written = function.cache_key, inspect.getsourcefile(function.fn)
-        try:
-            self._source = cache.digest(
-                self._common, written, capability, *(sorted(part.items()) for part in arguments)
-            )
-        except TypeError:  # constants that are no plain values, a function say, are known by their TTIR alone
-            self._source = ""
-        found: Mapping[str, Any] | None = self._cache.read(self._source) if self._source else None
-        return found
-
-    def look_up(self, module: Any, target: str) -> None:
-        """Note what TTIR a compilation has come to, for a target and options. Raises _Again where it came up before.
-
-        Marks stand for the places and names of its source, in the order in which it lists them.
-        """
-        text = str(module)
-        listed = "\n".join(line for line in text.splitlines() if line.startswith("#loc"))
-        self._marks = {place: f"<@{i}>" for i, place in enumerate(dict.fromkeys(_QUOTED.findall(listed)))}
-        lines = (_marked(line, self._marks) if line.startswith("#loc") else line for line in text.splitlines())
-        self._ttir = cache.digest(self._common, target, *lines)
-        if (found := self._cache.read(self._ttir)) is not None:
-            found = _placed(found, functools.partial(_unmarked, {mark: place for place, mark in self._marks.items()}))
-            self._keep_by_source(found)
-            raise _Again(found)
-
-    def keep(self, found: dict[str, Any]) -> None:
-        """Keep what was read off the module with which that compilation ended."""
-        self._cache.write(self._ttir, _placed(found, functools.partial(_marked, marks=self._marks)))
-        self._keep_by_source(found)
-
-    def _keep_by_source(self, found: dict[str, Any]) -> None:
-        if self._source:
-            self._cache.write(self._source, found)
-
-
-_QUOTED = re.compile(r'"[^"]*"(?::\d+:\d+)?')  # a name, or a file with a line and a column
-_MARK = re.compile(r"<@\d+>")
-
-
-def _marked(text: str, marks: Mapping[str, str]) -> str:
-    """A text with marks in place of names and places."""
-    return _QUOTED.sub(lambda found: marks.get(found[0], found[0]), text)
-
-
-def _unmarked(names: Mapping[str, str], text: str) -> str:
-    """A text with the names and places that marks stand for."""
-    return _MARK.sub(lambda found: names.get(found[0], found[0]), text)
-
-
-def _placed(found: Mapping[str, Any], at: Callable[[str], str]) -> dict[str, Any]:
-    """What was read off a compilation, its origins elsewhere."""
-    shapes = {at(origin): every for origin, every in found["shapes"].items()}
-    return {**found, "origins": [at(origin) for origin in found["origins"]], "shapes": shapes}
-
-
 def _compile(
-    compilation: Compilation, capability: int, read: Callable[..., dict[str, Any]], kept: _Kept | None
+    compilation: Compilation, capability: int, read: Callable[..., dict[str, Any]], kept: Kept | None
 ) -> tuple[Any, str]:
     """What ``read`` says of the module with which one compilation ends, or the first line of what stops it before."""
     import triton
@@ -263,7 +182,7 @@ def _compile(
     source = ASTSource(fn=function, constexprs=dict(constants), signature=dict(signature))
     try:
         triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
-    except _Again as again:
+    except Again as again:
         return again.args[0], ""
     except _Known as known:
         found = read(*known.args)
@@ -345,7 +264,7 @@ def _by_line(module: Any) -> dict[str, Any]:
     return {"shapes": {line: sorted(shapes) for line, shapes in found.items()}}
 
 
-def _stop_early(kept: _Kept | None) -> None:
+def _stop_early(kept: Kept | None) -> None:
     """Have compilations end with TTIR, or where the passes of the backend itself come to the lowering to LLVM.
 
     With TTIR: where it came up before, or where nothing is ``kept`` since no more is asked for.
@@ -399,7 +318,7 @@ def _program(where: Mapping[str, Any]) -> dict[str, Any]:
     if changed:
         named = [one for one in compilations if one[0] in changed]
         compilations = [(n, k, s, {**constants, **changed[n]}, o) for n, k, s, constants, o in named]
-    kept = None if where["by_line"] else _Kept(f"with shapes: {bool(changed)}")
+    kept = None if where["by_line"] else Kept(__file__, f"with shapes: {bool(changed)}")
     read = _by_line if kept is None else functools.partial(_allotment, with_shapes=bool(changed))
     _stop_early(kept)
     gc.freeze()  # what the imports made stays

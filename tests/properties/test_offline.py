@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -86,6 +87,51 @@ def test_the_same_kernel_is_looked_up_wherever_it_lies(kept: Path, tmp_path: Pat
     assert texts == [str(each) for each in found.values()]
     planted(kept)
     assert taken(allotted(kernel(tmp_path / "third"))) == [7] * 4 and len(list(kept.iterdir())) == 16
+
+
+CALLER = """
+import triton
+import triton.language as tl
+
+import one_called
+
+
+@triton.jit
+def caller(x, out, SIZE: tl.constexpr):
+    one_called.scaled(x, out, SIZE)
+
+
+def compilations(dtype):
+    yield "caller", caller, {"x": "*fp32", "out": "*fp32", "SIZE": "constexpr"}, {"SIZE": 32}, {"num_warps": 4}
+"""
+CALLED = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scaled(x, out, SIZE: tl.constexpr):
+    i = tl.arange(0, SIZE)
+    tile = i[:, None] * SIZE + i[None, :]
+    values = tl.load(x + tile)
+    tl.store(out + tile, tl.dot(values, values))
+"""
+
+
+def test_a_function_that_a_kernel_calls_may_move_in_a_file_of_its_own(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "one"))
+    places = []
+    for text in (CALLED, f"# a line more\n{CALLED}"):
+        (tmp_path / "one" / "one_called.py").write_text(text)
+        monkeypatch.delitem(sys.modules, "one_called", raising=False)
+        importlib.invalidate_caches()
+        found = _all(allotted(kernel(tmp_path / "one", CALLER)))
+        assert len(found) == 4 and len(list(kept.iterdir())) == 8 + 4 * len(places)  # of its TTIR it is known
+        places.append([place for each in found for place in each.origins])
+    assert places[0] and all("one_called" in place for place in places[0]) and places[0] != places[1]
 
 
 def test_lines_and_names_of_values_do_not_matter(kept: Path, tmp_path: Path) -> None:
