@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,15 @@ PLANTS: dict[str, dict[str, tuple[str, str, str]]] = {  # file, before, after
 }
 
 
-def run(clone: Path, family: str, kind: str, more: Sequence[str] = ()) -> dict[str, Any]:
-    """Plant one, run the gate, take it back."""
+def run(
+    clone: Path,
+    family: str,
+    kind: str,
+    more: Sequence[str] = (),
+    python: str = sys.executable,
+    environment: Mapping[str, str] = os.environ,
+) -> dict[str, Any]:
+    """Plant one, run the gate of the gradoracle of an interpreter, take it back."""
     name, before, after = PLANTS[family][kind]
     file = clone / "kernels" / family / name
     text = file.read_text(encoding="utf-8")
@@ -69,11 +76,11 @@ def run(clone: Path, family: str, kind: str, more: Sequence[str] = ()) -> dict[s
         raise SystemExit(f"{family} {kind}: {before!r} is not in {name}")
     file.write_text(text.replace(before, after), encoding="utf-8")
     out = clone.parent / "gate.json"
-    words = [sys.executable, "-m", "gradoracle", "gate", "--base", "HEAD", "--format", "json", "--output", str(out)]
+    words = [python, "-m", "gradoracle", "gate", "--base", "HEAD", "--format", "json", "--output", str(out)]
     words += more
     begun = time.monotonic()
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(words, cwd=clone, env=environment, stdout=subprocess.DEVNULL)
+    environment = {key: value for key, value in environment.items() if key != "PYTHONPATH"}
+    done = subprocess.run(words, cwd=clone, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     seconds = time.monotonic() - begun
     file.write_text(text, encoding="utf-8")
     reports = json.loads(out.read_text(encoding="utf-8"))["reports"]

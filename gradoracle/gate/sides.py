@@ -12,7 +12,7 @@ from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.config import Entry
 from gradoracle.gate import speed
 from gradoracle.gate.affected import affected
-from gradoracle.gate.base import Base
+from gradoracle.gate.base_side import Base
 from gradoracle.gate.baseline import Baseline
 from gradoracle.gate.compare import asked_of_base
 from gradoracle.gate.kept import Kept, may_use_gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from gradoracle.gate.base import Base
+from gradoracle.gate.base_side import Base
 from gradoracle.gate.compare import asked_of_base, proven
 from gradoracle.gate.standing import OnCase, Standing
 

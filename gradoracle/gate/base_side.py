@@ -1,4 +1,4 @@
-"""Base: how the base stands on the cases of a change: what is kept of it, and what its processes say of the rest."""
+"""Base side: how the base stands on the cases of a change: what is kept of it, and what its processes say."""
 
 from __future__ import annotations
 

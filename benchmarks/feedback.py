@@ -1,0 +1,235 @@
+"""How long gradoracle takes to answer its own developers and its users: before and after, in one table.
+
+`python benchmarks/feedback.py [suite] [first] [gate] [--at REF] [--label WORD] [--repeat N] [--output FILE]` measures a
+clone of this repository at REF, on a machine that does nothing else, and adds rows to FILE, a CSV:
+
+- suite: `make test` as a whole, and what its tests take, added up over the processes, by folder;
+- first: of `gradoracle check FAMILY`, from the start of the process to the first case judged, and, of a kernel with a
+  planted fault, to the first failure found;
+- gate: `gradoracle gate` on the sixteen planted changes of gate_regressions.py, with nothing kept (cold), with what was
+  compiled and how the base stands kept (warm), and warm with --fail-fast; and of a tree that has not changed.
+
+`python benchmarks/feedback.py` alone prints FILE as a table: the median of each figure, by label.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import gate_regressions
+from gate_regressions import PLANTS
+
+from gradoracle.environment import cores
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE = ROOT / "benchmarks/results/feedback.csv"
+FOLDERS = 40  # rows of the suite: the folders and files that take most
+FAULT = "scale"
+STATES: tuple[tuple[str, tuple[str, ...]], ...] = (("cold", ()), ("warm", ()), ("warm, --fail-fast", ("--fail-fast",)))
+_FIRST = """
+import sys, threading, time
+
+def watch(kind):
+    while (module := sys.modules.get("gradoracle.check")) is None or not hasattr(module.Run, "_take"):
+        time.sleep(0.002)
+    take = module.Run._take
+    def told(self, result):
+        statuses = {each.status.value for each in result.results}
+        if statuses & ({"violated", "crashed"} if kind == "failure" else {"holds", "violated", "crashed"}):
+            print(file=sys.stderr)
+            print("FIRST", time.time(), file=sys.stderr, flush=True)
+            import os
+            os._exit(0)
+        take(self, result)
+    module.Run._take = told
+
+threading.Thread(target=watch, args=(sys.argv.pop(1),), daemon=True).start()
+from gradoracle.cli import main
+sys.exit(main())
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure.
+
+    Attributes:
+        label: of the side of the table, such as "before".
+        commit: that was measured.
+        cores: of the machine.
+        what: suite, first, or gate.
+        name: of the figure.
+        seconds: taken.
+        note: where it comes from, if not from this program.
+    """
+
+    label: str
+    commit: str
+    cores: int
+    what: str
+    name: str
+    seconds: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A clone with an environment of its own, and a folder for what it keeps."""
+
+    folder: Path
+    cache: Path
+
+    @property
+    def python(self) -> str:
+        """Its interpreter."""
+        return str(self.folder / ".venv/bin/python")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of its processes: what other runs kept is not found."""
+        return {**os.environ, "GRADORACLE_CACHE": str(self.cache), "TRITON_HOME": str(self.cache / "triton")}
+
+    def forget(self) -> None:
+        """Keep nothing of what was measured so far."""
+        shutil.rmtree(self.cache, ignore_errors=True)
+
+
+def clone(ref: str, folder: Path) -> Measured:
+    """This repository at a commit, installed."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "clone")], check=True)
+    found = Measured(folder / "clone", folder / "cache")
+    subprocess.run(["git", "checkout", "--quiet", ref], cwd=found.folder, check=True)
+    subprocess.run(
+        ["make", "setup"], cwd=found.folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    return found
+
+
+def suite(of: Measured) -> Iterator[tuple[str, float]]:
+    """`make test`, and what its tests took by folder."""
+    report = of.folder.parent / "suite.xml"
+    environment = {**of.environment, "PYTEST_ADDOPTS": f"--junitxml={report}"}
+    begun = time.monotonic()
+    done = subprocess.run(["make", "test"], cwd=of.folder, env=environment, stdout=subprocess.DEVNULL)
+    yield f"make test (exit code {done.returncode})", time.monotonic() - begun
+    folders: dict[str, float] = defaultdict(float)
+    longest = ("", 0.0)
+    for case in ElementTree.parse(report).iter("testcase"):
+        module, seconds = case.get("classname", "").split("."), float(case.get("time", "0"))
+        folders["/".join(module[: 2 if module[0] == "tests" else 1])] += seconds
+        longest = max(longest, (case.get("name", ""), seconds), key=lambda each: each[1])
+    for folder, seconds in sorted(folders.items(), key=lambda item: -item[1])[:FOLDERS]:
+        yield folder, seconds
+    yield "the longest test", longest[1]
+
+
+def first(of: Measured, families: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """The first case and the first failure of each family."""
+    for family in families:
+        yield f"{family}: first judged case", _until_first(of, "case", family)
+        file, before, after = PLANTS[family][FAULT]
+        path = of.folder / "kernels" / family / file
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(before, after), encoding="utf-8")
+        yield f"{family}: first failure of a gradient scaled by 1 + 2^-10", _until_first(of, "failure", family)
+        path.write_text(text, encoding="utf-8")
+
+
+def _until_first(of: Measured, kind: str, family: str) -> float:
+    begun = time.time()
+    words = [of.python, "-c", _FIRST, kind, "check", family]
+    done = subprocess.run(words, cwd=of.folder, env=of.environment, capture_output=True, text=True)
+    told = [line.split()[1] for line in done.stderr.splitlines() if line.startswith("FIRST ")]
+    if not told:
+        raise SystemExit(f"{family}: no {kind}; the last line is {done.stderr.splitlines()[-1:]}")
+    return float(told[0]) - begun
+
+
+def gate(of: Measured, families: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """The gate on each planted change, cold and warm, and on none."""
+    words = [of.python, "-m", "gradoracle", "gate", "--base", "HEAD"]
+    begun = time.monotonic()
+    subprocess.run(words, cwd=of.folder, env=of.environment, check=True, capture_output=True)
+    yield "unchanged tree", time.monotonic() - begun
+    keeps = (of.folder / "gradoracle/gate/kept.py").is_file()
+    for family in families:
+        for kind in PLANTS[family]:
+            of.forget()
+            for state, more in (("cold", ()), ("warm", ()), ("warm, --fail-fast", ("--fail-fast",)))[
+                : 3 if keeps else 1
+            ]:
+                found = gate_regressions.run(of.folder, family, kind, more, of.python, of.environment)
+                wrong = "" if found["is_right"] else " WRONG"
+                yield f"{family} {kind}, {state}{wrong}", found["seconds"]
+
+
+def table(file: Path) -> str:
+    """All rows: the median of each figure, a column a label."""
+    with file.open(encoding="utf-8", newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    labels = list(dict.fromkeys(row["label"] for row in rows))
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        found.setdefault((row["what"], row["name"]), {}).setdefault(row["label"], []).append(float(row["seconds"]))
+    commits = {row["label"]: row["commit"] for row in rows}
+    head = " | ".join(f"{label} ({commits[label]}), s" for label in labels)
+    lines = [f"| | {head} |", "|---|" + "--:|" * len(labels)]
+    for (what, name), own in found.items():
+        cells = " | ".join(f"{statistics.median(own[label]):.1f}" if label in own else "" for label in labels)
+        lines.append(f"| {what}: {name} | {cells} |")
+    return "\n".join(lines)
+
+
+def add(file: Path, row: Row) -> None:
+    """Add one row, and say it."""
+    is_new = not file.exists()
+    with file.open("a", encoding="utf-8", newline="") as opened:
+        writer = csv.DictWriter(opened, [each.name for each in fields(Row)], lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(asdict(row))
+    print(f"{row.what}: {row.name}: {row.seconds:.1f} s", flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="feedback", description="How long gradoracle takes to answer.")
+    parser.add_argument("what", nargs="*", metavar="WHAT", help="suite, first, gate; none: print the table")
+    parser.add_argument("--at", default="HEAD", metavar="REF")
+    parser.add_argument("--label", default="after", metavar="WORD")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N")
+    parser.add_argument("--families", default=",".join(PLANTS), metavar="F,G")
+    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE")
+    given = parser.parse_args(arguments)
+    families = given.families.split(",")
+    kinds = {"suite": suite, "first": lambda of: first(of, families), "gate": lambda of: gate(of, families)}
+    if unknown := [each for each in (*given.what, *families) if each not in (*kinds, *PLANTS)]:
+        parser.error(f"{unknown[0]!r} is unknown; wanted some of {', '.join(kinds)}, and of {', '.join(PLANTS)}")
+    if given.what:
+        commit = subprocess.run(["git", "rev-parse", "--short", given.at], cwd=ROOT, capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as folder:
+            of = clone(commit.stdout.strip(), Path(folder))
+            for what in given.what * given.repeat:
+                of.forget()
+                for name, seconds in kinds[what](of):
+                    row = Row(given.label, commit.stdout.strip(), cores(), what, name, round(seconds, 1))
+                    add(given.output, row)
+    print(table(given.output))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
