@@ -57,8 +57,8 @@ def watch(kind):
     module.Run._take = told
 
 threading.Thread(target=watch, args=(sys.argv.pop(1),), daemon=True).start()
-from gradoracle.cli import main
-sys.exit(main())
+from gradoracle.__main__ import main
+main()
 """
 
 
