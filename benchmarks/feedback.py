@@ -43,9 +43,9 @@ _FIRST = """
 import sys, threading, time
 
 def watch(kind):
-    while (module := sys.modules.get("gradoracle.check")) is None or not hasattr(module.Run, "_take"):
+    while not hasattr(run := getattr(sys.modules.get("gradoracle.check"), "Run", None), "_take"):
         time.sleep(0.002)
-    take = module.Run._take
+    take = run._take
     def told(self, result):
         statuses = {each.status.value for each in result.results}
         if statuses & ({"violated", "crashed"} if kind == "failure" else {"holds", "violated", "crashed"}):
@@ -54,7 +54,7 @@ def watch(kind):
             import os
             os._exit(0)
         take(self, result)
-    module.Run._take = told
+    run._take = told
 
 threading.Thread(target=watch, args=(sys.argv.pop(1),), daemon=True).start()
 from gradoracle.__main__ import main
