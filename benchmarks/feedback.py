@@ -30,14 +30,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import gate_regressions
-from gate_regressions import PLANTS
+from gate_regressions import PLANTS, planted
 
 from gradoracle.environment import cores
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "benchmarks/results/feedback.csv"
 FOLDERS = 40  # rows of the suite: the folders and files that take most
-FAULT = "scale"
 STATES: tuple[tuple[str, tuple[str, ...]], ...] = (("cold", ()), ("warm", ()), ("warm, --fail-fast", ("--fail-fast",)))
 _FIRST = """
 import sys, threading, time
@@ -73,7 +72,6 @@ class Row:
         what: suite, first, or gate.
         name: of the figure.
         seconds: taken.
-        note: where it comes from, if not from this program.
     """
 
     label: str
@@ -82,7 +80,6 @@ class Row:
     what: str
     name: str
     seconds: float
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,9 +109,7 @@ def clone(ref: str, folder: Path) -> Measured:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "clone")], check=True)
     found = Measured(folder / "clone", folder / "cache")
     subprocess.run(["git", "checkout", "--quiet", ref], cwd=found.folder, check=True)
-    subprocess.run(
-        ["make", "setup"], cwd=found.folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    subprocess.run(["make", "setup"], cwd=found.folder, check=True, capture_output=True)
     return found
 
 
@@ -140,12 +135,8 @@ def first(of: Measured, families: Sequence[str]) -> Iterator[tuple[str, float]]:
     """The first case and the first failure of each family."""
     for family in families:
         yield f"{family}: first judged case", _until_first(of, "case", family)
-        file, before, after = PLANTS[family][FAULT]
-        path = of.folder / "kernels" / family / file
-        text = path.read_text(encoding="utf-8")
-        path.write_text(text.replace(before, after), encoding="utf-8")
-        yield f"{family}: first failure of a gradient scaled by 1 + 2^-10", _until_first(of, "failure", family)
-        path.write_text(text, encoding="utf-8")
+        with planted(of.folder, family, "scale"):
+            yield f"{family}: first failure of a gradient scaled by 1 + 2^-10", _until_first(of, "failure", family)
 
 
 def _until_first(of: Measured, kind: str, family: str) -> float:
@@ -168,9 +159,7 @@ def gate(of: Measured, families: Sequence[str]) -> Iterator[tuple[str, float]]:
     for family in families:
         for kind in PLANTS[family]:
             of.forget()
-            for state, more in (("cold", ()), ("warm", ()), ("warm, --fail-fast", ("--fail-fast",)))[
-                : 3 if keeps else 1
-            ]:
+            for state, more in STATES if keeps else STATES[:1]:
                 found = gate_regressions.run(of.folder, family, kind, more, of.python, of.environment)
                 wrong = "" if found["is_right"] else " WRONG"
                 yield f"{family} {kind}, {state}{wrong}", found["seconds"]

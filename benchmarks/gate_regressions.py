@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,21 @@ PLANTS: dict[str, dict[str, tuple[str, str, str]]] = {  # file, before, after
 }
 
 
+@contextmanager
+def planted(clone: Path, family: str, kind: str) -> Iterator[None]:
+    """Change a kernel of a clone for as long as it lasts."""
+    name, before, after = PLANTS[family][kind]
+    file = clone / "kernels" / family / name
+    text = file.read_text(encoding="utf-8")
+    if before not in text:
+        raise SystemExit(f"{family} {kind}: {before!r} is not in {name}")
+    file.write_text(text.replace(before, after), encoding="utf-8")
+    try:
+        yield
+    finally:
+        file.write_text(text, encoding="utf-8")
+
+
 def run(
     clone: Path,
     family: str,
@@ -69,20 +85,14 @@ def run(
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
     """Plant one, run the gate of the gradoracle of an interpreter, take it back."""
-    name, before, after = PLANTS[family][kind]
-    file = clone / "kernels" / family / name
-    text = file.read_text(encoding="utf-8")
-    if before not in text:
-        raise SystemExit(f"{family} {kind}: {before!r} is not in {name}")
-    file.write_text(text.replace(before, after), encoding="utf-8")
     out = clone.parent / "gate.json"
     words = [python, "-m", "gradoracle", "gate", "--base", "HEAD", "--format", "json", "--output", str(out)]
     words += more
     begun = time.monotonic()
     environment = {key: value for key, value in environment.items() if key != "PYTHONPATH"}
-    done = subprocess.run(words, cwd=clone, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with planted(clone, family, kind):
+        done = subprocess.run(words, cwd=clone, env=environment, stdout=subprocess.DEVNULL)
     seconds = time.monotonic() - begun
-    file.write_text(text, encoding="utf-8")
     reports = json.loads(out.read_text(encoding="utf-8"))["reports"]
     red = {each["target"] for each in reports if each["exit_code"] == 1}
     lines = [line for each in reports for line in each["comparison"]["lines"] if line["weight"] == "red"]

@@ -9,14 +9,13 @@ import contextlib
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gradoracle.errors import why
-from gradoracle.showing import write
+from gradoracle.showing import tell, write
 
 VARIABLE = "GRADORACLE_CACHE"  # the folder; empty: nothing is kept
 KEPT_DAYS = 30  # an entry that nobody has asked for in so many days goes
@@ -35,10 +34,6 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _tell(sentence: str) -> None:
-    print(f"gradoracle: {sentence}", file=sys.stderr, flush=True)
-
-
 class Cache:
     """Entries of one kind, each a JSON document under a digest of all that it depends on.
 
@@ -48,7 +43,7 @@ class Cache:
         tell: is told, once, what is wrong with an entry, and once what is wrong with the folder.
     """
 
-    def __init__(self, kind: str, root: Path | None, tell: Callable[[str], None] = _tell) -> None:
+    def __init__(self, kind: str, root: Path | None, tell: Callable[[str], None] = tell) -> None:
         self._folder = None if root is None else root / kind
         self._tell = tell
         self._is_damage_told = self._is_closed = self._is_swept = False
@@ -77,7 +72,7 @@ class Cache:
         """Keep a document, where that is possible."""
         if self._folder is None or self._is_closed:
             return
-        content = json.dumps(document, allow_nan=True)
+        content = json.dumps(document)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write(self._folder / name, f"{_seal(content)}\n{content}")

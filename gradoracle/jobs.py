@@ -32,13 +32,13 @@ class Turns:
     """
 
     def __init__(self, planned: Sequence[Job]) -> None:
-        self._places = {_name(job.kernel, job.case): place for place, job in enumerate(planned)}
+        self._places = {(job.kernel, job.case): place for place, job in enumerate(planned)}
         self._waiting: dict[int, CaseResult] = {}
         self._next = 0
 
     def add(self, result: CaseResult) -> Iterator[CaseResult]:
         """One more result: those whose turn it is."""
-        self._waiting[self._places[_name(result.kernel, result.case)]] = result
+        self._waiting[self._places[result.kernel, result.case]] = result
         while self._next in self._waiting:
             yield self._waiting.pop(self._next)
             self._next += 1
@@ -47,10 +47,6 @@ class Turns:
         """What still waits for others, which do not come any more."""
         for place in sorted(self._waiting):
             yield self._waiting.pop(place)
-
-
-def _name(kernel: str, case: Case) -> str:
-    return f"{kernel}: {case.line()}"
 
 
 def setup_of(request: Request, device: str) -> Setup:

@@ -5,6 +5,7 @@ numba itself keeps what it compiled beside a file, so that each checkout of it a
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 from collections.abc import Callable
@@ -38,6 +39,7 @@ def __getattr__(name: str) -> Any:
     return _locator()
 
 
+@functools.cache
 def _locator() -> Any:
     """A class that tells numba where it keeps what it compiled, of which file, and whether that is still its source."""
     from numba.core.caching import InTreeCacheLocator

@@ -181,7 +181,12 @@ def say(text: str) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
+def tell(text: str) -> None:
+    """Say what goes on, beside what is shown."""
+    print(f"gradoracle: {text}", file=sys.stderr, flush=True)
+
+
 def fail(text: str, code: int) -> int:
     """Print why there is no more to show, and give the exit code back."""
-    print(f"gradoracle: {text}", file=sys.stderr)
+    tell(text)
     return code

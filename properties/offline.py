@@ -27,6 +27,7 @@ from typing import Any
 from gradoracle.properties.offline_kept import Again, Kept
 
 from gradoracle import forkserver
+from gradoracle.showing import tell
 
 Compilation = tuple[str, Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]
 """(name, a @triton.jit function, its signature, its constants, launch options), as ``triton.compile`` takes them:
@@ -136,7 +137,7 @@ def _compiled(
         raise Uncompiled(f"the process that compiles failed: {reason}")
     answer = json.loads(lines[-1])
     for sentence in answer["said"]:
-        print(f"gradoracle: {sentence}", file=sys.stderr, flush=True)
+        tell(sentence)
     return {(name, capability): reason or found for name, capability, found, reason in answer["found"]}
 
 

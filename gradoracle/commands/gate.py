@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -73,7 +72,7 @@ def gate(
     asked = replace(asked, fail_fast=fail_fast, keeps=not no_cache)
     fault: GateFault | None = None
     try:
-        found = run_gate(asked, _tell)
+        found = run_gate(asked, showing.tell)
     except GateFault as error:
         fault, found = error, error.reports
     showing.show_reports(views, found)
@@ -127,7 +126,7 @@ def save(
     own = given(context, settings.NAMES)
     settings.fields(own)
     path = options.writable("--output", output or FILE)
-    found, reports = standings(Asked("", tuple(targets or ()), profile, own), _tell)
+    found, reports = standings(Asked("", tuple(targets or ()), profile, own), showing.tell)
     for each in reports:
         showing.say(f"{summary.MARKS[each.exit_code]} {summary.outcome(each)}\n")
     try:
@@ -137,7 +136,3 @@ def save(
     showing.say(
         f"{path} written: {len(found.standings)} kernels, {sum(len(s.cases) for s in found.standings.values())} cases\n"
     )
-
-
-def _tell(text: str) -> None:
-    print(f"gradoracle: {text}", file=sys.stderr, flush=True)

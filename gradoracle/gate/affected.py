@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradoracle.closure import differing
 from gradoracle.gate.standing import Standing
 
 
@@ -32,6 +33,14 @@ class _Function:
     is_jitted: bool
 
 
+@dataclass(frozen=True)
+class _Module:
+    """One file: its functions, and what its other statements assign, by name."""
+
+    functions: Mapping[str, _Function]
+    values: Mapping[str, str]
+
+
 def affected(base: Standing, files: Sequence[str], there: Path, here: Path) -> list[str]:
     """The base's cases, in their order, on which a function ran that the change touches.
 
@@ -40,37 +49,32 @@ def affected(base: Standing, files: Sequence[str], there: Path, here: Path) -> l
         files: those that differ, from the roots on.
         there, here: the roots of the base's tree and of the change's.
     """
-    before = {file: _functions(_text(there / file)) for file in base.files if file.endswith(".py")}
-    found = touched(before, {file: _functions(_text(here / file)) for file in files}, files, there, here)
-    places = {
-        f"{file}:{line}"
-        for file, functions in before.items()
-        for each in functions.values()
-        if (file, each.name) in found
-        for line in each.lines
-    }
+    names = {*files, *(file for file in base.files if file.endswith(".py"))}
+    before = {file: _module(there / file) for file in names}
+    found = touched(before, {file: _module(here / file) for file in files})
+    places = {f"{file}:{line}" for file, name in found for line in before[file].functions[name].lines}
     return [line for line, case in base.cases.items() if not places.isdisjoint(case.called)]
 
 
-_Functions = Mapping[str, _Function]
-
-
-def touched(
-    before: Mapping[str, _Functions], after: Mapping[str, _Functions], files: Sequence[str], there: Path, here: Path
-) -> set[tuple[str, str]]:
+def touched(before: Mapping[str, _Module], after: Mapping[str, _Module]) -> set[tuple[str, str]]:
     """The base's functions, as (file, name), that differ or use what differs in their file.
 
     What interpreted kernels call was not noted, so that jitted functions count that use such a one, at any remove.
+
+    Args:
+        before: the base's files.
+        after: those that differ.
     """
     found: set[tuple[str, str]] = set()
-    for file in files:
-        others = _values(_text(there / file)), _values(_text(here / file))
-        names = {name for name in others[0].keys() | others[1].keys() if others[0].get(name) != others[1].get(name)}
-        for name, function in before.get(file, {}).items():
-            own = after[file].get(name)
+    for file, now in after.items():
+        then = before[file]
+        names = set(differing(then.values, now.values))
+        for name, function in then.functions.items():
+            own = now.functions.get(name)
             if own is None or own.text != function.text or function.uses & names:
                 found.add((file, name))
-    jitted = {(file, each.name): each for file, own in before.items() for each in own.values() if each.is_jitted}
+    every = {(file, each.name): each for file, module in before.items() for each in module.functions.values()}
+    jitted = {key: each for key, each in every.items() if each.is_jitted}
     while True:
         names = {name for file, name in found if (file, name) in jitted}
         more = {key for key, each in jitted.items() if key not in found and each.uses & names}
@@ -79,26 +83,17 @@ def touched(
         found |= more
 
 
-def _text(file: Path) -> str:
+def _module(file: Path) -> _Module:
+    """A file, read once; nothing of it where it is not there or no Python."""
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return ""
-
-
-def _parsed(text: str) -> ast.Module:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
-
-
-def _functions(text: str) -> dict[str, _Function]:
-    """The functions of a file by name, those of its classes too; what is defined in a function is part of it."""
-    return {each.name: each for each in _defined(_parsed(text), "")}
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        tree = ast.Module([], [])
+    return _Module({each.name: each for each in _defined(tree, "")}, _values(tree))
 
 
 def _defined(holder: ast.AST, prefix: str) -> Iterator[_Function]:
+    """The functions of a file, those of its classes too; what is defined in a function is part of it."""
     for node in ast.iter_child_nodes(holder):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
@@ -116,10 +111,10 @@ def _uses(node: ast.AST) -> set[str]:
     return names | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
 
 
-def _values(text: str) -> dict[str, str]:
+def _values(tree: ast.Module) -> dict[str, str]:
     """What the statements of a file that define no function assign, by name."""
     found: dict[str, str] = {}
-    for node in _parsed(text).body:
+    for node in tree.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
             stored = [each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
             found |= {each.id: found.get(each.id, "") + ast.dump(node) for each in stored}

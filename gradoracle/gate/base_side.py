@@ -21,13 +21,14 @@ class Base:
         kept: how it stood in an earlier gate; None: not known.
 
     Attributes:
+        kept: as it was given.
         is_measured: whether its errors are known on all cases.
     """
 
     def __init__(
         self, begin: Callable[[Asked | None], Side], read: Callable[[Side], Standing], kept: Standing | None
     ) -> None:
-        self._begin, self._read, self._known = begin, read, kept
+        self._begin, self._read, self.kept, self._known = begin, read, kept, kept
         self.is_measured = kept is not None
         self._measuring: Side | None = None
         self._asking: list[Side] = []

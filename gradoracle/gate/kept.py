@@ -41,11 +41,14 @@ class Kept:
     Args:
         root: the folder of the cache; None: nothing is kept.
         tell: is told what is wrong with an entry or with the folder.
+
+    Attributes:
+        is_on: whether anything is.
     """
 
     def __init__(self, root: Path | None, tell: Callable[[str], None]) -> None:
         self._entries = cache.Cache("standings", root, tell)
-        self._is_on = root is not None
+        self.is_on = root is not None
 
     def name(self, target: Entry, words: Settings, judge: Tree, kernels: Tree) -> str:
         """What the standing of a target is kept under; "" where it cannot be.
@@ -56,7 +59,7 @@ class Kept:
             judge: whose engine, laws and definition judge.
             kernels: whose kernels are judged.
         """
-        if not self._is_on or "seconds" in words or _loose():
+        if not self.is_on or "seconds" in words or _loose():
             return ""
         try:
             own = kernels.files(target, words)
@@ -65,7 +68,7 @@ class Kept:
             return ""
         if not own or not judging:
             return ""
-        parts = [_kernels(kernels, target, own), judging, _engine() if not judge.is_gradoracle else {}]
+        parts = [own_files(kernels, target, own), judging, _engine() if not judge.is_gradoracle else {}]
         system = platform.python_version(), platform.system(), platform.machine(), graphics()
         variables = {
             name: value for name, value in os.environ.items() if name.startswith(_VARIABLES) and name not in _PLACES
@@ -107,8 +110,8 @@ def _is_shipped(tree: Tree, target: Entry) -> bool:
     return tree.is_gradoracle and tree.is_shipped(target.target)
 
 
-def _kernels(tree: Tree, target: Entry, files: dict[str, str]) -> dict[str, str]:
-    """Of what a target is made of, its kernels: what judges a shipped one is told apart."""
+def own_files(tree: Tree, target: Entry, files: dict[str, str]) -> dict[str, str]:
+    """Of the files that a target is made of, those of its kernels: what judges a shipped one is told apart."""
     if not _is_shipped(tree, target):
         return files
     return {file: digest for file, digest in files.items() if file.partition("/")[0] == "kernels"}

@@ -15,7 +15,7 @@ from gradoracle.gate.affected import affected
 from gradoracle.gate.base_side import Base
 from gradoracle.gate.baseline import Baseline
 from gradoracle.gate.compare import asked_of_base
-from gradoracle.gate.kept import Kept, may_use_gpu
+from gradoracle.gate.kept import Kept, may_use_gpu, own_files
 from gradoracle.gate.process import Answer, Side, search_path
 from gradoracle.gate.side import Task
 from gradoracle.gate.standing import Standing
@@ -99,12 +99,11 @@ class Sides:
         by_base = self.judge(subject) is not self.head
         self.tell(f"{subject.name}: the change, judged by {'the base' if by_base else 'itself'}")
         with contextlib.ExitStack() as stack:
-            known, base = self._base(stack, subject)
+            name = self._name_of_base(subject)
+            base = self._base(stack, subject, name)
             folder, path, task = self._of_change(subject, entry)
-            if known is not None and isinstance(self.base, Tree):
-                first = affected(known, subject.files, self.base.root, self.head.root)
-                task = replace(task, first=first if len(first) < len(known.cases) else [])
-            change = self._side(stack, subject, (folder, path, replace(task, tells=self.stops)))
+            first = [] if base is None else self._first(subject, base.kept)
+            change = self._side(stack, subject, (folder, path, replace(task, first=first, tells=self.stops)))
             if base is not None and not may_use_gpu(task.settings):
                 base.measure()
             is_stopped = self._follow(subject, change, base, proven)
@@ -112,8 +111,8 @@ class Sides:
             subject.cannot(CHANGE, head)
             if head.report is None:
                 return head, None
-            judge, words = self.judge(subject), subject.settings[0 if by_base else 1]
-            self.kept.keep(self.kept.name(entry, words, judge, self.head), head, subject.digests[1])
+            own = self.kept.name(entry, task.settings, self.judge(subject), self.head)
+            self.kept.keep(own, head, own_files(self.head, entry, subject.digests[1]))
             if isinstance(self.base, Baseline) and subject.base is not None and subject.has_base:
                 return head, self.base.standings[subject.name]
             if base is None:
@@ -126,9 +125,8 @@ class Sides:
                 base.ask(asked_of_base(head, there))
                 there = base.standing()
             subject.cannot(BASE, there)
-            if there is not known and base.is_measured and subject.base is not None and isinstance(self.base, Tree):
-                name = self.kept.name(subject.base, subject.settings[0], self.base, self.base)
-                self.kept.keep(name, there, subject.digests[0])
+            if there is not base.kept and base.is_measured and subject.base is not None and isinstance(self.base, Tree):
+                self.kept.keep(name, there, own_files(self.base, subject.base, subject.digests[0]))
             return head, there if not there.error else None
 
     def _follow(
@@ -150,12 +148,25 @@ class Sides:
                 return True
         return False
 
-    def _base(self, stack: contextlib.ExitStack, subject: Subject) -> tuple[Standing | None, Base | None]:
-        """What is kept of the base, where it can be checked, and the base."""
+    def _name_of_base(self, subject: Subject) -> str:
+        """What the base's standing is kept under; "" where there is none."""
+        if not isinstance(self.base, Tree) or subject.base is None:
+            return ""
+        return self.kept.name(subject.base, subject.settings[0], self.base, self.base)
+
+    def _first(self, subject: Subject, known: Standing | None) -> list[str]:
+        """The cases that come first, where some ran what the change touches and some did not."""
+        if known is None or not isinstance(self.base, Tree):
+            return []
+        found = affected(known, subject.files, self.base.root, self.head.root)
+        return found if len(found) < len(known.cases) else []
+
+    def _base(self, stack: contextlib.ExitStack, subject: Subject, name: str) -> Base | None:
+        """The base, where it can be checked; ``name``: what its standing is kept under."""
         tree, entry = self.base, subject.base
         if not isinstance(tree, Tree) or entry is None or not subject.has_base:
-            return None, None
-        known = self.kept.find(self.kept.name(entry, subject.settings[0], tree, tree))
+            return None
+        known = self.kept.find(name)
         if known is not None:
             self.tell(f"{subject.name}: how the base stands is known from an earlier gate")
         folder, path, task = self._of_base(subject, entry, tree)
@@ -164,7 +175,7 @@ class Sides:
             own = replace(task, laws=laws or {}, measures=laws is None)
             return self._side(stack, subject, (folder, path, own), shows=False)
 
-        return known, Base(begin, lambda side: _of(side.answer(), subject.name), known)
+        return Base(begin, lambda side: _of(side.answer(), subject.name), known)
 
     def timed(self, subject: Subject) -> list[Line]:
         """What a target takes beside its base, and what of it cannot be timed, as notes."""
@@ -189,7 +200,7 @@ class Sides:
         """Folder, search path and task of the change, as whoever judges it has them."""
         judge = self.judge(subject)
         by_base = judge is not self.head
-        task = Task(entry.target, subject.settings[0 if by_base else 1], called_in=str(self.head.root))
+        task = Task(entry.target, subject.settings[0 if by_base else 1], called_in=self._called_in(self.head))
         if by_base and not (judge.is_gradoracle and judge.is_shipped(entry.target)):
             task = replace(task, judge=str(judge.folder), kernels=str(self.head.folder))
         return self.head.folder, search_path(judge, self.head, self.head, self.stage), task
@@ -197,8 +208,12 @@ class Sides:
     def _of_base(self, subject: Subject, entry: Entry, base: Tree) -> tuple[Path, list[str], Task]:
         """Folder, search path and task of the base."""
         barred = str(self.head.root)
-        task = Task(entry.target, subject.settings[0], called_in=str(base.root), barred=barred)
+        task = Task(entry.target, subject.settings[0], called_in=self._called_in(base), barred=barred)
         return base.folder, search_path(base, base, self.head, self.stage), task
+
+    def _called_in(self, tree: Tree) -> str:
+        """Where what a case calls is noted: only what is kept is ever asked for it."""
+        return str(tree.root) if self.kept.is_on else ""
 
     def _side(
         self, stack: contextlib.ExitStack, subject: Subject, of: tuple[Path, list[str], Task], shows: bool = True
