@@ -24,12 +24,13 @@ settings.load_profile("dev")
 def pytest_configure() -> None:
     """What the processes of a session need from the first one, which begins before its workers do.
 
-    One fork server serves them all. Where a shell started this session in the background SIGINT is ignored, also by
-    every process that a test starts and means to interrupt.
+    The same fork servers serve them all. Where a shell started this session in the background SIGINT is ignored, also
+    by every process that a test starts and means to interrupt.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ[forkserver.VARIABLE] = forkserver.address()
+    forkserver.warm()
+    os.environ.update(forkserver.variables())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,8 +5,9 @@ wants them. Here they are imported once: a child starts in some 20 ms, and other
 the environment, search path, current folder, streams and ``__main__`` that are asked for.
 
 A server of ``PACKAGES`` holds nothing of gradoracle or of a project, so that it serves every process below the one that
-started it, which find it by ``VARIABLE``. One that has imported modules of gradoracle serves the process that started
-it alone: files change. A server makes no CUDA context, so that its children may make their own.
+started it, which find it by ``VARIABLE``. One of the ``ENGINE`` has imported gradoracle too, and done once what the
+first case of a process needs; it serves those of these processes whose gradoracle is the same files, unchanged since.
+A server makes no CUDA context, so that its children may make their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import importlib.machinery
+import importlib.util
 import json
 import os
 import select
@@ -30,6 +33,7 @@ from gradoracle import forked
 from gradoracle.forked import LENGTH, NUMBER, Order, exactly
 
 VARIABLE = "GRADORACLE_FORKSERVER"  # the address of a server of packages; "off": each process is an own interpreter
+ENGINE_VARIABLE = "GRADORACLE_FORKSERVER_ENGINE"  # that of one of the engine
 PACKAGES = (
     "torch",
     "torch._dynamo",
@@ -45,6 +49,17 @@ PACKAGES = (
     "numba.np.linalg",
     "numba.np.arrayobj",
     "numba.experimental",
+)
+ENGINE = (
+    "gradoracle.cli",
+    "gradoracle.commands.check",
+    "gradoracle.commands.gate",
+    "gradoracle.check",
+    "gradoracle.gate.run",
+    "gradoracle.gate.side",
+    "gradoracle.report.terminal",
+    "gradoracle.properties.universal",
+    "gradoracle.warmed:warm",
 )
 # read when a process begins, so that a server has them for its children: one thread each, since there is a process a
 # core, and large tensors keep their memory, which the system would clear anew each time (glibc; others ignore these)
@@ -173,23 +188,38 @@ _servers: dict[tuple[str, ...], Server] = {}  # by the modules that were importe
 
 
 def warm() -> None:
-    """Have a server of packages get ready while this process does something else."""
+    """Have servers of packages and of the engine get ready while this process does something else."""
     with contextlib.suppress(NoServer):
-        _packages()
+        _engine()
 
 
-def address() -> str:
-    """Of the server of packages that this process uses, for ``VARIABLE`` of others; "off" without one."""
-    with contextlib.suppress(NoServer):
-        return _packages().address
-    return _OFF
+def variables() -> dict[str, str]:
+    """By which others find the servers that this process uses."""
+    try:
+        found = {VARIABLE: _packages().address}
+    except NoServer:
+        return {VARIABLE: _OFF}
+    if ENGINE in _servers:
+        found[ENGINE_VARIABLE] = _servers[ENGINE].address
+    return found
+
+
+def is_of(path: Sequence[str]) -> bool:
+    """Whether a search path leads to the gradoracle of this process."""
+    own = importlib.util.find_spec("gradoracle")
+    for finder in sys.meta_path:
+        if (find := getattr(finder, "find_spec", None)) is not None:
+            found = find("gradoracle", path if finder is importlib.machinery.PathFinder else None)
+            if found is not None:
+                return own is not None and found.origin == own.origin
+    return False
 
 
 def run(
     program: str,
     arguments: Sequence[str] = (),
     *,
-    modules: Sequence[str] = (),
+    has_engine: bool = False,
     path: Sequence[str] | None = None,
     env: Mapping[str, str] | None = None,
     folder: str | None = None,
@@ -205,8 +235,8 @@ def run(
     Args:
         program: its source.
         arguments: words; ``sys.argv[1:]`` are these and then the numbers of ``descriptors`` in the child.
-        modules: of gradoracle's, which a server of this process has imported from its own search path; without any
-            the program begins with packages alone, and ``path`` may lead to another gradoracle.
+        has_engine: whether it begins with the gradoracle of this process imported; without it the program begins with
+            packages alone, and ``path`` may lead to another gradoracle.
         path: its ``sys.path``; None: that of this process.
         env: all of its environment; None: that of this process.
         folder: its current one; None: that of this process.
@@ -219,10 +249,10 @@ def run(
     env = dict(os.environ if env is None else env)
     streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     try:
-        server = _own(tuple(modules)) if modules else _packages()
+        server = _engine() if has_engine else _packages()
         if not server.address.endswith(_interpreter(env)):
             raise NoServer("it began in another environment")
-        env[VARIABLE] = _packages().address
+        env |= variables()
         order = Order(program, tuple(arguments), path, env, folder or os.getcwd(), is_leader, name)
         with contextlib.ExitStack() as stack:
             own, written = _streams(stack, **streams)
@@ -272,23 +302,28 @@ def _packages() -> Server:
     known = os.environ.get(VARIABLE, "")
     if known == _OFF or not sys.platform.startswith("linux"):
         raise NoServer("every process is to be an interpreter of its own")
-    found = _servers.get(())
-    if found is None or not (found.is_of_this_process or found.address == known):
-        alike = known.endswith(_interpreter(os.environ)) and _answers(known)
-        found = Server(known) if alike else _started((), None)
-        _servers[()] = found
-    return found
+    return _found((), known, _interpreter(os.environ), None)
 
 
-def _own(modules: tuple[str, ...]) -> Server:
-    """A server of this process that has imported some modules too.
+def _engine() -> Server:
+    """The server of the engine: likewise, where its gradoracle is this one.
 
     Raises:
         NoServer: as ``_packages``.
     """
+    parent = _packages()
+    if ENGINE in _servers and _servers[ENGINE].is_of_this_process:
+        return _servers[ENGINE]
+    known = os.environ.get(ENGINE_VARIABLE, "")
+    return _found(ENGINE, known, f"{_code()}-{_interpreter(os.environ)}", parent)
+
+
+def _found(modules: tuple[str, ...], known: str, kind: str, parent: Server | None) -> Server:
+    """The server of some modules that this process has already, or that it was told of, or a new one."""
     found = _servers.get(modules)
-    if found is None or not found.is_of_this_process:
-        found = _servers[modules] = _started(modules, _packages())
+    if found is None or not (found.is_of_this_process or found.address == known):
+        alike = known.endswith(f"-{kind}") and _answers(known)
+        found = _servers[modules] = Server(known) if alike else _started(modules, kind, parent)
     return found
 
 
@@ -302,9 +337,9 @@ def _bound(address: str) -> str:
     return f"\0{address}"
 
 
-def _started(modules: tuple[str, ...], parent: Server | None) -> Server:
+def _started(modules: tuple[str, ...], kind: str, parent: Server | None) -> Server:
     """A new server: a child of another, which has imported packages, or a process of its own that does so."""
-    address = f"gradoracle-{os.getpid()}-{os.urandom(8).hex()}-{_interpreter(os.environ)}"
+    address = f"gradoracle-{os.getpid()}-{os.urandom(8).hex()}-{kind}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(_bound(address))
     listener.listen(128)  # who connects before it has imported all that it is to, waits
@@ -344,3 +379,17 @@ def _interpreter(env: Mapping[str, str]) -> str:
     """What decides how an interpreter begins, as a digest: a child of one that began otherwise would be another."""
     own = [env.get(name) for name in _AT_THE_START]
     return hashlib.sha256(repr((sys.executable, own)).encode()).hexdigest()[:16]
+
+
+def _code() -> str:
+    """Which gradoracle this process has, as a digest: where its files are, how long, and when they were written."""
+    digest = hashlib.sha256()
+    for package in ("gradoracle", "gradoracle.properties"):
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for place, _, names in sorted(os.walk(folder)):
+                for file in sorted(os.path.join(place, name) for name in names if name.endswith(".py")):
+                    with contextlib.suppress(OSError):
+                        found = os.stat(file)
+                        digest.update(f"{file} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]

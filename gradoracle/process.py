@@ -29,7 +29,7 @@ NOTHING = object()  # the job of a process that has none
 
 _FOREVER = float("inf")
 _TAIL = 4000  # bytes of a dead child's output that are kept
-_OUTPUT_LIMIT = 1 << 26  # bytes a child may print in one job before its file is cut back to nothing
+_OUTPUT_LIMIT = 1 << 26  # bytes a child may print in one job before its file is cut back to its end
 
 
 class Poisoned(Exception):
@@ -66,11 +66,10 @@ class Process:
         fcntl.fcntl(
             self._output, fcntl.F_SETFL, flags | os.O_APPEND
         )  # so that the child goes on after a cut at its end
-        module = entry.partition(":")[0]
         try:
             self.process = forkserver.run(
                 f"import sys; from gradoracle.process import serve; serve({memory}, *map(int, sys.argv[1:]))",
-                modules=(module,) if module.startswith(f"{__package__}.") else (),
+                has_engine=True,
                 env={**os.environ, **env},
                 stdout=self._output,
                 stderr=self._output,
@@ -112,19 +111,24 @@ class Process:
         self.job, self.phase, self.limit, self.deadline = NOTHING, None, _FOREVER, _FOREVER
 
     def cut_output(self) -> None:
-        """Keep a kernel that prints without end from filling the disk."""
+        """Keep a kernel that prints without end from filling the disk; the end of what it printed stays."""
         with contextlib.suppress(OSError, ValueError):
             if os.fstat(self._output.fileno()).st_size > _OUTPUT_LIMIT:
+                kept = self._last_output()
                 self._output.truncate(0)
+                os.write(self._output.fileno(), kept)
 
     def output(self) -> str:
         """The end of what the child printed."""
         try:
-            size = self._output.seek(0, os.SEEK_END)
-            self._output.seek(max(0, size - _TAIL))
-            return self._output.read().decode("utf-8", "replace").strip()
+            return self._last_output().decode("utf-8", "replace").strip()
         except (OSError, ValueError):
             return ""
+
+    def _last_output(self) -> bytes:
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - _TAIL))
+        return self._output.read(_TAIL)
 
     def end(self, keep_output: bool = False) -> None:
         """Kill the process and all that it started; may be called twice."""

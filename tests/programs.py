@@ -14,12 +14,22 @@ LIMIT = 600.0  # seconds
 
 
 def python(
-    program: str, *arguments: str, cwd: Path | str | None = None, env: Mapping[str, str] | None = None
+    program: str,
+    *arguments: str,
+    cwd: Path | str | None = None,
+    env: Mapping[str, str] | None = None,
+    has_engine: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """What ``python -c PROGRAM ARGUMENTS...`` comes to, with torch and the like imported already."""
+    """What ``python -c PROGRAM ARGUMENTS...`` comes to, with torch and the like imported already, or gradoracle too."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = forkserver.run(
-            program, arguments, env=env, folder=None if cwd is None else str(cwd), stdout=out, stderr=err
+            program,
+            arguments,
+            has_engine=has_engine,
+            env=env,
+            folder=None if cwd is None else str(cwd),
+            stdout=out,
+            stderr=err,
         )
         try:
             code = child.wait(LIMIT)
@@ -36,4 +46,4 @@ def gradoracle(
     *words: str, cwd: Path | str | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """What the command line ``gradoracle WORDS...`` comes to in a folder."""
-    return python(_COMMAND, *words, cwd=cwd, env=env)
+    return python(_COMMAND, *words, cwd=cwd, env=env, has_engine=True)

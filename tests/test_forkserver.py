@@ -31,13 +31,10 @@ def test_a_child_has_the_packages_and_nothing_of_gradoracle() -> None:
     assert programs.python(IMPORTED).stdout == "True False\n"
 
 
-def test_a_server_of_this_process_has_its_modules_too(tmp_path: Path) -> None:
-    with (tmp_path / "out").open("w+b") as out:
-        child = forkserver.run(
-            "import sys; print('gradoracle.finding' in sys.modules)", modules=("gradoracle.finding",), stdout=out
-        )
-        assert isinstance(child, forkserver.Child) and child.wait(60) == 0
-    assert (tmp_path / "out").read_text() == "True\n"
+def test_one_of_the_engine_has_gradoracle_too_but_no_kernel() -> None:
+    """Whether a kernel is interpreted is decided when it is imported."""
+    program = "import sys; print(*(f'gradoracle.{name}' in sys.modules for name in ('check', 'gate.side', 'kernels')))"
+    assert programs.python(program, has_engine=True).stdout == "True True False\n"
 
 
 @pytest.mark.parametrize(
@@ -120,15 +117,15 @@ def test_an_interpreter_that_begins_otherwise_is_one_of_its_own(tmp_path: Path) 
 def test_without_a_server_a_program_is_run_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(forkserver.VARIABLE, "off")
     assert isinstance(child := forkserver.run("import sys; sys.exit(5)"), subprocess.Popen) and child.wait(60) == 5
-    assert forkserver.address() == "off"
+    assert forkserver.variables() == {forkserver.VARIABLE: "off"}
 
 
 ENDED = """
 import os, sys, time
 from gradoracle import forkserver
-forkserver.PACKAGES = ("json",)
+forkserver.PACKAGES = forkserver.ENGINE = ("json",)
 forkserver.run("pass").wait(60)
-forkserver.run("pass", modules=("json",)).wait(60)
+forkserver.run("pass", has_engine=True).wait(60)
 child = forkserver.run("import os; print(os.getppid(), flush=True)")
 child.wait(60)
 if sys.argv[1] == "kill":

@@ -69,7 +69,7 @@ FLOORS = (
         "saved",
         "substitution",
     },
-    {"compiling", "examine", "tally"},
+    {"compiling", "examine", "tally", "warmed"},
     {
         "check",
         "command",

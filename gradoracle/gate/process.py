@@ -76,6 +76,7 @@ class Side:
             self._process = forkserver.run(
                 program(side.__name__),
                 [str(order), str(self._answer), str(self._early)],
+                has_engine=forkserver.is_of(path),
                 path=path,
                 folder=str(folder),
                 stdin=subprocess.PIPE,
