@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -46,3 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help=f"cases a dtype; default from --hypothesis-profile: {', '.join(f'{n} {k}' for k, n in PROFILES.items())}",
     )
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays: no search for garbage goes through it again."""
+    gc.collect()
+    gc.freeze()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import time
+from pathlib import Path
 
 
 def main() -> None:
@@ -12,11 +15,21 @@ def main() -> None:
     A CI's SIGTERM is an interrupt, which keeps what is known; and so is SIGINT where a shell, which starts what it runs
     in the background so, had it ignored.
     """
+    begun = time.monotonic() - _age()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     from gradoracle.cli import run
 
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], begun))
+
+
+def _age() -> float:
+    """Seconds since this process began, as Linux tells them; elsewhere 0."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
 
 
 if __name__ == "__main__":

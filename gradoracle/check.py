@@ -55,6 +55,7 @@ class Run:
     """One target being checked: resolved once, with its workers, its tally and its clock."""
 
     def __init__(self, request: Request, progress: Progress) -> None:
+        self.started = time.monotonic()
         self.request, self.progress = request, progress
         self.device = device.choose(request.device, elsewhere=request.scheduler is not None)
         self.setup = setup_of(request, self.device)
@@ -71,7 +72,6 @@ class Run:
         self.dtypes = {name: dtypes_of(request, self.family, kernel) for name, kernel in self.kernels.items()}
         self.tally = Tally((law.name for law in self.laws.values() if law.decisive), self.line)
         self.measurements = Measurements(length(self.family))
-        self.started = time.monotonic()
         self.situations: dict[str, int] = {}
         self.wanted: dict[str, int] = {}
         self.refusals: dict[str, dict[str, int]] = {}
@@ -316,7 +316,7 @@ def check(request: Request, progress: Progress | None = None) -> Report:
 
 
 def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report:
-    """Judge one case line by all its laws (or those of ``property``), as ``gradoracle replay`` does.
+    """Judge one case line, as it is, by all its laws (or those of ``property``), as ``gradoracle replay`` does.
 
     Raises:
         UsageError: the line is malformed, its target cannot be resolved, or it needs more memory than there is.
@@ -328,7 +328,7 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
     fields.setdefault("device", device or "auto")
     target = target or case.family
     family = family_for(line, target, case.family)
-    request = Request(**{"target": target, "family": family, **fields})
+    request = Request(**{"target": target, "family": family, "shrink_seconds": 0.0, **fields})
     run = Run(request, progress or Silent())
     try:
         run.wanted = {}
@@ -336,7 +336,7 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
             require_case(case, run.family, kernel, memory=run.memory())
             (laws,) = laws_on(run.laws.values(), kernel, [case])
             run.tally.plan(name, case)
-            run.over([Job(name, case, laws, presets=True)])
+            run.over([Job(name, case, laws, presets=True, formulas=True)])
         return known(run)
     finally:
         run.close()

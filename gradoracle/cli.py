@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from gradoracle import showing
+from gradoracle import options, showing
 from gradoracle.commands import catalogue, check, gate, merge, mutate
 from gradoracle.errors import UsageError
 from gradoracle.showing import INCONCLUSIVE
@@ -31,13 +32,19 @@ app = typer.Typer(
 )
 
 
-def run(words: Sequence[str]) -> int:
-    """Run a command line (without the program's name) and return its exit code; nothing escapes but the code."""
+def run(words: Sequence[str], begun: float | None = None) -> int:
+    """Run a command line (without the program's name) and return its exit code; nothing escapes but the code.
+
+    Args:
+        words: of the command line.
+        begun: since when its time counts, by the monotonic clock; None: now.
+    """
+    typed = options.Typed(words, time.monotonic() if begun is None else begun)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        code = app(args=list(words) or ["--help"], obj=list(words), prog_name="gradoracle", standalone_mode=False)
+        code = app(args=list(words) or ["--help"], obj=typed, prog_name="gradoracle", standalone_mode=False)
     except UsageError as error:
         return showing.fail(str(error), USAGE)
     except KeyboardInterrupt:

@@ -101,7 +101,7 @@ def family(
     Raises:
         TypeError: an annotation is missing or not understood.
         ValueError: a dim, dtype, joint recipe, constraint or optional output names something that the definition does
-            not have.
+            not have; an integer input has no domain; an output is of integers.
     """
 
     def build(function: Callable[..., Any]) -> Family:
@@ -128,6 +128,12 @@ def family(
         if missing:
             raise ValueError(
                 f"family {own}: integer inputs {missing} need a domain: domains={{{missing[0]!r}: index(...)}}"
+            )
+        whole = [spec.name for spec in signature.outputs if spec.kind == "int"]
+        if whole:
+            raise ValueError(
+                f"family {own}: outputs {whole} are integers, of which there is nothing to derive; wanted a definition "
+                "that returns float tensors alone"
             )
         optional = [spec.name for spec in signature.inputs if spec.optional]
         constraints = constrained(own, signature.dims, optional, divides or {}, together, alternatives)

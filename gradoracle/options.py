@@ -191,6 +191,14 @@ def problems(words: Sequence[str]) -> tuple[dict[str, int], ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class Typed:
+    """A command line: its words, and when its process began, by the monotonic clock."""
+
+    words: Sequence[str]
+    begun: float
+
+
 def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
     """The views that a command line asks for: an --output belongs to the --format before it.
 

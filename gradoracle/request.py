@@ -42,7 +42,7 @@ class Request:
         shard: (i, n): the i-th of n parts of the stream, from 1.
         scheduler: the address of a dask cluster's scheduler, where cases run in place of ``workers``.
         shrink_seconds: how long violating cases are made smaller, in all, and for a third of that judged under other
-            presets; None: as ``counterexamples`` has it, and all of them are.
+            presets; None: as ``counterexamples`` has it, and all of them are. 0: they are shown as they were found.
         shrink_tries: on how many cases kernels may run to make smaller what tells the faults of a run, in all; other
             verdicts are shown as they were found. Where the seconds suffice, a report does not depend on how fast a
             machine is. None: any number, for every verdict.

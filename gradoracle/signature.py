@@ -186,6 +186,8 @@ def read_signature(
             )
     if drawn:
         raise TypeError(f"options {sorted(drawn)} are given values to draw, but {name} has no such keyword-only option")
+    for spec in inputs:
+        _require_dims(name, spec.name, spec.dims)
     returned = hints.get("return")
     parts = typing.get_args(returned) if typing.get_origin(returned) is tuple else (returned,)
     read = [_tensor(part) for part in parts]
@@ -196,6 +198,8 @@ def read_signature(
     if len(names) != len(read):
         raise TypeError(f"{name} returns {len(read)} tensors, but {len(names)} output names were given: {names}")
     given = [(name, part) for name, part in zip(names, read, strict=True) if part is not None]
+    for output, (dims, *_) in given:
+        _require_dims(name, output, dims)
     specs = tuple(TensorSpec(n, dims, kind, dtype=dtype) for n, (dims, kind, _, dtype) in given)
     taken = [*(spec.name for spec in inputs), *(tangent_name(spec.name) for spec in inputs if spec.kind == "float")]
     clash = {cotangent_name(spec.name) for spec in specs} & set(taken) or {n for n in taken if taken.count(n) > 1}
@@ -208,6 +212,16 @@ def read_signature(
     _require_optional(name, asked, names, option_specs)
     specs = tuple(replace(spec, asked_by=asked.get(spec.name, "")) for spec in specs)
     return Signature(tuple(inputs), specs, tuple(option_specs))
+
+
+def _require_dims(name: str, tensor: str, dims: Sequence[str]) -> None:
+    """See that each dim is a name, a number or a sum of these; see ``read_signature``."""
+    for dim in dims:
+        if not all(term.isidentifier() or term.isdigit() for term in dim.split("+")):
+            raise TypeError(
+                f'the dims "{" ".join(dims)}" of {tensor} of {name} have {dim!r}, which is not understood; wanted '
+                "names, numbers and sums of these, such as T+1"
+            )
 
 
 def _require_optional(

@@ -6,15 +6,17 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from gradoracle import cli, environment, target
+from gradoracle import cli, environment, options, target
 from gradoracle.dims import Sizes
 from gradoracle.environment import Facility
 from gradoracle.errors import UsageError
@@ -83,7 +85,9 @@ def test_every_option_reaches_the_check(engine: Check, run: Run, tmp_path: Path)
         "--property", "vjp_*", "--require", "hvp_*", "--require", "jvp_*", "--workers", "2", "--shard", "2/4",
     )  # fmt: skip
     assert code == 0
-    assert engine.asked == [
+    (asked,) = engine.asked
+    assert asked.seconds is not None and 0.5 < asked.seconds < 1.5, "its time counts since the command began"
+    assert [replace(asked, seconds=1.5)] == [
         Request(
             target="torch.nn.functional:scaled_dot_product_attention",
             family="sdpa",
@@ -103,6 +107,25 @@ def test_every_option_reaches_the_check(engine: Check, run: Run, tmp_path: Path)
             shard=(2, 4),
         )
     ]
+
+
+def test_the_time_of_a_command_is_shared_by_its_targets(
+    engine: Check, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may take half of what is left; where none is left the others say that they judged nothing."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    take = engine.check
+
+    def checked(request: Request, progress: Any) -> Report:
+        now[0] += {"lse": 2.0, "sdpa": 30.0}[request.target]
+        return take(request, progress)
+
+    monkeypatch.setattr(engine, "check", checked)
+    assert cli.run(["check", "lse", "sdpa", "--seconds", "20"], begun=96.0) == 0
+    assert [request.seconds for request in engine.asked] == [8.0, 14.0]
+    assert cli.run(["check", "sdpa", "lse", "--seconds", "20"], begun=now[0]) == 0
+    assert [request.seconds for request in engine.asked[2:]] == [10.0, 1e-3]
 
 
 def test_defaults_are_those_of_the_request(engine: Check, run: Run) -> None:
@@ -384,7 +407,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_the_parser_of_this_typer_raises_what_run_knows() -> None:
     with pytest.raises(Exception, match="nonsense") as caught:
-        cli.app(args=["check", "--nonsense"], obj=[], standalone_mode=False)
+        cli.app(args=["check", "--nonsense"], obj=options.Typed([], 0.0), standalone_mode=False)
     assert hasattr(caught.value, "format_message") and not isinstance(caught.value, typer.Exit)
 
 

@@ -70,6 +70,14 @@ def test_an_integer_input_needs_a_domain():
     assert gradoracle.family(pick, domains={"i": gradoracle.IndexDomain("N")}).domains["i"].bound == "N"
 
 
+def test_outputs_are_of_floats():
+    def largest(x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B"], Int[Tensor, "B"]]:
+        return x.max(-1)
+
+    with pytest.raises(ValueError, match=r"outputs \['i'\] are integers.* wanted a definition that returns float"):
+        gradoracle.family(largest, outputs=("y", "i"))
+
+
 def all_options(x, w, *, scale=1.0, flip=False):
     return x
 

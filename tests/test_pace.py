@@ -127,7 +127,7 @@ def test_of_each_dtype_the_first_case_has_the_decisive_laws_and_a_later_one_the_
 def test_the_time_of_a_run_ends_a_call_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "GRACE", 0.5)
     begun = time.monotonic()
-    report = check(asked(f"{FILE}:hangs", workers=1, seconds=8.0, call_seconds=50.0, examples=30))
+    report = check(asked(f"{FILE}:hangs", workers=1, seconds=5.0, call_seconds=50.0, examples=30))
     assert time.monotonic() - begun < 15.0
     assert report.exit_code == 4 and report.cases_run < report.cases_planned
     ((name, seconds),) = report.stopped.items()
@@ -141,7 +141,7 @@ def test_where_no_case_ended_it_is_said_which_kernel_took_the_time(
     monkeypatch.setattr(engine, "GRACE", 0.5)
     file = tmp_path / "slow.py"
     file.write_text(SEVERAL.format(seconds=100))
-    words = ["check", f"{file}:second", "--device", "cpu", "--seconds", "8", "--workers", "2"]
+    words = ["check", f"{file}:second", "--device", "cpu", "--seconds", "5", "--workers", "2"]
     assert cli.run(words) == 4
     out = " ".join(capsys.readouterr().out.split())
     assert "0 of 126 planned cases" in out and "second: forward still ran after " in out

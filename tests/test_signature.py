@@ -63,9 +63,19 @@ def unreturned(x: Float[Tensor, "N"]):
     raise NotImplementedError
 
 
+def doubled(x: Float[Tensor, "B T 2*D"]) -> Float[Tensor, "B T D"]:
+    raise NotImplementedError
+
+
+def many(x: Float[Tensor, "T"]) -> Float[Tensor, "*batch T"]:
+    raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     ("function", "keywords", "words"),
     [
+        (doubled, {}, r"the dims \"B T 2\*D\" of x of doubled have '2\*D', which is not understood; wanted names"),
+        (many, {}, r"the dims \"\*batch T\" of out of many have '\*batch', which is not understood"),
         (unannotated, {}, "parameter 'x' of unannotated"),
         (unreturned, {}, "the return of unreturned must be annotated"),
         (attention, {"outputs": ("o",)}, "returns 2 tensors, but 1 output names"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +18,12 @@ from gradoracle.commands.installed import require_kernels_of_the_tree
 from gradoracle.config import Config, Entry, load
 from gradoracle.errors import UsageError
 from gradoracle.showing import say
+
+if TYPE_CHECKING:
+    from gradoracle.request import Request
+    from gradoracle.verdict import Report
+
+_LEAST_SECONDS = 1e-3  # of a target whose command has none left: it says that no case of it was judged
 
 
 def check(
@@ -53,7 +61,8 @@ def check(
     oracle: Annotated[str, typer.Option(metavar="auto|float64|certified|mpmath")] = "auto",
     examples: Examples = None,
     seconds: Annotated[
-        float | None, typer.Option(metavar="S", help="Begin nothing more once this much time has passed.")
+        float | None,
+        typer.Option(metavar="S", help="Of the whole command: begin nothing more once so much time has passed."),
     ] = None,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first violation or crash.")] = False,
     call_seconds: Annotated[
@@ -80,7 +89,7 @@ def check(
     from gradoracle import settings
     from gradoracle.report import FORMATS
 
-    views = options.outputs(context.obj, FORMATS)
+    views = options.outputs(context.obj.words, FORMATS)
     if workers != "0":
         forkserver.warm()  # imports what workers need while this process does the same
     own = given(context, settings.NAMES)
@@ -103,7 +112,16 @@ def check(
         each = [Request(target=name, fail_fast=fail_fast, **field) for name in expand(target)]
         requests += [request for request in each if request not in requests]
     require_kernels_of_the_tree(request.target for request in requests)
-    raise typer.Exit(showing.report(views, [partial(check_target, request, progress()) for request in requests]))
+    until = context.obj.begun + float(str(own["seconds"])) if "seconds" in own else None
+
+    def checked(request: Request, left: int) -> Report:
+        """Check a target, and leave each of those that come after it as much of the command's time."""
+        if until is not None:
+            request = replace(request, seconds=max(_LEAST_SECONDS, (until - time.monotonic()) / left))
+        return check_target(request, progress())
+
+    runs = [partial(checked, request, len(requests) - place) for place, request in enumerate(requests)]
+    raise typer.Exit(showing.report(views, runs))
 
 
 def _touched(config: Config, files: Sequence[str]) -> list[Entry]:

@@ -58,7 +58,7 @@ def gate(
     from gradoracle.gate.run import gate as run_gate
     from gradoracle.report import FORMATS as formats
 
-    views = options.outputs(context.obj, formats)
+    views = options.outputs(context.obj.words, formats)
     if (base is None) == (baseline is None):
         raise UsageError("the gate compares with one thing; wanted --base REF, such as origin/main, or --baseline FILE")
     own = given(context, settings.NAMES)

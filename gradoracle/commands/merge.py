@@ -26,7 +26,7 @@ def merge(
     from gradoracle.merge import merge as merge_files
     from gradoracle.report import FORMATS, exit_code
 
-    views = options.outputs(context.obj, FORMATS)
+    views = options.outputs(context.obj.words, FORMATS)
     reports = merge_files([Path(file) for file in files])
     showing.show_reports(views, reports)
     raise typer.Exit(exit_code(reports))

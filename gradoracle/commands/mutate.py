@@ -47,7 +47,7 @@ def mutate(
     from gradoracle.mutation.run import mutate as run_mutation
     from gradoracle.report.progress import progress
 
-    wanted, enough = options.outputs(context.obj, views.FORMATS), options.score(least)
+    wanted, enough = options.outputs(context.obj.words, views.FORMATS), options.score(least)
     asked = Mutation(
         target,
         family,

@@ -70,9 +70,17 @@ def _plain_name(target: Any) -> str:
     return name[:-1] if name.endswith("_") and not name.startswith("__") else name
 
 
+_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+
+
 def functional(node: Node) -> Callable[..., Any]:
-    """The operator of a node; for an in-place variant the one that returns its result instead."""
+    """The operator of a node; for an in-place variant the one that returns its result instead.
+
+    A view is one of any layout: values that are computed anew may lie otherwise than those that were traced.
+    """
     target: Any = node.target
+    if target in _VIEWS:
+        return torch.ops.aten.reshape.default
     if plain_name(node) == "copy":  # into a tensor whose own values are lost
         return lambda into, source, non_blocking=False: source.to(into.dtype).expand(into.shape).clone()
     if not isinstance(target, torch._ops.OpOverload):

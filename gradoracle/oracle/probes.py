@@ -186,8 +186,7 @@ _aten = torch.ops.aten
 _Lifted = Callable[..., Tensor]
 # Views whose dims are counted from the back or shifted by one: what ``torch.vmap`` would do, in a tenth of its time.
 _LIFTED_VIEWS: dict[Any, _Lifted] = {
-    _aten.view.default: lambda x, rank, size: x.reshape(len(x), *size),
-    _aten._unsafe_view.default: lambda x, rank, size: x.reshape(len(x), *size),
+    _aten.reshape.default: lambda x, rank, size: x.reshape(len(x), *size),
     _aten.expand.default: lambda x, rank, size: x.reshape(len(x), *[1] * (len(size) - rank), *x.shape[1:]).expand(
         len(x), *size
     ),

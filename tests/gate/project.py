@@ -17,7 +17,7 @@ CONFIG = "pyproject.toml"
 FILES = {
     CONFIG: """
 [tool.gradoracle]
-examples = 30
+examples = 15
 workers = 0
 
 [tool.gradoracle.kernels.rmsnorm]

@@ -130,7 +130,7 @@ def test_what_the_base_breaks_may_not_get_worse(clone: Project) -> None:
 
 
 def test_a_device_or_a_limit_that_the_change_sets_is_a_change_of_the_judge(clone: Project) -> None:
-    clone.edit(CONFIG, ("examples = 30", 'examples = 30\ndevice = "cpu"\ncall-seconds = 600'))
+    clone.edit(CONFIG, ("examples = 15", 'examples = 15\ndevice = "cpu"\ncall-seconds = 600'))
     code, out, _ = clone.gate("--base", "main")
     assert code == 1 and "the settings of rmsnorm: changed" in out
 

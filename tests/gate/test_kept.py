@@ -45,7 +45,7 @@ def test_another_base_is_checked_anew(clone: Project, tmp_path: Path, file: str)
     assert KNOWN in clone.gate("--base", "HEAD", cache=cache)[2]
     clone.git("stash", "--quiet")
     text = (clone.folder / file).read_text()
-    (clone.folder / file).write_text(text.replace("examples = 30", "examples = 24") if file == CONFIG else f"{text}\n")
+    (clone.folder / file).write_text(text.replace("examples = 15", "examples = 12") if file == CONFIG else f"{text}\n")
     clone.commit("another base")
     clone.edit(KERNEL, ("gw", "weighted"))
     assert KNOWN not in clone.gate("--base", "HEAD", cache=cache)[2]

@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from gradoracle.contract import PRESETS
 from gradoracle.derivative import Derivative, program
 from gradoracle.oracle.decompositions import table
+from gradoracle.oracle.rounding import budgets
 from gradoracle.oracle.trace import Graph, ValueDependent, trace
 
 N = 5
@@ -93,3 +95,12 @@ def test_numbers_from_constants_are_no_values() -> None:
     graph = trace(lambda x: (x * torch.tensor([1.0, 2.0]).sum().item(),), random(N))
     x = random(N)
     torch.testing.assert_close(graph(x)[0], x * 3)
+
+
+def test_a_view_is_read_on_values_of_any_layout() -> None:
+    """Budgets compute values anew, which lie as their operands do, and not as those that were traced."""
+    x = torch.arange(12, dtype=torch.float64).reshape(3, 4)
+    graph = trace(lambda x: ((3 * x).view(-1),), x)
+    turned = x.T.contiguous().T
+    (here,), (there,) = budgets(graph, [x], PRESETS["ieee32"]), budgets(graph, [turned], PRESETS["ieee32"])
+    assert torch.equal(here.sigma, there.sigma) and here.sigma.any()
