@@ -48,6 +48,9 @@ from gradoracle.verdict import BROKEN, Counterexample, Report, Status, Verdict
 from gradoracle.worker import Lost, Result, StartupError, Workers
 
 GRACE = 5.0  # seconds past the time of a run at which a kernel call that still runs is ended
+GETTING_READY = (
+    "getting ready (worker processes, the definition on its first case)"  # what may take all of a run's time
+)
 SHARE_TO_SHRINK = 0.25  # of the time of a run is kept for making smaller what fails
 
 
@@ -75,7 +78,7 @@ class Run:
         self.situations: dict[str, int] = {}
         self.wanted: dict[str, int] = {}
         self.refusals: dict[str, dict[str, int]] = {}
-        self.planned = self.done = 0
+        self.planned = self.begun = self.done = 0
         self.until = None if request.seconds is None else self.started + request.seconds
         self.trial: Trial | None = None  # of the definition, where the cases are not known to fit it
         self.interrupted = ""
@@ -105,12 +108,12 @@ class Run:
             until = math.inf if self.until is None else self.until + GRACE
             trial: list[Any] = [] if self.trial is None else [self.trial]
             for result in self.workers.run(itertools.chain(trial, self._until_late(jobs)), until):
+                if result.crash is not None and result.crash.kind == "stopped":
+                    self._note_stopped(result)
+                    continue
                 if isinstance(result.job, Trial):
                     if result.value:
                         raise UsageError(result.value)
-                    continue
-                if result.crash is not None and result.crash.kind == "stopped":
-                    self._note_stopped(result)
                     continue
                 settled = self.crashes.settle(self.crashes.current(result))
                 self.watch(settled)
@@ -127,6 +130,8 @@ class Run:
             raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
         for each in () if turns is None else turns.rest():
             self._take(each)
+        if self.planned and not (self.begun or self.stopped or how):
+            self.stopped[GETTING_READY] = time.monotonic() - self.started
         if how:
             self.interrupted = f"{how} after {self.done} of {self.planned} cases"
         if self.done < self.planned and not self.interrupted:
@@ -240,14 +245,12 @@ class Run:
 
     def _until_late(self, jobs: list[Job]) -> Iterator[Job]:
         for job in jobs:
-            if self.until is None:
-                yield self.crashes.spare(job)
-                continue
-            left = self.until - time.monotonic()
-            if self.first_failure is not None and self.request.seconds is not None:
+            left = None if self.until is None else self.until - time.monotonic()
+            if left is not None and self.first_failure is not None and self.request.seconds is not None:
                 left -= self.request.seconds * SHARE_TO_SHRINK
-            if left <= 0:
+            if left is not None and left <= 0:
                 return
+            self.begun += 1
             yield replace(self.crashes.spare(job), seconds=left)
 
     def _take(self, result: CaseResult) -> None:
@@ -285,7 +288,8 @@ class Run:
 
     def _note_stopped(self, result: Result) -> None:
         """A call that still ran when the time was up."""
-        name = f"{result.job.kernel}: {(result.crash and result.crash.phase) or 'a case'}"
+        outside = "the definition on its first case" if isinstance(result.job, Trial) else "a case"
+        name = f"{result.job.kernel}: {(result.crash and result.crash.phase) or outside}"
         self.stopped[name] = max(self.stopped.get(name, 0.0), result.seconds)
 
     def _tabulate(self, message: str, case: Case) -> None:

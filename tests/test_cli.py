@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -107,25 +106,6 @@ def test_every_option_reaches_the_check(engine: Check, run: Run, tmp_path: Path)
             shard=(2, 4),
         )
     ]
-
-
-def test_the_time_of_a_command_is_shared_by_its_targets(
-    engine: Check, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first may take half of what is left; where none is left the others say that they judged nothing."""
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    take = engine.check
-
-    def checked(request: Request, progress: Any) -> Report:
-        now[0] += {"lse": 2.0, "sdpa": 30.0}[request.target]
-        return take(request, progress)
-
-    monkeypatch.setattr(engine, "check", checked)
-    assert cli.run(["check", "lse", "sdpa", "--seconds", "20"], begun=96.0) == 0
-    assert [request.seconds for request in engine.asked] == [8.0, 14.0]
-    assert cli.run(["check", "sdpa", "lse", "--seconds", "20"], begun=now[0]) == 0
-    assert [request.seconds for request in engine.asked[2:]] == [10.0, 1e-3]
 
 
 def test_defaults_are_those_of_the_request(engine: Check, run: Run) -> None:

@@ -12,12 +12,13 @@ import pytest
 from gradoracle import check as engine
 from gradoracle import cli, examine
 from gradoracle.check import check
+from gradoracle.commands import check as commands
 from gradoracle.errors import UsageError
 from gradoracle.jobs import laws_on
 from gradoracle.request import Request, Silent
 from gradoracle.strategies import stream
 from gradoracle.target import shipped
-from gradoracle.verdict import Status, Verdict
+from gradoracle.verdict import Report, Status, Verdict
 
 FILE = Path(__file__).with_name("scaled.py")
 FORWARD = "forward_matches_the_oracle"
@@ -195,3 +196,29 @@ def test_a_definition_that_raises_is_a_mistake_whoever_runs_the_cases(tmp_path: 
     for workers in (0, 1, 2):
         with pytest.raises(UsageError, match="not yet"):
             check(asked(f"{file}:first", workers=workers))
+
+
+def test_the_time_of_a_command_is_shared_by_its_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take an equal part of what is left; where none is left the others say that they judged nothing."""
+    takes = {"lse": 2.0, "sdpa": 30.0}
+    clock, given = Ticks(), []
+
+    def checked(request: Request, progress: Any) -> Report:
+        given.append(request.seconds)
+        clock.now += takes[request.target]
+        return Report(request.target, "", [], "cpu", 0, {}, {}, cases_planned=1, cases_run=1)
+
+    monkeypatch.setattr(clock, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(commands, "time", clock)
+    monkeypatch.setattr(engine, "check", checked)
+    cli.run(["check", "lse", "sdpa", "--seconds", "20"], begun=-4.0)
+    assert given == [8.0, 14.0]
+    cli.run(["check", "sdpa", "lse", "--seconds", "20"], begun=clock.now)
+    assert given[2:] == [10.0, 1e-3]
+
+
+def test_where_no_case_is_begun_in_time_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check", f"{FILE}:right", "--device", "cpu", "--seconds", "0.01", "--workers", "2"]
+    assert cli.run(words) == 4
+    out = " ".join(capsys.readouterr().out.split())
+    assert "because getting ready (worker processes, the definition on its first case) still ran after" in out

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import triton
 
 from .blocks import BLOCKS, Blocks, padded
 from .far import far_kernel
@@ -53,14 +54,16 @@ def compilations(dtype: str) -> list[Compilation]:
 def deciding(dtype: str) -> list[Compilation]:
     """Return those of `compilations` that take most shared memory, one or two of each kernel.
 
-    With values alone: tangents take as much, and compile for twice as long.
+    With values alone where tangents take as much, since they compile for twice as long; in Triton 3.6 they take twice
+    as much.
     """
     if dtype not in NAMES:
         return []
     return [
         compilation
         for path, per_duration, names in DECIDING
-        for compilation in _passes(dtype, path, LARGEST, BLOCKS[LARGEST], per_duration, False)
+        for tangent in (False, True)[: 2 if triton.__version__.startswith("3.6") else 1]
+        for compilation in _passes(dtype, path, LARGEST, BLOCKS[LARGEST], per_duration, tangent)
         if compilation[0].split(",")[0] in names
     ]
 
