@@ -24,8 +24,15 @@ SIZES = {"parallel": (8, 4), "sequential": (64, 24)}  # K and C, by path
 LARGEST = "long"
 VARIANTS = ((False, True), (True, True), (False, False), (True, False))  # whether by duration, whether with tangents
 DECIDING = (
-    ("parallel", False, ("forward", "backward", "durations", "scan")),
-    ("sequential", True, ("positions", "far")),
+    (  # Triton 3.6 takes most where states are many
+        ("parallel", False, ("scan",)),
+        ("sequential", True, ("forward", "backward", "durations", "positions", "far")),
+    )
+    if triton.__version__.startswith("3.6.")
+    else (
+        ("parallel", False, ("forward", "backward", "durations", "scan")),
+        ("sequential", True, ("positions", "far")),
+    )
 )
 MANY = 1 << 20  # rows, more than any tile holds
 
@@ -54,16 +61,14 @@ def compilations(dtype: str) -> list[Compilation]:
 def deciding(dtype: str) -> list[Compilation]:
     """Return those of `compilations` that take most shared memory, one or two of each kernel.
 
-    With values alone where tangents take as much, since they compile for twice as long; in Triton 3.6 they take twice
-    as much.
+    With values alone: tangents take as much, and compile for twice as long.
     """
     if dtype not in NAMES:
         return []
     return [
         compilation
         for path, per_duration, names in DECIDING
-        for tangent in (False, True)[: 2 if triton.__version__.startswith("3.6") else 1]
-        for compilation in _passes(dtype, path, LARGEST, BLOCKS[LARGEST], per_duration, tangent)
+        for compilation in _passes(dtype, path, LARGEST, BLOCKS[LARGEST], per_duration, False)
         if compilation[0].split(",")[0] in names
     ]
 
