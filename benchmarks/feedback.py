@@ -1,11 +1,11 @@
 """How long gradoracle takes to answer its own developers and its users: before and after, in one table.
 
 `python benchmarks/feedback.py [suite] [first] [gate] [--at REF] [--label WORD] [--repeat N] [--output FILE]` measures a
-clone of this repository at REF, on a machine that does nothing else, and adds rows to FILE, a CSV:
-
+clone of this repository at REF, on a machine that does nothing else, and adds rows to FILE, a CSV. The clone has an
+environment of its own or, with `--python`, an interpreter that has that gradoracle installed:
 - suite: `make test` as a whole, and what its tests take, added up over the processes, by folder;
-- first: of `gradoracle check FAMILY`, from the start of the process to the first case judged, and, of a kernel with a
-  planted fault, to the first failure found;
+- first: `gradoracle --help`; and of `gradoracle check FAMILY`, from the start of the process until all is imported, to
+  the first case judged, and, of a kernel with a planted fault, to the first failure found;
 - gate: `gradoracle gate` on the sixteen planted changes of gate_regressions.py, with nothing kept (cold), with what was
   compiled and how the base stands kept (warm), and warm with --fail-fast; and of a tree that has not changed.
 
@@ -44,6 +44,13 @@ import sys, threading, time
 def watch(kind):
     while not hasattr(run := getattr(sys.modules.get("gradoracle.check"), "Run", None), "_take"):
         time.sleep(0.002)
+    if kind == "imports":
+        def begun(self, *arguments):
+            print("FIRST", time.time(), file=sys.stderr, flush=True)
+            import os
+            os._exit(0)
+        run.over = begun
+        return
     take = run._take
     def told(self, result):
         statuses = {each.status.value for each in result.results}
@@ -84,15 +91,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """A clone with an environment of its own, and a folder for what it keeps."""
+    """A clone with the interpreter of an environment, and a folder for what it keeps."""
 
     folder: Path
     cache: Path
-
-    @property
-    def python(self) -> str:
-        """Its interpreter."""
-        return str(self.folder / ".venv/bin/python")
+    python: str
 
     @property
     def environment(self) -> dict[str, str]:
@@ -104,12 +107,13 @@ class Measured:
         shutil.rmtree(self.cache, ignore_errors=True)
 
 
-def clone(ref: str, folder: Path) -> Measured:
-    """This repository at a commit, installed."""
+def clone(ref: str, folder: Path, python: str) -> Measured:
+    """This repository at a commit, installed where no interpreter has it."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "clone")], check=True)
-    found = Measured(folder / "clone", folder / "cache")
+    found = Measured(folder / "clone", folder / "cache", python or str(folder / "clone/.venv/bin/python"))
     subprocess.run(["git", "checkout", "--quiet", ref], cwd=found.folder, check=True)
-    subprocess.run(["make", "setup"], cwd=found.folder, check=True, capture_output=True)
+    if not python:
+        subprocess.run(["make", "setup"], cwd=found.folder, check=True, capture_output=True)
     return found
 
 
@@ -132,8 +136,13 @@ def suite(of: Measured) -> Iterator[tuple[str, float]]:
 
 
 def first(of: Measured, families: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """The first case and the first failure of each family."""
+    """The help, and the imports, the first case and the first failure of each family."""
+    for name in ("gradoracle --help, the first time", "gradoracle --help"):
+        begun = time.time()
+        subprocess.run([of.python, "-m", "gradoracle", "--help"], env=of.environment, check=True, capture_output=True)
+        yield name, time.time() - begun
     for family in families:
+        yield f"{family}: imports, up to the first case", _until_first(of, "imports", family)
         yield f"{family}: first judged case", _until_first(of, "case", family)
         with planted(of.folder, family, "scale"):
             yield f"{family}: first failure of a gradient scaled by 1 + 2^-10", _until_first(of, "failure", family)
@@ -149,7 +158,7 @@ def _until_first(of: Measured, kind: str, family: str) -> float:
     return float(told[0]) - begun
 
 
-def gate(of: Measured, families: Sequence[str]) -> Iterator[tuple[str, float]]:
+def gate(of: Measured, families: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, float]]:
     """The gate on each planted change, cold and warm, and on none."""
     words = [of.python, "-m", "gradoracle", "gate", "--base", "HEAD"]
     begun = time.monotonic()
@@ -157,7 +166,7 @@ def gate(of: Measured, families: Sequence[str]) -> Iterator[tuple[str, float]]:
     yield "unchanged tree", time.monotonic() - begun
     keeps = (of.folder / "gradoracle/gate/kept.py").is_file()
     for family in families:
-        for kind in PLANTS[family]:
+        for kind in (each for each in PLANTS[family] if each in kinds):
             of.forget()
             for state, more in STATES if keeps else STATES[:1]:
                 found = gate_regressions.run(of.folder, family, kind, more, of.python, of.environment)
@@ -201,16 +210,24 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--label", default="after", metavar="WORD")
     parser.add_argument("--repeat", type=int, default=1, metavar="N")
     parser.add_argument("--families", default=",".join(PLANTS), metavar="F,G")
+    parser.add_argument("--kinds", default=",".join(PLANTS["sdpa"]), metavar="K,L", help="of planted changes")
+    parser.add_argument("--python", default="", metavar="PATH", help="an interpreter that has it; default: a new one")
     parser.add_argument("--output", type=Path, default=FILE, metavar="FILE")
     given = parser.parse_args(arguments)
-    families = given.families.split(",")
-    kinds = {"suite": suite, "first": lambda of: first(of, families), "gate": lambda of: gate(of, families)}
-    if unknown := [each for each in (*given.what, *families) if each not in (*kinds, *PLANTS)]:
-        parser.error(f"{unknown[0]!r} is unknown; wanted some of {', '.join(kinds)}, and of {', '.join(PLANTS)}")
+    families, planted_kinds = given.families.split(","), given.kinds.split(",")
+    kinds = {
+        "suite": suite,
+        "first": lambda of: first(of, families),
+        "gate": lambda of: gate(of, families, planted_kinds),
+    }
+    known = {"WHAT": kinds, "--families": PLANTS, "--kinds": PLANTS["sdpa"]}
+    for option, words in (("WHAT", given.what), ("--families", families), ("--kinds", planted_kinds)):
+        if unknown := [word for word in words if word not in known[option]]:
+            parser.error(f"{option} {unknown[0]!r} is unknown; wanted some of {', '.join(known[option])}")
     if given.what:
         commit = subprocess.run(["git", "rev-parse", "--short", given.at], cwd=ROOT, capture_output=True, text=True)
         with tempfile.TemporaryDirectory() as folder:
-            of = clone(commit.stdout.strip(), Path(folder))
+            of = clone(commit.stdout.strip(), Path(folder), given.python)
             for what in given.what * given.repeat:
                 of.forget()
                 for name, seconds in kinds[what](of):

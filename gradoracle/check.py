@@ -48,9 +48,7 @@ from gradoracle.verdict import BROKEN, Counterexample, Report, Status, Verdict
 from gradoracle.worker import Lost, Result, StartupError, Workers
 
 GRACE = 5.0  # seconds past the time of a run at which a kernel call that still runs is ended
-GETTING_READY = (
-    "getting ready (worker processes, the definition on its first case)"  # what may take all of a run's time
-)
+GETTING_READY = "getting ready (worker processes, the definition on its first case)"  # before the first case begins
 SHARE_TO_SHRINK = 0.25  # of the time of a run is kept for making smaller what fails
 
 
