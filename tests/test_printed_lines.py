@@ -161,7 +161,7 @@ def all_replay(words: list[str], reports: list[Report], capsys: pytest.CaptureFi
 )
 def test_lines_of_outside_callables(words: list[str], mine: Path, reports: list[Report], capsys: Any) -> None:
     own = [word.format(folder=mine) for word in words]
-    words = [*own, "--device", "cpu", "--examples", "8", "--dim", "N=1:12"]
+    words = [*own, "--device", "cpu", "--examples", "8"]
     all_replay([*words, "--property", COMPARED, *DTYPE.get(own[0], FLOAT32)], reports, capsys)
 
 
