@@ -226,7 +226,7 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(f"{option} {unknown[0]!r} is unknown; wanted some of {', '.join(known[option])}")
     if given.what:
         commit = subprocess.run(["git", "rev-parse", "--short", given.at], cwd=ROOT, capture_output=True, text=True)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             of = clone(commit.stdout.strip(), Path(folder), given.python)
             for what in given.what * given.repeat:
                 of.forget()
