@@ -127,7 +127,8 @@ def family(
         missing = [s.name for s in signature.inputs if s.kind == "int" and s.name not in (domains or {})]
         if missing:
             raise ValueError(
-                f"family {own}: integer inputs {missing} need a domain: domains={{{missing[0]!r}: gradoracle.IndexDomain(...)}}"
+                f"family {own}: integer inputs {missing} need a domain, such as "
+                f"domains={{{missing[0]!r}: gradoracle.IndexDomain(...)}}"
             )
         whole = [spec.name for spec in signature.outputs if spec.kind == "int"]
         if whole:
