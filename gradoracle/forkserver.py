@@ -25,7 +25,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -187,10 +187,10 @@ class Server:
 _servers: dict[tuple[str, ...], Server] = {}  # by the modules that were imported beyond PACKAGES
 
 
-def warm() -> None:
-    """Have servers of packages and of the engine get ready while this process does something else."""
+def warm(has_engine: bool = True) -> None:
+    """Have servers of packages, and of the engine, get ready while this process does something else."""
     with contextlib.suppress(NoServer):
-        _engine()
+        _engine() if has_engine else _packages()
 
 
 def variables() -> dict[str, str]:
@@ -302,7 +302,7 @@ def _packages() -> Server:
     known = os.environ.get(VARIABLE, "")
     if known == _OFF or not sys.platform.startswith("linux"):
         raise NoServer("every process is to be an interpreter of its own")
-    return _found((), known, _interpreter(os.environ), None)
+    return _found((), known, lambda: _interpreter(os.environ), None)
 
 
 def _engine() -> Server:
@@ -311,19 +311,17 @@ def _engine() -> Server:
     Raises:
         NoServer: as ``_packages``.
     """
-    parent = _packages()
-    if ENGINE in _servers and _servers[ENGINE].is_of_this_process:
-        return _servers[ENGINE]
     known = os.environ.get(ENGINE_VARIABLE, "")
-    return _found(ENGINE, known, f"{_code()}-{_interpreter(os.environ)}", parent)
+    return _found(ENGINE, known, lambda: f"{_code()}-{_interpreter(os.environ)}", _packages())
 
 
-def _found(modules: tuple[str, ...], known: str, kind: str, parent: Server | None) -> Server:
+def _found(modules: tuple[str, ...], known: str, kind: Callable[[], str], parent: Server | None) -> Server:
     """The server of some modules that this process has already, or that it was told of, or a new one."""
     found = _servers.get(modules)
     if found is None or not (found.is_of_this_process or found.address == known):
-        alike = known.endswith(f"-{kind}") and _answers(known)
-        found = _servers[modules] = Server(known) if alike else _started(modules, kind, parent)
+        own = kind()
+        alike = known.endswith(f"-{own}") and _answers(known)
+        found = _servers[modules] = Server(known) if alike else _started(modules, own, parent)
     return found
 
 

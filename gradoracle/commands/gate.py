@@ -52,7 +52,7 @@ def gate(
     Exit codes: 0 nothing is worse; 1 a law that held is violated, something is no longer checked, accuracy fell, or
     what judges has changed; 4 something could not be compared.
     """
-    forkserver.warm()  # imports what both sides need while this process reads both trees
+    forkserver.warm(has_engine=False)  # imports what both sides need while this process reads both trees
     from gradoracle import report, settings
     from gradoracle.gate.run import Asked, GateFault
     from gradoracle.gate.run import gate as run_gate

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gradoracle import cache
+from gradoracle import cache, forkserver
 from gradoracle.closure import differing, together
 from gradoracle.comparison import Comparison, Kind, Line, Weight
 from gradoracle.config import Entry
@@ -76,6 +76,8 @@ def gate(asked: Asked, tell: Callable[[str], None]) -> list[Report]:
         GateFault: gradoracle itself failed.
     """
     head = project()
+    if not head.is_gradoracle:  # whose sides have engines of their own
+        forkserver.warm()
     if asked.profile is not None:
         head.config.profile(asked.profile)
     if asked.baseline is not None:
