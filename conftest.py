@@ -12,8 +12,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gradoracle import device, forkserver
-from gradoracle.testing import PROFILES
+from gradoracle.cli.testing import PROFILES
+from gradoracle.execution import device, fork_server
 
 for _name, _examples in PROFILES.items():
     settings.register_profile(
@@ -30,8 +30,8 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    forkserver.warm()
-    os.environ.update(forkserver.variables())
+    fork_server.warm()
+    os.environ.update(fork_server.variables())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,11 +13,11 @@ from importlib.metadata import version
 import torch
 from torch import Tensor
 
-from gradoracle import interpreter
-from gradoracle.memory import poisoned
+from gradoracle.execution import interpreter
+from gradoracle.execution.guard_memory import poisoned
 
 interpreter.activate()
-from gradoracle.interpreter.record import recording  # noqa: E402
+from gradoracle.execution.interpreter.record import recording  # noqa: E402
 
 
 def normal(*shape: int) -> Tensor:

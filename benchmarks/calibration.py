@@ -20,23 +20,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from gradoracle.properties.sdpa_algorithms import ALGORITHMS
+from gradoracle.properties.sdpa.algorithms import ALGORITHMS
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from gradoracle import __version__, device
-from gradoracle.case import Case, Draw, build
-from gradoracle.contract import PRESETS, default_contract
-from gradoracle.derivative import Derivative, program
-from gradoracle.evidence import Evidence
-from gradoracle.oracle import certified
-from gradoracle.oracle.rounding import Budget, budgets
-from gradoracle.oracle.trace import Graph, trace
+from gradoracle import __version__
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution import device
+from gradoracle.execution.kernel_runner import Subject as Runner
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.contract import PRESETS, default_contract
+from gradoracle.model.derivative import Derivative, program
+from gradoracle.model.recipes import RECIPES, values
+from gradoracle.oracle.exact import certified
+from gradoracle.oracle.exact.trace import Graph, trace
+from gradoracle.oracle.rounding.reading import Budget, budgets
 from gradoracle.oracle.truth import Oracle
-from gradoracle.recipes import RECIPES, values
-from gradoracle.subject import Subject as Runner
-from gradoracle.target import resolve
+from gradoracle.project.target import resolve
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 EAGER = {"bfloat16": "eager-bf16", "float16": "eager-fp16"}

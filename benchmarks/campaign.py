@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradoracle import options
-from gradoracle.errors import UsageError
+from gradoracle.model.errors import UsageError
+from gradoracle.project import values
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -85,7 +85,7 @@ def chosen(names: Sequence[str], lines: Sequence[Line] = LINES) -> list[Line]:
         UsageError: a name is neither a family nor a line.
     """
     for name in names:
-        options.one_of("FAMILY", name, list(dict.fromkeys(each for n in lines for each in (n.family, n.name))))
+        values.one_of("FAMILY", name, list(dict.fromkeys(each for n in lines for each in (n.family, n.name))))
     return [line for line in lines if not names or line.family in names or line.name in names]
 
 
@@ -191,11 +191,11 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     plan = Plan(
         given.device,
-        options.at_least("--cases", given.cases, 1),
-        options.shard(given.shard),
-        options.seconds(given.seconds),
-        options.workers(given.workers),
-        options.at_least("--seed", given.seed, 0),
+        values.at_least("--cases", given.cases, 1),
+        values.shard(given.shard),
+        values.seconds(given.seconds),
+        values.workers(given.workers),
+        values.at_least("--seed", given.seed, 0),
     )
     folder = Path(given.output or RESULTS).resolve()
     try:

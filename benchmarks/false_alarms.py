@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradoracle.errors import UsageError
+from gradoracle.model.errors import UsageError
 
 CONFIDENCE = 0.95
 _NAME = re.compile(r"campaign_(?P<line>\w+?)(?P<cuda>_cuda)?(?:_(?P<part>\d+)_of_(?P<parts>\d+))?\.json")

@@ -32,7 +32,7 @@ from pathlib import Path
 import gate_regressions
 from gate_regressions import PLANTS, planted
 
-from gradoracle.environment import cores
+from gradoracle.execution.environment import cores
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "benchmarks/results/feedback.csv"
@@ -47,7 +47,7 @@ def end():
     os._exit(0)
 
 def watch(kind):
-    while not hasattr(run := getattr(sys.modules.get("gradoracle.check"), "Run", None), "_take"):
+    while not hasattr(run := getattr(sys.modules.get("gradoracle.check.run"), "Run", None), "_take"):
         time.sleep(0.002)
     if kind == "imports":
         run.over = lambda self, *arguments: end()

@@ -10,12 +10,13 @@ from gradoracle.properties.sdpa import FAMILY
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gradoracle.case import Case, Draw, build
-from gradoracle.derivative import Derivative
-from gradoracle.evidence import Evidence
-from gradoracle.kernel import Kernel
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.kernel import Kernel
 from gradoracle.oracle.truth import Oracle
-from gradoracle.subject import Subject
 
 DIMS = {"B": 1, "H": 2, "T": 64, "M": 128, "D": 64, "Dv": 64}
 FUSED = Kernel("PyTorch's default", "sdpa", scaled_dot_product_attention, options={"scale": (), "causal": ()})

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gradoracle.environment import cores
+from gradoracle.execution.environment import cores
 
 ROOT = Path(__file__).resolve().parent.parent
 OFF = "1.0009765625"

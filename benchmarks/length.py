@@ -17,18 +17,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gradoracle import interpreter
+from gradoracle.execution import interpreter
 
 if not torch.cuda.is_available():
     interpreter.activate()
 
 from gradoracle.kernels import semicrf as kernels
-from gradoracle.properties import semicrf_recursion as recursion
 from gradoracle.properties.semicrf import KERNELS
-from gradoracle.properties.semicrf_budgets import budgets
+from gradoracle.properties.semicrf.readings import recursion as recursion
+from gradoracle.properties.semicrf.readings.budgets import budgets
 
-from gradoracle.contract import PRESETS, Contract
-from gradoracle.derivative import Derivative
+from gradoracle.model.contract import PRESETS, Contract
+from gradoracle.model.derivative import Derivative
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "properties"))
@@ -169,7 +169,7 @@ samples, on random walks with K = 3 and C = 2. The truth is the float64 recursio
 - *float32 inside*: a right kernel in float32 with norms in float64 (`tests/properties/semicrf_single.py`). Its error
   grows in proportion to T, not to the root of T: a parameter that is added to numbers on a coarser lattice loses the
   same bits at each position, not the same ones forward and backward. Budgets show it, since their probes are runs of
-  such a kernel with every rounding imitated (`properties/semicrf_rounded.py`).
+  such a kernel with every rounding imitated (`properties/semicrf/readings/rounded.py`).
 
 ![rms error of dcum in sigma against T](semicrf_length.svg)
 """

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.derivative import Derivative, program
-from gradoracle.oracle import certified, float64, multiprecision
-from gradoracle.oracle.trace import trace
+from gradoracle.model.derivative import Derivative, program
+from gradoracle.oracle.exact import certified, float64, multiprecision
+from gradoracle.oracle.exact.trace import trace
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

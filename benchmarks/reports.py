@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gradoracle.environment import cores, describe
-from gradoracle.report import FORMATS
+from gradoracle.execution.environment import cores, describe
+from gradoracle.report.formats import FORMATS
 
 VIEW = """
 import sys, time
 began = time.monotonic()
 from pathlib import Path
-from gradoracle.report import render
+from gradoracle.report.formats import render
 from gradoracle.report.json import read
 reports = [report for file in sys.argv[3:] for report in read(Path(file).read_text(encoding="utf-8"))]
 loaded = time.monotonic()

@@ -44,20 +44,21 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _document(given: argparse.Namespace) -> dict[str, Any]:
     """Run every part."""
-    from gradoracle import environment, options
+    from gradoracle.execution import environment
     from gradoracle.mutation.scoreboard import FAMILIES, Asked, score_family
     from gradoracle.mutation.scoreboard_bugs import score_bugs
     from gradoracle.mutation.scoreboard_page import SCHEMA
+    from gradoracle.project import values
     from gradoracle.report.progress import progress
 
     names = given.families.split(",") if given.families else [*FAMILIES, "bugs"]
     for name in names:
-        options.one_of("--families", name, [*FAMILIES, "bugs"])
+        values.one_of("--families", name, [*FAMILIES, "bugs"])
     asked = Asked(
         Path(given.records) if given.records else None,
-        options.at_least("--mutants", given.mutants, 1),
-        options.seconds(given.seconds),
-        options.some_workers(given.workers),
+        values.at_least("--mutants", given.mutants, 1),
+        values.seconds(given.seconds),
+        values.some_workers(given.workers),
     )
     parts = []
     for name in names:
@@ -89,7 +90,7 @@ def _written(document: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """The command line."""
-    from gradoracle.errors import UsageError
+    from gradoracle.model.errors import UsageError
     from gradoracle.mutation.scoreboard_page import SCHEMA, markdown
 
     given = _parsed(arguments)
@@ -111,8 +112,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    from gradoracle.device import prepare, variables
-    from gradoracle.errors import UsageError
+    from gradoracle.execution.device import prepare, variables
+    from gradoracle.model.errors import UsageError
 
     os.environ.update(variables("cpu"))  # before Triton, and what it is to be without, is imported
     prepare("cpu")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gradoracle.properties import semicrf_recursion as recursion
+from gradoracle.properties.semicrf.readings import recursion as recursion
 from numpy.typing import NDArray
 from torch import Tensor
 

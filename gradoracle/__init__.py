@@ -7,24 +7,24 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradoracle.dims import choices, multiples, sizes
-    from gradoracle.family import Family, IndexDomain, family
-    from gradoracle.kernel import Kernel, kernel
-    from gradoracle.property import Property, law
-    from gradoracle.testing import testcase
+    from gradoracle.cli.testing import testcase
+    from gradoracle.model.dims import choices, multiples, sizes
+    from gradoracle.model.family import Family, IndexDomain, family
+    from gradoracle.model.kernel import Kernel, kernel
+    from gradoracle.model.property import Property, law
 
 _HOMES = {
-    "Family": "gradoracle.family",
-    "IndexDomain": "gradoracle.family",
-    "Kernel": "gradoracle.kernel",
-    "Property": "gradoracle.property",
-    "choices": "gradoracle.dims",
-    "family": "gradoracle.family",
-    "kernel": "gradoracle.kernel",
-    "law": "gradoracle.property",
-    "multiples": "gradoracle.dims",
-    "sizes": "gradoracle.dims",
-    "testcase": "gradoracle.testing",
+    "Family": "gradoracle.model.family",
+    "IndexDomain": "gradoracle.model.family",
+    "Kernel": "gradoracle.model.kernel",
+    "Property": "gradoracle.model.property",
+    "choices": "gradoracle.model.dims",
+    "family": "gradoracle.model.family",
+    "kernel": "gradoracle.model.kernel",
+    "law": "gradoracle.model.property",
+    "multiples": "gradoracle.model.dims",
+    "sizes": "gradoracle.model.dims",
+    "testcase": "gradoracle.cli.testing",
 }
 
 __version__ = "0.1.0"

@@ -18,7 +18,7 @@ def main() -> None:
     begun = time.monotonic() - _age()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
-    from gradoracle.cli import run
+    from gradoracle.cli.main import run
 
     sys.exit(run(sys.argv[1:], begun))
 

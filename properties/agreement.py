@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradoracle.contract import LARGEST
-from gradoracle.derivative import Derivative
-from gradoracle.evidence import Evidence
-from gradoracle.finding import Finding
-from gradoracle.rules import Allowance, exactly, judge
+from gradoracle.check.acceptance import Allowance, exactly, judge
+from gradoracle.check.evidence import Evidence
+from gradoracle.model.contract import LARGEST
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

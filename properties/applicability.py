@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from gradoracle.case import Case
-from gradoracle.contract import UNIT_ROUNDOFF
-from gradoracle.family import Family
-from gradoracle.kernel import Kernel
-from gradoracle.property import Families
+from gradoracle.model.case import Case
+from gradoracle.model.contract import UNIT_ROUNDOFF
+from gradoracle.model.family import Family
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import Families
 
 Applies = Callable[[Case, Kernel], "str | None"]
 

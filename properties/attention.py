@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from gradoracle.case import Sample
+from gradoracle.cases.sample import Sample
 
 
 def scale_of(sample: Sample) -> float:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from gradoracle.case import Sample
-from gradoracle.contract import SMALLEST_NORMAL
+from gradoracle.cases.sample import Sample
+from gradoracle.model.contract import SMALLEST_NORMAL
 
 
 def pointwise(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gradoracle import hashing
-from gradoracle.case import Sample
-from gradoracle.derivative import as_tuple
-from gradoracle.evidence import Evidence
-from gradoracle.family import Family
-from gradoracle.oracle.definition import Undefined, evaluated
-from gradoracle.signature import TensorSpec
+from gradoracle.cases.sample import Sample
+from gradoracle.check.evidence import Evidence
+from gradoracle.model import hashing
+from gradoracle.model.derivative import as_tuple
+from gradoracle.model.family import Family
+from gradoracle.model.signature import TensorSpec
+from gradoracle.oracle.exact.definition import Undefined, evaluated
 
 Change = Callable[[Tensor, Sequence[str], str], Tensor]  # tensor, its named dims, its name
 

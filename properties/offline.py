@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradoracle.properties.offline_kept import Again, Kept
+from gradoracle.properties.compilations_kept import Again, Kept
 
-from gradoracle import forkserver
-from gradoracle.showing import tell
+from gradoracle.execution import fork_server
+from gradoracle.model.errors import tell
 
 Compilation = tuple[str, Any, Mapping[str, str], Mapping[str, Any], Mapping[str, Any]]
 """(name, a @triton.jit function, its signature, its constants, launch options), as ``triton.compile`` takes them:
@@ -145,7 +145,7 @@ def _run(where: str, environment: Mapping[str, str], folder: Path) -> tuple[int,
     """Run this file as a program: its exit code, and what it said on both streams, in files of a folder meanwhile."""
     program = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
-        child = forkserver.run(program, [__file__, where], env=environment, stdout=out, stderr=err)
+        child = fork_server.run(program, [__file__, where], env=environment, stdout=out, stderr=err)
         try:
             code = child.wait(TIME_LIMIT)
         except subprocess.TimeoutExpired:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gradoracle.bench import Row
-from gradoracle.case import Case, build
-from gradoracle.derivative import Derivative
-from gradoracle.family import Family
-from gradoracle.oracle import certified
-from gradoracle.oracle.enclosure import Enclosure
+from gradoracle.cases.sample import build
+from gradoracle.execution.bench import Row
+from gradoracle.model.case import Case
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.family import Family
+from gradoracle.oracle.exact import certified
+from gradoracle.oracle.exact.enclosure import Enclosure
 from gradoracle.oracle.truth import Oracle, arguments
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from gradoracle.bench import Row
-from gradoracle.case import Case, Draw, build
-from gradoracle.family import Family
-from gradoracle.kernel import Kernel
-from gradoracle.memory import Memory
-from gradoracle.subject import Subject, Tensors
+from gradoracle.cases.sample import build
+from gradoracle.execution.bench import Row
+from gradoracle.execution.guard_memory import Memory
+from gradoracle.execution.kernel_runner import Subject, Tensors
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.family import Family
+from gradoracle.model.kernel import Kernel
 
 
 def recorded_vjp(family: Family, kernel: Kernel, dims: Mapping[str, int], given: Sequence[str] = ()) -> Row:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from gradoracle.properties.offline import SHARED_MEMORY, Allotments, allotments
 
-from gradoracle.device import prepare
-from gradoracle.kernel import Kernel
-from gradoracle.target import shipped
+from gradoracle.execution.device import prepare
+from gradoracle.model.kernel import Kernel
+from gradoracle.project.target import shipped
 
 INTRODUCTION = """# Shared memory
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from gradoracle import device
-from gradoracle.dims import sizes
-from gradoracle.family import Family
-from gradoracle.target import shipped
-from gradoracle.testing import Item, items
+from gradoracle.cli.testing import Item, items
+from gradoracle.execution import device
+from gradoracle.model.dims import sizes
+from gradoracle.model.family import Family
+from gradoracle.project.target import shipped
 
 pytestmark = pytest.mark.timeout(0)  # the first item of a group runs all its cases; a call has a limit of its own
 

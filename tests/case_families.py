@@ -5,9 +5,9 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gradoracle.dims import choices, multiples, sizes
-from gradoracle.family import IndexDomain, family
-from gradoracle.kernel import Kernel
+from gradoracle.model.dims import choices, multiples, sizes
+from gradoracle.model.family import IndexDomain, family
+from gradoracle.model.kernel import Kernel
 
 
 @family(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from triton.runtime.interpreter import interpreter_semantic
 
-from gradoracle.interpreter.launch import language_patch
+from gradoracle.execution.interpreter.launch import language_patch
 
 
 @pytest.fixture(autouse=True)

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
 import torch
+from places import load
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 I32, I64 = torch.int32, torch.int64
@@ -23,10 +22,7 @@ Scenario = Callable[[str], torch.Tensor]
 def kernels() -> ModuleType:
     name = "interpreter_kernels"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
+        load(name)
     return sys.modules[name]
 
 
@@ -228,7 +224,7 @@ if __name__ == "__main__":
     else:
         os.environ["TRITON_INTERPRET"] = "1"
     if where == "layer":
-        from gradoracle import interpreter
+        from gradoracle.execution import interpreter
 
         interpreter.activate()
     torch.save(run_all("cuda" if where == "gpu" else "cpu"), path)

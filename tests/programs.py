@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradoracle import forkserver
+from gradoracle.execution import fork_server
 
 _COMMAND = "import sys; from gradoracle.__main__ import main; sys.argv[0] = 'gradoracle'; main()"
 LIMIT = 600.0  # seconds
@@ -22,7 +22,7 @@ def python(
 ) -> subprocess.CompletedProcess[str]:
     """What ``python -c PROGRAM ARGUMENTS...`` comes to, with torch and the like imported already, or gradoracle too."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = forkserver.run(
+        child = fork_server.run(
             program,
             arguments,
             has_engine=has_engine,

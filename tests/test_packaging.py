@@ -33,8 +33,8 @@ from gradoracle.kernels.fifth import scaled
 from jaxtyping import Float
 from torch import Tensor
 
-from gradoracle.family import family
-from gradoracle.kernel import Kernel
+from gradoracle.model.family import family
+from gradoracle.model.kernel import Kernel
 
 
 @family(options={"by": (2.0, 0.5)}, dtypes=("float32",))

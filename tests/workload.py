@@ -1,4 +1,4 @@
-"""What worker processes do in tests/test_worker.py: every way in which a kernel can end, on demand."""
+"""What worker processes do in tests/execution/test_local_pool.py: every way in which a kernel can end, on demand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from gradoracle.worker import Phase, Poisoned, Work
+from gradoracle.execution.process import Phase, Poisoned, Work
 
 state = {"jobs": 0}
 

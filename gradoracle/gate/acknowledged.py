@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradoracle import toml
-from gradoracle.errors import UsageError
+from gradoracle.model.errors import UsageError
+from gradoracle.project import toml
 
 FILE = "gradoracle-acknowledged.toml"
 _KEYS = ("piece", "change", "reason", "author")

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradoracle.closure import differing
 from gradoracle.gate.standing import Standing
+from gradoracle.project.import_closure import differing
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradoracle import plain, showing
-from gradoracle.config import Entry
-from gradoracle.errors import UsageError, why
 from gradoracle.gate.standing import Standing
-from gradoracle.settings import Setting, Settings
+from gradoracle.model import serialize
+from gradoracle.model.errors import UsageError, why
+from gradoracle.project import files
+from gradoracle.project.config import Entry
+from gradoracle.project.settings import Setting, Settings
 
 SCHEMA = "gradoracle-baseline/1"  # raised when a field is renamed or removed, or changes its meaning
 FILE = "gradoracle-baseline.json"
@@ -67,8 +68,8 @@ def save(path: Path, baseline: Baseline) -> None:
     Raises:
         OSError: the disk is full, say.
     """
-    text = json.dumps(plain.to_plain(baseline), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    showing.write(path, text)
+    text = json.dumps(serialize.to_plain(baseline), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    files.write(path, text)
 
 
 def load(path: Path) -> Baseline:
@@ -93,6 +94,6 @@ def load(path: Path) -> Baseline:
             f"the baseline {path} is of the schema {schema!r}, and this gradoracle reads {SCHEMA!r}; save it anew"
         )
     try:
-        return plain.from_plain(Baseline, document, path.name)
-    except plain.Unreadable as error:
+        return serialize.from_plain(Baseline, document, path.name)
+    except serialize.Unreadable as error:
         raise Unusable(f"the baseline {path} is damaged: {error}") from None

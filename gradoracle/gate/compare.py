@@ -7,13 +7,13 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.gate.accuracy import FEWEST, MEDIAN, change
 from gradoracle.gate.known_failures import KnownFailure
 from gradoracle.gate.standing import MEMORY, UNDECIDED, Standing
+from gradoracle.model.comparison import Kind, Line, Weight
+from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
+from gradoracle.model.wording import counted
 from gradoracle.report.failure import Failure, failures
-from gradoracle.report.summary import counted
-from gradoracle.verdict import BROKEN, Report, Status, Verdict
 
 _BROKEN = tuple(status.value for status in BROKEN)
 ASKED_FIRST = 2  # cases of a verdict that the base is asked before it is asked for all

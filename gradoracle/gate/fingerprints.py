@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from gradoracle.location import is_source
-from gradoracle.target import Target
+from gradoracle.model.location import is_source
+from gradoracle.project.target import Target
 
 _DECLARED = ("contracts", "algorithm", "dtypes", "dims", "options", "deterministic", "mutates", "no_gradient")
 _EXPLICIT = ("vjp", "jvp", "hvp", "fits")

@@ -18,14 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradoracle import cache, plain
-from gradoracle.closure import digests, together
-from gradoracle.config import Entry
-from gradoracle.errors import UsageError
 from gradoracle.gate.standing import MEMORY, OnCase, Standing
 from gradoracle.gate.tree import Tree, deciding
-from gradoracle.settings import Settings
-from gradoracle.verdict import Status
+from gradoracle.model import serialize
+from gradoracle.model.errors import UsageError
+from gradoracle.model.verdict import Status
+from gradoracle.project import cache
+from gradoracle.project.config import Entry
+from gradoracle.project.import_closure import digests, together
+from gradoracle.project.settings import Settings
 
 SCHEMA = "gradoracle-standing/1"  # raised when a field is renamed or removed, or changes its meaning
 _DECIDED = (Status.HOLDS.value, Status.VIOLATED.value, Status.REFUSED.value, Status.NOT_CHECKED.value)
@@ -82,8 +83,8 @@ class Kept:
         if document is None:
             return None
         try:
-            return plain.from_plain(Standing, document, "standing")
-        except plain.Unreadable as error:
+            return serialize.from_plain(Standing, document, "standing")
+        except serialize.Unreadable as error:
             self._entries.damaged(name, str(error))
             return None
 
@@ -93,7 +94,7 @@ class Kept:
             return
         cases = {line: replace(case, called=_called(case, files)) for line, case in found.cases.items()}
         own = replace(found, cases=cases, files=dict(files), report=None)
-        self._entries.write(name, plain.to_plain(own))
+        self._entries.write(name, serialize.to_plain(own))
 
 
 def _called(case: OnCase, files: Mapping[str, str]) -> tuple[str, ...]:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradoracle import toml
-from gradoracle.errors import UsageError
+from gradoracle.model.errors import UsageError
+from gradoracle.project import toml
 
 _TEXTS = ("kernel", "law", "reason", "issue")
 

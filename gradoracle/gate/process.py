@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradoracle import forkserver, plain
+from gradoracle.execution import fork_server
 from gradoracle.gate import side
 from gradoracle.gate.side import PROTOCOL, Order, Task
 from gradoracle.gate.standing import Standing
 from gradoracle.gate.tree import Tree
-from gradoracle.location import is_source
-from gradoracle.substitution import import_folders
+from gradoracle.model import serialize
+from gradoracle.model.location import is_source
+from gradoracle.project.base_overlay import import_folders
 
 _PAUSE = 0.05  # seconds
 _PROGRAM = """
@@ -70,13 +71,13 @@ class Side:
         self._answer, self._early, self._said = own / "answer.json", own / "early.json", own / "stderr.txt"
         self._told = (0, 0)
         order = own / "order.json"
-        text = json.dumps(plain.to_plain(Order(PROTOCOL, str(folder), checks, dict(tasks))))
+        text = json.dumps(serialize.to_plain(Order(PROTOCOL, str(folder), checks, dict(tasks))))
         order.write_text(text, encoding="utf-8")
         with self._said.open("wb") as said:
-            self._process = forkserver.run(
+            self._process = fork_server.run(
                 program(side.__name__),
                 [str(order), str(self._answer), str(self._early)],
-                has_engine=forkserver.is_of(path),
+                has_engine=fork_server.is_of(path),
                 path=path,
                 folder=str(folder),
                 stdin=subprocess.PIPE,
@@ -135,8 +136,8 @@ class Side:
         if document.get("protocol") != PROTOCOL:
             return Answer({}, f"its gradoracle answers by {document.get('protocol')!r}; wanted {PROTOCOL!r}")
         try:
-            return Answer(plain.from_plain(dict[str, Standing], document["standings"], "standings"))
-        except (KeyError, plain.Unreadable) as error:
+            return Answer(serialize.from_plain(dict[str, Standing], document["standings"], "standings"))
+        except (KeyError, serialize.Unreadable) as error:
             return Answer({}, f"its gradoracle's answer cannot be read: {error}")
 
     def _why(self, code: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradoracle.errors import UsageError
+from gradoracle.model.errors import UsageError
 
 _PREFIX = "gradoracle-gate-"
 _LOCK, _MARK = "lock", "the folder of a gradoracle gate\n"  # locked by the gate whose folder it is, while it lives

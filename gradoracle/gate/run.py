@@ -8,11 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gradoracle import cache, forkserver
-from gradoracle.closure import differing, together
-from gradoracle.comparison import Comparison, Kind, Line, Weight
-from gradoracle.config import Entry
-from gradoracle.errors import UsageError
+from gradoracle.execution import fork_server
 from gradoracle.gate import acknowledged
 from gradoracle.gate.acknowledged import Acknowledgement
 from gradoracle.gate.baseline import SCHEMA, Baseline, Unusable, load
@@ -23,8 +19,13 @@ from gradoracle.gate.sides import Sides
 from gradoracle.gate.standing import Standing
 from gradoracle.gate.subject import Subject
 from gradoracle.gate.tree import Tree, deciding, known_failures, pieces, project
-from gradoracle.settings import Setting, Settings
-from gradoracle.verdict import Report
+from gradoracle.model.comparison import Comparison, Kind, Line, Weight
+from gradoracle.model.errors import UsageError
+from gradoracle.model.verdict import Report
+from gradoracle.project import cache
+from gradoracle.project.config import Entry
+from gradoracle.project.import_closure import differing, together
+from gradoracle.project.settings import Setting, Settings
 
 
 class GateFault(Exception):
@@ -77,7 +78,7 @@ def gate(asked: Asked, tell: Callable[[str], None]) -> list[Report]:
     """
     head = project()
     if not head.is_gradoracle:  # whose sides have engines of their own
-        forkserver.warm()
+        fork_server.warm()
     if asked.profile is not None:
         head.config.profile(asked.profile)
     if asked.baseline is not None:

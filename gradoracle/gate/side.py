@@ -16,17 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradoracle import plain, settings, showing
-from gradoracle.errors import UsageError
-from gradoracle.finding import Outcome
 from gradoracle.gate.standing import UNDECIDED, OnCase, Standing
-from gradoracle.settings import Setting
-from gradoracle.substitution import Apart, Places, modules_of, substituted
-from gradoracle.verdict import BROKEN, Status
+from gradoracle.model import serialize
+from gradoracle.model.errors import UsageError
+from gradoracle.model.finding import Outcome
+from gradoracle.model.verdict import BROKEN, Status
+from gradoracle.project import files, settings
+from gradoracle.project.base_overlay import Apart, Places, modules_of, substituted
+from gradoracle.project.settings import Setting
 
 if TYPE_CHECKING:
-    from gradoracle.case import Case
-    from gradoracle.examine import CaseResult, Job
+    from gradoracle.model.case import Case
+    from gradoracle.model.job import CaseResult, Job
 
 PROTOCOL = "gradoracle-side/1"
 ORACLE_LAWS = "_matches_the_oracle"  # how the laws end whose errors are measured in sigma on every case
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str]) -> None:
     document = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     if document.get("protocol") != PROTOCOL:
         raise SystemExit(f"the order is of protocol {document.get('protocol')!r}; wanted {PROTOCOL!r}")
-    order = plain.from_plain(Order, document)
+    order = serialize.from_plain(Order, document)
     os.chdir(order.folder)
     answer, *early = map(Path, arguments[1:])
     found: dict[str, Standing] = {}
@@ -106,8 +107,8 @@ def _tell(files: Sequence[Path], name: str, found: Standing) -> None:
 
 
 def _write(file: Path, found: dict[str, Standing]) -> None:
-    text = json.dumps(plain.to_plain({"protocol": PROTOCOL, "standings": found}), allow_nan=False)
-    showing.write(file, text)
+    text = json.dumps(serialize.to_plain({"protocol": PROTOCOL, "standings": found}), allow_nan=False)
+    files.write(file, text)
 
 
 _stopped = threading.Event()
@@ -137,10 +138,10 @@ def _standing(order: Order, task: Task, failing: Callable[[Standing], None]) -> 
 
 def _surveyed(order: Order, task: Task) -> Standing:
     """What judges a target in its own project; that it can be imported is seen on the way."""
-    from gradoracle import device
+    from gradoracle.execution import device
     from gradoracle.gate.fingerprints import pieces
-    from gradoracle.request import Request
-    from gradoracle.target import resolve
+    from gradoracle.project.request import Request
+    from gradoracle.project.target import resolve
 
     request = Request(task.target, **settings.fields(task.settings))
     device.prepare(device.choose(request.device))
@@ -161,24 +162,16 @@ def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
     ``failing`` is told how it stands where a report is wanted that has counterexamples to find first, and of what fails
     before that where the task ``tells``.
     """
-    from gradoracle.check import Run, known
-    from gradoracle.jobs import jobs_of_request
+    from gradoracle.check.plan import plan, require_memory
+    from gradoracle.check.run import Listener, running
+    from gradoracle.project.request import Request
     from gradoracle.report.progress import progress
-    from gradoracle.request import Request
 
     places = Places(task.judge, task.kernels) if task.kernels else None
     limits: dict[str, Any] = {"shrink_tries": SHRINK_TRIES, "shrink_seconds": SHRINK_SECONDS}
     own = settings.fields(task.settings)
     request = Request(task.target, places=places, called_in=task.called_in, **limits, **own)
     found = Standing(task.target, task.settings)
-    run = Run(request, progress())
-    try:
-        require_apart(task)
-    except Apart:
-        run.close()
-        raise
-    pace = _Pace(run.device == "cpu" and request.examples is None and request.seconds is None)
-
     told: set[tuple[str, str, str]] = set()
 
     def watch(result: CaseResult) -> None:
@@ -189,28 +182,34 @@ def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
             told.update(broken)
             failing(replace(found, cases={line: found.cases[line]}))
 
-    def chosen(job: Job) -> tuple[str, ...]:
-        if task.laws is None:
-            return pace.laws(job)
-        asked = task.laws.get(_key(job.kernel, job.case), ())
-        return tuple(law for law in job.laws if (task.measures and is_measured(law)) or law in asked)
-
-    run.watch = watch
-    run.halted = lambda: "the first regression" if _stopped.is_set() else ""
     first = set(task.first)
-    try:
-        run.over(jobs_of_request(run, chosen), lambda job: _key(job.kernel, job.case) in first)
-        found.is_whole = run.done == run.planned and not run.interrupted
-        verdicts = run.tally.verdicts({})
+    listener = Listener(
+        watch,
+        lambda: "the first regression" if _stopped.is_set() else "",
+        lambda job: _key(job.kernel, job.case) in first,
+    )
+    with running(request, progress()) as run:
+        require_apart(task)
+        pace = _Pace(run.subjects.device == "cpu" and request.examples is None and request.seconds is None)
+
+        def chosen(job: Job) -> tuple[str, ...]:
+            if task.laws is None:
+                return pace.laws(job)
+            asked = task.laws.get(_key(job.kernel, job.case), ())
+            return tuple(law for law in job.laws if (task.measures and is_measured(law)) or law in asked)
+
+        planned = plan(run.subjects, chosen)
+        require_memory(planned, *run.executor.memory())
+        run.over(planned, listener)
+        found.is_whole = run.totals.done == len(planned.jobs) and not run.interrupted
+        verdicts = run.totals.aggregate.verdicts({})
         found.pooled = [
             f"{v.law} {v.kernel} {v.dtype}" for v in verdicts if v.status is Status.VIOLATED and not v.cases_violated
         ]
         if task.laws is None:
-            if any(True for _ in run.tally.failing()):
+            if any(True for _ in run.totals.aggregate.failing()):
                 failing(found)
-            found.report = known(run)
-    finally:
-        run.close()
+            found.report = run.report()
     if places is not None:
         found.missing = list(substituted(task.target, request.family, places).missing)
     return found

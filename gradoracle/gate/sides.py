@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradoracle import device, settings
-from gradoracle.comparison import Kind, Line, Weight
-from gradoracle.config import Entry
+from gradoracle.execution import device
 from gradoracle.gate import speed
 from gradoracle.gate.affected import affected
 from gradoracle.gate.base_side import Base
@@ -21,6 +19,9 @@ from gradoracle.gate.side import Task
 from gradoracle.gate.standing import Standing
 from gradoracle.gate.subject import BASE, CHANGE, Subject
 from gradoracle.gate.tree import Tree
+from gradoracle.model.comparison import Kind, Line, Weight
+from gradoracle.project import settings
+from gradoracle.project.config import Entry
 
 
 @dataclass(frozen=True)

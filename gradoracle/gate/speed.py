@@ -22,12 +22,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gradoracle import plain
-from gradoracle.case import parse
-from gradoracle.comparison import Kind, Line, Weight
 from gradoracle.gate.process import program
 from gradoracle.gate.side import PROTOCOL, Task
 from gradoracle.gate.timing import Timed
+from gradoracle.model import serialize
+from gradoracle.model.case import parse
+from gradoracle.model.comparison import Kind, Line, Weight
 
 ROUNDS = 8
 START_SECONDS, SECONDS = 600.0, 120.0  # until a process is ready, kernels compiled, and until it has timed one work
@@ -102,7 +102,7 @@ class Timer:
         own = Path(tempfile.mkdtemp(prefix="timer-", dir=stage))
         self._said = own / "stderr.txt"
         order = own / "order.json"
-        order.write_text(json.dumps(plain.to_plain(Timed(PROTOCOL, str(folder), task))), encoding="utf-8")
+        order.write_text(json.dumps(serialize.to_plain(Timed(PROTOCOL, str(folder), task))), encoding="utf-8")
         text = f"import sys; sys.path[:] = {list(path)!r}\n{program(_MODULE, 'timing')}"
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(

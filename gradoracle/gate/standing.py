@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradoracle.settings import Setting
-from gradoracle.verdict import Report
+from gradoracle.model.verdict import Report
+from gradoracle.project.settings import Setting
 
 UNDECIDED = ("refused", "not checked", "error")
 MEMORY = "memory"  # how reasons begin that are the machine's, not the kernel's

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradoracle.closure import differing
-from gradoracle.comparison import Kind, Line, Weight
-from gradoracle.config import Entry
 from gradoracle.gate.standing import Standing
-from gradoracle.settings import Setting
+from gradoracle.model.comparison import Kind, Line, Weight
+from gradoracle.project.config import Entry
+from gradoracle.project.import_closure import differing
+from gradoracle.project.settings import Setting
 
 BASE, CHANGE = "the base", "the change"
 

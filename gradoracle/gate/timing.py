@@ -15,19 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gradoracle import plain, settings
-from gradoracle.errors import UsageError, named
 from gradoracle.gate.side import PROTOCOL, Task, require_apart
-from gradoracle.substitution import Places
+from gradoracle.model import serialize
+from gradoracle.model.errors import UsageError, named
+from gradoracle.project import settings
+from gradoracle.project.base_overlay import Places
 
 if TYPE_CHECKING:
-    from gradoracle.bench import Work
-    from gradoracle.case import Case, Sample
-    from gradoracle.dims import Sizes
-    from gradoracle.family import Family
-    from gradoracle.kernel import Kernel
-    from gradoracle.request import Request
-    from gradoracle.subject import Subject
+    from gradoracle.cases.sample import Sample
+    from gradoracle.execution.bench import Work
+    from gradoracle.execution.kernel_runner import Subject
+    from gradoracle.model.case import Case
+    from gradoracle.model.dims import Sizes
+    from gradoracle.model.family import Family
+    from gradoracle.model.kernel import Kernel
+    from gradoracle.project.request import Request
 
 FORWARD, VJP = "forward", "forward and VJP"
 LONG = 4096  # of a dim without bound, where nothing is asked for
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str]) -> None:
         os.dup2(2, 1)  # what kernels print is no answer
         questions: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=_listen, args=(questions,), daemon=True).start()
-        order = plain.from_plain(Timed, json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+        order = serialize.from_plain(Timed, json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
         if order.protocol != PROTOCOL:
             raise SystemExit(f"the order is of protocol {order.protocol!r}; wanted {PROTOCOL!r}")
         os.chdir(order.folder)
@@ -79,8 +81,8 @@ def _listen(questions: queue.SimpleQueue[str]) -> None:
 
 def serve(order: Timed, questions: Iterable[str], answers: TextIO) -> None:
     """Answer questions until there are no more."""
-    from gradoracle import bench, device
-    from gradoracle.request import Request
+    from gradoracle.execution import bench, device
+    from gradoracle.project.request import Request
 
     def say(answer: Any) -> None:
         answers.write(json.dumps(answer) + "\n")
@@ -102,11 +104,11 @@ def serve(order: Timed, questions: Iterable[str], answers: TextIO) -> None:
 
 def _works(task: Task, request: Request, where: str) -> tuple[dict[Key, Work], dict[Key, str]]:
     """What can be timed, each run once, and why something cannot, by case and what is done."""
-    from gradoracle import device
-    from gradoracle.examine import subjects
-    from gradoracle.jobs import setup_of
-    from gradoracle.saved import sample_of
-    from gradoracle.subject import Subject
+    from gradoracle.cases.saved_tensors import sample_of
+    from gradoracle.check.judge_case import subjects
+    from gradoracle.check.plan import setup_of
+    from gradoracle.execution import device
+    from gradoracle.execution.kernel_runner import Subject
 
     device.prepare(where)
     family, kernels, _ = subjects(setup_of(request, where))
@@ -135,9 +137,9 @@ def problems(family: Family, kernel: Kernel, request: Request) -> Iterator[Case]
     Raises:
         UsageError: a dim that the family does not have, or a dtype that the kernel does not support.
     """
-    from gradoracle.case import Case, Draw
-    from gradoracle.check import dtypes_of
-    from gradoracle.domain import domain
+    from gradoracle.cases.case_space import domain
+    from gradoracle.check.plan import dtypes_of
+    from gradoracle.model.case import Case, Draw
 
     chosen = dtypes_of(request, family, kernel)
     within = domain(family, kernel, dtypes=chosen, dims=request.dims or None)

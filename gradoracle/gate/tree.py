@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from gradoracle import config, settings
-from gradoracle.closure import Imports, closure, digests, holds_gradoracle, module_file, together
-from gradoracle.config import Config, Entry
-from gradoracle.errors import UsageError
 from gradoracle.gate.known_failures import KnownFailure, read
 from gradoracle.gate.standing import Standing
-from gradoracle.location import working_tree
-from gradoracle.modules import SHIPPED
-from gradoracle.settings import Setting, Settings
+from gradoracle.model.errors import UsageError
+from gradoracle.model.location import working_tree
+from gradoracle.project import config, settings
+from gradoracle.project.config import Config, Entry
+from gradoracle.project.import_closure import Imports, closure, digests, holds_gradoracle, module_file, together
+from gradoracle.project.settings import Setting, Settings
+from gradoracle.project.shipped import SHIPPED
 
 ENGINE, KNOWN = "the engine and the laws of gradoracle", "the known failures"
 _ENGINE = ("gradoracle", "properties")
-_JUDGES = ("gradoracle/check.py", "gradoracle/target.py")  # where what judges begins, beside the families' own modules
+# Where what judges begins, beside the families' own modules.
+_JUDGES = ("gradoracle/check/run.py", "gradoracle/project/target.py")
 _PACE = ("workers", "timed")  # settings that decide no verdict: how fast a check runs, what is timed
 
 

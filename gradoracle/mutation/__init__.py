@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .peers import FUNCTION_RULES, RULES, Compared, Rule, Run
+from gradoracle.mutation.peers import FUNCTION_RULES, RULES, Compared, Rule, Run
 
 __all__ = ["FUNCTION_RULES", "RULES", "Compared", "Rule", "Run"]

@@ -19,7 +19,7 @@ class Bug:
         right: the same without the fault, which every law must pass.
         family: the shipped family whose definition both claim to implement; "" where the file holds its own.
         law: the name of the law that should catch it.
-        cause: what a diagnosis should say of it, a name of ``gradoracle.causes.CAUSES``; "" where that is not known.
+        cause: what a diagnosis should say of it, a name of ``model.causes.CAUSES``; "" where that is not known.
         dims: narrower sizes that the released kernel's trigger needs, by dim, as ``--dim`` takes them; few need any.
     """
 

@@ -25,9 +25,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from gradoracle import forkserver
-
-from .install import innermost, install
+from gradoracle.execution import fork_server
+from gradoracle.mutation.install import innermost, install
 
 CAPABILITY = 90
 STAGES = ("ttir", "ptx")
@@ -89,14 +88,14 @@ def equivalents(asked: Asked, processes: int = 1) -> dict[str, str]:
             program = "import sys; from gradoracle.mutation.compiled import answer; answer(*sys.argv[1:])"
             words, nowhere = [str(given), str(found)], subprocess.DEVNULL
             started.append(
-                forkserver.run(program, words, path=asked.path, env=environment, stdout=nowhere, stderr=nowhere)
+                fork_server.run(program, words, path=asked.path, env=environment, stdout=nowhere, stderr=nowhere)
             )
         _ended(started, time.monotonic() + TIME_LIMIT)
         lines = "".join(found.read_text(encoding="utf-8") for found in sorted(folder.glob("found*"))).split("\n")
     return dict(json.loads(line) for line in lines if line.endswith("]"))
 
 
-def _ended(processes: Sequence[forkserver.Child | subprocess.Popen[bytes]], deadline: float) -> None:
+def _ended(processes: Sequence[fork_server.Child | subprocess.Popen[bytes]], deadline: float) -> None:
     """Wait for processes until a deadline, and end those that run then."""
     for process in processes:
         try:
@@ -128,7 +127,7 @@ class _Units:
     """Every compilation of a target's jitted functions, and what the unmutated ones compile to."""
 
     def __init__(self, asked: Asked) -> None:
-        from gradoracle.target import resolve
+        from gradoracle.project.target import resolve
 
         target = resolve(asked.target, asked.family)
         self._sources = asked.sources

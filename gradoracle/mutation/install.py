@@ -7,9 +7,8 @@ import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
-from gradoracle.errors import named
-
-from .mutant import Mutant
+from gradoracle.model.errors import named
+from gradoracle.mutation.mutant import Mutant
 
 
 class Stillborn(Exception):

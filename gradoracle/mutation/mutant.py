@@ -21,7 +21,7 @@ class Mutant:
         occurrence: which of the pieces that have all of the above but the line in common, from 0.
         original: the whole source.
         source: the whole source with the fault.
-        cause: what a diagnosis should say of it, a name of ``gradoracle.causes.CAUSES``; "" where that is not known.
+        cause: what a diagnosis should say of it, a name of ``model.causes.CAUSES``; "" where that is not known.
     """
 
     module: str

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from .mutant import Mutant
+from gradoracle.mutation.mutant import Mutant
 
 
 class Fate(str, Enum):

@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from .mutant import Mutant
+from gradoracle.mutation.mutant import Mutant
 
 if TYPE_CHECKING:
-    from .operators import Fault, Operator, Place, Source
+    from gradoracle.mutation.operators import Fault, Operator, Place, Source
 
 T = TypeVar("T")
 _LAYOUT = str.maketrans("", "", "(),")
@@ -32,7 +32,7 @@ def mutants(source: str, module: str) -> list[Mutant]:
     Raises:
         UsageError: where libcst is not installed, or the source is no Python.
     """
-    from .operators import OPERATORS, Source
+    from gradoracle.mutation.operators import OPERATORS, Source
 
     parsed = Source(source, module)
     by_node: dict[type, list[Operator]] = defaultdict(list)
@@ -58,7 +58,7 @@ def _planted(
     parsed: Source, module: str, place: Place, operator: Operator, fault: Fault, occurrences: Counter[tuple[str, ...]]
 ) -> Mutant | None:
     """Return the mutant of one fault; None where the fault is no other code, or does not compile."""
-    from .operators.syntax import one_line
+    from gradoracle.mutation.operators.syntax import one_line
 
     start, end = parsed.span(fault.node, fault.until)
     before = parsed.piece(start, end)
@@ -86,7 +86,7 @@ def _fitting(fault: Fault, place: Place) -> str:
     """Return the code as it stands in the source: in parentheses where it would be read otherwise without."""
     import libcst as cst
 
-    from .operators.syntax import parenthesised, rank
+    from gradoracle.mutation.operators.syntax import parenthesised, rank
 
     node = fault.node
     if not fault.code:

@@ -14,15 +14,15 @@ import importlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradoracle import toml
-from gradoracle.errors import UsageError
-from gradoracle.modules import SHIPPED
+from gradoracle.model.errors import UsageError
+from gradoracle.project import toml
+from gradoracle.project.shipped import SHIPPED
 
 
 def proofs_beside(name: str) -> Path | None:
     """The file of a shipped family; None where it has none."""
     for folder in importlib.import_module(SHIPPED).__path__:
-        file = Path(folder) / "equivalents" / f"{name}.toml"
+        file = Path(folder) / name / "equivalents.toml"
         if file.exists():
             return file
     return None

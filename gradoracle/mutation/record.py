@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import gradoracle
-
-from .lines import Lines
-from .mutant import Mutant
-from .outcome import Fate, Outcome
-from .sources import Source
+from gradoracle.mutation.lines import Lines
+from gradoracle.mutation.mutant import Mutant
+from gradoracle.mutation.outcome import Fate, Outcome
+from gradoracle.mutation.sources import Source
 
 FORMAT = 1
 FOLDER = Path(".gradoracle") / "mutation"

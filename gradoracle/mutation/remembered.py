@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from gradoracle.case import Sample
-from gradoracle.contract import Contract
-from gradoracle.derivative import Derivative
-from gradoracle.family import Family
-from gradoracle.oracle.rounding import Budget
+from gradoracle.cases.sample import Sample
+from gradoracle.model.contract import Contract
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.family import Family
+from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import Oracle, Truth
 
 MOST = 1 << 25  # bytes of one answer that is kept

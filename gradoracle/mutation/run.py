@@ -16,26 +16,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gradoracle import capacity, device, environment
-from gradoracle import check as checking
-from gradoracle.errors import UsageError
-from gradoracle.examine import Job, Setup
-from gradoracle.jobs import jobs_of
-from gradoracle.request import Progress, Request, Silent
-from gradoracle.tally import Tally
-from gradoracle.target import Target, resolve
-from gradoracle.verdict import FAILING
-from gradoracle.worker import Result, StartupError, Workers
-
-from .compiled import Asked, Question, equivalents
-from .mutant import Mutant
-from .outcome import Fate, Outcome, Score
-from .plant import choose, mutants
-from .proofs import proofs_beside, read_proofs
-from .record import Record, fingerprint
-from .sources import Source, Statements, sources_of
-from .specialisations import Specialisation
-from .trial import SLOW, Rehearsal, Seen, Trial
+from gradoracle.check.aggregate import Aggregate
+from gradoracle.check.judge_case import Setup
+from gradoracle.check.plan import plan, resolved
+from gradoracle.execution import device, environment
+from gradoracle.execution.executor import Result, StartupError
+from gradoracle.execution.local_pool import LocalPool
+from gradoracle.model.errors import UsageError
+from gradoracle.model.job import Job
+from gradoracle.model.verdict import FAILING
+from gradoracle.mutation.compiled import Asked, Question, equivalents
+from gradoracle.mutation.mutant import Mutant
+from gradoracle.mutation.outcome import Fate, Outcome, Score
+from gradoracle.mutation.plant import choose, mutants
+from gradoracle.mutation.proofs import proofs_beside, read_proofs
+from gradoracle.mutation.record import Record, fingerprint
+from gradoracle.mutation.sources import Source, Statements, sources_of
+from gradoracle.mutation.specialisations import Specialisation
+from gradoracle.mutation.trial import SLOW, Rehearsal, Seen, Trial
+from gradoracle.project.request import Progress, Request, Silent
+from gradoracle.project.target import Target, resolve
 
 MUTANTS = 120
 UNKNOWN = "what it compiles to was not compared with the kernel"  # of a survivor
@@ -160,12 +160,12 @@ class _Plan:
         request = Request(
             asked.target, asked.family, device="cpu", seed=asked.seed, examples=asked.examples, workers=0
         )  # fmt: skip
-        run = checking.Run(request, Silent())
-        costly = {law.name for law in run.laws.values() if law.scope == "kernel"}  # of compilations, not of this run
+        subjects = resolved(request)
+        costly = {law.name for law in subjects.laws.values() if law.scope == "kernel"}  # of compilations, not of a run
         self.jobs: list[Job] = [
-            replace(job, laws=tuple(law for law in job.laws if law not in costly)) for job in jobs_of(run)
+            replace(job, laws=tuple(law for law in job.laws if law not in costly)) for job in plan(subjects).jobs
         ]
-        self.setup: Setup = run.setup
+        self.setup: Setup = subjects.setup
         self.target: Target = resolve(asked.target, asked.family)
         self.sources: list[Source] = sources_of(self.target, asked.sources)
         self.of = {source.shown: source for source in self.sources}
@@ -181,23 +181,23 @@ class _Plan:
         self.stale = sorted(set(self.proofs) - {mutant.key for mutant in self.all})
         self.mark = fingerprint(self.sources, (asked.family, asked.seed, asked.examples))
 
-    def workers(self, kept: str) -> Workers:
+    def workers(self, kept: str) -> LocalPool:
         """Processes that have the target loaded and keep what the oracle says in a folder."""
         count = self.asked.workers or environment.cores()
         try:
-            return Workers(
+            return LocalPool(
                 "gradoracle.mutation.trial:entry",
                 (self.setup, self.asked.sources, kept),
                 count=count,
                 env=device.variables("cpu"),
-                memory=capacity.memory(free=True),
+                memory=environment.memory(free=True),
             )
         except StartupError as error:
             raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
 
 
 def _tried(
-    plan: _Plan, workers: Workers, left: Sequence[Mutant], seen: Sequence[Seen], progress: Progress, started: float
+    plan: _Plan, workers: LocalPool, left: Sequence[Mutant], seen: Sequence[Seen], progress: Progress, started: float
 ) -> Iterator[Outcome]:
     """An outcome for each mutant, as they come, until the time is up."""
     numbered = sorted(range(len(seen)), key=lambda number: (seen[number].seconds > SLOW, number))
@@ -260,17 +260,17 @@ def _how(result: Result) -> str:
     return result.error.strip().splitlines()[-1] if result.error else str(result.crash and result.crash.how)
 
 
-def _rehearsed(plan: _Plan, workers: Workers, progress: Progress) -> list[Seen]:
+def _rehearsed(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Seen]:
     """What the unmutated kernel does on each case, in the order of the jobs."""
     progress.plan(len(plan.jobs))
     with closing(progress):
         return _rehearsal(plan, workers, progress)
 
 
-def _rehearsal(plan: _Plan, workers: Workers, progress: Progress) -> list[Seen]:
+def _rehearsal(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Seen]:
     seen: dict[int, Seen] = {}
     numbers = {id(job): number for number, job in enumerate(plan.jobs)}
-    tally = Tally()
+    tally = Aggregate()
     for result in workers.run(Rehearsal(job) for job in plan.jobs):
         number = numbers[id(result.job.job)]
         if result.value is None:

@@ -12,27 +12,26 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gradoracle import environment
-from gradoracle.case import Case
-from gradoracle.errors import UsageError
-from gradoracle.kernel import Kernel
+from gradoracle.cases.stream import stream
+from gradoracle.execution import environment
+from gradoracle.model.case import Case
+from gradoracle.model.errors import UsageError
+from gradoracle.model.kernel import Kernel
+from gradoracle.mutation.install import install
+from gradoracle.mutation.mutant import Mutant
+from gradoracle.mutation.outcome import Fate
+from gradoracle.mutation.plant import choose, mutants
+from gradoracle.mutation.record import fingerprint
+from gradoracle.mutation.run import MUTANTS
+from gradoracle.mutation.scoreboard_forks import forked
+from gradoracle.mutation.scoreboard_record import FOLDER, Kept, Ours, mutations
+from gradoracle.mutation.scoreboard_rights import BUDGET, NAMES, Right, prepare, prepare_gradcheck
+from gradoracle.mutation.scoreboard_styles import MOST, OURS, PEERS, STYLES, our_cases, peers_cases, tiny_cases
+from gradoracle.mutation.scoreboard_trial import Fault, alarms, covering
+from gradoracle.mutation.sources import Source, Statements, sources_of
 from gradoracle.oracle.truth import Oracle
-from gradoracle.request import Progress, Silent
-from gradoracle.stream import stream
-from gradoracle.target import Target, resolve
-
-from .install import install
-from .mutant import Mutant
-from .outcome import Fate
-from .plant import choose, mutants
-from .record import fingerprint
-from .run import MUTANTS
-from .scoreboard_forks import forked
-from .scoreboard_record import FOLDER, Kept, Ours, mutations
-from .scoreboard_rights import BUDGET, NAMES, Right, prepare, prepare_gradcheck
-from .scoreboard_styles import MOST, OURS, PEERS, STYLES, our_cases, peers_cases, tiny_cases
-from .scoreboard_trial import Fault, alarms, covering
-from .sources import Source, Statements, sources_of
+from gradoracle.project.request import Progress, Silent
+from gradoracle.project.target import Target, resolve
 
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 CASES = 126  # of the stream, as gradoracle check takes them

@@ -12,25 +12,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gradoracle import counterexamples
-from gradoracle.check import check
-from gradoracle.dims import Sizes, parse_sizes
-from gradoracle.errors import UsageError, named
+from gradoracle.cases.stream import stream
+from gradoracle.check import minimise
+from gradoracle.check.run import check
+from gradoracle.model.dims import Sizes, parse_sizes
+from gradoracle.model.errors import UsageError, named
+from gradoracle.model.verdict import Report, Status
+from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.record import fingerprint
+from gradoracle.mutation.scoreboard import Asked, Tells, checked_by_differences, rows_of
+from gradoracle.mutation.scoreboard_forks import Tell, forked
+from gradoracle.mutation.scoreboard_record import Kept
+from gradoracle.mutation.scoreboard_rights import prepare
+from gradoracle.mutation.scoreboard_styles import MOST_OF_A_BUG, OURS, PEERS, our_cases, peers_cases
+from gradoracle.mutation.scoreboard_trial import Fault, alarms
+from gradoracle.mutation.sources import Source
 from gradoracle.oracle.truth import Oracle
-from gradoracle.request import Request, Silent
-from gradoracle.stream import stream
-from gradoracle.target import resolve
-from gradoracle.verdict import Report, Status
-
-from .bugs import Bug
-from .record import fingerprint
-from .scoreboard import Asked, Tells, checked_by_differences, rows_of
-from .scoreboard_forks import Tell, forked
-from .scoreboard_record import Kept
-from .scoreboard_rights import prepare
-from .scoreboard_styles import MOST_OF_A_BUG, OURS, PEERS, our_cases, peers_cases
-from .scoreboard_trial import Fault, alarms
-from .sources import Source
+from gradoracle.project.request import Request, Silent
+from gradoracle.project.target import resolve
 
 STAGES = (12, 24, 100)
 """How many cases the law has to catch a bug in; more where it is not caught in fewer."""
@@ -96,7 +95,7 @@ class _Trial:
 
     def run(self, tell: Tell) -> None:
         """By the law, then by the rules."""
-        counterexamples.SHRINK_SECONDS = counterexamples.SHRINK_SECONDS_IN_ALL = 0.0
+        minimise.SHRINK_SECONDS = minimise.SHRINK_SECONDS_IN_ALL = 0.0
         bug = self.found.bug
         ours, dims, examples = self._ours()
         target = resolve(f"{self.found.file}:{self.found.right}", bug.family or None)

@@ -17,7 +17,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, Protocol, TypeVar
 
-from .child import settle
+from gradoracle.mutation.child import settle
 
 Tell = Callable[..., None]
 

@@ -6,10 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from .peers import FUNCTION_RULES, RULES
-from .scoreboard import best_peer, is_executed, rows_of
-from .scoreboard_rights import BUDGET, GRADCHECK, NAMES
-from .scoreboard_styles import ENTRIES, LARGEST, LISTED, LONGEST, MOST, MOST_OF_A_BUG, OURS, SMALL, STYLES, TINY
+from gradoracle.mutation.peers import FUNCTION_RULES, RULES
+from gradoracle.mutation.scoreboard import best_peer, is_executed, rows_of
+from gradoracle.mutation.scoreboard_rights import BUDGET, GRADCHECK, NAMES
+from gradoracle.mutation.scoreboard_styles import (
+    ENTRIES,
+    LARGEST,
+    LISTED,
+    LONGEST,
+    MOST,
+    MOST_OF_A_BUG,
+    OURS,
+    SMALL,
+    STYLES,
+    TINY,
+)
 
 SCHEMA = "gradoracle-scoreboard/1"  # raised when a field is renamed or removed, or changes its meaning
 BUGS = "real bugs"

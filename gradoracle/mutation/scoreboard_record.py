@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradoracle.errors import UsageError, why
-
-from .lines import Lines
-from .outcome import SCORED, Fate
-from .record import FOLDER as MUTATION
-from .views import SCHEMA
+from gradoracle.model.errors import UsageError, why
+from gradoracle.mutation.lines import Lines
+from gradoracle.mutation.outcome import SCORED, Fate
+from gradoracle.mutation.record import FOLDER as MUTATION
+from gradoracle.mutation.views import SCHEMA
 
 FOLDER = Path(".gradoracle") / "scoreboard"
 

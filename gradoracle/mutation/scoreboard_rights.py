@@ -11,22 +11,22 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from gradoracle.case import Case, Sample, build
-from gradoracle.derivative import Derivative, as_tuple
-from gradoracle.evidence import Evidence
-from gradoracle.family import Family
-from gradoracle.finding import Outcome
-from gradoracle.kernel import Kernel
-from gradoracle.oracle.definition import Undefined, called
-from gradoracle.oracle.trace import UnsupportedOperator
+from gradoracle.cases.sample import Sample, build
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import Crashed, Refused, Subject, Unavailable, Wrong
+from gradoracle.model.case import Case
+from gradoracle.model.derivative import Derivative, as_tuple
+from gradoracle.model.family import Family
+from gradoracle.model.finding import Outcome
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.recipes import DTYPES as TORCH
+from gradoracle.model.signature import cotangent_name
+from gradoracle.mutation.peers import FUNCTION_RULES, RULES, Compared, Rule, Run
+from gradoracle.mutation.scoreboard_styles import DTYPES, ENTRIES, PEERS, alone
+from gradoracle.mutation.sources import Lines, executed
+from gradoracle.oracle.exact.definition import Undefined, called
+from gradoracle.oracle.exact.trace import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
-from gradoracle.recipes import DTYPES as TORCH
-from gradoracle.signature import cotangent_name
-from gradoracle.subject import Crashed, Refused, Subject, Unavailable, Wrong
-
-from .peers import FUNCTION_RULES, RULES, Compared, Rule, Run
-from .scoreboard_styles import DTYPES, ENTRIES, PEERS, alone
-from .sources import Lines, executed
 
 BUDGET = "gradoracle's budget"
 GRADCHECK, CHECK_GRADS = (rule.name for rule in FUNCTION_RULES)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from gradoracle.case import Case, parse
-from gradoracle.dims import Sizes
-from gradoracle.domain import Domain
-from gradoracle.drawing import plainest
-from gradoracle.family import Family
-from gradoracle.kernel import Kernel
+from gradoracle.cases.case_space import Domain
+from gradoracle.cases.strategy import plainest
+from gradoracle.model.case import Case, parse
+from gradoracle.model.dims import Sizes
+from gradoracle.model.family import Family
+from gradoracle.model.kernel import Kernel
 
 PEERS, OURS = "peers' own inputs", "our cases"
 STYLES = (PEERS, OURS)

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gradoracle.kernel import Kernel
-
-from .install import Stillborn
-from .peers import RULES, Compared, Rule
-from .scoreboard_forks import Tell
-from .scoreboard_rights import Right, Said, judge
+from gradoracle.model.kernel import Kernel
+from gradoracle.mutation.install import Stillborn
+from gradoracle.mutation.peers import RULES, Compared, Rule
+from gradoracle.mutation.scoreboard_forks import Tell
+from gradoracle.mutation.scoreboard_rights import Right, Said, judge
 
 LIMIT = 40.0  # seconds that a fault may take on one case
 MOST_LOST = 4  # cases on which a fault's process dies or hangs, after which it is tried no more

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from gradoracle.errors import UsageError
-from gradoracle.modules import SHIPPED
-from gradoracle.target import Target
+from gradoracle.model.errors import UsageError
+from gradoracle.project.shipped import SHIPPED
+from gradoracle.project.target import Target
 
 Lines = Mapping[str, frozenset[int]]  # by file: the lines that were executed
 

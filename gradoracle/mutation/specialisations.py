@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradoracle.interpreter import current
+from gradoracle.execution.interpreter import current
 
 # (module, function, types by argument, constants by argument, options); a constant's type is "constexpr"
 Specialisation = tuple[

@@ -24,25 +24,25 @@ from typing import Any
 
 import torch
 
-from gradoracle.case import Case
-from gradoracle.device import prepare
-from gradoracle.diagnosis import diagnose
-from gradoracle.examine import CaseResult, Job, Setup, examine, subjects
-from gradoracle.process import Phase
-from gradoracle.property import Property
-from gradoracle.subject import Subject
-from gradoracle.symptom import of_results
-from gradoracle.tally import Tally
-from gradoracle.target import resolve
-from gradoracle.verdict import Status
-
-from .child import settle
-from .install import Stillborn, install
-from .mutant import Mutant
-from .outcome import Fate, Outcome
-from .remembered import Remembered
-from .sources import Lines, executed, sources_of
-from .specialisations import Specialisation, launched
+from gradoracle.check.aggregate import Aggregate
+from gradoracle.check.diagnosis.diagnosis import diagnose
+from gradoracle.check.diagnosis.symptom import of_results
+from gradoracle.check.judge_case import Setup, examine, subjects
+from gradoracle.execution.device import prepare
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.process import Phase
+from gradoracle.model.case import Case
+from gradoracle.model.job import CaseResult, Job
+from gradoracle.model.property import Property
+from gradoracle.model.verdict import Status
+from gradoracle.mutation.child import settle
+from gradoracle.mutation.install import Stillborn, install
+from gradoracle.mutation.mutant import Mutant
+from gradoracle.mutation.outcome import Fate, Outcome
+from gradoracle.mutation.remembered import Remembered
+from gradoracle.mutation.sources import Lines, executed, sources_of
+from gradoracle.mutation.specialisations import Specialisation, launched
+from gradoracle.project.target import resolve
 
 MOST_TROUBLE = 4  # cases on which a mutant crashes, is refused or hangs, with no law violated: it is tried no more
 HANGS = 2
@@ -194,7 +194,7 @@ def _ended(trial: Trial, seen: Sequence[Seen], progress: _Progress, made: dict[i
     """No case violated a law: what trouble there was, or else the rules that pool over all cases, or a survivor."""
     if progress.trouble is not None:
         return Outcome(trial.mutant, progress.trouble[0], reason=progress.trouble[1])
-    tally = Tally()
+    tally = Aggregate()
     for number, each in enumerate(seen):
         tally.add(made.get(number, each.result))
     for verdict in tally.verdicts({}):

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from gradoracle.showing import INCONCLUSIVE
-
-from .outcome import Diagnoses, Fate, Outcome, Score
-from .record import entry
-from .run import Found
+from gradoracle.mutation.outcome import Diagnoses, Fate, Outcome, Score
+from gradoracle.mutation.record import entry
+from gradoracle.mutation.run import Found
+from gradoracle.report.showing import INCONCLUSIVE
 
 FORMATS = ("terminal", "json", "markdown")
 SCHEMA = "gradoracle-mutation/1"  # raised when a field is renamed or removed, or changes its meaning

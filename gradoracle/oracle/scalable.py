@@ -7,11 +7,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gradoracle.case import Sample
-from gradoracle.contract import Contract
-from gradoracle.derivative import Derivative
-from gradoracle.oracle.enclosure import Enclosure
-from gradoracle.oracle.rounding import Budget
+from gradoracle.cases.sample import Sample
+from gradoracle.model.contract import Contract
+from gradoracle.model.derivative import Derivative
+from gradoracle.oracle.exact.enclosure import Enclosure
+from gradoracle.oracle.rounding.reading import Budget
 
 
 class Scalable(Protocol):

@@ -13,20 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.case import Sample
-from gradoracle.contract import UNIT_ROUNDOFF, Contract
-from gradoracle.derivative import Derivative, as_tuple, program
-from gradoracle.family import Family
-from gradoracle.memory import out_of_memory
-from gradoracle.oracle import float64, rounding
-from gradoracle.oracle.cost import TooLarge
-from gradoracle.oracle.definition import differentiating, require, transformed, untraceable
-from gradoracle.oracle.enclosure import Expansion
-from gradoracle.oracle.rounding import Budget
-from gradoracle.oracle.roundoff import half_spacing
+from gradoracle.cases.sample import Sample
+from gradoracle.model.contract import UNIT_ROUNDOFF, Contract
+from gradoracle.model.derivative import Derivative, as_tuple, program
+from gradoracle.model.errors import out_of_memory
+from gradoracle.model.family import Family
+from gradoracle.model.signature import TensorSpec, cotangent_name
+from gradoracle.oracle.exact import float64
+from gradoracle.oracle.exact.cost import TooLarge
+from gradoracle.oracle.exact.definition import differentiating, require, transformed, untraceable
+from gradoracle.oracle.exact.enclosure import Expansion
+from gradoracle.oracle.exact.trace import Graph, trace
+from gradoracle.oracle.rounding import reading
+from gradoracle.oracle.rounding.reading import Budget
+from gradoracle.oracle.rounding.rounding_model import half_spacing
 from gradoracle.oracle.scalable import Scalable
-from gradoracle.oracle.trace import Graph, trace
-from gradoracle.signature import TensorSpec, cotangent_name
 
 READINGS = ("auto", "float64", "certified", "mpmath")
 GRAPHS_KEPT = 64
@@ -152,7 +153,7 @@ class Oracle:
             stored = dict(zip(keys, formats, strict=True))
             return own.budgets(sample, derivative, contract, stored=stored, probes=probes, worst=worst)
         args = arguments(self.family, sample, derivative)
-        found = rounding.budgets(
+        found = reading.budgets(
             self.graph(sample, derivative, algorithm),
             args,
             contract,
@@ -226,7 +227,10 @@ class Oracle:
                 Truth(value, _float64_radius(budget, contract, held), "float64")
                 for value, budget, held in zip(float64.read(graph, args), budgets, formats, strict=True)
             ]
-        from gradoracle.oracle import certified, multiprecision  # python-flint and mpmath, only where they are read
+        from gradoracle.oracle.exact import (
+            certified,
+            multiprecision,
+        )
 
         wanted = [budget.sigma * TRUTH_SHARE for budget in budgets]
         try:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gradoracle.contract import Contract
-    from gradoracle.property import Property
-    from gradoracle.signature import Signature, TensorSpec
-    from gradoracle.target import Target
+    from gradoracle.model.contract import Contract
+    from gradoracle.model.property import Property
+    from gradoracle.model.signature import Signature, TensorSpec
+    from gradoracle.project.target import Target
 
 _WIDTH = 110
 

@@ -6,13 +6,12 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gradoracle.diagnosis import UNKNOWN, Diagnosis, diagnose
-from gradoracle.finding import Finding, Outcome
-from gradoracle.pattern import EVERYWHERE
-from gradoracle.symptom import of_verdicts
-from gradoracle.verdict import FAILING, Counterexample, Report, Status, Verdict, without_numbers
+from gradoracle.model.fault import UNKNOWN, Diagnosis, VerdictKey
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
+from gradoracle.model.wording import without_sizes
 
 _MOST_TENSORS = 4  # of one counterexample that are told in full
 
@@ -31,130 +30,14 @@ class Failure:
 
 
 def failures(report: Report) -> list[Failure]:
-    """The failing verdicts of a report, one Failure a fault: the most specific laws first, our own errors last."""
-    return faults(report.verdicts)
-
-
-def faults(verdicts: Sequence[Verdict]) -> list[Failure]:
-    """The failing ones of a run's verdicts, one Failure a fault: the most specific laws first, our own errors last.
-
-    Verdicts are of one fault where the stream's own cases, the first and the largest of each, show that: what smaller
-    cases show depends on how far there was time to make them smaller.
-    """
-    groups: list[tuple[set[tuple[str, ...]], list[Verdict]]] = []
-    own: dict[int, Verdict] = {}
-    for given in verdicts:
-        if given.status not in FAILING:
-            continue
-        verdict = _as_judged(given)
-        own[id(verdict)] = given
-        marks, members = _marks(verdict), [verdict]
-        for group in [group for group in groups if group[0] & marks]:
-            groups.remove(group)
-            marks, members = marks | group[0], group[1] + members
-        groups.append((marks, members))
-    groups = _attached(groups)
-    order = {id(verdict): position for position, verdict in enumerate(verdicts)}
+    """The faults of a report, with their verdicts."""
+    known = {VerdictKey(verdict.law, verdict.kernel, verdict.dtype): verdict for verdict in report.verdicts}
     found = []
-    for _, judged in groups:
-        alike = all(finding.malformed for verdict in judged for finding in _violations(verdict))
-        members = [own[id(verdict)] for verdict in judged]
-        lead, *others = sorted(members, key=lambda verdict: (not alike and _leads(verdict), order[id(verdict)]))
-        measured = (verdict for verdict in others if _measured(verdict))
-        held = [v for v in verdicts if v.status is Status.HOLDS and v.kernel == lead.kernel]
-        likely = diagnose(of_verdicts([*members, *held]))
-        found.append(Failure(lead, tuple(others), None if _measured(lead) else next(measured, None), likely))
-    return sorted(found, key=lambda failure: (_leads(failure.lead), order[id(failure.lead)]))
-
-
-def _as_judged(verdict: Verdict) -> Verdict:
-    """A copy of a verdict whose counterexample shows what the stream's own cases showed, first and largest."""
-    found = verdict.counterexample
-    if found is None:
-        return replace(verdict)
-    seen = (*(found.first_findings or found.findings), *found.further)
-    return replace(verdict, counterexample=replace(found, findings=seen, first_findings=(), further=()))
-
-
-def _leads(verdict: Verdict) -> tuple[int, int]:
-    """Sort key: a crash first, told by the first law that met it, then the more specific law, an error last."""
-    ranks = {Status.CRASHED: (0, 0), Status.ERROR: (2, 0)}
-    return ranks.get(verdict.status, (1, -verdict.rank))
-
-
-def _attached(
-    groups: list[tuple[set[tuple[str, ...]], list[Verdict]]],
-) -> list[tuple[set[tuple[str, ...]], list[Verdict]]]:
-    """Groups of laws among several tensors put with the group of the law that finds one of these wrong by itself.
-
-    Wrong numbers stay apart from values that are lost (NaN, infinite): they are another fault.
-    """
-    cores = [group for group in groups if any(_plain(verdict) for verdict in group[1])]
-    apart = []
-    for marks, members in (group for group in groups if group not in cores):
-        fit = [(_shared(members, core[1]), len(core[1]), -place) for place, core in enumerate(cores)]
-        shared, _, place = max(fit, default=(0, 0, 0))
-        if shared:
-            cores[-place][0].update(marks)
-            cores[-place][1].extend(members)
-        else:
-            apart.append((marks, members))
-    return cores + apart
-
-
-def _shared(members: Sequence[Verdict], core: Sequence[Verdict]) -> int:
-    """How many of the tensors that ``members`` speak of ``core`` finds wrong, in the same way and kernel."""
-    if members[0].kernel != core[0].kernel:
-        return 0
-    named = set().union(*(_named(verdict) for verdict in members))
-    lost = {_lost(verdict) for verdict in members}
-    return len(named & set().union(*(_compared(verdict) for verdict in core if _lost(verdict) in lost)))
-
-
-def _violations(verdict: Verdict) -> list[Finding]:
-    """What a verdict's counterexample shows to be wrong."""
-    findings = verdict.counterexample.findings if verdict.counterexample is not None else ()
-    return [finding for finding in findings if finding.outcome is Outcome.VIOLATED]
-
-
-def _plain(verdict: Verdict) -> bool:
-    """Whether each wrong tensor is one that the kernel gave, and not a relation among several."""
-    wrong = _violations(verdict)
-    return bool(wrong) and all(re.fullmatch(r"\w+|(?:jvp|hvp)\.\w+", f.tensor) and not _placeless(f) for f in wrong)
-
-
-def _placeless(finding: Finding) -> bool:
-    """Whether a finding points at no element: a law among tensors that NaN in one of them kept from being judged."""
-    return finding.worst is not None and finding.worst.index == () and math.isnan(finding.worst.true)
-
-
-def _measured(verdict: Verdict) -> bool:
-    """Whether a tensor that the kernel gave is shown beside the truth: what it gave and what is true."""
-    worst = [finding.worst for finding in _violations(verdict)]
-    return _plain(verdict) and all(each is not None and not math.isnan(each.true) for each in worst)
-
-
-def _lost(verdict: Verdict) -> bool:
-    """Whether values are lost, NaN or infinite, and not merely wrong."""
-    return any(finding.lost for finding in _violations(verdict))
-
-
-def _named(verdict: Verdict) -> set[str]:
-    """The words that may be tensors a verdict's wrong ones speak of: dq and dk of ``<q, dq> - <k, dk>``."""
-    words = {name for each in _violations(verdict) for name in each.among}
-    words |= {word for each in _violations(verdict) for word in re.findall(r"(?:jvp|hvp)\.\w+|\w+", each.tensor)}
-    return {_differentiated(word) for word in words}
-
-
-def _compared(verdict: Verdict) -> set[str]:
-    """The tensors that a verdict finds wrong, each by itself: dk for ``dk, keys reversed``, but not ``o - 1``."""
-    names = (re.match(r"(?:jvp\.|hvp\.)?\w+(?=$|,)", finding.tensor) for finding in _violations(verdict))
-    return {_differentiated(name[0]) for name in names if name is not None}
-
-
-def _differentiated(tensor: str) -> str:
-    """What a tangent or a Hessian-vector product is the derivative of: an output, a gradient."""
-    return tensor.removeprefix("jvp.").replace("hvp.", "d")
+    for fault in report.faults:
+        lead, *others = (known[key] for key in fault.verdicts)
+        direct = None if fault.direct is None else known[fault.direct]
+        found.append(Failure(lead, tuple(others), direct, fault.diagnosis))
+    return found
 
 
 def tell(verdict: Verdict) -> list[tuple[str, str]]:
@@ -284,7 +167,7 @@ def _tell_finding(finding: Finding, first: Sequence[Finding]) -> Iterable[tuple[
     if finding.pattern:
         yield "pattern", finding.pattern
     for other in first:
-        if _alike(other, finding) and other.pattern and _kind(other.pattern) != _kind(finding.pattern):
+        if _alike(other, finding) and other.pattern and without_sizes(other.pattern) != without_sizes(finding.pattern):
             yield "pattern", f"on the first case: {other.pattern}"
 
 
@@ -292,11 +175,6 @@ def _alike(one: Finding, other: Finding) -> bool:
     """Whether two findings are of one tensor and rule; which of both local rules decides hangs on the recipes."""
     rules = {finding.rule.replace("worst case", "local") for finding in (one, other)}
     return one.tensor == other.tensor and one.lost == other.lost and len(rules) == 1
-
-
-def _kind(pattern: str) -> str:
-    """A pattern without its numbers, which depend on the case."""
-    return re.sub(r"(?<!\bdim )\b\d[\d.e+-]*", "#", pattern)
 
 
 def _values(got: float, true: float) -> str:
@@ -309,23 +187,3 @@ def _shrunk_from(case: str) -> str:
 
 def _names(findings: Iterable[Finding]) -> str:
     return ", ".join(finding.tensor for finding in findings)
-
-
-def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
-    """What two verdicts must share to be one fault: where a tensor is wrong, and whether values are lost there.
-
-    The same tensor, or the derivative of one, unless the place says more than "every element".
-    """
-    counterexample = verdict.counterexample
-    if counterexample is None:
-        return {(verdict.kernel, verdict.law)}
-    if verdict.status in (Status.CRASHED, Status.ERROR):
-        return {(verdict.kernel, verdict.status.value, without_numbers(counterexample.message))}
-    marks: set[tuple[str, ...]] = set()
-    for finding in _violations(verdict):
-        place = _kind(finding.place).replace("= # (the last)", ">= # (of #)")  # the last index alone is a tail too
-        fault = (verdict.kernel, place, "lost" if finding.lost else "wrong")
-        marks.add((*fault, _differentiated(finding.tensor)))
-        if finding.place not in ("", EVERYWHERE):  # a wrong tail of o makes that of dq, jvp.o and hvp.q wrong
-            marks.add(fault)
-    return marks or {(verdict.kernel, verdict.law)}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gradoracle.comparison import Kind, Weight
+from gradoracle.model.comparison import Kind, Weight
+from gradoracle.model.verdict import Report
 from gradoracle.report.failure import as_text, extent, failures, printable, tell_all
 from gradoracle.report.summary import because, compared, extent_of, outcome, title, weight
-from gradoracle.verdict import Report
 
 _LEVELS = {Weight.RED: "error", Weight.OPEN: "error", Weight.NOTE: "notice"}
 

@@ -12,10 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradoracle.errormap import ErrorMap
-from gradoracle.finding import Finding, Outcome, Worst
-from gradoracle.report import exit_code
+from gradoracle.check.acceptance import LOCAL_SIGMA
+from gradoracle.model.error_map import ErrorMap
+from gradoracle.model.finding import Finding, Outcome, Worst
+from gradoracle.model.verdict import FAILING, Counterexample, Report, Verdict
+from gradoracle.model.wording import counted
 from gradoracle.report.failure import Failure, extent, failures, number, printable, tell_all
+from gradoracle.report.formats import exit_code
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -23,7 +26,6 @@ from gradoracle.report.summary import (
     because,
     cell,
     compared,
-    counted,
     extent_of,
     missed,
     of_all,
@@ -33,8 +35,6 @@ from gradoracle.report.summary import (
     unchecked,
     weight,
 )
-from gradoracle.rules import LOCAL_SIGMA
-from gradoracle.verdict import FAILING, Counterexample, Report, Verdict
 
 CODE = ("case", "first", "replay")  # labels whose text is to be copied
 MOST_PICTURES = 24  # of faults on a page, each a tenth of a second

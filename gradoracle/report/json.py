@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from gradoracle.plain import Unreadable, from_plain, to_plain
-from gradoracle.report import exit_code
+from gradoracle.check.merge import WANTED
+from gradoracle.model.errors import UsageError, why
+from gradoracle.model.serialize import Unreadable, from_plain, to_plain
+from gradoracle.model.verdict import Report, Verdict
 from gradoracle.report.failure import Failure, failures
-from gradoracle.verdict import Report, Verdict
+from gradoracle.report.formats import exit_code
 
 SCHEMA = "gradoracle-report/1"  # raised when a field is renamed or removed, or changes its meaning
 
@@ -40,6 +43,29 @@ def read(text: str) -> list[Report]:
     if schema != SCHEMA:
         raise Unreadable(f"its schema is {schema!r}; wanted {SCHEMA!r}")
     return from_plain(list[Report], document.get("reports"), "reports")
+
+
+def read_shards(files: Sequence[Path]) -> list[tuple[str, list[Report]]]:
+    """The reports that are in files, each with the name of its file, for ``check.merge``.
+
+    Raises:
+        UsageError: a file that cannot be read, or that holds no report.
+    """
+    return [(str(file), _read_shard(file)) for file in files]
+
+
+def _read_shard(file: Path) -> list[Report]:
+    try:
+        reports = read(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file}: {why(error)}; {WANTED}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is no text; {WANTED}") from None
+    except Unreadable as error:
+        raise UsageError(f"{file} cannot be merged: {error}; {WANTED}") from None
+    if not reports:
+        raise UsageError(f"{file} holds no report; {WANTED}")
+    return reports
 
 
 def _report(report: Report) -> dict[str, Any]:

@@ -6,10 +6,10 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
-from gradoracle.comparison import Line, Weight
+from gradoracle.model.comparison import Line, Weight
+from gradoracle.model.verdict import FAILING, Report, Status, Verdict
 from gradoracle.report.failure import as_text, headline, tell
 from gradoracle.report.summary import compared, outcome
-from gradoracle.verdict import FAILING, Report, Status, Verdict
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 CONCLUSIVE = "the_run_is_conclusive"  # a test case of its own, so that a run which checked too little is not green

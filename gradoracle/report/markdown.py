@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from gradoracle.comparison import Weight
-from gradoracle.report import exit_code
+from gradoracle.model.comparison import Weight
+from gradoracle.model.verdict import FAILING, Report
 from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
+from gradoracle.report.formats import exit_code
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -22,7 +23,6 @@ from gradoracle.report.summary import (
     unchecked,
     weight,
 )
-from gradoracle.verdict import FAILING, Report
 
 _MOST_REASONS = 12
 _CODE = ("case", "first", "replay")  # labels whose text is to be copied

@@ -15,11 +15,11 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from gradoracle.errormap import ErrorMap, sigmas
-from gradoracle.measurements import LEAST, Convergence, Growth, edge
+from gradoracle.check.acceptance import LOCAL_SIGMA
+from gradoracle.model.error_map import ErrorMap, sigmas
+from gradoracle.model.statistics import LEAST, Convergence, Growth, edge
 from gradoracle.report.failure import printable
 from gradoracle.report.summary import short
-from gradoracle.rules import LOCAL_SIGMA
 
 INK = "#0a0b0c"  # stands for the page's text colour until the SVG is written
 WIDTH = 4.6  # inches: what a phone shows without making its text smaller than it can be read

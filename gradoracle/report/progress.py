@@ -6,9 +6,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from gradoracle.model.verdict import Verdict
+from gradoracle.model.wording import counted
 from gradoracle.report.failure import headline, tell
-from gradoracle.report.summary import counted
-from gradoracle.verdict import Verdict
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from gradoracle.comparison import Kind, Line, Weight
+from gradoracle.model.comparison import Kind, Line, Weight
+from gradoracle.model.verdict import Report
 from gradoracle.report.failure import Failure, as_text, failures, headline, printable, tell_all
 from gradoracle.report.summary import because, compared, weight
-from gradoracle.verdict import Report
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT = "gradoracle/v1"  # raised when what a fingerprint is made of changes

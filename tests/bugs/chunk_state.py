@@ -10,8 +10,8 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 import gradoracle
-from gradoracle.family import IndexDomain
-from gradoracle.kernel import Kernel
+from gradoracle.model.family import IndexDomain
+from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.bugs import Bug
 
 

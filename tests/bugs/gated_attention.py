@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 import gradoracle
-from gradoracle.kernel import Kernel
+from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.bugs import Bug
 
 ROWS = 16

@@ -12,7 +12,7 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 import gradoracle
-from gradoracle.kernel import Kernel
+from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.bugs import Bug
 
 

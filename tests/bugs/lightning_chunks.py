@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 import gradoracle
-from gradoracle.contract import PRESETS
-from gradoracle.kernel import Kernel
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.bugs import Bug
 
 ROWS = 64

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.kernel import Kernel
+from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.bugs import Bug
 
 BLOCK = 16

@@ -10,8 +10,8 @@ from gradoracle.properties.semicrf import FAMILY
 from torch import Tensor
 
 import gradoracle
-from gradoracle.contract import Contract
-from gradoracle.kernel import Kernel
+from gradoracle.model.contract import Contract
+from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.bugs import Bug
 
 FLOAT64_INSIDE = {

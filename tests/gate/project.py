@@ -9,7 +9,7 @@ from pathlib import Path
 
 from programs import gradoracle
 
-from gradoracle.cache import VARIABLE
+from gradoracle.project.cache import VARIABLE
 
 KERNEL = "my_kernels/rmsnorm.py"
 HELPER = "my_kernels/scaling.py"

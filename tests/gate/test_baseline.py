@@ -11,7 +11,7 @@ from gate.project import KERNEL, Project
 from programs import gradoracle
 
 from gradoracle.gate.baseline import SCHEMA, Unusable, load
-from gradoracle.plain import to_plain
+from gradoracle.model.serialize import to_plain
 
 FILE = "gradoracle-baseline.json"
 

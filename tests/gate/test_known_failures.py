@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from gate.project import CONFIG, KERNEL, Project
 
-from gradoracle.errors import UsageError
 from gradoracle.gate.known_failures import read
+from gradoracle.model.errors import UsageError
 
 ENTRY = """
 [[failure]]

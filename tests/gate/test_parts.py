@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from gate.project import KERNEL, Project
 
-from gradoracle.closure import Imports, closure, differing, digests
 from gradoracle.gate import accuracy
 from gradoracle.gate.accuracy import FEWEST, change, sign_flip
 from gradoracle.gate.fingerprints import pieces
-from gradoracle.plain import Unreadable, from_plain, to_plain
-from gradoracle.target import resolve
-from gradoracle.verdict import Counterexample, Status
+from gradoracle.model.serialize import Unreadable, from_plain, to_plain
+from gradoracle.model.verdict import Counterexample, Status
+from gradoracle.project.import_closure import Imports, closure, differing, digests
+from gradoracle.project.target import resolve
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,21 @@ def test_a_closure_is_what_a_kernel_imports_and_nothing_else(clone: Project) -> 
 def test_what_a_file_imports_is_found_out_once(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     known: Imports = {}
     files = closure([clone.folder / KERNEL], clone.folder, known=known)
-    monkeypatch.setattr("gradoracle.closure._imported", lambda *of: pytest.fail(f"{of[0]} was read again"))
+    monkeypatch.setattr(
+        "gradoracle.project.import_closure._imported", lambda *of: pytest.fail(f"{of[0]} was read again")
+    )
     assert closure([clone.folder / KERNEL], clone.folder, known=known) == files and len(known) == len(files)
 
 
 def test_this_tree_s_families_are_made_of_their_own_kernels_and_the_engine() -> None:
     root = Path(__file__).resolve().parents[2]
-    names = {file.relative_to(root).as_posix() for file in closure([root / "properties/lse.py"], root)}
-    assert {"kernels/lse/fused.py", "kernels/tiles.py", "properties/universal.py", "gradoracle/family.py"} <= names
+    names = {file.relative_to(root).as_posix() for file in closure([root / "properties/lse/__init__.py"], root)}
+    assert {
+        "kernels/lse/fused.py",
+        "kernels/tiles.py",
+        "properties/universal/__init__.py",
+        "gradoracle/model/family.py",
+    } <= names
     assert not any(name.startswith(("kernels/sdpa", "tests/")) for name in names)
 
 

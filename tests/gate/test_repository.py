@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from gate.project import IDENTITY, KERNEL, Project, project
 
-from gradoracle.errors import UsageError
 from gradoracle.gate import repository as repositories
 from gradoracle.gate.repository import repository
+from gradoracle.model.errors import UsageError
 
 HOLDING = """
 import sys, time

@@ -10,7 +10,7 @@ from gate.project import HELPER, KERNEL, Project
 
 from gradoracle.gate.process import Side
 from gradoracle.gate.side import Task
-from gradoracle.plain import to_plain
+from gradoracle.model.serialize import to_plain
 
 RIGHT, WRONG = "(gw * x32).mean(", "(gw * x32).sum("
 

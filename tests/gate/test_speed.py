@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from gate.project import KERNEL, Project
 
-from gradoracle.case import Case, require_fit
-from gradoracle.comparison import Kind, Weight
+from gradoracle.cases.saved_tensors import sample_of
+from gradoracle.execution.kernel_runner import Subject
 from gradoracle.gate import speed
 from gradoracle.gate.run import Asked, gate
 from gradoracle.gate.side import Task
 from gradoracle.gate.speed import Rounds, Timer, Untimed, measure, untimed
 from gradoracle.gate.timing import FORWARD, VJP, calls, problems
-from gradoracle.kernel import Kernel
-from gradoracle.request import Request
-from gradoracle.saved import sample_of
-from gradoracle.subject import Subject
-from gradoracle.target import resolve
+from gradoracle.model.case import Case, require_fit
+from gradoracle.model.comparison import Kind, Weight
+from gradoracle.model.kernel import Kernel
+from gradoracle.project.request import Request
+from gradoracle.project.target import resolve
 
 NO_BACKWARD = "RuntimeError: no output requires a gradient, so there is no backward to time"
 CASE = "my_rmsnorm: case:1 rmsnorm cpu float32 B=2 N=8 seed=0"

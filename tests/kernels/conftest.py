@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from gradoracle import interpreter
+from gradoracle.execution import interpreter
 
 if not torch.cuda.is_available():
     interpreter.activate()

@@ -33,7 +33,7 @@ def test_another_error_stays() -> None:
 
 def test_the_first_bfloat16_call_of_a_process_may_be_made_under_torch_func() -> None:
     program = (
-        "import torch; from gradoracle import device; device.prepare('cpu'); "
+        "import torch; from gradoracle.execution import device; device.prepare('cpu'); "
         "from gradoracle.kernels.lightning import lightning; "
         "q, k, v = torch.ones(3, 1, 1, 4, 4, dtype=torch.bfloat16); "
         "print(float(torch.func.jvp(lambda q: lightning(q, k, v), (q,), (q,))[1].sum()))"

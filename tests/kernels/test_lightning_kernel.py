@@ -12,12 +12,13 @@ from gradoracle.kernels.lightning.guardrails import check
 from gradoracle.properties.lightning import FAMILY, KERNELS
 from sweeps import covering
 
-from gradoracle.case import Case, Draw, build
-from gradoracle.derivative import Derivative
-from gradoracle.evidence import Evidence
-from gradoracle.finding import Outcome
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Outcome
 from gradoracle.oracle.truth import Oracle
-from gradoracle.subject import Subject
 
 (KERNEL,) = KERNELS
 ORACLE = Oracle(FAMILY)

@@ -11,12 +11,13 @@ from gradoracle.kernels.lse import fused
 from gradoracle.properties.lse import FAMILY, KERNELS
 from sweeps import covering
 
-from gradoracle.case import Case, Draw, build
-from gradoracle.derivative import Derivative
-from gradoracle.evidence import Evidence
-from gradoracle.finding import Outcome
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Outcome
 from gradoracle.oracle.truth import Oracle
-from gradoracle.subject import Subject
 
 (KERNEL,) = KERNELS
 ORACLE = Oracle(FAMILY)

@@ -159,4 +159,4 @@ def test_float64_on_a_gpu_is_refused():
 def test_bfloat16_is_refused_where_the_interpreter_would_multiply_raw_bits():
     program = PROGRAM.format(dtype="torch.bfloat16", device="cpu")
     assert "multiplies as raw bits" in run_alone(program, TRITON_INTERPRET="1")
-    assert run_alone("from gradoracle import interpreter; interpreter.activate()" + program) == "1.0\n"
+    assert run_alone("from gradoracle.execution import interpreter; interpreter.activate()" + program) == "1.0\n"

@@ -10,8 +10,8 @@ from gradoracle.kernels.semicrf.guardrails import Problem
 from test_semicrf_kernel import assert_right, computed
 from test_semicrf_reference import draw
 
-from gradoracle.interpreter.faults import Kind
-from gradoracle.interpreter.record import recording
+from gradoracle.execution.interpreter.faults import Kind
+from gradoracle.execution.interpreter.record import recording
 
 SIZES = [(K, C) for K in (1, 2, 3, 5) for C in (1, 5, 17, 33)]
 

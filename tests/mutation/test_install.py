@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradoracle.device import prepare
-from gradoracle.errors import UsageError
+from gradoracle.execution.device import prepare
+from gradoracle.model.errors import UsageError
 from gradoracle.mutation import compiled
 from gradoracle.mutation.compiled import Asked, Question, equivalents
 from gradoracle.mutation.install import Stillborn, install
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.sources import executed, sources_of
 from gradoracle.mutation.specialisations import launched
-from gradoracle.target import resolve
+from gradoracle.project.target import resolve
 
 SOURCE = """
 import functools

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradoracle.causes import CAUSES
+from gradoracle.model.causes import CAUSES
 from gradoracle.mutation.operators import OPERATORS
 from gradoracle.mutation.plant import mutants
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gradoracle.errors import UsageError
+from gradoracle.model.errors import UsageError
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.operators import Source
 from gradoracle.mutation.plant import choose, mutants

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gradoracle.errors import UsageError
+from gradoracle.model.errors import UsageError
 from gradoracle.mutation.plant import mutants
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
 from gradoracle.mutation.sources import sources_of
-from gradoracle.target import resolve
+from gradoracle.project.target import resolve
 
 
 @pytest.mark.parametrize("family", ["sdpa", "lse", "lightning", "semicrf"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradoracle.errors import UsageError
+from gradoracle.model.errors import UsageError
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome, Score
 from gradoracle.mutation.proofs import proofs_beside, read_proofs

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from gradoracle.case import Case, build
-from gradoracle.contract import contract
-from gradoracle.derivative import Derivative
+from gradoracle.cases.sample import build
+from gradoracle.model.case import Case
+from gradoracle.model.contract import contract
+from gradoracle.model.derivative import Derivative
 from gradoracle.mutation import remembered
 from gradoracle.mutation.remembered import Remembered
 from gradoracle.oracle.truth import Oracle

@@ -14,10 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle import interpreter
-from gradoracle.case import Case, Draw, build
-from gradoracle.errors import UsageError
-from gradoracle.kernel import kernel as adopted
+from gradoracle.cases.sample import build
+from gradoracle.execution import interpreter
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.errors import UsageError
+from gradoracle.model.kernel import kernel as adopted
 from gradoracle.mutation import scoreboard, scoreboard_styles
 from gradoracle.mutation.peers import RULES, Compared, Rule
 from gradoracle.mutation.plant import choose, mutants
@@ -43,7 +44,7 @@ from gradoracle.mutation.scoreboard_trial import Fault, alarms, covering
 from gradoracle.mutation.sources import sources_of
 from gradoracle.mutation.views import SCHEMA
 from gradoracle.oracle.truth import Oracle
-from gradoracle.target import resolve
+from gradoracle.project.target import resolve
 
 if interpreter.explain_unavailable() is None:
     interpreter.activate()

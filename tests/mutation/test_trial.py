@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from gradoracle import check as checking
-from gradoracle.case import Case, Draw
-from gradoracle.jobs import jobs_of
+from gradoracle.check.plan import plan, resolved
+from gradoracle.model.case import Case, Draw
 from gradoracle.mutation import trial as trials
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome
 from gradoracle.mutation.sources import Statements, sources_of
 from gradoracle.mutation.trial import Rehearsal, Trial, entry
-from gradoracle.request import Request, Silent
-from gradoracle.target import resolve
+from gradoracle.project.request import Request
+from gradoracle.project.target import resolve
 
 SOURCE = """
 import torch
@@ -62,10 +61,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("bench")
     file = folder / "squares.py"
     file.write_text(SOURCE)
-    run = checking.Run(Request(str(file), device="cpu", examples=6, workers=0), Silent())
-    jobs = list(jobs_of(run))
+    subjects = resolved(Request(str(file), device="cpu", examples=6, workers=0))
+    jobs = list(plan(subjects).jobs)
     kept = tmp_path_factory.mktemp("kept")
-    work = entry((run.setup, (), str(kept)))
+    work = entry((subjects.setup, (), str(kept)))
     seen = [work(Rehearsal(job), lambda name, limit: None) for job in jobs]
     known = folder / "known"
     known.write_bytes(pickle.dumps((jobs, seen)))

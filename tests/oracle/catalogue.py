@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gradoracle.derivative import Derivative, as_tuple, program
-from gradoracle.oracle.trace import Graph, trace
+from gradoracle.model.derivative import Derivative, as_tuple, program
+from gradoracle.oracle.exact.trace import Graph, trace
 
 Shape = tuple[int, ...]
 Interval = tuple[float, float]

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradoracle.contract import contract, default_contract
-from gradoracle.derivative import Derivative, program
-from gradoracle.oracle.rounding import Budget, budgets
-from gradoracle.oracle.trace import Graph, trace
+from gradoracle.model.contract import contract, default_contract
+from gradoracle.model.derivative import Derivative, program
+from gradoracle.oracle.exact.trace import Graph, trace
+from gradoracle.oracle.rounding.reading import Budget, budgets
 
 Kernel = Callable[..., tuple[Tensor, ...]]
 NAMES = ("o", "dq", "dk", "dv")
@@ -29,7 +29,7 @@ NAMES = ("o", "dq", "dk", "dv")
 @cache
 def algorithms() -> ModuleType:
     """The module of SDPA's algorithms, from its file: the engine's tests do not import the judges' package."""
-    path = Path(__file__).parents[2] / "properties" / "sdpa_algorithms.py"
+    path = Path(__file__).parents[2] / "properties" / "sdpa" / "algorithms.py"
     spec = importlib.util.spec_from_file_location("sdpa_algorithms_under_test", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

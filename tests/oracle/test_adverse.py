@@ -7,13 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from gradoracle.contract import PRESETS
-from gradoracle.finding import Outcome
-from gradoracle.oracle.adverse import leaning, splitting
-from gradoracle.oracle.probes import SPLIT
-from gradoracle.oracle.rounding import Budget, budgets
-from gradoracle.oracle.trace import trace
-from gradoracle.rules import Allowance, judge
+from gradoracle.check.acceptance import Allowance, judge
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.finding import Outcome
+from gradoracle.oracle.exact.trace import trace
+from gradoracle.oracle.rounding.adversarial import leaning, splitting
+from gradoracle.oracle.rounding.probes import SPLIT
+from gradoracle.oracle.rounding.reading import Budget, budgets
 
 NUMBERS = torch.exp2(torch.linspace(-1, 0, 300, dtype=torch.float64))
 

@@ -12,11 +12,11 @@ import torch
 from catalogue import CATALOGUE
 from torch import Tensor, fx
 
-from gradoracle.derivative import Derivative
-from gradoracle.oracle import certified, float64, multiprecision
-from gradoracle.oracle.enclosure import Enclosure, Expansion
-from gradoracle.oracle.operators_movement import PLACED
-from gradoracle.oracle.trace import Graph, operator_name
+from gradoracle.model.derivative import Derivative
+from gradoracle.oracle.exact import certified, float64, multiprecision
+from gradoracle.oracle.exact.enclosure import Enclosure, Expansion
+from gradoracle.oracle.exact.operators_movement import PLACED
+from gradoracle.oracle.exact.trace import Graph, operator_name
 
 pytestmark = pytest.mark.skipif(certified.unavailable() is not None, reason=str(certified.unavailable()))
 EVERY = [pytest.param(name, d, id=f"{name}-{d.value}") for name in CATALOGUE for d in Derivative]

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradoracle.derivative import Derivative, program
-from gradoracle.oracle import certified, float64, multiprecision
-from gradoracle.oracle.cost import TooLarge, cost
-from gradoracle.oracle.enclosure import Enclosure
-from gradoracle.oracle.trace import Graph, UnsupportedOperator, trace
+from gradoracle.model.derivative import Derivative, program
+from gradoracle.oracle.exact import certified, float64, multiprecision
+from gradoracle.oracle.exact.cost import TooLarge, cost
+from gradoracle.oracle.exact.enclosure import Enclosure
+from gradoracle.oracle.exact.trace import Graph, UnsupportedOperator, trace
 
 flint = pytest.importorskip("flint")
 

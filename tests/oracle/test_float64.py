@@ -6,8 +6,8 @@ import pytest
 import torch
 from catalogue import CATALOGUE
 
-from gradoracle.derivative import Derivative
-from gradoracle.oracle import float64
+from gradoracle.model.derivative import Derivative
+from gradoracle.oracle.exact import float64
 
 NAMES = ["masked_attention", "layer_norm", "cross_entropy", "index_put", "sort", "slice_assignment"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradoracle.oracle import fused, probes
+from gradoracle.oracle.rounding import fused, probes
 
 pytestmark = pytest.mark.skipif(fused.compiled() is None, reason="numba is not installed")
 

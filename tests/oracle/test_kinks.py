@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradoracle.derivative import Derivative, program
-from gradoracle.oracle import certified, multiprecision
-from gradoracle.oracle.enclosure import Enclosure
-from gradoracle.oracle.trace import Graph, trace
+from gradoracle.model.derivative import Derivative, program
+from gradoracle.oracle.exact import certified, multiprecision
+from gradoracle.oracle.exact.enclosure import Enclosure
+from gradoracle.oracle.exact.trace import Graph, trace
 
 pytest.importorskip("flint")
 

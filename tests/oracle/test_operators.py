@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from catalogue import CATALOGUE
 
-from gradoracle.derivative import Derivative
-from gradoracle.oracle.scalar_rules import RULES
-from gradoracle.oracle.trace import operator_name, trace
+from gradoracle.model.derivative import Derivative
+from gradoracle.oracle.exact.scalar_rules import RULES
+from gradoracle.oracle.exact.trace import operator_name, trace
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
 

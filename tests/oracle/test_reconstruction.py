@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradoracle.oracle.reconstruction import Wanted, reconstruct
-from gradoracle.oracle.trace import trace
+from gradoracle.check.diagnosis.reconstruction import Wanted, reconstruct
+from gradoracle.oracle.exact.trace import trace
 
 GENERATOR = torch.Generator().manual_seed(3)
 Q, K, V, G = (torch.randn(2, n, 6, dtype=torch.float64, generator=GENERATOR) for n in (20, 34, 34, 20))

@@ -11,15 +11,15 @@ import torch
 from right_kernels import budgets_of, fused, in_sigma, normal
 from torch import Tensor
 
-from gradoracle import contract as contracts
-from gradoracle.contract import EXACT, PRESETS, UNIT_ROUNDOFF, contract, default_contract, representable
-from gradoracle.derivative import Derivative, program
-from gradoracle.finding import Outcome
-from gradoracle.oracle import certified, multiprecision
-from gradoracle.oracle.probes import Dice, rounding_errors
-from gradoracle.oracle.rounding import Budget, budgets, fast_exp
-from gradoracle.oracle.trace import trace
-from gradoracle.rules import Allowance, judge
+from gradoracle.check.acceptance import Allowance, judge
+from gradoracle.model import contract as contracts
+from gradoracle.model.contract import EXACT, PRESETS, UNIT_ROUNDOFF, contract, default_contract, representable
+from gradoracle.model.derivative import Derivative, program
+from gradoracle.model.finding import Outcome
+from gradoracle.oracle.exact import certified, multiprecision
+from gradoracle.oracle.exact.trace import trace
+from gradoracle.oracle.rounding.probes import Dice, rounding_errors
+from gradoracle.oracle.rounding.reading import Budget, budgets, fast_exp
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

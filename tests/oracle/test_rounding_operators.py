@@ -7,10 +7,10 @@ import torch
 from catalogue import CATALOGUE
 from torch import Tensor
 
-from gradoracle.contract import PRESETS
-from gradoracle.derivative import Derivative, program
-from gradoracle.oracle.rounding import Budget, budgets
-from gradoracle.oracle.trace import UnsupportedOperator, trace
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.derivative import Derivative, program
+from gradoracle.oracle.exact.trace import UnsupportedOperator, trace
+from gradoracle.oracle.rounding.reading import Budget, budgets
 
 EVERY = [pytest.param(name, d, id=f"{name}-{d.value}") for name in CATALOGUE for d in Derivative]
 CONVERTS = "float32_inside"  # converts to float32 itself, which a reading in exact arithmetic does not

@@ -11,7 +11,7 @@ import torch
 from right_kernels import NAMES, RECIPES, REPEATING, budgets_of, fused, in_sigma, normal, of_worst, slope
 from sweeps import covering
 
-from gradoracle.contract import LARGEST
+from gradoracle.model.contract import LARGEST
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(33, 65, 32), (1, 200, 8), (100, 40, 128), (1, 1, 1), (7, 1, 64), (64, 64, 1)]

@@ -7,24 +7,25 @@ from typing import Any
 
 import pytest
 import torch
-from gradoracle.properties.derivatives import forward_matches_the_oracle, vjp_matches_the_oracle
+from gradoracle.properties.universal.derivatives import forward_matches_the_oracle, vjp_matches_the_oracle
 from jaxtyping import Float
 from torch import Tensor
 
-from gradoracle import capacity
-from gradoracle.case import Case, Sample, build
-from gradoracle.contract import PRESETS, Contract
-from gradoracle.derivative import Derivative
-from gradoracle.dims import sizes
-from gradoracle.evidence import Evidence
-from gradoracle.examine import judge_law
-from gradoracle.family import family
-from gradoracle.kernel import Kernel
-from gradoracle.oracle.enclosure import Enclosure
-from gradoracle.oracle.rounding import Budget
+from gradoracle.cases.sample import Sample, build
+from gradoracle.check import memory_estimate
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import judge_law
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.case import Case
+from gradoracle.model.contract import PRESETS, Contract
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.dims import sizes
+from gradoracle.model.family import family
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
+from gradoracle.oracle.exact.enclosure import Enclosure
+from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import Oracle, Unread, dims_of
-from gradoracle.subject import Subject
-from gradoracle.verdict import Status
 
 LARGEST_TRACED = 50
 
@@ -117,4 +118,4 @@ def test_a_reading_that_there_is_not_is_not_checked_with_the_reason() -> None:
 
 def test_the_memory_of_a_definition_that_is_not_run_is_not_asked_for() -> None:
     case = Case("running", {"N": 10**6})
-    assert capacity.demand(case, running, 1 << 34).held < 1 << 25
+    assert memory_estimate.demand(case, running, 1 << 34).held < 1 << 25

@@ -9,9 +9,9 @@ import torch
 from right_kernels import in_sigma
 from torch import Tensor
 
-from gradoracle.contract import PRESETS
-from gradoracle.oracle.rounding import Budget, budgets, running_sums, stored, stored_sum
-from gradoracle.oracle.trace import trace
+from gradoracle.model.contract import PRESETS
+from gradoracle.oracle.exact.trace import trace
+from gradoracle.oracle.rounding.reading import Budget, budgets, running_sums, stored, stored_sum
 
 
 def random(*shape: int) -> Tensor:

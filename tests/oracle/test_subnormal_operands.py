@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradoracle.contract import PRESETS
-from gradoracle.finding import Outcome
-from gradoracle.oracle.rounding import Budget, budgets
-from gradoracle.oracle.trace import trace
-from gradoracle.rules import Allowance, judge
+from gradoracle.check.acceptance import Allowance, judge
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.finding import Outcome
+from gradoracle.oracle.exact.trace import trace
+from gradoracle.oracle.rounding.reading import Budget, budgets
 
 _KEPT = 25  # bits that an H200 keeps below the exponent of the largest product of a block, as its alarm showed
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradoracle.contract import PRESETS
-from gradoracle.derivative import Derivative, program
-from gradoracle.oracle.decompositions import table
-from gradoracle.oracle.rounding import budgets
-from gradoracle.oracle.trace import Graph, ValueDependent, trace
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.derivative import Derivative, program
+from gradoracle.oracle.exact.decompositions import table
+from gradoracle.oracle.exact.trace import Graph, ValueDependent, trace
+from gradoracle.oracle.rounding.reading import budgets
 
 N = 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gradoracle import interpreter
+from gradoracle.execution import interpreter
 
 if not torch.cuda.is_available() and interpreter.explain_unavailable() is None:
     interpreter.activate()

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.case import build, parse
-from gradoracle.evidence import Evidence
-from gradoracle.examine import LawResult, judge_law
-from gradoracle.interpreter import activate
-from gradoracle.kernel import Kernel
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import judge_law
+from gradoracle.execution.interpreter import activate
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.case import parse
+from gradoracle.model.job import LawResult
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
-from gradoracle.property import Property
-from gradoracle.subject import Subject
 
 if not torch.cuda.is_available():
     activate()

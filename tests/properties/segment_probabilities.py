@@ -10,7 +10,7 @@ import torch
 from segmentations import SHIPPED
 from torch import Tensor
 
-from gradoracle.kernel import Kernel
+from gradoracle.model.kernel import Kernel
 
 Change = Callable[[Tensor, Tensor], Tensor]  # a tensor and the lengths
 

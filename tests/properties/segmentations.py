@@ -8,17 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.case import build, parse
-from gradoracle.contract import Contract
-from gradoracle.evidence import Evidence
-from gradoracle.examine import LawResult, judge_law
-from gradoracle.finding import Outcome
-from gradoracle.interpreter import activate
-from gradoracle.kernel import Kernel
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import judge_law
+from gradoracle.execution.interpreter import activate
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.case import parse
+from gradoracle.model.contract import Contract
+from gradoracle.model.finding import Outcome
+from gradoracle.model.job import LawResult
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import Property
+from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
-from gradoracle.property import Property
-from gradoracle.subject import Subject
-from gradoracle.verdict import Status
 
 if not torch.cuda.is_available():
     activate()

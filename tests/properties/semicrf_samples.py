@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gradoracle.properties.semicrf import semicrf
+from gradoracle.properties.semicrf import FAMILY as semicrf
 from mpmath import mpf
 from torch import Tensor
 
-from gradoracle.case import Sample, build, parse
-from gradoracle.derivative import Derivative
+from gradoracle.cases.sample import Sample, build
+from gradoracle.model.case import parse
+from gradoracle.model.derivative import Derivative
 
 WORDS = {
     "transition": "transition~normal",
@@ -61,7 +62,7 @@ def random_walk(
 
 def defined(own: Sample, derivative: Derivative, reading: str = "float64", **changed: Tensor) -> dict[str, Any]:
     """The tensors of a derivative by name: of the definition, in float64 or in balls."""
-    from gradoracle.oracle import certified, float64
+    from gradoracle.oracle.exact import certified, float64
     from gradoracle.oracle.truth import Oracle, arguments
 
     own = own.with_inputs(**changed) if changed else own

@@ -13,8 +13,8 @@ import semicrf_plain
 import torch
 from torch import Tensor
 
-from gradoracle.contract import PRESETS
-from gradoracle.kernel import Kernel
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.kernel import Kernel
 
 FAULTS = ("norm lost once", "norms in float32", "beta norms of the position before")
 

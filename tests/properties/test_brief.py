@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from gradoracle.properties.test_properties import brief
 
-from gradoracle.examine import laws_of
-from gradoracle.stream import stream
-from gradoracle.target import shipped
-from gradoracle.testing import PROFILES
+from gradoracle.cases.stream import stream
+from gradoracle.check.judge_case import laws_of
+from gradoracle.cli.testing import PROFILES
+from gradoracle.project.target import shipped
 
 TARGETS = shipped()
 

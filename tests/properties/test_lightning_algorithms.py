@@ -14,21 +14,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import chunked_attention as right_kernels
 from chunked_attention import chunked_scan, quadratic_scan, right, term_by_term, token_by_token
-from gradoracle.properties.lightning_algorithms import ALGORITHMS, CHUNKS, Chunked, chunks_of
-from gradoracle.properties.repetition import every_block_configuration_agrees
+from gradoracle.properties.lightning.algorithms import ALGORITHMS, CHUNKS, Chunked, chunks_of
+from gradoracle.properties.universal.repetition import every_block_configuration_agrees
 from linear_attention import FAMILY, ORACLE, evidence
 from linear_attention import judge as judge_line
 from sweeps import covering, slow
 
-from gradoracle.case import Case, Sample, build, parse
-from gradoracle.contract import LARGEST, default_contract
-from gradoracle.derivative import Derivative
-from gradoracle.finding import Outcome
-from gradoracle.kernel import Kernel
-from gradoracle.oracle.rounding import Budget
+from gradoracle.cases.sample import Sample, build
+from gradoracle.check.acceptance import Allowance, judge
+from gradoracle.model.case import Case, parse
+from gradoracle.model.contract import LARGEST, default_contract
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Outcome
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
+from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import arguments, tensor_of
-from gradoracle.rules import Allowance, judge
-from gradoracle.verdict import Status
 
 STATES = ["", "initial_state~normal", "--return_state=true", "--return_state=true initial_state~normal"]
 DTYPES = ["float32", "bfloat16", "float16"]

@@ -12,14 +12,15 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.lightning import LONGEST_LITERAL, by_pieces, literal
+from gradoracle.properties.lightning.definition import LONGEST_LITERAL, by_pieces, literal
 from linear_attention import FAMILY, ORACLE
 
-from gradoracle.case import Sample, build, parse
-from gradoracle.contract import PRESETS
-from gradoracle.derivative import Derivative, program
-from gradoracle.oracle import certified
-from gradoracle.oracle.trace import Graph, trace
+from gradoracle.cases.sample import Sample, build
+from gradoracle.model.case import parse
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.derivative import Derivative, program
+from gradoracle.oracle.exact import certified
+from gradoracle.oracle.exact.trace import Graph, trace
 from gradoracle.oracle.truth import Oracle
 
 STATES = ["", "initial_state~normal", "--return_state=true", "--return_state=true initial_state~normal"]

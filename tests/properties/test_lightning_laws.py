@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from linear_attention import LAWS, judge, kernel
 
-from gradoracle.finding import Outcome
-from gradoracle.verdict import Status
+from gradoracle.model.finding import Outcome
+from gradoracle.model.verdict import Status
 
 SIZES = "case:1 lightning cpu float32 B=2 H=2 N=21 D=6 Dv=5"
 PLAIN = f"{SIZES} seed=11"

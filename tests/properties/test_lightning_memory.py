@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from gradoracle.properties.lightning.laws.tile_shapes import no_shared_allocation_has_two_chunk_axes as law
 from gradoracle.properties.offline import SHARED_MEMORY, Allotment, allotments, shapes_by_line, shared_memory
-from gradoracle.properties.tile_shapes import no_shared_allocation_has_two_chunk_axes as law
 
-from gradoracle.finding import Outcome
-from gradoracle.verdict import Status
+from gradoracle.model.finding import Outcome
+from gradoracle.model.verdict import Status
 from tests.properties import chunked_compilations as chunked
 from tests.properties.toys import CASE, judged, kernel, right
 

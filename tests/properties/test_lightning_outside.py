@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gradoracle import counterexamples
-from gradoracle.check import check
-from gradoracle.dims import sizes
-from gradoracle.request import Request
-from gradoracle.strategies import wanted_situations
-from gradoracle.target import resolve
-from gradoracle.verdict import Report, Status
+from gradoracle.cases.coverage import wanted_situations
+from gradoracle.check import minimise
+from gradoracle.check.run import check
+from gradoracle.model.dims import sizes
+from gradoracle.model.verdict import Report, Status
+from gradoracle.project.request import Request
+from gradoracle.project.target import resolve
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FILE, FLA = EXAMPLES / "torch_lightning.py", EXAMPLES / "fla_lightning.py"
@@ -30,7 +30,7 @@ def square(q, k, v):
 @pytest.fixture(autouse=True)
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures are wanted, and not small."""
-    monkeypatch.setattr(counterexamples, "SHRINK_SECONDS_IN_ALL", 0.0)
+    monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
 
 
 def checked(file: Path, name: str, *dtypes: str, eager: bool = True, **fields: object) -> Report:

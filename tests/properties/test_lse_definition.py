@@ -13,9 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from logsumexp import FAMILY, ORACLE
 
-from gradoracle.case import Sample, build, parse
-from gradoracle.contract import PRESETS
-from gradoracle.derivative import Derivative
+from gradoracle.cases.sample import Sample, build
+from gradoracle.model.case import parse
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.truth import Oracle, arguments, names
 
 INPUTS = [

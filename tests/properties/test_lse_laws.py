@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from logsumexp import LAWS, judge, kernel
 
-from gradoracle.finding import Outcome
-from gradoracle.verdict import Status
+from gradoracle.model.finding import Outcome
+from gradoracle.model.verdict import Status
 
 SIZES = "case:1 lse cpu float32 B=2 H=4 G=2 T=9 M=13 D=8"
 PLAIN = f"{SIZES} seed=11"

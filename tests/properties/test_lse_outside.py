@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gradoracle import counterexamples
-from gradoracle.check import check
-from gradoracle.dims import sizes
-from gradoracle.request import Request
-from gradoracle.verdict import Report, Status
+from gradoracle.check import minimise
+from gradoracle.check.run import check
+from gradoracle.model.dims import sizes
+from gradoracle.model.verdict import Report, Status
+from gradoracle.project.request import Request
 
 FILE = Path(__file__).parents[2] / "examples" / "torch_lse.py"
 NAMES_NO_OPTION = """
@@ -25,7 +25,7 @@ def logsumexp(q, k):
 @pytest.fixture(autouse=True)
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures are wanted, and not small."""
-    monkeypatch.setattr(counterexamples, "SHRINK_SECONDS_IN_ALL", 0.0)
+    monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
 
 
 def checked(file: Path, name: str, *dtypes: str, **fields: object) -> Report:

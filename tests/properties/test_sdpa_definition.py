@@ -13,8 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from attention import FAMILY, ORACLE
 
-from gradoracle.case import build, parse
-from gradoracle.derivative import Derivative
+from gradoracle.cases.sample import build
+from gradoracle.model.case import parse
+from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.truth import arguments, names
 
 

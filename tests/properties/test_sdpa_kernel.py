@@ -18,12 +18,12 @@ from attention import LAWS, evidence, judge
 from gradoracle.properties import sdpa
 from gradoracle.properties.universal import UNIVERSAL
 
-from gradoracle.case import parse
-from gradoracle.derivative import Derivative
-from gradoracle.examine import judge_law
-from gradoracle.finding import Outcome
-from gradoracle.kernel import Kernel
-from gradoracle.verdict import Status
+from gradoracle.check.judge_case import judge_law
+from gradoracle.model.case import parse
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Outcome
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
 
 SHIPPED = sdpa.KERNELS[0]
 UNIVERSAL_LAWS = {law.name: law for law in UNIVERSAL}

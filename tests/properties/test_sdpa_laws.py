@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from attention import LAWS, judge, kernel
 
-from gradoracle.finding import Outcome
-from gradoracle.verdict import Status
+from gradoracle.model.finding import Outcome
+from gradoracle.model.verdict import Status
 
 PLAIN = "case:1 sdpa cpu float32 B=2 H=2 T=9 M=13 D=8 Dv=6 seed=11"
 CAUSAL = "case:1 sdpa cpu float32 B=2 H=2 T=9 M=13 D=8 Dv=6 --causal=true seed=12"

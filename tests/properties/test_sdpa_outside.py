@@ -16,13 +16,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from attention import ORACLE
 from gradoracle.properties.sdpa import FAMILY
 
-from gradoracle.case import build, parse
-from gradoracle.evidence import Evidence
-from gradoracle.examine import LawResult, judge_law, laws_of
-from gradoracle.finding import Outcome
-from gradoracle.kernel import Kernel
-from gradoracle.subject import Subject
-from gradoracle.verdict import Status
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import judge_law, laws_of
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.case import parse
+from gradoracle.model.finding import Outcome
+from gradoracle.model.job import LawResult
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
 
 CASE = parse("case:1 sdpa cpu bfloat16 B=1 H=2 T=64 M=128 D=64 Dv=64 q~normal:8 seed=3")[2]
 LAWS = {law.name: law for law in laws_of(FAMILY)}
@@ -90,7 +92,7 @@ def test_the_second_algorithm_is_read_only_where_the_first_explains_too_little()
 
 
 def test_an_algorithm_without_a_program_of_its_own_adds_no_budget() -> None:
-    from gradoracle.derivative import Derivative
+    from gradoracle.model.derivative import Derivative
 
     _, evidence = judged(VJP, "exact", outside=True)
     assert evidence.algorithms(Derivative.VJP) == evidence.algorithms(Derivative.FORWARD) == ("definition", "flash")

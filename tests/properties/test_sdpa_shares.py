@@ -11,10 +11,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from attention import FAMILY
 from gradoracle.properties import sdpa
 
-from gradoracle.examine import laws_of
-from gradoracle.jobs import CASES_ON_CPU
-from gradoracle.property import Property
-from gradoracle.strategies import stream
+from gradoracle.cases.stream import stream
+from gradoracle.check.judge_case import laws_of
+from gradoracle.check.plan import CASES_ON_CPU
+from gradoracle.model.property import Property
 
 FEWEST = 5
 KERNEL = sdpa.KERNELS[0]

@@ -12,13 +12,13 @@ from mpmath import mp
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties import semicrf_recursion as recursion
-from gradoracle.properties.semicrf_balls import Certified, certify
-from gradoracle.properties.semicrf_enumeration import Enumeration, enumerate_paths
+from gradoracle.properties.semicrf.enumeration import Enumeration, enumerate_paths
+from gradoracle.properties.semicrf.readings import recursion as recursion
+from gradoracle.properties.semicrf.readings.balls import Certified, certify
 from semicrf_samples import WORDS, as_mpf, random_walk, sample
 from torch import Tensor
 
-from gradoracle.oracle.enclosure import Enclosure
+from gradoracle.oracle.exact.enclosure import Enclosure
 
 SIZES = ["B=2 T=1 C=1 K=1", "B=2 T=1 C=3 K=4", "B=2 T=4 C=3 K=1", "B=3 T=5 C=2 K=4"]
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from sweeps import slow
 
-from gradoracle import device
-from gradoracle.bench import measure
+from gradoracle.execution import device
+from gradoracle.execution.bench import measure
 
 device.prepare("cpu")
-from gradoracle.properties import semicrf_benchmarks as benchmarks  # noqa: E402
-from gradoracle.properties import semicrf_recursion as recursion  # noqa: E402
+from gradoracle.properties.semicrf import benchmarks as benchmarks  # noqa: E402
+from gradoracle.properties.semicrf.readings import recursion as recursion  # noqa: E402
 
 
 def test_the_peer_gives_the_same_log_z() -> None:

@@ -10,13 +10,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_boundaries import BOUNDARIES
+from gradoracle.properties.semicrf.laws.boundaries import BOUNDARIES
 from segment_probabilities import kernel
 from segmentations import PLAIN, PROJECTED, SIZES, assert_caught, assert_holds, assert_not_violated_without_paths, judge
 from sweeps import slow
 
-from gradoracle.case import parse
-from gradoracle.verdict import Status
+from gradoracle.model.case import parse
+from gradoracle.model.verdict import Status
 
 BY_DURATION = f"{SIZES} transition_by_duration~normal proj_start~normal seed=13"
 LAWS = {law.name: law for law in BOUNDARIES}

@@ -14,19 +14,19 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))
 
 import semicrf_plain
-from gradoracle.properties import semicrf_recursion as recursion
-from gradoracle.properties.semicrf import semicrf
-from gradoracle.properties.semicrf_budgets import budgets
-from gradoracle.properties.semicrf_scalable import SemiCRF
+from gradoracle.properties.semicrf import FAMILY as semicrf
+from gradoracle.properties.semicrf.readings import recursion as recursion
+from gradoracle.properties.semicrf.readings.budgets import budgets
+from gradoracle.properties.semicrf.readings.scalable import SemiCRF
 from semicrf_samples import WORDS, random_walk, sample
 from sweeps import covering, slow
 
-from gradoracle.contract import PRESETS
-from gradoracle.derivative import Derivative
-from gradoracle.finding import Outcome
-from gradoracle.oracle.rounding import Budget
+from gradoracle.check.acceptance import Allowance, judge
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Outcome
+from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import Oracle
-from gradoracle.rules import Allowance, judge
 
 CONTRACT = PRESETS["ieee32"]
 LIMIT = 8.0  # sigma, of rule 1a

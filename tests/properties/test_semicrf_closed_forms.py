@@ -11,11 +11,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_closed_forms import of_chains, of_one_position, of_paths, rounded
-from gradoracle.properties.semicrf_problems import Known
+from gradoracle.properties.semicrf.closed_forms import of_chains, of_one_position, of_paths, rounded
+from gradoracle.properties.semicrf.problems import Known
 from semicrf_samples import WORDS, sample
 
-from gradoracle.case import Sample
+from gradoracle.cases.sample import Sample
 
 SIZES = {"T = 1": "B=3 T=1 C=3 K=2", "K = 1": "B=2 T=5 C=3 K=1"}
 CLOSED = {"T = 1": of_one_position, "K = 1": of_chains}

@@ -9,10 +9,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_convexity import CONVEXITY, _line
+from gradoracle.properties.semicrf.laws.convexity import CONVEXITY, _line
 from segmentations import PLAIN, SHIPPED, SIZES, assert_caught, assert_holds, evidence, judge, kernel
 
-from gradoracle.verdict import Status
+from gradoracle.model.verdict import Status
 
 BY_DURATION = f"{SIZES} transition_by_duration~normal proj_start~normal proj_end~normal seed=13"
 LAWS = {law.name: law for law in CONVEXITY}

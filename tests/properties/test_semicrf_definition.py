@@ -13,17 +13,18 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf import KERNELS, semicrf
-from gradoracle.properties.semicrf_enumeration import enumerate_paths
+from gradoracle.properties.semicrf import FAMILY as semicrf
+from gradoracle.properties.semicrf import KERNELS
+from gradoracle.properties.semicrf.enumeration import enumerate_paths
 from semicrf_samples import WORDS, apart, as_mpf, defined, numbers, sample
 from sweeps import covering
 
-from gradoracle.contract import PRESETS
-from gradoracle.derivative import Derivative
-from gradoracle.kernel import Kernel
+from gradoracle.cases.coverage import situations, wanted_situations
+from gradoracle.cases.stream import stream
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.kernel import Kernel
 from gradoracle.oracle.truth import Oracle, names
-from gradoracle.situations import situations, wanted_situations
-from gradoracle.strategies import stream
 
 READINGS = ("float64", "certified", "mpmath")
 SIZES = ["B=2 T=1 C=1 K=1", "B=2 T=1 C=3 K=4", "B=2 T=4 C=3 K=1", "B=3 T=5 C=2 K=4", "B=2 T=3 C=2 K=4"]

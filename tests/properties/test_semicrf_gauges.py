@@ -10,7 +10,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_gauges import GAUGES, on_a_grid
+from gradoracle.properties.semicrf.laws.gauges import GAUGES, on_a_grid
 from segment_probabilities import kernel
 from segmentations import PLAIN, PROJECTED, SIZES, assert_caught, assert_holds, assert_not_violated_without_paths
 from semicrf_samples import sample

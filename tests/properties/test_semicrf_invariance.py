@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_invariance import INVARIANCES
+from gradoracle.properties.semicrf.laws.invariance import INVARIANCES
 from segmentations import PLAIN, PROJECTED, SHIPPED, SIZES, assert_caught, assert_holds, kernel
 
 BY_DURATION = f"{SIZES} transition_by_duration~normal proj_start~normal proj_end~normal seed=13"

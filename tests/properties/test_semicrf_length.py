@@ -13,16 +13,16 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))
 
 import semicrf_single
-from gradoracle.properties.semicrf_length import errors_in_sigma_do_not_grow_with_the_length as the_law
+from gradoracle.properties.semicrf.laws.length import errors_in_sigma_do_not_grow_with_the_length as the_law
 from gradoracle.properties.universal import UNIVERSAL
 from segmentations import FAMILY, SHIPPED, evidence, judge
 from sweeps import slow
 
-from gradoracle.examine import judge_law
-from gradoracle.finding import Outcome
-from gradoracle.kernel import Kernel
-from gradoracle.machine_code import HAS_NUMBA
-from gradoracle.verdict import Status
+from gradoracle.check.judge_case import judge_law
+from gradoracle.model.finding import Outcome
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
+from gradoracle.oracle.exact.machine_code import HAS_NUMBA
 
 pytestmark = pytest.mark.skipif(not HAS_NUMBA, reason="sequences of 131 072 positions need numba")
 
@@ -76,12 +76,12 @@ def test_it_falls_on_long_sequences_with_a_sigma_alone() -> None:
 @pytest.mark.parametrize(("positions", "seeds"), [(131_072, 1), slow(262_144, 3)])
 def test_a_float32_kernel_is_as_many_sigma_off_at_many_positions(positions: int, seeds: int) -> None:
     """The rms over dcum_scores is at most twice that at T = 1 000; errors grow in proportion to T, and sigma too."""
-    from gradoracle.properties import semicrf_recursion as recursion
-    from gradoracle.properties.semicrf_budgets import budgets
+    from gradoracle.properties.semicrf.readings import recursion as recursion
+    from gradoracle.properties.semicrf.readings.budgets import budgets
     from semicrf_samples import random_walk
 
-    from gradoracle.contract import PRESETS
-    from gradoracle.derivative import Derivative
+    from gradoracle.model.contract import PRESETS
+    from gradoracle.model.derivative import Derivative
 
     rms, sigmas = [], []
     for steps, count in ((1000, 3), (positions, seeds)):

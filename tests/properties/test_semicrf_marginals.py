@@ -10,12 +10,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_marginals import MARGINALS
+from gradoracle.properties.semicrf.laws.marginals import MARGINALS
 from segment_probabilities import kernel
 from segmentations import PLAIN, PROJECTED, SIZES, assert_caught, assert_holds, assert_not_violated_without_paths
 from sweeps import slow
 
-from gradoracle.case import parse
+from gradoracle.model.case import parse
 
 BY_DURATION = f"{SIZES} transition_by_duration~normal proj_start~normal seed=13"
 LAWS = {law.name: law for law in MARGINALS}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gradoracle import counterexamples
-from gradoracle.check import check
-from gradoracle.dims import sizes
-from gradoracle.request import Request
-from gradoracle.strategies import wanted_situations
-from gradoracle.target import resolve
-from gradoracle.verdict import Report, Status
+from gradoracle.cases.coverage import wanted_situations
+from gradoracle.check import minimise
+from gradoracle.check.run import check
+from gradoracle.model.dims import sizes
+from gradoracle.model.verdict import Report, Status
+from gradoracle.project.request import Request
+from gradoracle.project.target import resolve
 
 FILE = Path(__file__).parents[2] / "examples" / "torch_semicrf.py"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -24,7 +24,7 @@ SMALL = {"dims": {"T": sizes(4, 40), "K": sizes(2, 6)}}
 @pytest.fixture(autouse=True)
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures are wanted, and not small."""
-    monkeypatch.setattr(counterexamples, "SHRINK_SECONDS_IN_ALL", 0.0)
+    monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
 
 
 def checked(file: Path, *dtypes: str, **fields: object) -> Report:

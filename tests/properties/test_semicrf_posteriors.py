@@ -14,17 +14,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import segmentations
 import semicrf_tables
-from gradoracle.properties.semicrf_boundaries import BOUNDARIES
-from gradoracle.properties.semicrf_marginals import MARGINALS
-from gradoracle.properties.semicrf_posteriors import marginals, meetings
+from gradoracle.properties.semicrf.laws.boundaries import BOUNDARIES
+from gradoracle.properties.semicrf.laws.marginals import MARGINALS
+from gradoracle.properties.semicrf.posteriors import marginals, meetings
 from segmentations import evidence
 
-from gradoracle.evidence import Evidence
-from gradoracle.examine import judge_law
-from gradoracle.finding import Outcome
-from gradoracle.relation import Part
-from gradoracle.rules import judge
-from gradoracle.verdict import Status
+from gradoracle.check.acceptance import judge
+from gradoracle.check.error_relation import Part
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import judge_law
+from gradoracle.model.finding import Outcome
+from gradoracle.model.verdict import Status
 
 LAWS = {law.name: law for law in (*BOUNDARIES, *MARGINALS)}
 MEET = "alpha_and_beta_meet_at_log_z_at_both_ends"

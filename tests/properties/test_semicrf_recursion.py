@@ -12,13 +12,13 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties import semicrf_recursion as recursion
-from gradoracle.properties.semicrf_balls import certify
-from gradoracle.properties.semicrf_enumeration import enumerate_paths
+from gradoracle.properties.semicrf.enumeration import enumerate_paths
+from gradoracle.properties.semicrf.readings import recursion as recursion
+from gradoracle.properties.semicrf.readings.balls import certify
 from semicrf_samples import WORDS, apart, defined, numbers, random_walk, sample
 
-from gradoracle.derivative import Derivative
-from gradoracle.machine_code import HAS_NUMBA
+from gradoracle.model.derivative import Derivative
+from gradoracle.oracle.exact.machine_code import HAS_NUMBA
 
 SIZES = ["B=2 T=1 C=1 K=1", "B=2 T=1 C=3 K=4", "B=3 T=7 C=3 K=1", "B=3 T=12 C=2 K=5", "B=2 T=9 C=3 K=12"]
 LONG = {
@@ -168,7 +168,7 @@ import sys
 sys.modules["numba"] = None
 sys.path.insert(0, {tests!r})
 from semicrf_samples import random_walk
-from gradoracle.properties import semicrf_recursion as recursion
+from gradoracle.properties.semicrf.readings import recursion as recursion
 import torch
 inputs = random_walk({{"B": 2, "T": 20, "C": 2, "K": 3}}, projections=True)
 tangents = {{n: t.flip(0).cos() for n, t in inputs.items() if n != "lengths"}}

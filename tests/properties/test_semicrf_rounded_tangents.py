@@ -18,19 +18,26 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))
 
 import semicrf_plain
-from gradoracle.properties import semicrf_recursion as recursion
-from gradoracle.properties.semicrf import semicrf
-from gradoracle.properties.semicrf_budgets import budgets
-from gradoracle.properties.semicrf_rounded_tangents import FROM_ALPHA, FROM_BETA, SHARED, RoundedTangents, probe
+from gradoracle.properties.semicrf import FAMILY as semicrf
+from gradoracle.properties.semicrf.readings import recursion as recursion
+from gradoracle.properties.semicrf.readings.budgets import budgets
+from gradoracle.properties.semicrf.readings.rounded_tangents import (
+    FROM_ALPHA,
+    FROM_BETA,
+    SHARED,
+    RoundedTangents,
+    probe,
+)
 from semicrf_samples import WORDS, random_walk, sample
 from sweeps import covering, slow
 
-from gradoracle.case import Sample, build, parse
-from gradoracle.contract import PRESETS
-from gradoracle.derivative import Derivative
-from gradoracle.finding import Finding, Outcome
-from gradoracle.oracle.rounding import Budget
-from gradoracle.rules import Allowance, judge
+from gradoracle.cases.sample import Sample, build
+from gradoracle.check.acceptance import Allowance, judge
+from gradoracle.model.case import parse
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.oracle.rounding.reading import Budget
 
 FILE = Path(__file__).parents[2] / "examples" / "torch_semicrf.py"
 CONTRACT = PRESETS["ieee32"]

@@ -15,22 +15,23 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import segmentations
 import semicrf_plain
-from gradoracle.properties.derivatives import forward_matches_the_oracle, vjp_matches_the_oracle
-from gradoracle.properties.semicrf import semicrf
-from gradoracle.properties.semicrf_scalable import LARGEST_SYSTEM
+from gradoracle.properties.semicrf import FAMILY as semicrf
+from gradoracle.properties.semicrf.readings.scalable import LARGEST_SYSTEM
+from gradoracle.properties.universal.derivatives import forward_matches_the_oracle, vjp_matches_the_oracle
 from semicrf_samples import apart, defined
 
-from gradoracle.case import build, parse
-from gradoracle.contract import PRESETS
-from gradoracle.derivative import Derivative
-from gradoracle.evidence import Evidence
-from gradoracle.examine import judge_law
-from gradoracle.finding import Outcome
-from gradoracle.kernel import Kernel
+from gradoracle.cases.sample import build
+from gradoracle.check.acceptance import judge
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import judge_law
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.case import parse
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Outcome
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
-from gradoracle.rules import judge
-from gradoracle.subject import Subject
-from gradoracle.verdict import Status
 
 
 def kernel(**fault: int) -> Callable[..., Tensor]:

@@ -9,10 +9,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_special_cases import SPECIAL_CASES, nan_read
+from gradoracle.properties.semicrf.laws.special_cases import SPECIAL_CASES, nan_read
 from segmentations import FAMILY, PLAIN, PROJECTED, SHIPPED, SIZES, assert_caught, assert_holds, kernel
 
-from gradoracle.case import build, parse
+from gradoracle.cases.sample import build
+from gradoracle.model.case import parse
 
 BY_DURATION = f"{SIZES} transition_by_duration~normal proj_start~normal proj_end~normal seed=13"
 FORBIDDEN = f"{SIZES} transition~normal lengths~highest seed=14"

@@ -11,11 +11,11 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gradoracle.properties.semicrf_problems import Known, known
+from gradoracle.properties.semicrf.problems import Known, known
 from segmentations import SHIPPED, evidence, kernel
 from semicrf_samples import WORDS
 
-from gradoracle.case import Sample
+from gradoracle.cases.sample import Sample
 
 torch_struct = pytest.importorskip(
     "torch_struct", reason='torch-struct is not installed: it comes with the extra "test"'

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.kernel import Kernel
-from gradoracle.target import resolve
+from gradoracle.model.kernel import Kernel
+from gradoracle.project.target import resolve
 
 DIMS = {
     "sdpa": {"B": 1, "H": 2, "T": 300, "M": 70, "D": 32, "Dv": 16},

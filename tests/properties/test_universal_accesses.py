@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle import interpreter
-from gradoracle.case import Case
-from gradoracle.finding import Outcome
-from gradoracle.kernel import Kernel
-from gradoracle.verdict import Status
+from gradoracle.execution import interpreter
+from gradoracle.model.case import Case
+from gradoracle.model.finding import Outcome
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
 from tests.properties.toys import judged
 
 pytestmark = pytest.mark.skipif(

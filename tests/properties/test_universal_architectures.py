@@ -6,12 +6,12 @@ import json
 
 import pytest
 from gradoracle.kernels.sdpa.compilations import compilations as sdpa
-from gradoracle.properties.architectures import shared_memory_fits_each_architecture as law
 from gradoracle.properties.offline import SHARED_MEMORY, Uncompiled, shared_memory
+from gradoracle.properties.universal.architectures import shared_memory_fits_each_architecture as law
 from programs import python
 
-from gradoracle.finding import Outcome
-from gradoracle.verdict import Status
+from gradoracle.model.finding import Outcome
+from gradoracle.model.verdict import Status
 from tests.properties import compiled
 from tests.properties.toys import CASE, RIGHT, judged, kernel, right
 

@@ -7,21 +7,24 @@ import os
 from pathlib import Path
 
 import pytest
-from gradoracle.properties.autotuning import every_autotuned_configuration_matches_the_oracle as law
-from gradoracle.properties.autotuning import trials_of_an_autotuner_leave_nothing_behind
+from gradoracle.properties.universal.autotuning import every_autotuned_configuration_matches_the_oracle as law
+from gradoracle.properties.universal.autotuning import trials_of_an_autotuner_leave_nothing_behind
 from programs import python
 
-from gradoracle import device, interpreter
+from gradoracle.execution import device, interpreter
 from tests.properties.toys import CASE, RIGHT
 
 PROGRAM = """
 import json
-from gradoracle import device
+from gradoracle.execution import device
 device.prepare("cpu")
-from gradoracle.case import Case
-from gradoracle.kernel import Kernel
-from gradoracle.properties.autotuning import autotuners, every_autotuned_configuration_matches_the_oracle as law
-from gradoracle.properties.autotuning import trials_of_an_autotuner_leave_nothing_behind as tried
+from gradoracle.model.case import Case
+from gradoracle.model.kernel import Kernel
+from gradoracle.properties.universal.autotuning import (
+    autotuners,
+    every_autotuned_configuration_matches_the_oracle as law,
+)
+from gradoracle.properties.universal.autotuning import trials_of_an_autotuner_leave_nothing_behind as tried
 from tests.properties import autotuned
 from tests.properties.toys import judged
 

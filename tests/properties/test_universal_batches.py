@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from gradoracle.properties.members import Appended, apart, everywhere, extensible, permutable, rolled
-from gradoracle.properties.strides import OTHERS, layouts_of
 from gradoracle.properties.universal import UNIVERSAL
+from gradoracle.properties.universal.strides import OTHERS, layouts_of
 
-from gradoracle.case import Case
-from gradoracle.finding import Outcome
-from gradoracle.verdict import Status
+from gradoracle.model.case import Case
+from gradoracle.model.finding import Outcome
+from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, edited, evidence, judged, kernel, right, total, weigh
 
 LAWS = {law.name: law for law in UNIVERSAL}

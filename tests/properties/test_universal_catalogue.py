@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.case import Case
-from gradoracle.examine import laws_of, no_such_law
-from gradoracle.property import Property
+from gradoracle.check.judge_case import laws_of, no_such_law
+from gradoracle.model.case import Case
+from gradoracle.model.property import Property
+from gradoracle.model.verdict import Status
 from gradoracle.report.catalogue import explanation
-from gradoracle.verdict import Status
 from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, judged, pick, total, weigh
 
 FOLDER = Path(importlib.import_module("gradoracle.properties").__file__).parent
@@ -43,7 +43,7 @@ def test_every_law_of_a_universal_module_is_in_the_catalogue(module):
 
 
 def test_universal_imports_every_module_that_only_universal_laws_can_come_from():
-    tree = ast.parse((FOLDER / "universal.py").read_text())
+    tree = ast.parse((FOLDER / "universal" / "__init__.py").read_text())
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert set(MODULES) <= imported
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gradoracle.properties.universal import UNIVERSAL
 
-from gradoracle.verdict import Status
+from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, RIGHT, drawn, edited, judged, kernel, right
 
 LAWS = {law.name: law for law in UNIVERSAL}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gradoracle.properties.devices import non_default_stream_gives_the_same, second_device_gives_the_same
+from gradoracle.properties.universal.devices import non_default_stream_gives_the_same, second_device_gives_the_same
 
-from gradoracle.case import Draw, build
-from gradoracle.evidence import Evidence
-from gradoracle.examine import judge_law
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import judge_law
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.case import Draw
+from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
-from gradoracle.subject import Subject
-from gradoracle.verdict import Status
 from tests.properties.toys import CASE, RIGHT, judged, kernel, pick, right
 
 LAWS = (non_default_stream_gives_the_same, second_device_gives_the_same)

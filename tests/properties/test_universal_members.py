@@ -18,9 +18,9 @@ from gradoracle.properties.members import permutable, rolled, separable
 from gradoracle.properties.universal import UNIVERSAL
 
 import gradoracle
-from gradoracle.case import Case
-from gradoracle.kernel import Kernel
-from gradoracle.verdict import Status
+from gradoracle.model.case import Case
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
 from tests.properties.toys import evidence
 
 LAWS = {law.name: law for law in UNIVERSAL}

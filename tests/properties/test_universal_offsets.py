@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gradoracle.properties import offsets
-from gradoracle.properties.offsets import FAR, offsets_past_2_31_give_the_same
+from gradoracle.properties.universal import offsets
+from gradoracle.properties.universal.offsets import FAR, offsets_past_2_31_give_the_same
 
-from gradoracle.case import build
-from gradoracle.evidence import Evidence
-from gradoracle.examine import judge_law
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import judge_law
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
-from gradoracle.subject import Subject
-from gradoracle.verdict import Status
 from tests.properties.toys import CASE, RIGHT, edited, judged, kernel, pick, right
 
 LAW = offsets_past_2_31_give_the_same

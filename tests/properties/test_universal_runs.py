@@ -13,11 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.case import Draw
-from gradoracle.dims import sizes
-from gradoracle.examine import judge_law
-from gradoracle.kernel import Kernel
-from gradoracle.verdict import Status
+from gradoracle.check.judge_case import judge_law
+from gradoracle.model.case import Draw
+from gradoracle.model.dims import sizes
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, RIGHT, WEIGH, evidence, judged, kernel, right, weigh
 
 LAWS = {law.name: law for law in UNIVERSAL}

@@ -8,15 +8,17 @@ import pytest
 import torch
 from gradoracle.properties.universal import UNIVERSAL
 
-from gradoracle.case import Case, build
-from gradoracle.derivative import Derivative
-from gradoracle.evidence import Evidence
-from gradoracle.examine import Job, examine, judge_law
-from gradoracle.finding import Outcome
-from gradoracle.memory import Originals
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import examine, judge_law
+from gradoracle.execution.guard_memory import Originals
+from gradoracle.execution.kernel_runner import Subject, Unavailable
+from gradoracle.model.case import Case
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Outcome
+from gradoracle.model.job import Job
+from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
-from gradoracle.subject import Subject, Unavailable
-from gradoracle.verdict import Status
 from tests.properties.toys import CASE, RIGHT, evidence, kernel, pick, right
 
 LAWS = {law.name: law for law in UNIVERSAL}
@@ -99,7 +101,7 @@ def test_a_change_in_a_variant_is_undone_and_reported() -> None:
 
 
 def test_what_is_too_large_to_be_copied_is_seen_and_then_no_call_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradoracle.subject.Originals", lambda tensors: Originals(tensors, most=0))
+    monkeypatch.setattr("gradoracle.execution.kernel_runner.Originals", lambda tensors: Originals(tensors, most=0))
     fine = evidence(RIGHT)
     assert judge_law(FORWARD, fine).status is judge_law(UNMODIFIED, fine).status is Status.HOLDS
     one = evidence(kernel(doubling))

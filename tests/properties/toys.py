@@ -11,13 +11,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.case import Case, Draw, build
-from gradoracle.evidence import Evidence
-from gradoracle.examine import LawResult, judge_law
-from gradoracle.kernel import Kernel
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import judge_law
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.job import LawResult
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
-from gradoracle.property import Property
-from gradoracle.subject import Subject
 
 
 @gradoracle.family(outputs=("p", "s"), dtypes=("float32", "float64"))

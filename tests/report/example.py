@@ -6,13 +6,15 @@ import math
 from dataclasses import replace
 
 import torch
+from grouping import with_faults
 
-from gradoracle.comparison import Comparison, Kind, Line, Weight
-from gradoracle.errormap import errormap
-from gradoracle.finding import Finding, Outcome, Pool, Worst
-from gradoracle.measurements import BINS, Convergence, Growth, Measurements
-from gradoracle.shard import Left, Seen, Shard, Sums, Telling
-from gradoracle.verdict import Counterexample, Report, Status, Verdict
+from gradoracle.model.comparison import Comparison, Kind, Line, Weight
+from gradoracle.model.error_map import errormap
+from gradoracle.model.finding import Finding, Outcome, Pool, Worst
+from gradoracle.model.shard import Shard
+from gradoracle.model.statistics import BINS, Convergence, Growth, Measurements
+from gradoracle.model.sums import Left, Seen, Sums, Telling
+from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 
 CASE = "gradoracle-case/1 sdpa cpu float32 B=1 H=1 T=65 M=1 D=1 q=normal:1"
 
@@ -97,7 +99,7 @@ def report(*verdicts: Verdict, **fields: object) -> Report:
     for name, value in fields.items():
         assert hasattr(made, name)
         setattr(made, name, value)
-    return made
+    return with_faults(made)
 
 
 def everything() -> Report:
@@ -175,13 +177,13 @@ def shard() -> Report:
         {"gives away accuracy": 3},
         {"dq": 42},
         {"dk": Left("budget too wide", 5)},
-        (1e-6, math.inf),
+        [1e-6, math.inf],
         4.25,
         34.125,
         {"dq": Pool(1000, 990.5, (1000.0, 1010.0), 0.5, 1e12, (1e5, -1e5), 1000.0)},
         42,
         CASE,
-        (Telling(17, 65, 1),),
+        [Telling(17, 65, 1)],
     )
     part = Shard(
         2, 4, {"--examples": "9"}, "0a" * 32, 504, {"kernels/a.py": "1b" * 32}, {"attention": "2.5"},

@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ElementTree
 from example import compared, unchanged
 from test_sarif import log
 
-from gradoracle.comparison import Kind, Line, Weight
-from gradoracle.report import exit_code, render
+from gradoracle.model.comparison import Kind, Line, Weight
+from gradoracle.report.formats import exit_code, render
 
 LINES = (
     Line(Kind.ACCURACY, Weight.RED, "accuracy fell", "triton_sdpa", "vjp_matches_the_oracle", "float16"),

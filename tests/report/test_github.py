@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from example import everything, holding, report, violated
 
-from gradoracle import showing
-from gradoracle.location import Location
-from gradoracle.options import Output
-from gradoracle.report import render
-from gradoracle.verdict import Report
+from gradoracle.model.location import Location
+from gradoracle.model.verdict import Report
+from gradoracle.project.outputs import Output
+from gradoracle.report import showing
+from gradoracle.report.formats import render
 
 
 def commands(made: Report) -> list[str]:

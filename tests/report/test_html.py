@@ -12,16 +12,17 @@ from html.parser import HTMLParser
 import pytest
 import torch
 from example import CASE, compared, everything, holding, pictured, report, unchanged, violated, wrong
+from grouping import with_faults
 
-from gradoracle import options
-from gradoracle.comparison import Kind, Line, Weight
-from gradoracle.errormap import errormap
-from gradoracle.errors import UsageError
-from gradoracle.finding import Worst
-from gradoracle.measurements import Growth
-from gradoracle.report import FORMATS, render
+from gradoracle.model.comparison import Kind, Line, Weight
+from gradoracle.model.error_map import errormap
+from gradoracle.model.errors import UsageError
+from gradoracle.model.finding import Worst
+from gradoracle.model.statistics import Growth
+from gradoracle.model.verdict import Report
+from gradoracle.project.outputs import outputs
+from gradoracle.report.formats import FORMATS, render
 from gradoracle.report.html import MOST_PICTURES
-from gradoracle.verdict import Report
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
 
@@ -65,7 +66,7 @@ ALL = [everything(), report(), report(holding()), pictured(), compared(), unchan
 
 @pytest.mark.parametrize("made", ALL, ids=lambda made: made.target)
 def test_it_is_one_file_that_neither_runs_nor_loads_anything(made: Report) -> None:
-    text = page(made)
+    text = page(with_faults(made))
     tags = Tags(text)
     assert text.startswith("<!doctype html>")
     assert {"script", "link", "iframe", "img", "object", "form"}.isdisjoint({name for name, _ in tags.found})
@@ -113,7 +114,7 @@ def test_no_text_is_taken_for_markup() -> None:
     made.situations = {awkward: 1}
     made.notes = [awkward]
     made.environment = {awkward: awkward}
-    text = page(made)
+    text = page(with_faults(made))
     tags = Tags(text)
     assert {"script", "img"}.isdisjoint({name for name, _ in tags.found})
     seen = awkward.replace("\x1b", "\ufffd").replace("\ud800", "\ufffd")
@@ -171,7 +172,7 @@ def test_four_families_with_many_faults_stay_small() -> None:
             findings = tuple(replace(found, tensor=tensor, place="") for found in known.counterexample.findings[:1])
             other = replace(known.counterexample, findings=findings)
             each.verdicts.append(replace(known, law=f"law_{number}", counterexample=other))
-        made.append(each)
+        made.append(with_faults(each))
     begun = time.monotonic()
     text = page(*made)
     assert len(text.encode()) <= 5 * 2**20
@@ -182,10 +183,10 @@ def test_four_families_with_many_faults_stay_small() -> None:
 
 
 def test_without_its_packages_it_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "find_spec", lambda name: None if name == "jinja2" else object())
+    monkeypatch.setattr("gradoracle.project.outputs.find_spec", lambda name: None if name == "jinja2" else object())
     with pytest.raises(UsageError, match=r"--format html needs jinja2: wanted pip install 'gradoracle\[report\]'"):
-        options.outputs(["--format", "html"], FORMATS)
-    assert options.outputs(["--format", "json"], FORMATS)[0].format == "json"
+        outputs(["--format", "html"], FORMATS)
+    assert outputs(["--format", "json"], FORMATS)[0].format == "json"
 
 
 def test_a_tensor_that_is_only_lost_has_no_values_to_compare() -> None:

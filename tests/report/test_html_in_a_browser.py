@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from example import compared, everything, holding, pictured, report, unchanged
 
-from gradoracle.report import render
-from gradoracle.verdict import Report
+from gradoracle.model.verdict import Report
+from gradoracle.report.formats import render
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [

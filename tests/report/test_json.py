@@ -11,15 +11,16 @@ import jsonschema
 import pytest
 from example import CASE, compared, everything, holding, pictured, report, shard, unchanged, violated, wrong
 
-from gradoracle.causes import CAUSES
-from gradoracle.comparison import Comparison, Kind, Line
-from gradoracle.finding import Finding, Pool
-from gradoracle.location import Location
-from gradoracle.plain import Unreadable
-from gradoracle.report import exit_code, render
+from gradoracle.model.causes import CAUSES
+from gradoracle.model.comparison import Comparison, Kind, Line
+from gradoracle.model.finding import Finding, Pool
+from gradoracle.model.location import Location
+from gradoracle.model.serialize import Unreadable
+from gradoracle.model.shard import Shard
+from gradoracle.model.sums import Sums
+from gradoracle.model.verdict import Report, Status, Verdict
+from gradoracle.report.formats import exit_code, render
 from gradoracle.report.json import SCHEMA, read
-from gradoracle.shard import Shard, Sums
-from gradoracle.verdict import Report, Status, Verdict
 
 FILE = Path(__file__).parents[2] / "docs" / "report.schema.json"
 

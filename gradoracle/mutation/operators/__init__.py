@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ...errors import UsageError
+from gradoracle.model.errors import UsageError
 
 if find_spec("libcst") is None:
     raise UsageError("libcst is not installed: wanted for planting faults, by pip install 'gradoracle[mutate]'")
 
-from . import (
+from gradoracle.mutation.operators import (
     arithmetic,
     comparisons,
     dtypes,
@@ -29,9 +29,9 @@ from . import (
     selections,
     shapes,
 )
-from .operator import Fault, Operator
-from .place import Place
-from .source import Source
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import Place
+from gradoracle.mutation.operators.source import Source
 
 OPERATORS: tuple[Operator, ...] = (
     *comparisons.OPERATORS,

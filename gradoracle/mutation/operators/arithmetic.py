@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .operator import Fault, Operator
-from .place import RANGES, Place
-from .syntax import argument, called, dotted, last_name, text, tight
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import RANGES, Place
+from gradoracle.mutation.operators.syntax import argument, called, dotted, last_name, text, tight
 
 _SCALE = re.compile(r"(^|_)(scale|inv|inverse|log2e?|ln2|factor|eps|rcp|reciprocal)(_|$)", re.IGNORECASE)
 _WHOLE = ("integer", "pointer", "mask")

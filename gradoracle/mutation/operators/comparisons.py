@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .operator import Fault, Operator
-from .place import Place
-from .syntax import plus, text, tight
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import Place
+from gradoracle.mutation.operators.syntax import plus, text, tight
 
 _EXCHANGED = {
     cst.LessThan: "<=",

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .kinds import kind_of_dtype
-from .operator import Fault, Operator
-from .place import Place
-from .syntax import argument, argument_text, dotted, text, tight, within
+from gradoracle.mutation.operators.kinds import kind_of_dtype
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import Place
+from gradoracle.mutation.operators.syntax import argument, argument_text, dotted, text, tight, within
 
 _WIDE = {"float64": "float32", "float32": "bfloat16"}
 

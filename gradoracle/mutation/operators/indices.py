@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .kinds import is_stride
-from .operator import Fault, Operator
-from .place import ACCESSES, Place
-from .syntax import argument, dotted, plus, text, within
+from gradoracle.mutation.operators.kinds import is_stride
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import ACCESSES, Place
+from gradoracle.mutation.operators.syntax import argument, dotted, plus, text, within
 
 _WHOLE = ("integer", "pointer")
 _COUNTED = ("arange", "program_id")

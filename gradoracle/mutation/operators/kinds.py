@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import libcst as cst
 
-from .syntax import dotted
+from gradoracle.mutation.operators.syntax import dotted
 
 POINTER, INTEGER, FLOAT, MASK, UNKNOWN = "pointer", "integer", "float", "mask", ""
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import libcst as cst
 
-from .operator import Fault, Operator
-from .place import Place
-from .syntax import argument_text, dotted, last_name, plus, text
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import Place
+from gradoracle.mutation.operators.syntax import argument_text, dotted, last_name, plus, text
 
 
 def _arguments(node: cst.Call | cst.Tuple, place: Place) -> Iterator[Fault]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .operator import Fault, Operator
-from .place import RANGES, Place
-from .syntax import last_name, plus, text, tight
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import RANGES, Place
+from gradoracle.mutation.operators.syntax import last_name, plus, text, tight
 
 
 def _parts(node: cst.Call) -> tuple[cst.Arg | None, cst.Arg, str] | None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .operator import Fault, Operator
-from .place import ACCESSES, Place
-from .syntax import argument, argument_text, called, dotted, text
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import ACCESSES, Place
+from gradoracle.mutation.operators.syntax import argument, argument_text, called, dotted, text
 
 _MASK_AT = {"load": 1, "store": 2, "atomic_cas": 9}
 

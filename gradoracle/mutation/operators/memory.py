@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .operator import Fault, Operator
-from .place import Place
-from .syntax import argument, argument_text, called, dotted, text
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import Place
+from gradoracle.mutation.operators.syntax import argument, argument_text, called, dotted, text
 
 
 def _store(node: cst.Expr, place: Place) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import libcst as cst
 
-from .place import Place
+from gradoracle.mutation.operators.place import Place
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Fault:
     Attributes:
         node: the expression, argument, element or small statement to be replaced; its own parentheses stay.
         code: what stands there instead, on one line; "" where a statement is dropped.
-        cause: a name of ``gradoracle.causes.CAUSES`` where this site determines it; None where its operator does.
+        cause: a name of ``gradoracle.model.causes.CAUSES`` where this site determines it; None where its operator does.
         until: the last node that is replaced, where several neighbours are.
     """
 
@@ -39,7 +39,7 @@ class Operator:
         propose: the faults at such a node.
         kernels: whether it plants in jitted functions.
         wrappers: whether it plants in the Python around them.
-        cause: a name of ``gradoracle.causes.CAUSES``; "" where the fault alone does not determine one.
+        cause: a name of ``gradoracle.model.causes.CAUSES``; "" where the fault alone does not determine one.
         caveat: where the fault changes no result, if there is such a place by the nature of the operator.
     """
 

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import libcst as cst
 
-from .kinds import Kinds
-from .syntax import argument, children, dotted, last_name, within
+from gradoracle.mutation.operators.kinds import Kinds
+from gradoracle.mutation.operators.syntax import argument, children, dotted, last_name, within
 
 ACCESSES = ("load", "store", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
             "atomic_xchg", "atomic_cas")  # fmt: skip

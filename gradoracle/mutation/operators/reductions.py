@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .arithmetic import is_shift
-from .operator import Fault, Operator
-from .place import Place
-from .syntax import argument, argument_text, called, dotted, text
+from gradoracle.mutation.operators.arithmetic import is_shift
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import Place
+from gradoracle.mutation.operators.syntax import argument, argument_text, called, dotted, text
 
 _KINDS = {"sum": "max", "max": "min", "min": "max", "maximum": "minimum", "minimum": "maximum", "argmax": "argmin",
           "argmin": "argmax", "cumsum": "cumprod", "cumprod": "cumsum"}  # fmt: skip

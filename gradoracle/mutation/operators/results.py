@@ -8,9 +8,9 @@ from typing import Any
 
 import libcst as cst
 
-from .operator import Fault, Operator
-from .place import Place
-from .syntax import argument, argument_text, dotted, last_name, text, tight
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import Place
+from gradoracle.mutation.operators.syntax import argument, argument_text, dotted, last_name, text, tight
 
 _DERIVATIVES = ("backward", "jvp", "vjp")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from .operator import Fault, Operator
-from .place import Place, only_raises
-from .syntax import argument_text, dotted, text, tight
+from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.place import Place, only_raises
+from gradoracle.mutation.operators.syntax import argument_text, dotted, text, tight
 
 
 def _branches(node: cst.Call | cst.IfExp, place: Place) -> Iterator[Fault]:

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
-from ...errors import UsageError
-from .place import Place, only_raises
-from .syntax import children, dotted, last_name, within
+from gradoracle.model.errors import UsageError
+from gradoracle.mutation.operators.place import Place, only_raises
+from gradoracle.mutation.operators.syntax import children, dotted, last_name, within
 
 _OTHER_PURPOSES = ("check", "refuse", "test", "bench", "main")
 

@@ -1,0 +1,98 @@
+"""What `check` says of the shipped kernels and the examples, to see that a change of the engine changes none of it.
+
+    python benchmarks/verdicts.py --save            (writes benchmarks/results/verdicts.json.gz)
+    python benchmarks/verdicts.py                   (checks again and prints each difference; exit code 1 if any)
+    python benchmarks/verdicts.py sdpa examples/rmsnorm.py      (these targets alone)
+
+60 cases of each target, seed 0, on the CPU: counts, errors against budgets, sensitivities, reasons, situations,
+counterexamples with their findings, and the exit code. What depends on the clock or the machine is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "benchmarks" / "results" / "verdicts.json.gz"
+TARGETS = (
+    "semicrf",
+    "lightning",
+    "sdpa",
+    "lse",
+    "examples/rmsnorm.py",
+    "examples/torch_sdpa.py:fused --family sdpa",
+    "examples/torch_sdpa.py:eager --family sdpa",
+    "examples/torch_lse.py:logsumexp --family lse",
+    "examples/torch_lse.py:upcast --family lse",
+    "examples/torch_lightning.py:quadratic --family lightning",
+    "examples/torch_lightning.py:chunked --family lightning",
+    "examples/torch_semicrf.py:recursion --family semicrf",
+)
+OPTIONS = ("--device", "cpu", "--seed", "0", "--examples", "60", "--workers", "1")
+UNTOLD = ("environment", "seconds", "seconds_compiling", "locations", "measurements", "schema")
+
+
+def said(words: str) -> Any:
+    """What a check of one target says, without what changes from run to run."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "gradoracle", "check", *words.split(), *OPTIONS, "--format", "json"]
+        done = subprocess.run([*command, "--output", str(file)], cwd=ROOT, capture_output=True, text=True)
+        if not file.is_file():
+            return {"exit_code": done.returncode, "stderr": done.stderr}
+        return without(json.loads(file.read_text()))
+
+
+def without(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without(each) for key, each in value.items() if key not in UNTOLD}
+    return [without(each) for each in value] if isinstance(value, list) else value
+
+
+def differences(before: Any, after: Any, place: str = "") -> list[str]:
+    """Each place where two documents differ, as a line."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = dict.fromkeys([*before, *after])
+        return [d for key in keys for d in differences(before.get(key), after.get(key), f"{place}.{key}")]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = enumerate(zip(before, after, strict=True))
+        return [d for n, (b, a) in pairs for d in differences(b, a, f"{place}[{_name(b, n)}]")]
+    return [] if before == after else [f"{place}: {json.dumps(before)[:300]} -> {json.dumps(after)[:300]}"]
+
+
+def _name(value: Any, place: int) -> str:
+    own = [str(value[key]) for key in ("law", "dtype") if key in value] if isinstance(value, dict) else []
+    return " ".join(own) or str(place)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*", help="how the targets begin that are checked; by default all")
+    parser.add_argument("--save", action="store_true", help="keep what is said now")
+    parser.add_argument("--file", type=Path, default=KEPT)
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args()
+    chosen = [each for each in TARGETS if not given.targets or each.startswith(tuple(given.targets))]
+    with ThreadPoolExecutor(given.processes) as pool:
+        now = dict(zip(chosen, pool.map(said, chosen), strict=True))
+    if given.save:
+        with gzip.GzipFile(given.file, "wb", mtime=0) as file:
+            file.write(json.dumps(now, indent=0, sort_keys=True).encode())
+        print(f"{given.file}: {sum(len(r['verdicts']) for each in now.values() for r in each['reports'])} verdicts")
+        return 0
+    kept = json.loads(gzip.decompress(given.file.read_bytes()))
+    found = [f"{name}{line}" for name in chosen for line in differences(kept.get(name), now[name])]
+    print("\n".join(found) or f"{len(chosen)} targets: what is said is what was said")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

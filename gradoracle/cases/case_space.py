@@ -1,0 +1,226 @@
+"""Domain: what the cases of one run may be, once family, kernel and the user's restrictions are put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from gradoracle.model.dims import Sizes
+from gradoracle.model.family import Family
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.signature import Signature, TensorSpec, cotangent_name
+
+LARGE, VERY_LARGE = 100_000, 1_000_000  # a dim beyond either is a situation of its own
+TILE, TAIL = 64, 16  # a tile has 64 rows; a size that is no multiple of 16 leaves a tail
+
+# Sizes and how often each is drawn: powers of two and one either side, primes, block edges; small in the mean.
+_SIZES = {
+    4: (1, 2, 3, 4, 5, 7, 8, 9, 13),
+    2: (15, 16, 17, 23, 31, 32, 33, 47, 48, 61, 63, 64, 65),
+    1: (79, 97, 100, 127, 128, 129, 160, 193, 257, 300),
+}
+_LARGE_SIZES = (100_001, 100_003, 100_352, 131_071, 131_072, 1_048_575, 1_048_576)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The cases of one run.
+
+    Attributes:
+        family: whose definition gives dims, tensors and options.
+        kernel: what it supports narrows the family's.
+        dtypes: which dtypes are drawn, the plainest first.
+        sizes: the sizes of each dim.
+    """
+
+    family: Family
+    kernel: Kernel
+    dtypes: tuple[str, ...]
+    sizes: Mapping[str, Sizes]
+    _favoured: dict[str, tuple[int, ...]] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def signature(self) -> Signature:
+        """Of the family's definition."""
+        return self.family.signature
+
+    @cached_property
+    def options(self) -> dict[str, tuple[Any, ...]]:
+        """The values of each option that is drawn, the definition's default first where it is among them."""
+        found = {}
+        for spec in self.signature.options:
+            values = self.kernel.options.get(spec.name, spec.values)
+            if values:
+                found[spec.name] = tuple(sorted(values, key=lambda value: value != spec.default))
+        return found
+
+    @cached_property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs that some case returns."""
+        return tuple(s for s in self.signature.outputs if not s.asked_by or self._may_be_true(s.asked_by))
+
+    def _may_be_true(self, option: str) -> bool:
+        defaults = {spec.name: spec.default for spec in self.signature.options}
+        return any(self.options.get(option, (defaults[option],)))
+
+    @cached_property
+    def floats(self) -> dict[str, TensorSpec]:
+        """The tensors that recipes of floats are drawn for, by the name of the draw: primals, then cotangents."""
+        cotangents = {cotangent_name(spec.name): spec for spec in self.outputs if spec.kind == "float"}
+        return {spec.name: spec for spec in self.signature.primals if spec.name not in self.absent} | cotangents
+
+    @cached_property
+    def integers(self) -> dict[str, TensorSpec]:
+        """The integer inputs by name."""
+        inputs = (spec for spec in self.signature.inputs if spec.kind == "int")
+        return {spec.name: spec for spec in inputs if spec.name not in self.absent}
+
+    @cached_property
+    def optional(self) -> tuple[str, ...]:
+        """The names of the inputs that may be absent, or there."""
+        names = (spec.name for spec in self.signature.inputs if spec.optional)
+        return tuple(name for name in names if name not in self.absent)
+
+    @cached_property
+    def alternatives(self) -> tuple[tuple[str, ...], ...]:
+        """The groups of optional inputs of which a case gives exactly one, of those that the kernel takes."""
+        groups = (tuple(n for n in group if n in self.optional) for group in self.signature.constraints.alternatives)
+        return tuple(group for group in groups if group)
+
+    @cached_property
+    def absent(self) -> frozenset[str]:
+        """Optional inputs that the kernel does not take, with those that are given together with one of these."""
+        refused = [s.name for s in self.signature.inputs if s.optional and self.kernel.options.get(s.name) == ()]
+        return frozenset(each for name in refused for each in self.signature.constraints.companions(name))
+
+    @cached_property
+    def joint(self) -> dict[str, Mapping[str, str]]:
+        """The joint recipes whose tensors some case draws, by name."""
+        drawn = {*self.floats, *self.integers}
+        return {name: joint for name, joint in self.family.joint.items() if drawn.issuperset(joint)}
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Dims that stand at one place of two inputs with as many dims, such as T and M, or D and Dv."""
+        return pairs(self.signature)
+
+    @cached_property
+    def batch(self) -> frozenset[str]:
+        """Dims of every tensor with two dims or more, and never the last: what programs of a kernel are spread over."""
+        tensors = [spec.dims for spec in (*self.signature.inputs, *self.signature.outputs) if len(spec.dims) > 1]
+        common = set.intersection(*(set(dims[:-1]) for dims in tensors)) if tensors else set()
+        return frozenset(dim for dim in common if not any(dims[-1] == dim for dims in tensors))
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        """Dims that stand before the last of some tensor: their product is what a case costs."""
+        found = [d for spec in (*self.signature.inputs, *self.signature.outputs) for d in spec.dims[:-1]]
+        return tuple(dim for dim in self.signature.dims if dim in found) or self.signature.dims
+
+    def settled(self, dims: Mapping[str, int], fixed: Collection[str] = ()) -> dict[str, int]:
+        """Sizes that keep the family's constraints, those of ``fixed`` dims as they are where that can be."""
+        return self.signature.constraints.settled(dims, self.sizes, fixed)
+
+    def favoured(self, dim: str) -> tuple[int, ...]:
+        """The sizes of a dim that are drawn, ascending, the likelier ones several times."""
+        if dim not in self._favoured:
+            self._favoured[dim] = _favoured(self.sizes[dim])
+        return self._favoured[dim]
+
+    def large(self, dim: str, above: int = LARGE) -> tuple[int, ...]:
+        """The sizes that a dim takes in a few cases: beyond ``LARGE`` but not ``VERY_LARGE``, or beyond both."""
+        sizes, most = self.sizes[dim], VERY_LARGE if above == LARGE else math.inf
+        if sizes.choices:
+            return tuple(size for size in sizes.choices if above < size <= most)
+        found = {-(-size // sizes.multiple) * sizes.multiple for size in _LARGE_SIZES} if sizes.large else set()
+        most = min(most, sizes.large)
+        return tuple(sorted(size for size in found if size in sizes and above < size <= most))
+
+
+def length(family: Family) -> str:
+    """The dim that errors are told against: the first that goes past 100 000, else the last of the first input."""
+    for name in family.signature.dims:
+        if name in family.dims and family.dims[name].large > LARGE:
+            return name
+    return next((spec.dims[-1] for spec in family.signature.inputs if spec.dims), "")
+
+
+def domain(
+    family: Family, kernel: Kernel, *, dtypes: Sequence[str] | None = None, dims: Mapping[str, Sizes] | None = None
+) -> Domain:
+    """Put together what family, kernel and user allow.
+
+    A user's range may reach beyond the sizes that the family draws by default, up to its ``large``.
+
+    Raises:
+        ValueError: a dim that the family has not, or sizes of which nothing is left; it says which.
+    """
+    unknown = sorted(set(dims or {}) - set(family.dims))
+    if unknown:
+        raise ValueError(f"family {family.name} has no dim {', '.join(unknown)}; it has {', '.join(family.dims)}")
+    chosen = {}
+    for name, sizes in family.dims.items():
+        allowed = f"family {family.name} allows {sizes}"
+        try:
+            if name in kernel.dims:
+                allowed += f", {kernel.name} supports {kernel.dims[name]}"
+                sizes = sizes.intersect(kernel.dims[name])
+            if dims and name in dims:
+                allowed = f"{dims[name]} was asked for; {allowed}"
+                sizes = _reaching(sizes, dims[name]).intersect(dims[name])
+        except ValueError:
+            raise ValueError(f"dim {name} of {kernel.name}: {allowed}; no size is in all of these") from None
+        chosen[name] = sizes
+    supported = tuple(dtype for dtype in dtypes or family.dtypes if kernel.dtypes is None or dtype in kernel.dtypes)
+    if not supported:
+        raise ValueError(
+            f"{kernel.name} supports {', '.join(kernel.dtypes or ())}; wanted one of {', '.join(dtypes or ())}"
+        )
+    settle = Domain(family, kernel, supported, chosen)
+    try:
+        settle.settled({dim: settle.favoured(dim)[0] for dim in chosen})
+    except ValueError as error:
+        raise ValueError(f"dims of {kernel.name}: {error}") from None
+    return settle
+
+
+def pairs(signature: Signature) -> tuple[tuple[str, str], ...]:
+    """Two different dims at one place of two inputs that have as many dims, in order of appearance."""
+    found: dict[tuple[str, str], None] = {}
+    for index, first in enumerate(signature.inputs):
+        for second in signature.inputs[index + 1 :]:
+            if len(first.dims) == len(second.dims):
+                for a, b in zip(first.dims, second.dims, strict=True):
+                    if a != b and a.isidentifier() and b.isidentifier() and (b, a) not in found:
+                        found.setdefault((a, b))
+    return tuple(found)
+
+
+def _reaching(sizes: Sizes, asked: Sizes) -> Sizes:
+    """The family's sizes with its farthest as an ordinary maximum where the user asks for a range beyond that."""
+    if sizes.choices or asked.choices or not sizes.maximum < asked.maximum <= sizes.farthest:
+        return sizes
+    return Sizes(sizes.minimum, sizes.farthest, sizes.multiple, (), sizes.farthest)
+
+
+def _favoured(sizes: Sizes) -> tuple[int, ...]:
+    if sizes.choices:
+        return tuple(sorted(size for size in sizes.choices if size <= LARGE) or sorted(sizes.choices))
+    step, found = sizes.multiple, []
+    for often, numbers in _SIZES.items():
+        for number in numbers:
+            size = number if step == 1 else number * step if often == 4 else math.ceil(number / step) * step
+            if sizes.minimum <= size <= sizes.maximum and (size <= 320 or often == 4):
+                found += [size] * often
+    ends = [sizes.smallest, sizes.biggest, sizes.biggest - step]
+    if sizes.biggest - sizes.smallest <= 8 * step:
+        found = [*range(sizes.smallest, sizes.biggest + 1, step)]
+    elif sizes.smallest > 64:
+        span = (sizes.biggest - sizes.smallest) // step
+        found += [sizes.smallest + step * (span * part // 16) for part in range(17)]
+    return tuple(
+        sorted(found + [size for size in ends if sizes.minimum <= size <= sizes.maximum and size not in found])
+    )

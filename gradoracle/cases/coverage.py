@@ -1,0 +1,176 @@
+"""Situations: what a case puts a kernel into, by name, and how often a run must have been there.
+
+A report counts them; a run in which one stayed below its minimum is inconclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradoracle.cases.case_space import LARGE, TAIL, TILE, VERY_LARGE, Domain, domain, pairs
+from gradoracle.model import layouts, recipes
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.dims import Sizes
+from gradoracle.model.family import Family
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.signature import TensorSpec, cotangent_name
+
+FULL_RUN = 100  # cases from which on every situation is promised
+
+
+@dataclass(frozen=True)
+class Focus:
+    """What a case must have so that one situation holds; what is left open is drawn as always.
+
+    Attributes:
+        situation: its name; "" where there is none.
+        sizes: the sizes that a dim may take.
+        less: two dims of which the first must be smaller.
+        large: the dim above ``LARGE``, of which ``sizes`` gives the sizes; the case is plain and small otherwise.
+        dtype: of the case.
+        options: held fixed.
+        recipe: of one tensor (its text, and whether it is one of integers).
+        layout: of one tensor (its name, and whether of a cotangent).
+        joint: the joint recipe of the family.
+        given: an optional input, and whether it is present.
+        blocks: the block configuration, "auto" for none.
+    """
+
+    situation: str = ""
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    less: tuple[str, str] | None = None
+    large: str = ""
+    dtype: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    recipe: tuple[str, bool] | None = None
+    layout: tuple[str, bool] | None = None
+    joint: str = ""
+    given: tuple[str, bool] | None = None
+    blocks: str = ""
+
+
+def situations(family: Family, kernel: Kernel, case: Case) -> frozenset[str]:
+    """The names of the situations that a case is in."""
+    return frozenset(_situations(family, kernel, case))
+
+
+def wanted_situations(
+    family: Family,
+    kernel: Kernel,
+    dtypes: Sequence[str],
+    examples: int,
+    dims: Mapping[str, Sizes] | None = None,
+) -> dict[str, int]:
+    """How many cases of a run must be in each situation that kernel, dtypes and dims make possible.
+
+    From ``FULL_RUN`` cases on every situation is promised, one case in 250 or at least one (one in 2 500 for dims
+    above 100 000); a shorter run promises a case of every dtype only, if it has as many cases as dtypes.
+    """
+    within = domain(family, kernel, dtypes=dtypes, dims=dims)
+    if examples < FULL_RUN:
+        return {f"dtype {dtype}": 1 for dtype in within.dtypes} if examples >= len(within.dtypes) else {}
+    return {focus.situation: 1 + examples // (2_500 if focus.large else 250) for focus in focuses(within)}
+
+
+def focuses(within: Domain) -> tuple[Focus, ...]:
+    """A focus for every situation that the domain makes possible, the rarest first."""
+    return tuple(_focuses(within))
+
+
+def _situations(family: Family, kernel: Kernel, case: Case) -> Iterator[str]:
+    signature = family.signature
+    for dim, size in case.dims.items():
+        yield from (name.format(dim) for name, holds in _SIZE_SITUATIONS.items() if holds(size))
+    for a, b in pairs(signature):
+        if case.dims[a] != case.dims[b]:
+            yield f"{a} < {b}" if case.dims[a] < case.dims[b] else f"{a} > {b}"
+    yield f"dtype {case.dtype}"
+    for spec in signature.options:
+        if kernel.options.get(spec.name, (spec.default,)):
+            yield f"{spec.name} = {case.options.get(spec.name, spec.default)}"
+    if kernel.blocks:
+        yield f"blocks {case.blocks or 'auto'}"
+    for tensor in signature.inputs:
+        present = not tensor.optional or tensor.name in case.draws
+        if tensor.optional and kernel.options.get(tensor.name) != ():
+            yield f"{tensor.name} {'given' if present else 'absent'}"
+        if present:
+            default = Draw() if tensor.kind == "float" else Draw("index")
+            yield from _drawn(case, case.draws.get(tensor.name, default), tensor, "input")
+    for tensor in signature.returned(case.options):
+        if tensor.kind == "float":
+            yield from _drawn(case, case.draw(cotangent_name(tensor.name)), tensor, "cotangent")
+    for name, joint in family.joint.items():
+        there = (spec for spec in signature.inputs if not spec.optional or spec.name in case.draws)
+        names = {spec.name for spec in there} | {cotangent_name(s.name) for s in signature.returned(case.options)}
+        drawn = (case.draw(tensor).recipe == recipes.canonical(text) for tensor, text in joint.items())
+        if set(joint) <= names and all(drawn):
+            yield f"joint {name}"
+
+
+def _drawn(case: Case, draw: Draw, tensor: TensorSpec, role: str) -> Iterator[str]:
+    name, _, parameter = draw.recipe.partition(":")
+    yield f"recipe {name}:p" if parameter and name == "normal" else f"recipe {name}"
+    if layouts.LAYOUTS[draw.layout].fits(tensor.shape(case.dims)):
+        yield f"{role} {draw.layout}"
+
+
+_SIZE_SITUATIONS: Mapping[str, Callable[[int], bool]] = {
+    "{} = 1": lambda size: size == 1,
+    "{} has a tail": lambda size: size % TAIL != 0,
+    "{} has 3 tiles": lambda size: size > 2 * TILE,
+    "{} > 100 000": lambda size: size > LARGE,
+    "{} > 1 000 000": lambda size: size > VERY_LARGE,
+}
+
+
+def _focuses(within: Domain) -> Iterator[Focus]:
+    signature = within.signature
+    for dim in signature.dims:
+        for above, name in ((LARGE, f"{dim} > 100 000"), (VERY_LARGE, f"{dim} > 1 000 000")):
+            if found := within.large(dim, above):
+                yield Focus(name, large=dim, sizes={dim: found})
+    for joint in within.joint:
+        yield Focus(f"joint {joint}", joint=joint)
+    for text in (*recipes.RECIPES, "normal:p"):
+        yield Focus(f"recipe {text}", recipe=("normal:3" if text == "normal:p" else text, False))
+    if within.integers:
+        for text in recipes.INDEX_RECIPES:
+            yield Focus(f"recipe {text}", recipe=(text, True))
+    yield from _layout_focuses(within)
+    for dim in signature.dims:
+        for name, holds in list(_SIZE_SITUATIONS.items())[:3]:
+            fitting = tuple(size for size in dict.fromkeys(within.favoured(dim)) if holds(size))
+            if fitting:
+                yield Focus(name.format(dim), sizes={dim: fitting})
+    for a, b in within.pairs:
+        for low, high, name in ((a, b, f"{a} < {b}"), (b, a, f"{a} > {b}")):
+            possible = within.signature.constraints.comparable(low, high)
+            if possible and within.favoured(low)[0] < within.favoured(high)[-1]:
+                yield Focus(name, less=(low, high))
+    for option, values in within.options.items():
+        for value in values:
+            yield Focus(f"{option} = {value}", options={option: value})
+    for tensor in within.optional:
+        yield Focus(f"{tensor} given", given=(tensor, True))
+        if (tensor,) not in within.alternatives:  # the only one of its group that the kernel takes is always given
+            yield Focus(f"{tensor} absent", given=(tensor, False))
+    if within.kernel.blocks:
+        for blocks in ("auto", *within.kernel.blocks):
+            yield Focus(f"blocks {blocks}", blocks=blocks)
+    for dtype in within.dtypes:
+        yield Focus(f"dtype {dtype}", dtype=dtype)
+
+
+def _layout_focuses(within: Domain) -> Iterator[Focus]:
+    """Layouts that some tensor of the role can have at some favoured sizes."""
+    roles = (("input", within.signature.inputs), ("cotangent", within.outputs))
+    for role, tensors in roles:
+        for layout in layouts.LAYOUTS.values():
+            for spec in tensors:
+                most = spec.shape({dim: within.favoured(dim)[-1] for dim in within.signature.dims})
+                if (spec.kind == "float") and layout.fits(most):
+                    yield Focus(f"{role} {layout.name}", layout=(layout.name, role == "cotangent"))
+                    break

@@ -1,0 +1,248 @@
+"""Saved: one case from a file of a user's own tensors, which takes the place of the stream (``--inputs saved.pt``).
+
+The file is what ``torch.save({"q": q, "k": k, "do": grad_o}, "saved.pt")`` writes: tensors by the names of inputs, a
+cotangent as ``d`` and the output's name, a tangent as ``t`` and the input's. Those that are missing are drawn.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.cases.sample import Sample, build
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.dims import Sizes
+from gradoracle.model.errors import UsageError
+from gradoracle.model.family import DTYPES, Family
+from gradoracle.model.signature import TensorSpec, cotangent_name, tangent_name
+
+
+def sample_of(case: Case, family: Family, inputs: str | None, device: str) -> Sample:
+    """The tensors of a case; where ``inputs`` names a file, those that it holds with their own strides.
+
+    Raises:
+        UsageError: the file cannot be read or does not fit the family.
+        ValueError: the case does not fit the signature.
+    """
+    sample = build(case, family.signature, domains=family.domains)
+    if inputs is not None:
+        tensors = load(inputs)
+        groups = ((sample.inputs, str), (sample.tangents, tangent_name), (sample.cotangents, cotangent_name))
+        own = [{n: tensors.get(name(n), drawn) for n, drawn in group.items()} for group, name in groups]
+        wide = {n: t if t.is_floating_point() else t.long() for n, t in own[0].items()}
+        sample = replace(sample, inputs=wide, tangents=own[1], cotangents=own[2], source=inputs)
+    return sample if device == "cpu" else sample.to(device)
+
+
+def saved_case(
+    family: Family,
+    inputs: str,
+    *,
+    options: Mapping[str, Any],
+    seed: int,
+    supported: Mapping[str, Collection[Any]] | None = None,
+) -> Case:
+    """The case that stands for a file of tensors: its dims and dtype are read off their shapes.
+
+    Args:
+        family: whose signature names the tensors.
+        inputs: the file.
+        options: those that differ from the definition's defaults. The cotangent of an optional output asks for it.
+        seed: of the tensors that are drawn.
+        supported: the values of options that the kernel takes, where not all (``Kernel.options``).
+
+    Raises:
+        UsageError: no such file, not a dict of tensors, a missing or unknown name, shapes that contradict one another,
+            dtypes that are mixed or not supported, an index out of its domain, the cotangent of an output that the
+            kernel is not asked for.
+    """
+    tensors = load(inputs)
+    specs = _specs(family)
+    unknown = [name for name in tensors if name not in specs]
+    if unknown:
+        raise UsageError(f"--inputs {inputs} holds {_listed(unknown)}, which {family.name} has not; {_wanted(family)}")
+    missing = [spec.name for spec in family.signature.inputs if not spec.optional and spec.name not in tensors]
+    if missing:
+        raise UsageError(f"--inputs {inputs} lacks {_listed(missing)}; {_wanted(family)}")
+    options = _asked_for(family, tensors, options, supported or {}, inputs)
+    dtype = _dtype(family, tensors, specs, inputs)
+    dims = _dims(family, tensors, specs, inputs)
+    draws = {s.name: Draw() for s in family.signature.inputs if s.optional and s.kind == "float" and s.name in tensors}
+    draws |= {s.name: Draw("index") for s in family.signature.inputs if s.kind == "int" and s.name in tensors}
+    _require_indices(family, tensors, dims, inputs)
+    return Case(family.name, dims, dtype, options, draws, "", seed)
+
+
+def saved_line(case: Case, family: Family, inputs: str) -> str:
+    """The case of a file in words: the file, dtype, dims and options, which tensors it holds and which are drawn.
+
+    It is no case line, since nothing but the file can build its tensors.
+    """
+    held = load(inputs)
+    absent = {spec.name for spec in family.signature.inputs if spec.optional and spec.name not in held}
+    drawn = [name for name, spec in _specs(family).items() if name not in held and spec.name not in absent]
+    drawn = list(family.signature.without_absent(dict.fromkeys(drawn), case.options))
+    words = [case.dtype, *(f"{dim}={size}" for dim, size in case.dims.items())]
+    words += [f"--{name}={value}" for name, value in case.options.items()]
+    rest = f"; drawn with seed {case.seed}: {', '.join(drawn)}" if drawn else ""
+    return f"the tensors {', '.join(held)} of {inputs}: {' '.join(words)}{rest}"
+
+
+def load(inputs: str) -> dict[str, Tensor]:
+    """The tensors of a file by name, on the CPU, detached.
+
+    Raises:
+        UsageError: no such file, or not a dict of dense tensors.
+    """
+    if not Path(inputs).is_file():
+        raise UsageError(f"--inputs {inputs}: no such file; wanted tensors saved with torch.save")
+    wanted = "wanted a dict {name: tensor} saved with torch.save"
+    try:
+        held = torch.load(inputs, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError):
+        raise UsageError(f"--inputs {inputs} cannot be read as tensors and nothing but tensors; {wanted}") from None
+    if not isinstance(held, Mapping) or not held:
+        what = "nothing" if isinstance(held, Mapping) else f"a {type(held).__name__}"
+        raise UsageError(f"--inputs {inputs} holds {what}; {wanted}")
+    for name, tensor in held.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+            what = str(tensor.layout) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise UsageError(f"--inputs {inputs} holds an object of type {what} as {name!r}; {wanted}, each dense")
+    return {name: tensor.detach() for name, tensor in held.items()}
+
+
+def _specs(family: Family) -> dict[str, TensorSpec]:
+    """Every name that a file may hold: inputs, and cotangents and tangents of those that have one."""
+    signature = family.signature
+    specs = {spec.name: spec for spec in signature.inputs}
+    specs |= {cotangent_name(spec.name): spec for spec in signature.outputs if spec.kind == "float"}
+    return specs | {tangent_name(spec.name): spec for spec in signature.primals}
+
+
+def _wanted(family: Family) -> str:
+    inputs = [f"{s.name}{' (optional)' if s.optional else ''}" for s in family.signature.inputs]
+    others = [name for name in _specs(family) if name not in {s.name for s in family.signature.inputs}]
+    return f"wanted {', '.join(inputs)} and, where they are not to be drawn, {', '.join(others)}"
+
+
+def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str) -> str:
+    """The one dtype of all float tensors but those that have a dtype of their own."""
+    found: dict[str, str] = {}
+    fixed: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if specs[name].kind == "int":
+            if tensor.is_floating_point() or tensor.is_complex():
+                raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, wanted an integer dtype")
+            continue
+        if dtype not in DTYPES:
+            raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, wanted one of {', '.join(DTYPES)}")
+        if bool(tensor.isnan().any()):
+            raise UsageError(f"--inputs {inputs}: {name} holds NaN, of which no truth is known; wanted numbers")
+        if specs[name].dtype:
+            fixed[name] = dtype
+        else:
+            found.setdefault(dtype, name)
+    if len(found) != 1:
+        mixed = " and ".join(f"{name} in {dtype}" for dtype, name in found.items())
+        raise UsageError(
+            f"--inputs {inputs} holds {mixed or 'no float tensor'}; wanted one dtype for all float tensors"
+        )
+    (own,) = found
+    for name, dtype in fixed.items():
+        if dtype != specs[name].held(own):
+            raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, wanted {specs[name].held(own)}")
+    return own
+
+
+def _asked_for(
+    family: Family,
+    tensors: Mapping[str, Tensor],
+    options: Mapping[str, Any],
+    supported: Mapping[str, Collection[Any]],
+    inputs: str,
+) -> dict[str, Any]:
+    """The options, with those that ask for the outputs whose cotangents the file holds."""
+    there = [spec.name for spec in family.signature.returned(options)]
+    found = dict(options)
+    for spec in family.signature.outputs:
+        name = cotangent_name(spec.name)
+        if name not in tensors or spec.name in there:
+            continue
+        if True not in supported.get(spec.asked_by, (True,)):
+            raise UsageError(
+                f"--inputs {inputs} holds {name!r}, but {spec.name} is returned only with {spec.asked_by}=true, which "
+                "is not among what is checked; wanted a file without it"
+            )
+        found[spec.asked_by] = True
+    return found
+
+
+def _dims(
+    family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str
+) -> dict[str, int]:
+    """The size of every dim; a dim of absent tensors alone is as small as the family allows."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, tensor in tensors.items():
+        spec, shape = specs[name], tuple(tensor.shape)
+        if len(shape) != len(spec.dims):
+            form = f"{len(spec.dims)} dims [{' '.join(spec.dims)}]"
+            raise UsageError(f"--inputs {inputs}: {name} has shape {shape}, wanted {form}")
+        if 0 in shape:
+            raise UsageError(f"--inputs {inputs}: {name} has shape {shape}, wanted at least one element")
+        for dim, size in zip(spec.dims, shape, strict=True):
+            term, rest = _unknown(dim)
+            if term is None:
+                continue
+            if size <= rest:
+                raise UsageError(
+                    f"--inputs {inputs}: {name} has shape {shape}, where {dim} is {size}, wanted {term} at least 1"
+                )
+            known, by = sizes.setdefault(term, (size - rest, name))
+            if known != size - rest:
+                raise UsageError(
+                    f"--inputs {inputs}: {name} has shape {shape}, where {dim} is {size}, "
+                    f"but {by} has {term} = {known}; wanted one size of {term}"
+                )
+    found = {
+        dim: sizes[dim][0] if dim in sizes else family.dims.get(dim, Sizes()).smallest for dim in family.signature.dims
+    }
+    for name, tensor in tensors.items():
+        wanted = specs[name].shape(found)
+        if tuple(tensor.shape) != wanted:
+            raise UsageError(f"--inputs {inputs}: {name} has shape {tuple(tensor.shape)}, wanted {wanted}")
+    return found
+
+
+def _unknown(dim: str) -> tuple[str | None, int]:
+    """(name, what is added to it) of a dim such as ``T`` or ``T+1``; (None, 0) of a constant or a sum of names."""
+    names = [term for term in dim.split("+") if not term.isdigit()]
+    return (names[0], sum(int(t) for t in dim.split("+") if t.isdigit())) if len(names) == 1 else (None, 0)
+
+
+def _require_indices(family: Family, tensors: Mapping[str, Tensor], dims: Mapping[str, int], inputs: str) -> None:
+    """Refuse integers outside their domain: a kernel would read beside its tensors."""
+    for spec in family.signature.inputs:
+        if spec.kind != "int" or spec.name not in tensors:
+            continue
+        domain, tensor = family.domains[spec.name], tensors[spec.name].long()
+        (bound,) = TensorSpec(spec.name, (str(domain.bound),)).shape(dims)
+        high = bound - 1 if domain.kind == "index" else bound
+        low = 0 if domain.kind == "cu_seqlens" else domain.minimum
+        if int(tensor.min()) < low or int(tensor.max()) > high:
+            given = f"{int(tensor.min())} to {int(tensor.max())}"
+            raise UsageError(f"--inputs {inputs}: {spec.name} holds {given}, wanted integers from {low} to {high}")
+        if domain.kind == "cu_seqlens":
+            ends = (tensor[..., 0] == 0).all() and (tensor[..., -1] == bound).all()
+            if not (ends and (tensor.diff(dim=-1) >= 0).all()):
+                raise UsageError(f"--inputs {inputs}: {spec.name} must rise from 0 to {bound}")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names))

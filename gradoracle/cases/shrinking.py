@@ -1,0 +1,245 @@
+"""Shrinking: from a case that violates a law to a small, readable one that still does, driven by Hypothesis."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import strategies as st
+
+from gradoracle.cases.case_space import Domain, domain
+from gradoracle.cases.hypothesis_backend import Scripted, drawing_from
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.dims import Sizes
+from gradoracle.model.family import Family
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.wording import counted
+
+
+class Violated(Exception):
+    """A case violates: what Hypothesis sees as the failure that it makes smaller."""
+
+
+class Late(BaseException):
+    """The time or the calls are used up; no Exception, so that Hypothesis lets it through."""
+
+
+def shrink(
+    family: Family,
+    kernel: Kernel,
+    case: Case,
+    violates: Callable[[Case], bool],
+    *,
+    seconds: float,
+    dtypes: Sequence[str] | None = None,
+    dims: Mapping[str, Sizes] | None = None,
+    calls: int | None = None,
+) -> tuple[Case, str]:
+    """Make a violating case smaller.
+
+    Every part of the result is that of ``case`` or plainer: a smaller size, a plainer dtype, a default option, a
+    plainer recipe or layout, seed 0. Hypothesis starts from ``case`` and draws one number for every part: first among
+    few round sizes, then among all sizes that are left.
+
+    Args:
+        family: whose case it is.
+        kernel: narrows sizes, dtypes and options.
+        case: violates; it is not judged again.
+        violates: whether a case violates; called once a case at most, never after the time is up.
+        seconds: after which no further case is judged.
+        dtypes: which may be tried besides the case's own; the family's by default.
+        dims: narrower sizes by dim.
+        calls: how many cases may be judged; None: any number.
+
+    Returns:
+        (the smallest violating case that was found, a note: "" or why it may not be the smallest).
+    """
+    within = domain(family, kernel, dtypes=dtypes, dims=dims)
+    search = _Search(case, violates, time.monotonic() + seconds, calls)
+    try:
+        search.run(_coarse(within, case))
+        search.run(_fine(within, search.best))
+    except Late as late:
+        return search.best, str(late)
+    return search.best, ""
+
+
+Steps = tuple[Any, ...]  # the values of one part of a case, the plainest first, the case's own last
+Part = tuple[str, str, Steps]  # field, name, steps
+
+
+@dataclass(frozen=True)
+class _Ladder:
+    """A case taken apart into parts of several steps each; the parts of a group may become plain together."""
+
+    groups: tuple[tuple[Part, ...], ...]
+    case: Case
+    within: Domain
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of all groups, in order."""
+        return tuple(part for group in self.groups for part in group)
+
+    @property
+    def top(self) -> tuple[int, ...]:
+        """The places that make the case itself."""
+        return tuple(len(steps) for _, _, steps in self.parts)
+
+    @property
+    def script(self) -> list[int]:
+        """What the strategy draws to give ``top``."""
+        return [*self.top, *(2 for _ in self.groups)]
+
+    def strategy(self) -> st.SearchStrategy[tuple[int, ...]]:
+        """Draws a place (from 1 on) for each part, then for each group whether it is plain (1) or as drawn (2).
+
+        Hypothesis tries to make the last draws trivial first, so whole groups become plain before single parts do.
+        """
+        places = st.tuples(*(st.integers(1, len(steps)) for _, _, steps in self.parts))
+        switches = st.tuples(*(st.integers(1, 2) for _ in self.groups))
+        return st.tuples(places, switches).map(self._switched)
+
+    def _switched(self, drawn: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[int, ...]:
+        places, switches = drawn
+        kept = [switch == 2 for group, switch in zip(self.groups, switches, strict=True) for _ in group]
+        return tuple(place if keep else 1 for place, keep in zip(places, kept, strict=True))
+
+    def at(self, places: Sequence[int]) -> Case:
+        """The case with each part at its place."""
+        changed: dict[str, Any] = {name: dict(getattr(self.case, name)) for name in ("dims", "options", "draws")}
+        for (where, name, steps), place in zip(self.parts, places, strict=True):
+            value = steps[place - 1]
+            if not name:
+                changed[where] = value
+            elif value is _ABSENT:
+                del changed[where][name]
+            else:
+                changed[where][name] = value
+        changed["dims"] = self.within.settled(changed["dims"])
+        signature = self.within.signature
+        changed["draws"] = signature.constraints.complete(changed["draws"])
+        changed["draws"] = signature.without_absent(changed["draws"], changed["options"])
+        return replace(self.case, **changed)
+
+
+class _Search:
+    """The violating cases that were seen, and the limits within which more may be judged."""
+
+    def __init__(self, case: Case, violates: Callable[[Case], bool], deadline: float, calls: int | None) -> None:
+        self.best, self.known = case, {case: True}
+        self._violates, self._deadline, self._calls = violates, deadline, calls
+
+    def run(self, ladder: _Ladder) -> None:
+        """Let Hypothesis shrink the ladder's case. No case is judged that has a part less plain than the best one's.
+
+        Raises:
+            Late: the limits are reached; ``best`` is what was found till then.
+        """
+        if not ladder.parts:
+            return
+        lowest = ladder.top
+        with drawing_from(Scripted(ladder.script)) as backend:
+
+            @settings(
+                max_examples=3,
+                backend=backend,
+                phases=[Phase.generate, Phase.shrink],
+                database=None,
+                derandomize=True,
+                deadline=None,
+                report_multiple_bugs=False,
+                print_blob=False,
+                verbosity=Verbosity.quiet,
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(ladder.strategy())
+            def find(places: tuple[int, ...]) -> None:
+                nonlocal lowest
+                case, below = ladder.at(places), all(a <= b for a, b in zip(places, lowest, strict=True))
+                if (below or case in self.known) and self._judge(case):
+                    if below:
+                        lowest, self.best = places, case
+                    raise Violated
+
+            with contextlib.suppress(Violated):
+                find()
+
+    def _judge(self, case: Case) -> bool:
+        if case not in self.known:
+            if time.monotonic() > self._deadline:
+                raise Late("the time for shrinking was used up")
+            if self._calls is not None and len(self.known) > self._calls:
+                raise Late(f"shrinking stopped after {counted(self._calls, 'case')}")
+            self.known[case] = self._violates(case)
+        return self.known[case]
+
+
+class _Absent:
+    """Stands for a field of a case that is not named."""
+
+
+_ABSENT = _Absent()
+
+
+def _coarse(within: Domain, case: Case) -> _Ladder:
+    """Few steps for each part: round sizes, and plain values for all that is not a size."""
+    dims: list[Part] = [("dims", dim, _sizes(within, dim, size)) for dim, size in case.dims.items()]
+    draws: list[Part] = [("draws", name, _draws(within, name, draw)) for name, draw in case.draws.items()]
+    options: list[Part] = [("options", n, (_ABSENT, v)) for n, v in case.options.items() if _optional(within, n)]
+    known = {*within.floats, *within.integers}
+    plainer = within.dtypes[: within.dtypes.index(case.dtype)] if case.dtype in within.dtypes else ()
+    groups: list[list[Part]] = [
+        [part for part in dims if part[1] not in within.batch],
+        [part for part in dims if part[1] in within.batch],
+        [part for part in draws if part[1] in known],
+        options,
+        [part for part in draws if part[1] not in known],
+        [("dtype", "", (*plainer, case.dtype)), ("blocks", "", ("", case.blocks)), ("seed", "", (0, case.seed))],
+    ]
+    several = [tuple(part for part in group if len(set(part[2])) > 1) for group in groups]
+    return _Ladder(tuple(group for group in several if group), case, within)
+
+
+def _fine(within: Domain, case: Case) -> _Ladder:
+    """Every size between the case's own and the round size below it."""
+    found: list[Part] = []
+    for dim, size in case.dims.items():
+        below = max((step for step in _sizes(within, dim, size) if step < size), default=size)
+        every = (between for between in range(below + 1, size) if between in within.sizes[dim])
+        found.append(("dims", dim, (*every, size)))
+    parts = tuple(part for part in found if len(part[2]) > 1)
+    return _Ladder((parts,) if parts else (), case, within)
+
+
+def _sizes(within: Domain, dim: str, own: int) -> Steps:
+    """Round sizes below a case's own that the domain holds, about twice the last each, and then its own."""
+    sizes = within.sizes[dim]
+    allowed = sizes.choices or tuple(
+        sorted({sizes.smallest, *(-(-number // sizes.multiple) * sizes.multiple for number in _ROUND)})
+    )
+    return (*sorted(size for size in allowed if size < own and size in sizes), own)
+
+
+_ROUND = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, *(2**power for power in range(9, 18)), 100_001)
+
+
+def _draws(within: Domain, name: str, own: Draw) -> Steps:
+    """Not named; then without its recipe, without layout and number, without one of them."""
+    plain = Draw("index" if name in within.integers else "normal")
+    bare = replace(own, recipe=own.recipe.partition(":")[0])
+    flat = replace(own, layout="contiguous")
+    steps = (replace(own, recipe=plain.recipe), replace(bare, layout="contiguous"), flat, bare, own)
+    named = [plain] if name in within.optional else []  # an optional input that is not named is absent
+    unnamed = () if within.signature.constraints.others(name) else (_ABSENT,)  # of alternatives the one given stays
+    return (*unnamed, *dict.fromkeys((*named, *(step for step in steps if step != plain))))
+
+
+def _optional(within: Domain, option: str) -> bool:
+    """Whether an option may take its default (one that the user holds fixed may not)."""
+    defaults = {spec.name: spec.default for spec in within.signature.options}
+    return option not in defaults or defaults[option] in within.options.get(option, (defaults[option],))

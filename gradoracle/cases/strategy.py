@@ -1,0 +1,336 @@
+"""Drawing: the Hypothesis strategy of cases. It draws specs and never numbers, so drawing and shrinking are fast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+
+from gradoracle.cases.case_space import Domain, domain
+from gradoracle.cases.coverage import Focus, focuses
+from gradoracle.model import layouts, recipes
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.dims import Sizes
+from gradoracle.model.family import Family
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.signature import cotangent_name, tangent_name
+
+V = TypeVar("V")
+Choose = Callable[[Sequence[V]], V]
+
+_MOST_ROWS = 60_000  # product of the dims that cost; ordinary cases are clamped to it
+_MOST_ELEMENTS = 1 << 19  # of one tensor
+_NARROW, _SHORT = 8, 64  # the other dims of a case with a large one: features, and lengths
+
+# How the values of a case are drawn, and how often: about half of the cases are continuous and plain.
+_MODES = ("plain",) * 9 + ("scaled",) * 4 + ("one special",) * 4 + ("joint",) * 1 + ("all special",) * 2
+_SCALED = (
+    "normal", "normal", "normal:3", "normal:0.1", "normal:10", "normal:0.001", "uniform", "positive", "alternating",
+    "ramp", "wide", "outlier",
+)  # fmt: skip
+_SPECIAL = (
+    *(name for name in recipes.RECIPES if name != "normal"),
+    "largemean:1000",
+    "ties:2",
+    "constant:1",
+    "normal:30",
+)
+_LAYOUT_MODES = ("contiguous",) * 5 + ("one",) * 3 + ("each",) * 2
+_OTHER_LAYOUTS = tuple(name for name in layouts.LAYOUTS if name != "contiguous")
+_RELATIONS = ("free",) * 3 + ("equal",)
+_NO_FOCUS = Focus()
+
+
+def cases(
+    family: Family,
+    kernel: Kernel,
+    *,
+    dtypes: Sequence[str] | None = None,
+    dims: Mapping[str, Sizes] | None = None,
+) -> st.SearchStrategy[Case]:
+    """A strategy of the cases that family and kernel allow.
+
+    Sizes favour 1, 2, powers of two and one either side, primes and block edges, and are small in the mean. One case
+    in three is drawn towards a situation (a recipe, a layout, a tail...); dims above 100 000 are left to ``stream``.
+    Shrinks towards small dims, the first dtype, default options, normal and contiguous tensors, seed 0.
+
+    Args:
+        family: gives dims, dtypes, options, joint recipes.
+        kernel: narrows dims, dtypes and options, and names block configurations.
+        dtypes: which to draw; the family's by default.
+        dims: narrower sizes by dim.
+
+    Raises:
+        ValueError: a dim is unknown or its sizes are empty, or no dtype is supported.
+    """
+    within = domain(family, kernel, dtypes=dtypes, dims=dims)
+    return focused(within, [focus for focus in focuses(within) if not focus.large], often=3)
+
+
+def focused(within: Domain, towards: Sequence[Focus], *, often: int = 1) -> st.SearchStrategy[Case]:
+    """A strategy of cases of which one in ``often`` is drawn towards one of the situations."""
+
+    @st.composite
+    def cases(draw: st.DrawFn) -> Case:
+        return drawn(lambda count: draw(_index(count)), within, towards, often=often)
+
+    return cases()
+
+
+def drawn(index: Callable[[int], int], within: Domain, towards: Sequence[Focus], *, often: int = 1) -> Case:
+    """One case, by a source of numbers: that of ``focused`` where Hypothesis is the source.
+
+    Args:
+        index: a number below one that is at most 100.
+        within: what is allowed.
+        towards: situations.
+        often: one case in so many is drawn towards one of the situations.
+    """
+    turns = (False,) * (often - 1) + (bool(towards),)
+
+    def choose(values: Sequence[V]) -> V:
+        return values[_place(index, len(values))]
+
+    return draw_case(choose, within, choose(towards) if choose(turns) else _NO_FOCUS)
+
+
+def plainest(within: Domain) -> Case:
+    """The case that everything shrinks towards."""
+    return draw_case(lambda values: values[0], within, _NO_FOCUS)
+
+
+def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
+    """One case by choices from sequences, of which the first is the plainest.
+
+    A focus changes a case that was drawn without it, so that Hypothesis can drop it and keep the rest.
+    """
+    dims = _dims(choose, within)
+    dtype = choose(within.dtypes)
+    options = {name: choose(values) for name, values in within.options.items()}
+    names = _present(choose, within, options)
+    texts = _recipes(choose, within, names)
+    places = _layouts(choose, names)
+    draws = {name: Draw(texts[name], places[name]) for name in names}
+    if choose((False,) * 9 + (True,)):
+        draws |= _tangents(choose, within, names)
+    blocks = choose(("auto", *within.kernel.blocks))
+    seed = 100 * choose(_HUNDRED) + choose(_HUNDRED)
+    if focus.large:
+        dims, blocks = _enlarged(choose, within, dims, focus), "auto"
+        draws = {name: _plain(within, name) for group in within.alternatives for name in group if name in draws}
+        asked = {name: recipe for name, recipe in within.family.beside_large.items() if isinstance(recipe, str)}
+        draws |= {name: Draw(recipe) for name, recipe in asked.items()}
+        options = {name: values[0] for name, values in within.options.items()}
+    elif focus.situation:
+        dims = _focused_dims(choose, within, dims, focus)
+        dtype, blocks, options = focus.dtype or dtype, focus.blocks or blocks, options | dict(focus.options)
+        draws, options = _focused_draws(choose, within, dims, draws, options, focus)
+    fits = within.kernel.fits
+    if blocks != "auto" and fits is not None and blocks not in fits(dtype, dims):
+        blocks = "auto"
+    for name, draw in draws.items():
+        if not _fits(within, name, draw.layout, dims):
+            draws[name] = replace(draw, layout="contiguous")
+    defaults = {spec.name: spec.default for spec in within.signature.options}
+    return Case(
+        within.family.name,
+        dims,
+        dtype,
+        {name: value for name, value in options.items() if value != defaults[name]},
+        {name: draw for name, draw in draws.items() if draw != _plain(within, name) or name in within.optional},
+        "" if blocks == "auto" else blocks,
+        seed,
+    )
+
+
+_HUNDRED = tuple(range(100))
+
+
+def _place(index: Callable[[int], int], count: int) -> int:
+    """A number below ``count``; Hypothesis weights ranges beyond 127 in ways of its own, so those take two draws."""
+    if count <= _MOST:
+        return index(count) if count > 1 else 0
+    block = _place(index, -(-count // _MOST))
+    return min(block * _MOST + index(_MOST), count - 1)
+
+
+_MOST = 100
+
+
+@cache
+def _index(count: int) -> st.SearchStrategy[int]:
+    return st.integers(0, count - 1)
+
+
+def _plain(within: Domain, name: str) -> Draw:
+    """How a tensor is drawn that a case does not name."""
+    return Draw("index") if name in within.integers else Draw()
+
+
+def _dims(choose: Choose[Any], within: Domain) -> dict[str, int]:
+    """Sizes of every dim: favoured ones, sometimes equal in pairs, clamped to what an ordinary case may cost."""
+    dims = {dim: choose(within.favoured(dim)) for dim in within.signature.dims}
+    for a, b in within.pairs:
+        if choose(_RELATIONS) == "equal" and dims[a] in within.sizes[b]:
+            dims[b] = dims[a]
+    return _clamped(within, dims, set())
+
+
+def _focused_dims(choose: Choose[Any], within: Domain, dims: dict[str, int], focus: Focus) -> dict[str, int]:
+    """The sizes with those that a focus asks for."""
+    dims = dims | {dim: choose(fitting) for dim, fitting in focus.sizes.items()}
+    if focus.less:
+        low, high = focus.less
+        if dims[low] >= dims[high]:
+            dims[low], dims[high] = dims[high], dims[low]
+        if dims[low] >= dims[high] or any(dims[dim] not in within.sizes[dim] for dim in focus.less):
+            dims[low], dims[high] = within.favoured(low)[0], within.favoured(high)[-1]
+    return _clamped(within, dims, {*focus.sizes, *(focus.less or ())})
+
+
+def _clamped(within: Domain, dims: dict[str, int], fixed: set[str]) -> dict[str, int]:
+    """Halve dims, batch dims first, until rows and elements fit; dims that a focus fixed are kept."""
+    tensors = (*within.signature.inputs, *within.signature.outputs)
+    while True:
+        rows = math.prod(dims[dim] for dim in within.rows)
+        elements = max(math.prod(spec.shape(dims)) for spec in tensors)
+        if rows <= _MOST_ROWS and elements <= _MOST_ELEMENTS:
+            return within.settled(dims, fixed)
+        candidates = [dim for dim in within.signature.dims if dim not in fixed and dims[dim] > within.favoured(dim)[0]]
+        if rows > _MOST_ROWS:
+            candidates = [dim for dim in candidates if dim in within.rows]
+        if not candidates:
+            return within.settled(dims, fixed)
+        dim = max(candidates, key=lambda name: (name in within.batch, dims[name]))
+        smaller = [size for size in within.favoured(dim) if size <= dims[dim] // 2]
+        dims[dim] = smaller[-1] if smaller else within.favoured(dim)[0]
+
+
+def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], focus: Focus) -> dict[str, int]:
+    """One large dim; what it is repeated for 1, other lengths at most 64, features 8, or what the family asks for."""
+    large, small = focus.large, {}
+    repeated = set(within.batch)
+    for spec in within.signature.inputs:
+        places = [place for place, dim in enumerate(spec.dims) if large in dim.split("+")]
+        repeated.update(spec.dims[: places[0]] if places else ())
+    for dim, drawn in dims.items():
+        most = 1 if dim in repeated else _SHORT if dim in within.rows else _NARROW
+        least = within.family.beside_large.get(dim, 0)
+        assert isinstance(least, int)  # of a tensor it is a recipe
+        fitting = [other for other in within.favoured(dim) if other <= max(min(most, drawn), least)]
+        small[dim] = fitting[-1] if fitting else within.favoured(dim)[0]
+    return within.settled({**small, large: choose(focus.sizes[large])}, {large})
+
+
+def _present(choose: Choose[Any], within: Domain, options: Mapping[str, Any]) -> list[str]:
+    """The tensors that a case draws, by the name of the draw; optional inputs are absent, or present."""
+    alternatives = within.alternatives
+    free = [name for name in within.optional if not any(name in group for group in alternatives)]
+    absent = {name for name in free if not choose((False, True))}
+    for group in alternatives:
+        given = choose(group)
+        absent |= {name for name in group if name != given}
+    absent |= {other for name in absent for other in within.signature.constraints.companions(name)} | within.absent
+    names = [spec.name for spec in within.signature.inputs]
+    floats = within.signature.without_absent(within.floats, options)
+    return [name for name in dict.fromkeys((*names, *floats)) if name not in absent]
+
+
+def _recipes(choose: Choose[Any], within: Domain, names: list[str]) -> dict[str, str]:
+    """The recipe of each tensor."""
+    floats = [name for name in names if name in within.floats]
+    texts = {name: _plain(within, name).recipe for name in names}
+    for name in names:
+        if name in within.integers:
+            texts[name] = choose(("index", "index", *recipes.INDEX_RECIPES))
+    mode = choose(_MODES)
+    joints = [joint for joint in within.joint.values() if set(joint) <= set(names)]
+    if mode == "joint" and joints:
+        texts.update(choose(joints))
+    elif mode == "one special" and floats:
+        texts[choose(floats)] = choose(_SPECIAL)
+    elif mode in ("scaled", "all special"):
+        for name in floats:
+            texts[name] = choose(_SCALED if mode == "scaled" else ("normal", *_SPECIAL))
+    return texts
+
+
+def _layouts(choose: Choose[Any], names: list[str]) -> dict[str, str]:
+    """The layout of each tensor."""
+    places = dict.fromkeys(names, "contiguous")
+    mode = choose(_LAYOUT_MODES)
+    for name in [choose(names)] if mode == "one" else names if mode == "each" else []:
+        places[name] = choose(_OTHER_LAYOUTS if mode == "one" else tuple(layouts.LAYOUTS))
+    return places
+
+
+def _fits(within: Domain, name: str, layout: str, dims: Mapping[str, int]) -> bool:
+    tensor = within.floats.get(name) or within.integers.get(name)
+    if name in within.integers and within.family.domains[name].kind == "cu_seqlens" and layouts.LAYOUTS[layout].repeats:
+        return False  # offsets that are all 0 reach no row
+    return tensor is None or layouts.LAYOUTS[layout].fits(tensor.shape(dims))
+
+
+def _focused_draws(
+    choose: Choose[Any],
+    within: Domain,
+    dims: Mapping[str, int],
+    draws: dict[str, Draw],
+    options: dict[str, Any],
+    focus: Focus,
+) -> tuple[dict[str, Draw], dict[str, Any]]:
+    """The draws with those that a focus asks for, and the options that these need.
+
+    Beside a recipe that it asks for, other tensors are normal.
+    """
+    signature = within.signature
+    inputs = {spec.name for spec in signature.inputs}
+    optional = {cotangent_name(s.name): s.asked_by for s in within.outputs if s.kind == "float" and s.asked_by}
+    there = signature.without_absent(draws, options)
+    draws = there | {name: Draw() for name in optional if name not in there}
+    if focus.given:
+        name, present = focus.given
+        moved = signature.constraints.companions(name)
+        others = _without(draws, moved)
+        if instead := [other for other in signature.constraints.others(name) if other in within.optional]:
+            others = _without(others, instead)
+            others |= {} if present else {choose(instead): _plain(within, name)}
+        draws = others | ({each: draws.get(each, _plain(within, each)) for each in moved} if present else {})
+    if focus.recipe or focus.joint:
+        texts = within.joint.get(focus.joint, {})
+        needed = [each for name in texts if name in within.optional for each in signature.constraints.companions(name)]
+        for each in needed:
+            draws = _without(draws, signature.constraints.others(each))
+        draws = {each: _plain(within, each) for each in needed} | draws
+        if focus.recipe:
+            able = [name for name in draws if name in (within.integers if focus.recipe[1] else within.floats)]
+            texts = {choose(able): focus.recipe[0]} if able else {}
+        plain = {name: _plain(within, name).recipe for name in draws}
+        draws = {name: replace(draw, recipe=texts.get(name, plain[name])) for name, draw in draws.items()}
+    if focus.layout:
+        layout, cotangent = focus.layout
+        known = [name for name in draws if name in within.floats or name in within.integers]
+        able = [name for name in known if (name not in inputs) is cotangent and _fits(within, name, layout, dims)]
+        if able:
+            chosen = choose(able)
+            draws = draws | {chosen: replace(draws[chosen], layout=layout)}
+    asked = {option: True for name, option in optional.items() if draws[name] != Draw()}
+    options = {**options, **asked, **focus.options}
+    return signature.without_absent(draws, options), options
+
+
+def _without(draws: Mapping[str, Draw], names: Sequence[str]) -> dict[str, Draw]:
+    """The draws without those of some inputs and of their tangents."""
+    gone = {*names, *map(tangent_name, names)}
+    return {name: draw for name, draw in draws.items() if name not in gone}
+
+
+def _tangents(choose: Choose[Any], within: Domain, names: list[str]) -> dict[str, Draw]:
+    """One layout and one recipe for the tangents of all float inputs."""
+    draw = Draw(choose(_SCALED), choose(("contiguous", *_OTHER_LAYOUTS)))
+    primals = [spec.name for spec in within.signature.primals if spec.name in names]
+    return {tangent_name(name): draw for name in primals} if draw != Draw() else {}

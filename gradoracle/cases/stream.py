@@ -1,0 +1,148 @@
+"""Stream: the fixed, ordered list of distinct cases of one run, the same on every machine for a seed and a version."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
+
+from gradoracle.cases.case_space import Domain, domain
+from gradoracle.cases.coverage import Focus, focuses, situations, wanted_situations
+from gradoracle.cases.hypothesis_backend import Hashed
+from gradoracle.cases.strategy import drawn, plainest
+from gradoracle.model.case import Case
+from gradoracle.model.dims import Sizes
+from gradoracle.model.family import Family
+from gradoracle.model.kernel import Kernel
+
+_ROUNDS = 8  # of generation towards what is still wanted
+
+
+def stream(
+    family: Family,
+    kernel: Kernel,
+    *,
+    dtypes: Sequence[str] | None = None,
+    dims: Mapping[str, Sizes] | None = None,
+    examples: int,
+    seed: int = 0,
+) -> list[Case]:
+    """The cases of one run, in order.
+
+    A pool for each dtype is drawn from hashed choices, by the strategy that Hypothesis shrinks with but without its
+    engine, and more towards situations that the pool is short of; the plainest case of each dtype is among them. The
+    stream begins with the cases that fill the most wanted situations, so that a run that is cut short has seen much;
+    dtypes take turns throughout.
+
+    Args:
+        family: whose cases they are.
+        kernel: what it supports.
+        dtypes: which dtypes; the family's by default.
+        dims: narrower sizes by dim.
+        examples: how many cases.
+        seed: of the stream; another seed gives other cases.
+
+    Raises:
+        ValueError: no case is allowed, or ``examples`` distinct ones cannot be found.
+    """
+    if examples < 1:
+        raise ValueError(f"{examples} cases were asked for; wanted at least 1")
+    within = domain(family, kernel, dtypes=dtypes, dims=dims)
+    wanted = Counter(wanted_situations(family, kernel, within.dtypes, examples, dims))
+    pool, extra = _pool(within, wanted, examples, seed)
+    first = _covering({**pool, **extra}, wanted, examples)
+    chosen = first + _remaining(pool, set(first), _shares(within.dtypes, first, examples))
+    if len(chosen) < examples:
+        raise ValueError(f"{examples} distinct cases of {kernel.name} were asked for; only {len(chosen)} can be found")
+    return _in_turns(chosen, within.dtypes)
+
+
+Found = dict[Case, frozenset[str]]  # distinct cases in order, with the situations that each is in
+
+
+def _pool(within: Domain, wanted: Mapping[str, int], examples: int, seed: int) -> tuple[Found, Found]:
+    """A share of cases of every dtype, and extra ones for the wanted situations that the former are short of."""
+    found: Found = {}
+    extra: Found = {}
+    every = focuses(within)
+    ordinary = [focus for focus in every if not focus.large]  # large dims cost much: as many as wanted, no more
+    share = -(-examples // len(within.dtypes))
+    for dtype in within.dtypes:
+        narrow = Domain(within.family, within.kernel, (dtype,), within.sizes)
+        smallest = plainest(narrow)
+        found[smallest] = situations(within.family, within.kernel, smallest)
+        _add(found, narrow, ordinary, 3, share, Hashed(seed, f"stream {dtype}"))
+    for attempt in range(_ROUNDS):
+        counts = Counter(name for names in (*found.values(), *extra.values()) for name in names)
+        missing = [focus for focus in every if counts[focus.situation] < wanted.get(focus.situation, 0)]
+        if not missing:
+            break
+        short = sum(wanted[focus.situation] - counts[focus.situation] for focus in missing)
+        _add(extra, within, missing, 1, 2 * short + 4, Hashed(seed, f"stream focus {attempt}"))
+    for attempt in range(_ROUNDS):
+        counts = Counter(case.dtype for case in found)
+        for dtype in within.dtypes:
+            if counts[dtype] < share:
+                narrow = Domain(within.family, within.kernel, (dtype,), within.sizes)
+                source = Hashed(seed, f"stream {dtype} {attempt}")
+                _add(found, narrow, ordinary, 3, share - counts[dtype] + 2, source)
+    return found, {case: names for case, names in extra.items() if case not in found}
+
+
+def _add(found: Found, within: Domain, towards: Sequence[Focus], often: int, count: int, source: Hashed) -> None:
+    """Draw ``count`` cases, one in ``often`` towards a situation, and keep those that are new."""
+    for _ in range(count):
+        case = drawn(lambda below: source.integer(0, below - 1), within, towards, often=often)
+        if case not in found:
+            found[case] = situations(within.family, within.kernel, case)
+
+
+def _covering(pool: Found, wanted: Mapping[str, int], examples: int) -> list[Case]:
+    """Cases that fill the wanted situations, each the first one that fills the most of those still open."""
+    open_ = {name: count for name, count in wanted.items() if count > 0}
+    left = [(-len(names & open_.keys()), place, case) for place, (case, names) in enumerate(pool.items())]
+    heapify(left)  # by what a case filled when it was last looked at, which is never less than what it fills now
+    chosen: list[Case] = []
+    while open_ and left and len(chosen) < examples:
+        known, place, case = left[0]
+        fills = pool[case] & open_.keys()
+        if -len(fills) > known:
+            heapreplace(left, (-len(fills), place, case))
+            continue
+        if not fills:
+            break
+        for name in fills:
+            open_[name] -= 1
+            if open_[name] == 0:
+                del open_[name]
+        chosen.append(case)
+        heappop(left)
+    return chosen
+
+
+def _shares(dtypes: Sequence[str], first: Iterable[Case], examples: int) -> dict[str, int]:
+    """How many cases of each dtype are still to come so that dtypes have equal shares, as far as ``first`` allows."""
+    shares = {dtype: 0 for dtype in dtypes}
+    counts = Counter(case.dtype for case in first)
+    for _ in range(examples - counts.total()):
+        fewest = min(dtypes, key=lambda dtype: counts[dtype])
+        shares[fewest] += 1
+        counts[fewest] += 1
+    return shares
+
+
+def _remaining(pool: Iterable[Case], taken: set[Case], shares: dict[str, int]) -> list[Case]:
+    """The first cases of the pool that are not taken, so many of each dtype."""
+    chosen = []
+    for case in pool:
+        if case not in taken and shares[case.dtype] > 0:
+            shares[case.dtype] -= 1
+            chosen.append(case)
+    return chosen
+
+
+def _in_turns(cases: Iterable[Case], dtypes: Sequence[str]) -> list[Case]:
+    """The cases with dtypes taking turns, each dtype's in their own order."""
+    queues = {dtype: [case for case in cases if case.dtype == dtype] for dtype in dtypes}
+    longest = max(len(queue) for queue in queues.values())
+    return [queue[place] for place in range(longest) for queue in queues.values() if place < len(queue)]

@@ -1,0 +1,219 @@
+"""Aggregate: case results added up into one Verdict for each property, kernel and dtype."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import median
+
+from gradoracle.check.acceptance import pooled
+from gradoracle.model.case import Case
+from gradoracle.model.finding import Outcome
+from gradoracle.model.job import CaseResult, LawResult
+from gradoracle.model.sums import TELLING, Left, Seen, Sums, Telling, add, in_order, order_of_telling
+from gradoracle.model.verdict import BROKEN, FAILING, Counterexample, Status, Verdict
+
+DECLARED_MISSING = ("no forward mode", "no double backward")  # a derivative that a kernel need not have
+_TOLD = 1 << 18  # elements of a violating case that is kept
+Key = tuple[str, str, str]  # law, kernel, dtype
+
+
+class Aggregate:
+    """Adds up case results; ``verdicts`` may be asked for at any time.
+
+    Attributes:
+        sums: of each verdict, in the order in which they are told.
+        judged: cases on which some law held, was violated or crashed.
+        planned: cases that are to come, by "kernel in dtype".
+        answered: cases on which some law said something of the kernel, a refusal too, by the same.
+        alarming: those on which some law was violated or crashed.
+
+    Args:
+        decisive: names of the laws whose every tensor must be decided on some case of each dtype.
+        line: how a case of a kernel is written; by default with the kernel as its target.
+        place: of a case in the stream; by default the order in which results are added.
+    """
+
+    def __init__(
+        self,
+        decisive: Iterable[str] = (),
+        line: Callable[[str, Case], str] = lambda kernel, case: case.line(kernel),
+        place: Callable[[str, Case], int] | None = None,
+    ) -> None:
+        self._decisive, self._line, self._place = set(decisive), line, place
+        self._added = 0
+        self._first: dict[
+            tuple[Key, Status], tuple[int, Case, LawResult]
+        ] = {}  # of each status that fails, with its place
+        self._telling: dict[Key, dict[int, tuple[Case, LawResult]]] = {}  # the cases of ``Sums.telling``, by place
+        self.sums: dict[Key, Sums] = {}
+        self.judged = self.alarming = 0
+        self.planned: Counter[str] = Counter()
+        self.answered: Counter[str] = Counter()
+
+    def plan(self, kernel: str, case: Case) -> None:
+        """Name a case that is to come."""
+        self.planned[_of(kernel, case)] += 1
+
+    def expect(self, law: str, kernel: str, dtype: str) -> None:
+        """Name a verdict that the run owes, so that it is missed where no case decides it."""
+        self.sums.setdefault((law, kernel, dtype), Sums(law, kernel, dtype))
+
+    def add(self, result: CaseResult) -> None:
+        """Add one case."""
+        statuses = {law.status for law in result.results}
+        alarm = not statuses.isdisjoint(BROKEN)
+        self.alarming += alarm
+        self.judged += alarm or Status.HOLDS in statuses
+        self.answered[_of(result.kernel, result.case)] += not statuses <= {Status.NOT_CHECKED, Status.ERROR}
+        place = self._added if self._place is None else self._place(result.kernel, result.case)
+        self._added += 1
+        for law in result.results:
+            key = (law.law, result.kernel, result.case.dtype)
+            self._add(key, result.case, law, place)
+
+    def failing(self, statuses: Sequence[Status] = BROKEN) -> Iterable[tuple[Key, Status, Case, LawResult]]:
+        """The first case of each verdict that has one of these statuses, of the first of them."""
+        for key in self.sums:
+            for status in statuses:
+                if (key, status) in self._first:
+                    _, case, result = self._first[key, status]
+                    yield key, status, case, result
+                    break
+
+    def telling(self, key: Key) -> list[tuple[Case, LawResult]]:
+        """The violating cases of a verdict that show most, since they have the most elements; most first."""
+        return [self._telling[key][each.place] for each in self.sums[key].telling]
+
+    def verdicts(self, counterexamples: Mapping[Key, Counterexample]) -> list[Verdict]:
+        """One Verdict per law, kernel and dtype, the pooled rules applied to all its cases."""
+        return [verdict_of(sums, counterexamples.get(key)) for key, sums in self.sums.items()]
+
+    def undecided(self) -> list[str]:
+        """What no case decided of decisive laws, as sentences, each reason said once: such a run is not green."""
+        return undecided(self.sums, self._decisive)
+
+    def _add(self, key: Key, case: Case, law: LawResult, place: int) -> None:
+        self.expect(*key)
+        sums, once = self.sums[key], Seen(1, place)
+        status = law.status.value
+        if law.status is Status.HOLDS and (status not in sums.statuses or place < sums.statuses[status].first):
+            sums.held = self._line(key[1], case)
+        add(sums.statuses, status, once)
+        if law.status in FAILING:
+            first = self._first.get((key, law.status))
+            if first is None or place < first[0]:
+                self._first[key, law.status] = (place, case, law)
+        if law.status is Status.REFUSED:
+            add(sums.refusals, law.reason, once)
+        if law.status in (Status.REFUSED, Status.NOT_CHECKED):
+            add(sums.reasons, law.reason, once)
+        if law.status is Status.VIOLATED:
+            self._keep(key, case, law, place)
+        for finding in law.findings:
+            if finding.outcome is Outcome.NOT_CHECKED:
+                known_left = sums.left.get(finding.tensor)
+                if known_left is None or place < known_left.first:
+                    sums.left[finding.tensor] = Left(finding.message, place)
+                continue
+            sums.decided[finding.tensor] = sums.decided.get(finding.tensor, 0) + 1
+            if finding.error < float("inf"):
+                sums.error = max(sums.error, finding.error)
+                sums.in_sigma = max(sums.in_sigma, finding.error_in_sigma)
+            if finding.sensitivity is not None:
+                sums.sensitivities.append(finding.sensitivity)
+            if finding.message and finding.outcome is Outcome.HOLDS and finding.message.startswith("gives away"):
+                note = "gives away accuracy against 'definition': " + finding.tensor
+                sums.notes[note] = sums.notes.get(note, 0) + 1
+            if finding.pool is not None:
+                known = sums.pools.get(finding.tensor)
+                sums.pools[finding.tensor] = finding.pool if known is None else known + finding.pool
+                sums.pooled += 1
+
+    def _keep(self, key: Key, case: Case, law: LawResult, place: int) -> None:
+        """Keep a violating case where it has more elements than those that are kept."""
+        wrong = [finding for finding in law.findings if finding.outcome is Outcome.VIOLATED]
+        elements = sum(finding.elements for finding in wrong)
+        if elements > _TOLD:
+            return
+        kept = sorted([*self.sums[key].telling, Telling(place, elements, len(wrong))], key=order_of_telling)[:TELLING]
+        cases = {**self._telling.get(key, {}), place: (case, law)}
+        self.sums[key].telling = kept
+        self._telling[key] = {each.place: cases[each.place] for each in kept}
+
+
+def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
+    """The verdict that sums make, with the counterexample of a run where it fails."""
+    verdict = Verdict(
+        sums.law,
+        sums.kernel,
+        sums.dtype,
+        _status(sums),
+        cases_held=sums.count("holds"),
+        cases_violated=sums.count("violated"),
+        cases_crashed=sums.count("crashed"),
+        cases_error=sums.count("error"),
+        cases_refused=sums.count("refused"),
+        cases_not_checked=sums.count("not checked"),
+        reasons={reason: each.count for reason, each in in_order(sums.reasons)},
+        worst_error=sums.error,
+        worst_in_sigma=sums.in_sigma,
+        sensitivity=median(sums.sensitivities) if sums.sensitivities else None,
+        counterexample=counterexample,
+        notes=[f"{note} on {n} cases" for note, n in sums.notes.items()],
+        tensors_compared=sum(sums.decided.values()),
+    )
+    if not sums.statuses:
+        verdict.reasons = {"no case of this run applies": 0}
+    if verdict.status is Status.HOLDS:
+        broken = [f for f in pooled(sums.pools) if f.outcome is Outcome.VIOLATED]
+        if broken:
+            verdict.status = Status.VIOLATED
+            verdict.worst_error = max(f.error for f in broken)
+            message = f"over {sums.pooled} tensors of all {sums.dtype} cases together, each within its own budget"
+            verdict.counterexample = Counterexample(sums.held, tuple(broken), message=message, pooled=True)
+    return verdict
+
+
+def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[str]:
+    """What no case decided of decisive laws, as sentences, each reason said once: such a run is not green."""
+    own = {key: each for key, each in sums.items() if key[0] in set(decisive)}
+    laws: dict[tuple[str, str], dict[str, list[str]]] = {}  # (kernel, reason) -> dtype -> laws
+    found = []
+    taken = {  # where some decisive law has judged, a backward that always refuses is no want of support
+        (kernel, dtype) for (_, kernel, dtype), each in own.items() if each.statuses.keys() & {"holds", "violated"}
+    }
+    for (law, kernel, dtype), each in own.items():
+        if set(each.statuses) == {"not checked"} and not each.left:
+            reason = next(reason for reason, _ in in_order(each.reasons))
+            if not reason.startswith(DECLARED_MISSING):
+                laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
+        only_refused = each.refusals and not set(each.statuses) - {"refused", "not checked"}
+        if only_refused and (kernel, dtype) in taken:
+            reason = f"refused: {next(message for message, _ in in_order(each.refusals))}"
+            laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
+        for tensor, left in sorted(each.left.items(), key=lambda item: item[1].first):
+            if not each.decided.get(tensor) and not each.count("violated"):
+                found.append(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {left.reason}")
+    return [*_undecided(laws), *found]
+
+
+def _of(kernel: str, case: Case) -> str:
+    """What cases are counted by."""
+    return f"{kernel} in {case.dtype}"
+
+
+def _undecided(laws: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Iterator[str]:
+    """One sentence for each kernel and reason; ``laws``: (kernel, reason) -> dtype -> laws that were not decided."""
+    for (kernel, reason), by_dtype in laws.items():
+        names = list(dict.fromkeys(name for own in by_dtype.values() for name in own))
+        who = f"{names[0]} was" if len(names) == 1 else f"{len(names)} laws ({', '.join(names)}) were"
+        yield f"{who} decided on no {' or '.join(by_dtype)} case of {kernel}: {reason}"
+
+
+def _status(sums: Sums) -> Status:
+    """The worst status that says something; refused and not checked only where no case held."""
+    for status in (*FAILING, Status.HOLDS, Status.REFUSED):
+        if sums.count(status.value):
+            return status
+    return Status.NOT_CHECKED

@@ -1,0 +1,120 @@
+"""Crashes: what becomes of a case on which a kernel call hangs, dies or exits, and when such a call is made no more."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+from gradoracle.execution.executor import Crash, Executor, Result
+from gradoracle.model.case import Case
+from gradoracle.model.job import CaseResult, Job, LawResult
+from gradoracle.model.verdict import Status
+
+MOST_OF_A_CASE = 4  # calls that may end their process on one case; the rest of it is then not checked
+MOST_OF_A_CALL = {"time limit": 2}  # cases on which one call of a kernel may do so; it is then made no more
+MOST_OTHERWISE = 3
+TIME_LIMIT = "exceeded its time limit"  # what worker.py says of a call that hangs
+
+
+class Crashes:
+    """Brings every job to a result, whatever its kernel did to the process."""
+
+    def __init__(self, workers: Executor, until: float | None = None) -> None:
+        self._until = until  # when the run is over
+        self._workers = workers
+        self._slow: set[tuple[str, Case]] = set()
+        self._ended: Counter[tuple[str, str, str]] = Counter()  # (kernel, call, kind) -> cases
+
+    def spare(self, job: Job) -> Job:
+        """The job without those calls that have ended a process on too many cases before it."""
+        barred = {
+            call: f"{call} was called no more: it had crashed on {count} cases ({kind})"
+            for (kernel, call, kind), count in self._ended.items()
+            if kernel == job.kernel and count >= MOST_OF_A_CALL.get(kind, MOST_OTHERWISE)
+        }
+        return replace(job, barred=barred) if barred else job
+
+    def current(self, result: Result) -> Result:
+        """A result by what is known now: a case that ran before a call of it was barred is run again without the call.
+
+        So cases that run ahead of one another end as they do one by one, wherever results come in order.
+        """
+        job: Job = result.job
+        spared = self.spare(job)
+        return self._workers.run_alone(spared) if self._workers.in_order and spared.barred != job.barred else result
+
+    def settle(self, result: Result) -> CaseResult:
+        """What is known in the end: a time-out is run once more alone, what a crash left in a fresh worker.
+
+        A law that needs a call which crashed is *crashed*; one that needs a call which was not made is *not checked*.
+        """
+        job: Job = result.job
+        seen: set[tuple[str, str]] = set()
+        while (crash := result.crash) is not None or result.error:
+            if crash is None:
+                return _error(job, result.error)
+            if crash.kind == "time limit" and self._is_late():
+                return CaseResult(job.kernel, job.case, ())
+            if crash.kind == "time limit" and (job.kernel, job.case) not in self._slow:
+                self._slow.add((job.kernel, job.case))
+                result = self._workers.run_alone(job, 2.0)
+                continue
+            call = result.value.lost if result.value is not None else crash.phase
+            if call is None:
+                return self._unplaced(job, crash)
+            job = self._without(job, call, crash, seen)
+            result = self._workers.run_alone(job)
+        value: CaseResult = result.value
+        return value
+
+    def _is_late(self) -> bool:
+        return self._until is not None and time.monotonic() > self._until
+
+    def attempt(self, job: Job, limit_factor: float) -> CaseResult:
+        """One try while a crash is made smaller: a law whose call ends the process is *crashed*; nothing is counted.
+
+        A try that hangs, or that ends for lack of memory or outside of any call, is *not checked*.
+        """
+        result = self._workers.run_alone(job, limit_factor)
+        if result.error:
+            return _error(job, result.error)
+        crash = result.crash
+        if crash is None:
+            value: CaseResult = result.value
+            return value
+        call = result.value.lost if result.value is not None else crash.phase
+        counts = call is not None and crash.kind not in ("time limit", "memory")
+        status = Status.CRASHED if counts else Status.NOT_CHECKED
+        reason = f"{call}: {crash.how}"
+        return CaseResult(job.kernel, job.case, tuple(LawResult(law, status, reason=reason) for law in job.laws))
+
+    def _without(self, job: Job, call: str, crash: Crash, seen: set[tuple[str, str]]) -> Job:
+        """The job again, with this call known to crash (or, where memory ran out, left out)."""
+        if crash.kind == "memory":
+            return replace(job, barred={**job.barred, call: f"memory: {call} was {crash.how}"})
+        own = call.rpartition(": ")[2]
+        if (own, crash.kind) not in seen:
+            seen.add((own, crash.kind))
+            self._ended[job.kernel, own, crash.kind] += 1
+        remedy = "; if it is only slow, raise --call-seconds" if crash.kind == "time limit" else ""
+        crashes = {**job.crashes, call: f"{call}: {crash.how}{remedy}"}
+        barred = dict(job.barred)
+        if len(crashes) >= MOST_OF_A_CASE:
+            barred["*"] = f"left after {len(crashes)} calls that crashed on the same case"
+        return replace(job, crashes=crashes, barred=barred)
+
+    def _unplaced(self, job: Job, crash: Crash) -> CaseResult:
+        """The process died while no kernel ran: of memory, or of what a kernel had broken before."""
+        lacking = crash.kind == "memory"
+        status = Status.NOT_CHECKED if lacking else Status.CRASHED
+        reason = f"memory: the process was {crash.how}" if lacking else f"after the kernel's calls: {crash.how}"
+        return CaseResult(job.kernel, job.case, tuple(LawResult(law, status, reason=reason) for law in job.laws))
+
+
+def _error(job: Job, trace: str) -> CaseResult:
+    """What is known where gradoracle itself failed on a case, outside of any one law."""
+    reason = (trace.strip().splitlines() or ["a process failed and said nothing"])[-1]
+    return CaseResult(
+        job.kernel, job.case, tuple(LawResult(law, Status.ERROR, reason=reason, trace=trace) for law in job.laws)
+    )

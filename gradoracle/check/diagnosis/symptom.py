@@ -1,0 +1,178 @@
+"""Symptom: what one law showed of one kernel and dtype, from a report or from a single case; plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gradoracle.model.case import Case, parse
+from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
+from gradoracle.model.verdict import Status, Verdict
+
+MATCHES = "_matches_the_oracle"  # how laws are named that compare a derivative with the truth
+_BY_PRECISION = ("float64", "float32", "float16", "bfloat16")
+_DECIDED = (Status.HOLDS, Status.VIOLATED, Status.CRASHED)
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """What one law showed of one kernel and dtype.
+
+    Attributes:
+        law: its name.
+        dtype: of the cases.
+        broken: whether it is violated, or the kernel crashed; else it holds.
+        findings: what is wrong; empty where it holds.
+        further: the same on other cases, such as the one before it was made smaller.
+        case: of ``findings``.
+        shrunk: whether the case was made as small as it goes, so that what is left in it is needed.
+        note: what the case's verdict says beside its findings, such as a preset that explains it.
+        formula: which other formula gives what the kernel gave, where one was found.
+    """
+
+    law: str
+    dtype: str
+    broken: bool
+    findings: tuple[Finding, ...] = ()
+    further: tuple[Finding, ...] = ()
+    case: Case | None = None
+    shrunk: bool = False
+    note: str = ""
+    formula: Likeness = NO_LIKENESS
+
+
+class Judged(Protocol):
+    """What one law says of one case (``gradoracle.check.judge_case.LawResult``)."""
+
+    @property
+    def law(self) -> str:
+        """Its name."""
+
+    @property
+    def status(self) -> Status:
+        """What is said of it."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Of each tensor."""
+
+    @property
+    def reason(self) -> str:
+        """How the kernel crashed."""
+
+    @property
+    def preset(self) -> str:
+        """The preset under which it would hold."""
+
+    @property
+    def formula(self) -> Likeness:
+        """The formula that the kernel seems to compute."""
+
+
+def of_verdicts(verdicts: Sequence[Verdict]) -> list[Symptom]:
+    """The symptoms of one kernel in a report; verdicts that decide nothing are none."""
+    return [_of_verdict(verdict) for verdict in verdicts if verdict.status in _DECIDED]
+
+
+def of_results(results: Sequence[Judged], case: Case) -> list[Symptom]:
+    """The symptoms of one case that several laws judged."""
+    return [
+        Symptom(
+            result.law,
+            case.dtype,
+            result.status is not Status.HOLDS,
+            _violated(result.findings),
+            case=case,
+            note=f"holds under {result.preset}" if result.preset else result.reason,
+            formula=result.formula,
+        )
+        for result in results
+        if result.status in _DECIDED
+    ]
+
+
+def _of_verdict(verdict: Verdict) -> Symptom:
+    broken, shown = verdict.status is not Status.HOLDS, verdict.counterexample
+    if not broken or shown is None:
+        return Symptom(verdict.law, verdict.dtype, broken)
+    try:
+        case = parse(shown.case)[2]
+    except ValueError:  # the tensors of a file, told in words
+        case = None
+    shrunk = bool(shown.shrunk_from) and not shown.shrink_note
+    wrong, further = _violated(shown.findings), (*shown.first_findings, *shown.further)
+    return Symptom(verdict.law, verdict.dtype, True, wrong, further, case, shrunk, shown.message, shown.formula)
+
+
+def _violated(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    return tuple(finding for finding in findings if finding.outcome is Outcome.VIOLATED)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All symptoms of one kernel: tensors that are wrong, calls that crash, and laws that hold."""
+
+    broken: tuple[Symptom, ...]
+    crashed: tuple[Symptom, ...]
+    held: tuple[Symptom, ...]
+
+    def of(self, *laws: str) -> list[Symptom]:
+        """The broken symptoms of these laws."""
+        return [symptom for symptom in self.broken if symptom.law in laws]
+
+    @property
+    def finest(self) -> Seen:
+        """The same of the dtype that rounds least, of those in which a law that compares with the truth is broken.
+
+        All where there is none: what a dtype rounds more hides what is wrong.
+        """
+        dtypes = {symptom.dtype for symptom, _ in self.tensors}
+        finest = next((dtype for dtype in _BY_PRECISION if dtype in dtypes), "")
+        if not finest:
+            return self
+        broken, crashed, held = (
+            tuple(symptom for symptom in symptoms if symptom.dtype == finest)
+            for symptoms in (self.broken, self.crashed, self.held)
+        )
+        return Seen(broken, crashed, held)
+
+    @property
+    def tensors(self) -> list[tuple[Symptom, Finding]]:
+        """Wrong tensors that a law compares with the truth, those of the first derivative alone in which there are any.
+
+        What forward gets wrong, all that follows gets wrong too, and less plainly.
+        """
+        found = [
+            (symptom, finding)
+            for symptom in self.broken
+            if symptom.law.endswith(MATCHES)
+            for finding in symptom.findings
+        ]
+        order = [_derivative(finding.tensor) for _, finding in found]
+        return [each for each, own in zip(found, order, strict=True) if own == min(order)]
+
+    @property
+    def wrong(self) -> list[Finding]:
+        """The wrong tensors on all cases that are known; of all laws where none compares any with the truth."""
+        pairs = self.tensors or [(symptom, finding) for symptom in self.broken for finding in symptom.findings]
+        names = {finding.tensor for _, finding in pairs}
+        first = [f for s in dict.fromkeys(s for s, _ in pairs) for f in s.further if f.tensor in names]
+        return [*(finding for _, finding in pairs), *first]
+
+    @property
+    def formulas(self) -> list[Likeness]:
+        """The formulas that explain wrong tensors, one a symptom that has one."""
+        return [s.formula for s in dict.fromkeys(s for s, _ in self.tensors) if s.formula.cause]
+
+    @property
+    def lost(self) -> bool:
+        """Whether what is wrong is NaN or infinite, and nothing is merely wrong."""
+        return bool(self.wrong) and all(finding.lost for finding in self.wrong)
+
+
+def _derivative(tensor: str) -> int:
+    """0 for an output, 1 for a gradient, 2 for a tangent, 3 for a product with the Hessian."""
+    if tensor.startswith("jvp."):
+        return 2
+    return 3 if tensor.startswith("hvp.") else 1 if tensor.startswith("d") else 0

@@ -1,0 +1,376 @@
+"""Evidence: what one kernel did on one sample and on its variants, each computed once and shared by every law."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from gradoracle.cases.sample import Sample
+from gradoracle.check.acceptance import Allowance, judge, typical
+from gradoracle.check.error_relation import PROBES, Part, related
+from gradoracle.execution.guard_memory import Memory
+from gradoracle.execution.kernel_runner import Refused, Subject, Tensors, Unavailable
+from gradoracle.model.case import Case
+from gradoracle.model.contract import LARGEST, PRESETS, Contract
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.signature import cotangent_name, tangent_name
+from gradoracle.oracle.exact.trace import trace
+from gradoracle.oracle.rounding import reading
+from gradoracle.oracle.rounding.reading import Budget
+from gradoracle.oracle.truth import Oracle, Truth, Unread, names, tensor_of
+
+T = TypeVar("T")
+
+
+class Evidence:
+    """One kernel on one sample; everything is computed at its first use and kept, errors too.
+
+    Attributes:
+        case: the case that the sample was built from.
+        sample: the tensors; a variant has others than its case.
+        subject: the kernel with its guard.
+        oracle: the readings of the family's definition.
+        blocks: the block configuration that is forced, "" for the kernel's own choice.
+        root: the evidence of the case itself, of which this may be a variant.
+        needs: of the root: the derivatives that the law being judged says it needs (``Property.needs``).
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        sample: Sample,
+        subject: Subject,
+        oracle: Oracle,
+        blocks: str | None = None,
+        root: Evidence | None = None,
+    ) -> None:
+        self.case, self.sample, self.subject, self.oracle = case, sample, subject, oracle
+        self.root = root or self
+        self.needs: tuple[Derivative, ...] = ()
+        self.blocks = case.blocks if blocks is None else blocks
+        self.continuous = case.continuous and not sample.source  # where saved values come from is not known
+        self._kept: dict[Any, Any] = {}
+
+    @property
+    def kernel(self) -> Any:
+        """The kernel under test."""
+        return self.subject.kernel
+
+    @property
+    def contract(self) -> Contract:
+        """The precision contract that this sample is judged under."""
+        return self.kernel.contract(self.case.dtype)
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm whose order of roundings the kernel declares on this sample."""
+        own = self.kernel.algorithm
+        return own if isinstance(own, str) else own(self.case.dtype, self.sample, self.blocks)
+
+    def forward(self) -> Tensors:
+        """Outputs by name, run without gradients."""
+        return self._once("forward", lambda: self.subject.forward(self.sample, self.blocks))[0]
+
+    def vjp(self) -> Tensors:
+        """Outputs and gradients by name, from one forward and backward."""
+        return self._once("vjp", lambda: self.subject.vjp(self.sample, self.blocks))[0]
+
+    def jvp(self) -> Tensors:
+        """Tangents of the outputs by name (``jvp.o``)."""
+        return self._once("jvp", lambda: self.subject.jvp(self.sample, self.blocks))[0]
+
+    def hvp(self) -> Tensors:
+        """Hessian-vector products by name (``hvp.q``)."""
+        return self._once("hvp", lambda: self.subject.hvp(self.sample, self.blocks))[0]
+
+    def tensors(self, derivative: Derivative) -> Tensors:
+        """The kernel's tensors of a derivative by name; for the VJP the gradients alone."""
+        found: Tensors = getattr(self, derivative.value)()
+        return {name: found[name] for name in self.names(derivative) if name in found}
+
+    def available(self, wanted: Iterable[tuple[Derivative, str]]) -> Iterator[tuple[str, Tensor]]:
+        """The kernel's tensors by name, without those of derivatives that it lacks: the laws that match these say so.
+
+        Raises:
+            Refused, Unavailable: at the end, why the first is lacking, where all are.
+        """
+        lacking: Refused | Unavailable | None = None
+        found = False
+        for derivative, name in wanted:
+            try:
+                tensor = self.tensors(derivative)[name]
+            except (Refused, Unavailable) as reason:
+                lacking = lacking or reason
+                continue
+            found = True
+            yield name, tensor
+        if lacking is not None and not found:
+            raise lacking
+
+    def memory(self, derivative: Derivative) -> Memory:
+        """What was allocated while that derivative ran."""
+        self.tensors(derivative)
+        memory: Memory = self._kept[derivative.value][1]
+        return memory
+
+    def has_run(self, derivative: Derivative) -> bool:
+        """Whether the kernel has given that derivative of this sample by now."""
+        return derivative.value in self._kept and not isinstance(self._kept[derivative.value], _Raised)
+
+    def names(self, derivative: Derivative) -> tuple[str, ...]:
+        """The names of the tensors of a derivative."""
+        return names(self.oracle.family, derivative, self.sample)
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        """The named dims of one of those tensors."""
+        return tensor_of(self.oracle.family, name).dims
+
+    def dtype(self, name: str) -> str:
+        """The dtype of one of those tensors."""
+        return tensor_of(self.oracle.family, name).held(self.case.dtype)
+
+    def ask(self, key: str, call: Callable[[], T]) -> T:
+        """Any other call of the kernel, kept under ``key``, under the guard and with its refusals sorted."""
+
+        def guarded() -> T:
+            with self.subject.running(key, self.sample), torch.no_grad():
+                return call()
+
+        return self._once(f"ask {key}", guarded)
+
+    def keep(self, key: str, compute: Callable[[], T]) -> T:
+        """Whatever else laws know of the sample, computed at its first use and kept under ``key``."""
+        return self._once(f"keep {key}", compute)
+
+    def variant(self, key: str, change: Callable[[Sample], Sample], blocks: str | None = None) -> Evidence:
+        """Evidence of the same kernel on a changed sample, kept under ``key`` for whoever asks again."""
+        chosen = self.blocks if blocks is None else blocks
+
+        def make() -> Evidence:
+            own = Subject(self.subject.family, self.kernel, self.subject.guard, f"{self.subject.label}{key}: ")
+            return Evidence(self.case, change(self.sample), own, self.oracle, chosen, self.root)
+
+        return self._once(f"variant {key}", make)
+
+    def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
+        """What rounding explains under the contract, by tensor name."""
+        shared = self._read_with(derivative)
+        chosen = algorithm or self.algorithm
+        chosen = chosen if self.oracle.has(chosen, shared) else "definition"
+        return self._once(
+            f"budgets {shared.value} {chosen}",
+            lambda: self.oracle.budgets(
+                self.sample, shared, self.contract, algorithm=chosen, worst=not self.continuous, probes=PROBES
+            ),
+        )
+
+    def truths(self, derivative: Derivative) -> Mapping[str, Truth]:
+        """The truth by tensor name.
+
+        Raises:
+            Unavailable: the reading that was asked for cannot be had.
+        """
+        shared = self._read_with(derivative)
+
+        def read() -> Mapping[str, Truth]:
+            try:
+                if self.oracle.has(self.algorithm, shared):
+                    own = self.budgets(shared, self.algorithm)
+                    near = self.oracle.confirmed(self.sample, shared, self.algorithm, own, self.contract)
+                    if near is not None:
+                        return near
+                return self.oracle.truth(self.sample, shared, self.budgets(shared, "definition"), self.contract)
+            except Unread as error:
+                raise Unavailable(str(error)) from None
+
+        return self._once(f"truths {shared.value}", read)
+
+    def _read_with(self, derivative: Derivative) -> Derivative:
+        """The graph that a derivative is read from: outputs come with the VJP, which the case is judged by anyway.
+
+        Of a variant some laws need the outputs alone.
+        """
+        together = self.root is self or Derivative.VJP in self.root.needs or "truths vjp" in self._kept
+        return Derivative.VJP if derivative is Derivative.FORWARD and together else derivative
+
+    def algorithms(self, derivative: Derivative) -> tuple[str, ...]:
+        """Whose roundings decide: the kernel's own; for a kernel from outside the widest of all that are shipped."""
+        if not self.kernel.outside or self.algorithm != "definition":
+            return (self.algorithm,)
+        return ("definition", *(name for name in self.oracle.family.algorithms if self.oracle.has(name, derivative)))
+
+    def allowance(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Allowance:
+        """What rounding explains of one tensor and how far its truth is known."""
+        if algorithm is None and len(shipped := self.algorithms(derivative)) > 1:
+            return self._widest([self.allowance(derivative, name, each) for each in shipped])
+        return _allowance(self.budgets(derivative, algorithm)[name], self.truths(derivative)[name])
+
+    def compare(self, derivative: Derivative, got: Tensors | None = None) -> Iterator[Finding]:
+        """One Finding for each tensor of a derivative against its truth."""
+        tensors = self.tensors(derivative) if got is None else got
+        truths, shipped = self.truths(derivative), self.algorithms(derivative)
+        for name in self.names(derivative):
+            if name not in tensors:
+                continue
+            truth, found = truths[name], []
+            for algorithm in shipped:
+                finding = judge(
+                    name,
+                    tensors[name],
+                    truth.value,
+                    self.allowance(derivative, name, algorithm),
+                    continuous=self.continuous,
+                    error=truth.error(tensors[name]),
+                    largest=LARGEST[self.dtype(name)],
+                    axes=self.axes(name),
+                    others=functools.partial(self._others, derivative, name),
+                )
+                found.append(finding)
+                if finding.outcome is not Outcome.VIOLATED and typical(finding):
+                    break  # another algorithm's budget is wanted only where this one explains too little
+            best = min(found, key=lambda f: (f.outcome is Outcome.VIOLATED, f.error))
+            if found[0].outcome is Outcome.VIOLATED and best.outcome is Outcome.HOLDS:
+                algorithm = shipped[found.index(best)]
+                note = (
+                    f"gives away accuracy: {found[0].error:.3g} times the budget of 'definition', held to '{algorithm}'"
+                )
+                best = replace(best, message=note)
+            yield best
+
+    def _others(self, derivative: Derivative, name: str) -> dict[str, Tensor]:
+        """The true tensors beside one of a derivative, and what the kernel was given, float64."""
+        given = {**self.sample.inputs}
+        given |= {cotangent_name(n): x for n, x in self.sample.cotangents.items() if derivative.takes_cotangents}
+        given |= {tangent_name(n): x for n, x in self.sample.tangents.items() if derivative.takes_tangents}
+        found = {n: x.detach().to("cpu", torch.float64) for n, x in given.items() if x.is_floating_point()}
+        return {n: truth.value for n, truth in self.truths(derivative).items() if n != name} | found
+
+    def explain_by_presets(self, derivative: Derivative, violated: Sequence[str]) -> str:
+        """The preset of this dtype under which every violated tensor would hold, or ""."""
+        for preset in PRESETS.values():
+            if preset.dtype != self.case.dtype or preset.name == self.contract.name:
+                continue
+            kernel = replace(self.kernel, contracts={**self.kernel.contracts, self.case.dtype: preset})
+            subject = Subject(self.subject.family, kernel, self.subject.guard)
+            other = Evidence(self.case, self.sample, subject, self.oracle, self.blocks)
+            findings = list(other.compare(derivative, self.tensors(derivative)))
+            if all(f.outcome is Outcome.HOLDS for f in findings if f.tensor in violated):
+                return preset.name
+        return ""
+
+    def part(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Part:
+        """One of the kernel's tensors with its truth and what rounding explains, for ``relate``."""
+        got, true = self.tensors(derivative)[name], self.truths(derivative)[name].value
+        return Part(name, got, true, self.allowance(derivative, name, algorithm))
+
+    def define(
+        self,
+        key: str,
+        program: Callable[..., Sequence[Tensor]],
+        args: Sequence[Tensor],
+        output_dtypes: Sequence[str] | None = None,
+    ) -> list[tuple[Truth, Allowance]]:
+        """Truth and allowance of what another program gives: tensors that are no derivative of the family's definition.
+
+        Args:
+            key: kept under it.
+            program: the mathematics, of float64 tensors; must be traceable.
+            args: exactly what the kernel is given.
+            output_dtypes: the format that the kernel stores each result in; default the contract's ``output``.
+
+        Raises:
+            Unavailable: the reading that was asked for cannot be had.
+        """
+
+        def read() -> list[tuple[Truth, Allowance]]:
+            exact = [a.detach().to("cpu", torch.float64).contiguous() for a in args]
+            graph = trace(program, *exact)
+            budgets = reading.budgets(
+                graph, exact, self.contract, probes=PROBES, worst=not self.continuous, output_dtypes=output_dtypes
+            )
+            try:
+                truths = self.oracle.read(graph, exact, budgets, self.contract)
+            except Unread as error:
+                raise Unavailable(str(error)) from None
+            return [(t, _allowance(b, t)) for t, b in zip(truths, budgets, strict=True)]
+
+        return self._once(f"define {key}", read)
+
+    def relate(
+        self,
+        name: str,
+        expression: Callable[..., Tensor],
+        parts: Sequence[Part | tuple[Evidence, Derivative, str]],
+        *,
+        scale: Callable[..., Tensor],
+        constants: Sequence[Tensor] = (),
+    ) -> Finding:
+        """Judge a law among the kernel's own tensors: ``expression(*tensors, *constants)`` is 0 in exact arithmetic.
+
+        Args:
+            name: what the two sides are.
+            expression: of float64 tensors; must be traceable.
+            parts: which tensors of which evidence, in the order of the expression's arguments.
+            scale: the size of either side, for the sensitivity; same arguments.
+            constants: exact float64 tensors that the expression takes after the parts.
+        """
+
+        def found(algorithm: str | None) -> Finding:
+            known = [part if isinstance(part, Part) else part[0].part(part[1], part[2], algorithm) for part in parts]
+            return related(name, expression, known, scale=scale, constants=constants, continuous=self.continuous)
+
+        return self.explained(found)
+
+    def explained(self, found: Callable[[str | None], Finding]) -> Finding:
+        """A law's finding, ``found`` under an algorithm's budgets: the first shipped, or else the widest of all.
+
+        What holds under the first holds under the widest, which is then not computed; such a finding is not pooled with
+        those of other cases. Only kernels from outside have several algorithms.
+        """
+        first, *others = self.algorithms(Derivative.VJP)
+        narrow = found(first if others else None)  # None: each part by the algorithm that it declares itself
+        if not others:
+            return narrow
+        return replace(narrow, pool=None) if narrow.outcome is not Outcome.VIOLATED else found(None)
+
+    def _widest(self, allowances: Sequence[Allowance]) -> Allowance:
+        """Element by element the widest of several; the null of a bias from the one that is widest in the middle."""
+        lead = max(allowances, key=lambda a: float(a.sigma.median()) if a.sigma.numel() else 0.0)
+        sigma, worst = lead.sigma, lead.worst
+        for other in allowances:
+            sigma = torch.maximum(sigma, other.sigma)
+            if worst is not None and other.worst is not None:
+                worst = torch.maximum(worst, other.worst)
+        return replace(lead, sigma=sigma, worst=worst)
+
+    def _once(self, key: Any, compute: Callable[[], T]) -> T:
+        """The kept value of ``key``; what its first computation raised is raised again."""
+        if key not in self._kept:
+            try:
+                self._kept[key] = compute()
+            except Exception as error:
+                self._kept[key] = _Raised(error)
+        value = self._kept[key]
+        if isinstance(value, _Raised):
+            raise value.error
+        return value  # type: ignore[no-any-return]
+
+
+class _Raised:
+    """What a computation raised, kept so that it is not run again."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _allowance(budget: Budget, truth: Truth) -> Allowance:
+    """What rounding explains of one tensor and how far its truth is known."""
+    return Allowance(
+        budget.sigma, budget.errors, budget.worst, budget.floor, budget.overflow, truth.radius, truth.undecided
+    )

@@ -1,0 +1,350 @@
+"""Examine: one case through all its laws, in the process where the kernel runs. In and out go plain values."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import importlib
+import inspect
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gradoracle.cases.saved_tensors import sample_of
+from gradoracle.check import memory_estimate
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.formula import formula
+from gradoracle.execution.called import Called
+from gradoracle.execution.compiling import Compiling
+from gradoracle.execution.device import prepare
+from gradoracle.execution.kernel_runner import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong
+from gradoracle.execution.process import Phase, Poisoned
+from gradoracle.model.case import Case, require_fit
+from gradoracle.model.contract import contract
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.errors import UsageError, named, out_of_memory
+from gradoracle.model.family import Family
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.job import CaseResult, Job, LawResult, Trial
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import Property
+from gradoracle.model.verdict import Status
+from gradoracle.oracle.exact.definition import Raises, Undefined, require
+from gradoracle.oracle.exact.trace import UnsupportedOperator
+from gradoracle.oracle.truth import Oracle
+from gradoracle.project.base_overlay import Places, resolved
+from gradoracle.project.provenance import Provenance, ProvenanceJob, provenance
+
+_LARGEST_TRIED = 512  # sizes up to which a definition is tried before the run
+LACKING = "memory: the device has not enough of it"
+ENTRY = "gradoracle.check.judge_case:entry"  # of the processes that examine cases
+CALL_SECONDS = 60.0  # a kernel call that takes longer hangs; it is run once more, alone, before it is called so
+
+
+class EmptyCheck(Exception):
+    """A law that applies yielded no finding: an error of gradoracle's own."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker needs to rebuild the target by itself."""
+
+    target: str
+    family: str | None
+    device: str
+    oracle: str
+    contracts: Mapping[str, str]
+    arguments: Mapping[str, Any]
+    call_seconds: float = CALL_SECONDS
+    inputs: str | None = None
+    places: Places | None = None
+    called_in: str = ""  # a folder: of its functions those that calls run are noted
+
+
+def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
+    """Resolve the target: its family, its kernels under the contracts and arguments asked for, and all laws by name.
+
+    Raises:
+        TargetError: the target or its family cannot be resolved.
+        UsageError: a contract or argument does not fit.
+    """
+    target = resolved(setup.target, setup.family, setup.places)
+    kernels = {}
+    for kernel in target.kernels:
+        contracts = {dtype: contract(name, dtype) for dtype, name in setup.contracts.items()}
+        kernel = replace(kernel, contracts={**kernel.contracts, **contracts})
+        kernels[kernel.name] = _with_arguments(kernel, target.family, setup.arguments)
+    return target.family, kernels, {law.name: law for law in laws_of(target.family)}
+
+
+def require_case(
+    case: Case, family: Family, kernel: Kernel, inputs: str | None = None, memory: tuple[int, str] | None = None
+) -> None:
+    """See that a case, which a user may have written, fits the family and the kernel, and that the family is defined.
+
+    ``memory``: the bytes that there are, and where; by default here.
+
+    Raises:
+        UsageError: another family, a dim, option, tensor or block configuration that is missing or unknown; a
+            definition that raises, gives what its annotations do not say, or cannot be traced; sizes that need more
+            memory than there is.
+    """
+    if case.family != family.name:
+        raise UsageError(f"the case is one of family {case.family!r}, but its target is judged by {family.name}")
+    if case.blocks and case.blocks not in kernel.blocks:
+        known = ", ".join(kernel.blocks) or "none"
+        raise UsageError(f"{kernel.name} has no block configuration {case.blocks!r}; it has {known}")
+    defaults = {spec.name: spec.default for spec in family.signature.options}
+    for name, value in case.options.items():
+        if kernel.options.get(name) == () and value != defaults.get(name):
+            raise UsageError(f"the case gives option {name}, which {kernel.name} does not take; wanted none")
+    for name in case.draws:
+        if kernel.options.get(name) == ():
+            raise UsageError(f"the case draws {name}, which {kernel.name} does not take; wanted none")
+    try:
+        require_fit(case, family.signature)
+        memory_estimate.require(case, family, *memory or ())
+        if _is_tried(case):
+            sample = sample_of(case, family, inputs, "cpu")
+            oracle = Oracle(family)
+            if oracle.scalable(sample) is None:
+                require(family, sample)
+                oracle.graph(sample, Derivative.VJP if sample.tangents else Derivative.FORWARD)
+    except Raises as error:
+        raise UsageError(f"{error}; {sizes_wanted(family)}") from None
+    except (ValueError, Undefined) as error:
+        raise UsageError(str(error)) from None
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):  # a lack of memory is told case by case
+            raise
+
+
+def _is_tried(case: Case) -> bool:
+    """Whether a case is small enough for its definition to be tried before anything else."""
+    return all(size <= _LARGEST_TRIED for size in case.dims.values())
+
+
+def sizes_wanted(family: Family) -> str:
+    """How to say which sizes a definition is meant for."""
+    if not family.signature.dims:
+        return "wanted a definition that takes every case of its family"
+    dim = family.signature.dims[-1]
+    example = f"@gradoracle.family(dims={{{dim!r}: gradoracle.multiples(16)}})"
+    return f"where it takes some sizes only, declare them, as in {example}"
+
+
+def functions_of(family: Family, kernels: Mapping[str, Kernel], laws: Iterable[Property]) -> list[Callable[..., Any]]:
+    """The functions that a run calls: of the definition, the kernels and the laws."""
+    return [family.definition, *(kernel.call for kernel in kernels.values()), *(law.law for law in laws)]
+
+
+def laws_of(family: Family) -> tuple[Property, ...]:
+    """The universal laws that the family's signature does not rule out, and then the family's own."""
+    return (*(law for law in universal_laws() if law.families.hold(family)), *family.properties)
+
+
+def universal_laws() -> tuple[Property, ...]:
+    """The laws of every family, those included that belong only to families of some form."""
+    universal: tuple[Property, ...] = importlib.import_module("gradoracle.properties.universal").UNIVERSAL
+    return universal
+
+
+def no_such_law(family: Family, glob: str) -> str:
+    """Why no law of a family matches a glob, as a sentence."""
+    for law in universal_laws():
+        if fnmatch.fnmatchcase(law.name, glob) and not law.families.hold(family):
+            return f"{law.name} is a law of {law.families.words}, and {family.name} is none"
+    return f"no law of {family.name} matches {glob!r}; see gradoracle list"
+
+
+def _with_arguments(kernel: Kernel, family: Family, arguments: Mapping[str, Any]) -> Kernel:
+    """A kernel with options fixed by ``--arg``: a family's option is then drawn so, another is passed as it is."""
+    own = {spec.name for spec in family.signature.options}
+    fixed = {name: (value,) for name, value in arguments.items() if name in own}
+    passed = {name: value for name, value in arguments.items() if name not in own}
+    for name in (*passed, *(option for option in fixed if kernel.options.get(option) == ())):
+        _require_parameter(kernel, name)
+    call = functools.partial(kernel.call, **passed) if passed else kernel.call
+    return replace(kernel, call=call, options={**kernel.options, **fixed})
+
+
+def _require_parameter(kernel: Kernel, name: str) -> None:
+    """Refuse a keyword that the callable does not have, where its signature can be read."""
+    try:
+        parameters = inspect.signature(kernel.call).parameters
+    except (TypeError, ValueError):
+        return
+    if name not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise UsageError(f"--arg {name}: {kernel.name} takes no such argument; it takes {', '.join(parameters)}")
+
+
+def entry(setup: Setup) -> Callable[[Any, Phase], Any]:
+    """The worker's entry: resolve the target once, then examine the cases that come.
+
+    A Job gives a CaseResult, a ProvenanceJob a Provenance, a Trial a sentence, "" where its definition can be used.
+    """
+    prepare(setup.device)
+    return examiner(setup, *subjects(setup))
+
+
+def examiner(
+    setup: Setup, family: Family, kernels: Mapping[str, Kernel], laws: Mapping[str, Property]
+) -> Callable[[Any, Phase], Any]:
+    """What examines the cases of a target that is resolved, as ``entry`` says."""
+    torch.set_num_threads(1)
+    oracle = Oracle(family, setup.oracle)
+    compiling = Compiling()
+    called = Called(setup.called_in) if setup.called_in else None
+    if setup.device == "cuda":
+        compiling.watch()
+
+    def work(job: Job | Trial | ProvenanceJob, phase: Phase) -> CaseResult | str | Provenance:
+        if isinstance(job, ProvenanceJob):
+            return provenance(functions_of(family, kernels, laws.values()), setup.target)
+        if isinstance(job, Trial):
+            try:
+                require_case(job.case, family, kernels[job.kernel], setup.inputs)
+            except UsageError as error:
+                return str(error)
+            return ""
+
+        @contextmanager
+        def guard(name: str) -> Iterator[None]:
+            if name in job.crashes:
+                raise Crashed(job.crashes[name])
+            if (reason := job.barred.get(name.rpartition(": ")[2]) or job.barred.get("*")) is not None:
+                raise Unavailable(reason)
+            phase(name, setup.call_seconds)
+            compiling.begin(name, setup.call_seconds, phase)
+            try:
+                with nullcontext() if called is None else called.watching():
+                    yield
+            finally:
+                compiling.end()
+                phase(None, None)
+
+        subject = Subject(family, kernels[job.kernel], guard)
+        before = compiling.seconds
+        result = examine(job, subject, oracle, [laws[name] for name in job.laws], setup.device, setup.inputs)
+        ran = () if called is None else called.take()
+        return replace(result, compiling=compiling.seconds - before, called=ran)
+
+    return work
+
+
+def examine(
+    job: Job, subject: Subject, oracle: Oracle, laws: Sequence[Property], device: str, inputs: str | None = None
+) -> CaseResult:
+    """Judge one case by each of the laws, sharing one Evidence; ``inputs`` is a file of saved tensors.
+
+    Where the definition raises there is nothing to hold a kernel to, and what the kernel does there is no refusal.
+    """
+    try:
+        sample = sample_of(job.case, oracle.family, inputs, device)
+        if _is_tried(job.case) and oracle.scalable(sample) is None:
+            require(oracle.family, sample)
+    except (RuntimeError, MemoryError, Undefined) as error:
+        if not isinstance(error, Undefined) and not out_of_memory(error):
+            raise
+        why = str(error) if isinstance(error, Undefined) else LACKING
+        unknown = (LawResult(law.name, Status.NOT_CHECKED, reason=why) for law in laws)
+        return CaseResult(job.kernel, job.case, tuple(unknown))
+    evidence = Evidence(job.case, sample, subject, oracle)
+    results: list[LawResult] = []
+    begun = time.monotonic()
+    for law in laws:
+        if results and job.seconds is not None and time.monotonic() - begun > job.seconds:
+            break
+        try:
+            result = judge_law(law, evidence)
+        except DeviceLost as lost:
+            results.append(LawResult(law.name, Status.CRASHED, reason=str(lost)))
+            raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
+        if result.status is Status.VIOLATED:
+            result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))
+        if job.presets and result.status is Status.VIOLATED:
+            with suppress(Exception):  # what would explain a violation is not worth losing it
+                result = replace(result, preset=_explaining_preset(law, evidence, result))
+        if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
+            with suppress(Exception):
+                result = replace(result, formula=formula(law, evidence, result.findings))
+        results.append(result)
+    return CaseResult(job.kernel, job.case, tuple(results))
+
+
+def _tiled(found: Finding, case: Case, subject: Subject) -> Finding:
+    """A finding whose map has the kernel's tiles."""
+    if found.map is None:
+        return found
+    outputs = {spec.name for spec in subject.family.signature.outputs}
+    order = 0 if found.tensor in outputs else 2 if found.tensor.startswith("hvp.") else 1
+    tiles = subject.kernel.tiles_of(case.dtype, case.dims, case.blocks, order)
+    return replace(found, map=replace(found.map, tiles=found.map.tiled(tiles)))
+
+
+def _is_compared(result: LawResult) -> bool:
+    """Whether a law has found tensors wrong by their values: what follows shows the same fault less plainly."""
+    return result.status is Status.VIOLATED and any(f.worst is not None and f.rule != "exact" for f in result.findings)
+
+
+def judge_law(law: Property, evidence: Evidence) -> LawResult:
+    """One law on one evidence; what the kernel raises becomes a status."""
+    findings: list[Finding] = []
+    evidence.needs = law.needs
+    try:
+        findings.extend(law.law(evidence))
+    except (Refused, Unavailable, UnsupportedOperator, Undefined) as reason:
+        if not any(f.outcome is Outcome.VIOLATED for f in findings):
+            status = Status.REFUSED if isinstance(reason, Refused) else Status.NOT_CHECKED
+            return LawResult(law.name, status, tuple(findings), str(reason))
+    except Wrong as wrong:
+        findings.append(wrong.finding)
+    except DeviceLost:
+        raise
+    except Crashed as crash:
+        return LawResult(law.name, Status.CRASHED, tuple(findings), str(crash))
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            return failed(law.name, error, findings)
+        torch.cuda.empty_cache()
+        return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), LACKING)
+    except Exception as error:
+        return failed(law.name, error, findings)
+    if not findings:
+        return failed(law.name, EmptyCheck("the property applies to the case but checked nothing"))
+    outcomes = {f.outcome for f in findings}
+    if Outcome.VIOLATED in outcomes:
+        return LawResult(law.name, Status.VIOLATED, tuple(findings))
+    if Outcome.HOLDS in outcomes:
+        return LawResult(law.name, Status.HOLDS, tuple(findings))
+    reasons = sorted({f.message for f in findings})
+    return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), _short(reasons[0]))
+
+
+def failed(law: str, error: Exception, findings: Sequence[Finding] = ()) -> LawResult:
+    """What is known of a law whose judgement raised: gradoracle's own error, unless a violation was found before."""
+    if any(found.outcome is Outcome.VIOLATED for found in findings):
+        return LawResult(law, Status.VIOLATED, tuple(findings))
+    return LawResult(law, Status.ERROR, reason=named(error), trace="".join(traceback.format_exception(error)))
+
+
+def _short(reason: str) -> str:
+    """A reason without its numbers, so that equal reasons of many cases count together."""
+    return reason.split(":")[0] if reason.startswith("budget too wide") else reason
+
+
+def _explaining_preset(law: Property, evidence: Evidence, result: LawResult) -> str:
+    """The preset under which the violated tensors of a law that compares with the oracle would hold."""
+    violated = [f.tensor for f in result.findings if f.outcome is Outcome.VIOLATED]
+    for derivative in law.needs:
+        if set(violated) <= set(evidence.names(derivative)):
+            try:
+                return evidence.explain_by_presets(derivative, violated)
+            except (Wrong, Refused, Unavailable, Crashed):  # no tensors to compare: no preset explains that
+                return ""
+    return ""

@@ -1,0 +1,337 @@
+"""Minimise: the case of each failing verdict made smaller where time allows, whether it violates or crashes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gradoracle.cases.shrinking import Late, shrink
+from gradoracle.check.aggregate import Aggregate, Key
+from gradoracle.check.crashes import TIME_LIMIT, Crashes
+from gradoracle.check.diagnosis.likeness import is_one_factor
+from gradoracle.check.diagnosis.symptom import MATCHES
+from gradoracle.check.plan import Subjects
+from gradoracle.execution.executor import Executor, Lost
+from gradoracle.model.case import Case
+from gradoracle.model.fault import Fault
+from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
+from gradoracle.model.job import Job, LawResult
+from gradoracle.model.verdict import Counterexample, Status
+from gradoracle.model.wording import without_numbers
+from gradoracle.project.request import Progress
+
+SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
+EXPLAINED = 3  # cases for which a formula is looked for
+TRIES_OF_ONE, EXPLAINED_BY_TRIES = 30, 2  # where tries are counted; a formula is looked for on smaller cases then
+INTERRUPTED, NOT_SHRUNK = "shrinking was interrupted", "not shrunk: the run was interrupted"
+NOT_TELLING = "not shrunk: another verdict tells this fault"
+Failing = tuple[Key, Status, Case, LawResult]
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Where cases are judged again.
+
+    Attributes:
+        executor: that judges them.
+        crashes: what becomes of kernels that end their process.
+        progress: is told what goes on.
+        until: of the monotonic clock, when no further case is judged; None: never.
+    """
+
+    executor: Executor
+    crashes: Crashes
+    progress: Progress
+    until: float | None = None
+
+
+def as_found(subjects: Subjects, aggregate: Aggregate) -> dict[Key, Counterexample]:
+    """The first case of each failing verdict, with what the largest cases show where a violation is made smaller."""
+    found = {}
+    for key, _, case, result in (*aggregate.failing([Status.ERROR]), *aggregate.failing()):
+        line = subjects.line(key[1], case)
+        found[key] = Counterexample(line, result.findings, message=_message(result), trace=result.trace)
+    if subjects.request.inputs is None and subjects.request.shrink_seconds != 0:
+        found |= {key: replace(found[key], further=_further(aggregate, key)) for key, *_ in aggregate.failing()}
+    return found
+
+
+def minimised(
+    subjects: Subjects,
+    aggregate: Aggregate,
+    faults: Sequence[Fault],
+    found: dict[Key, Counterexample],
+    retry: Retry | None,
+) -> tuple[dict[Key, Counterexample], str]:
+    """Each failing verdict's case, made smaller and explained as far as there is time; what tells the faults first.
+
+    After an interrupt no further case is judged, and what is known by then is given.
+
+    Args:
+        subjects: of the run.
+        aggregate: of its results.
+        faults: of its verdicts.
+        found: as ``as_found`` has it.
+        retry: where cases are judged again; None: nowhere, the run was interrupted before.
+
+    Returns:
+        the counterexamples, and what interrupted this, "" where nothing did.
+    """
+    failing, request = list(aggregate.failing()), subjects.request
+    if request.inputs is None and request.shrink_seconds == 0:  # a case that was asked for is judged as it is
+        explained = {key: replace(found[key], formula=agreed([result.formula])) for key, _, _, result in failing}
+        return mapped_all(found | explained), ""
+    if request.inputs is not None:
+        return mapped_all(found), ""
+    minimiser = _Minimiser(subjects, aggregate, retry)
+    made = minimiser.all(failing, faults, found)
+    return mapped_all(found | made), minimiser.interrupted
+
+
+class _Minimiser:
+    """What one run has left, of time and of tries, to make smaller what fails."""
+
+    def __init__(self, subjects: Subjects, aggregate: Aggregate, retry: Retry | None) -> None:
+        self._subjects, self._aggregate, self._retry = subjects, aggregate, retry
+        self.interrupted = ""
+        self._until = math.inf  # when cases are no more judged under other presets: where a gate is to be quick
+        tries = subjects.request.shrink_tries
+        self._by_tries = tries is not None
+        self._tries = math.inf if tries is None else tries  # cases that may still be judged
+        self._crashes: dict[tuple[str, str, str], tuple[Case, str]] = {}  # (kernel, dtype, how) -> smallest, note
+
+    def all(
+        self, failing: list[Failing], faults: Sequence[Fault], found: dict[Key, Counterexample]
+    ) -> dict[Key, Counterexample]:
+        """The counterexamples of what fails."""
+        telling = _telling(faults, found, {key for key, status, *_ in failing if status is Status.CRASHED})
+        made: dict[Key, Counterexample] = {}
+        if self._by_tries:
+            made = {k: replace(found[k], shrink_note=NOT_TELLING) for k, *_ in failing if k not in telling}
+            failing = [each for each in failing if each[0] in telling]
+        failing = sorted(failing, key=self._specific)
+        failing.sort(key=lambda each: telling.index(each[0]) if each[0] in telling else len(telling))
+        left = [key for key, *_ in failing]
+        try:
+            deadline = self._deadline()
+            for key, status, case, result in failing:
+                if self._retry is None or self.interrupted:
+                    break
+                smaller = self._crash if status is Status.CRASHED else self._violation
+                left_in_all = deadline - time.monotonic()
+                seconds = left_in_all if self._by_tries else min(SHRINK_SECONDS, left_in_all)
+                made[key] = smaller(key, case, result, seconds)
+                left.remove(key)
+        except (KeyboardInterrupt, Lost) as error:
+            self._interrupt(error)
+        return made | {key: replace(found[key], shrink_note=NOT_SHRUNK) for key in left}
+
+    def _deadline(self) -> float:
+        """When nothing more is made smaller."""
+        asked = self._subjects.request.shrink_seconds
+        deadline = time.monotonic() + (SHRINK_SECONDS_IN_ALL if asked is None else asked)
+        if self._retry is not None and self._retry.until is not None:
+            self._until = deadline = min(deadline, self._retry.until)
+        if asked is not None:
+            self._until = min(self._until, deadline + asked / 3)
+        return deadline
+
+    def _interrupt(self, error: BaseException) -> None:
+        told = f"{error}, while shrinking" if isinstance(error, Lost) else "interrupted while shrinking"
+        self.interrupted = self.interrupted or told
+
+    def _specific(self, failing: Failing) -> tuple[bool, int, str]:
+        (law, _, _), status, _, result = failing
+        if status is Status.CRASHED:  # calls on the sample itself before those on variants, whose names come first
+            return True, result.reason.count(": "), law
+        laws = self._subjects.laws
+        return False, -laws[law].rank if law in laws else 0, law
+
+    def _violation(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
+        law, kernel, _ = key
+        known: dict[Case, LawResult] = {case: result}
+
+        def violates(candidate: Case) -> bool:
+            if candidate not in known:
+                known[candidate] = self._judge(kernel, candidate, law)
+            return known[candidate].status is Status.VIOLATED
+
+        smallest, note = self._shrunk(key, case, violates, seconds)
+        explained = known[smallest]
+        if not self.interrupted and time.monotonic() < self._until:
+            try:
+                explained = self._judge(kernel, smallest, law, presets=True)
+            except (KeyboardInterrupt, Lost) as error:
+                self._interrupt(error)
+        findings = (explained if explained.status is Status.VIOLATED else known[smallest]).findings
+        line = self._subjects.line(kernel, smallest)
+        shown = Counterexample(line, findings, shrink_note=note, message=_message(explained))
+        shown = self._shrunk_from(shown, key, case, result)
+        return replace(shown, formula=self._formula(key, seconds), further=_further(self._aggregate, key))
+
+    def _formula(self, key: Key, seconds: float) -> Likeness:
+        """The formula that explains the largest few cases."""
+        law, kernel, _ = key
+        formulas: list[Likeness] = []
+        if law.endswith(MATCHES) and seconds > 1 and not self.interrupted:
+            try:
+                telling = self._aggregate.telling(key)
+                for case, _ in telling[-EXPLAINED_BY_TRIES:] if self._by_tries else telling[:EXPLAINED]:
+                    formulas.append(self._settled(Job(kernel, case, (law,), formulas=True)).formula)
+            except (KeyboardInterrupt, Lost) as error:
+                self._interrupt(error)
+        return agreed(formulas)
+
+    def _shrunk_from(self, shown: Counterexample, key: Key, case: Case, result: LawResult) -> Counterexample:
+        """A counterexample with its first case and what was wrong on it, where that is another case."""
+        if shown.case == (first := self._subjects.line(key[1], case)):
+            return shown
+        wrong = tuple(finding for finding in result.findings if finding.outcome is Outcome.VIOLATED)
+        return replace(shown, shrunk_from=first, first_findings=wrong)
+
+    def _crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
+        """One call that crashes breaks every law that needs it: its case is made smaller once for all of them."""
+        law, kernel, dtype = key
+        fault = (kernel, dtype, without_numbers(result.reason))
+        known = self._crashes.get(fault)
+        if known is None or not self._applies(law, kernel, known[0]):
+            self._crashes[fault] = known = self._smaller_crash(key, case, result, seconds)
+        smallest, note = known
+        findings = result.findings if smallest == case else ()  # those of another case would be shown beside this one
+        line = self._subjects.line(kernel, smallest)
+        shown = Counterexample(line, findings, shrink_note=note, message=result.reason)
+        return self._shrunk_from(shown, key, case, result)
+
+    def _smaller_crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> tuple[Case, str]:
+        """The smallest case found on which a law's call crashes as it did, and a note; hangs are left as they are."""
+        law, kernel, _ = key
+        if TIME_LIMIT in result.reason:
+            return case, "not shrunk: each try of a call that hangs would take its time limit"
+        deadline, wanted = time.monotonic() + seconds, without_numbers(result.reason)
+
+        def crashes(candidate: Case) -> bool:
+            if self._retry is None or not self._applies(law, kernel, candidate):
+                return False
+            limit = max(1.0, deadline - time.monotonic()) / self._subjects.setup.call_seconds
+            tried = self._retry.crashes.attempt(Job(kernel, candidate, (law,)), min(1.0, limit)).results
+            return any(each.status is Status.CRASHED and without_numbers(each.reason) == wanted for each in tried)
+
+        try:
+            for (other, dtype, _), (smallest, _) in list(self._crashes.items()):  # what another call crashes on
+                if (other, dtype) == key[1:] and seconds > 1 and self._tries > 0:
+                    self._tries -= 1
+                    if crashes(smallest):
+                        return smallest, ""
+        except (KeyboardInterrupt, Lost) as error:
+            self._interrupt(error)
+            return case, INTERRUPTED
+        return self._shrunk(key, case, crashes, seconds)
+
+    def _shrunk(self, key: Key, case: Case, fails: Callable[[Case], bool], seconds: float) -> tuple[Case, str]:
+        """The smallest case found that still fails, and why it may not be the smallest."""
+        law, kernel, _ = key
+        if seconds <= 1 or self._tries <= 0:
+            used_up = "time for shrinking was" if seconds <= 1 else "tries for shrinking were"
+            return case, f"not shrunk: the {used_up} used up by other laws"
+        best = [case]
+
+        def failing(candidate: Case) -> bool:
+            self._tries -= 1
+            try:
+                found = fails(candidate)
+            except Lost as error:  # which Hypothesis would take for a failure
+                self._interrupt(error)
+                raise Late(INTERRUPTED) from None
+            if found:
+                best.append(candidate)
+            return found
+
+        own, dims = self._subjects.kernels[kernel], self._subjects.request.dims or None
+        calls = min(TRIES_OF_ONE, int(self._tries)) if self._by_tries else None
+        try:
+            if self._retry is not None:
+                self._retry.progress.shrinking(law, self._subjects.line(kernel, case))
+            family = self._subjects.family
+            return shrink(family, own, case, failing, seconds=seconds, dtypes=(case.dtype,), dims=dims, calls=calls)
+        except KeyboardInterrupt as error:
+            self._interrupt(error)
+            return best[-1], INTERRUPTED
+
+    def _judge(self, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
+        if not self._applies(law, kernel, case):
+            return LawResult(law, Status.NOT_CHECKED)
+        return self._settled(Job(kernel, case, (law,), presets=presets))
+
+    def _settled(self, job: Job) -> LawResult:
+        """What the one law of a job says."""
+        (law,) = job.laws
+        if self._retry is None:
+            return LawResult(law, Status.NOT_CHECKED)
+        result = self._retry.crashes.settle(next(iter(self._retry.executor.run([job]))))
+        return result.results[0] if result.results else LawResult(law, Status.NOT_CHECKED)
+
+    def _applies(self, law: str, kernel: str, case: Case) -> bool:
+        return self._subjects.laws[law].applies(case, self._subjects.kernels[kernel]) is None
+
+
+def _telling(faults: Sequence[Fault], found: dict[Key, Counterexample], crashed: set[Key]) -> list[Key]:
+    """The verdicts whose cases a report shows: those that lead its faults, violations first, and direct ones."""
+    leads = [(each.verdicts[0].law, each.verdicts[0].kernel, each.verdicts[0].dtype) for each in faults]
+    leads.sort(key=lambda key: key in crashed)
+    direct = [(each.direct.law, each.direct.kernel, each.direct.dtype) for each in faults if each.direct is not None]
+    return [key for key in (*leads, *direct) if key in found]
+
+
+def _further(aggregate: Aggregate, key: Key) -> tuple[Finding, ...]:
+    """What the largest cases of a verdict show to be wrong."""
+    return tuple(f for _, result in aggregate.telling(key) for f in result.findings if f.outcome is Outcome.VIOLATED)
+
+
+def mapped_all(found: dict[Key, Counterexample]) -> dict[Key, Counterexample]:
+    """Counterexamples with one map a tensor; those of our own errors as they are."""
+    return {key: mapped(shown) for key, shown in found.items()}
+
+
+def mapped(shown: Counterexample) -> Counterexample:
+    """A counterexample with one map a tensor, that of the case of most elements."""
+    largest: dict[str, Finding] = {}
+    for found in (*shown.further, *shown.findings, *shown.first_findings):
+        if found.map is not None and (found.tensor not in largest or found.elements > largest[found.tensor].elements):
+            largest[found.tensor] = found
+
+    def kept(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        return tuple(each if each is largest.get(each.tensor) else replace(each, map=None) for each in findings)
+
+    return replace(
+        shown,
+        findings=kept(shown.findings),
+        first_findings=kept(shown.first_findings),
+        further=kept(shown.further),
+    )
+
+
+def agreed(formulas: Sequence[Likeness]) -> Likeness:
+    """The formula of most cases that one explains, by its cause; none where they do not agree.
+
+    A factor near 1 may be what a rounding makes of one; not so where it is the same on all.
+    """
+    known = [formula for formula in formulas if formula.cause]
+    ratios = [formula.ratio for formula in known if formula.ratio is not None]
+    if len(ratios) == len(known) and is_one_factor(ratios):
+        return replace(known[0], cause="ratio")
+    for cause, count in Counter(formula.cause for formula in known).most_common(1):
+        if 2 * count > len(known):
+            return next(formula for formula in known if formula.cause == cause)
+    return NO_LIKENESS
+
+
+def _message(result: LawResult) -> str:
+    """What is said of a failing case beside its findings: how it crashed, or what would explain it."""
+    if result.status in (Status.CRASHED, Status.ERROR):
+        return result.reason
+    if result.status is Status.HOLDS:
+        return "held when it was judged once more: the kernel differs from run to run"
+    return f"holds under {result.preset}" if result.preset else ""

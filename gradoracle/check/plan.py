@@ -1,0 +1,341 @@
+"""Plan: what a request asks for, resolved: which kernels, on which cases, by which properties. Nothing has run yet."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from gradoracle.cases.coverage import wanted_situations
+from gradoracle.cases.saved_tensors import saved_case, saved_line
+from gradoracle.cases.stream import stream
+from gradoracle.check import memory_estimate
+from gradoracle.check.aggregate import Key
+from gradoracle.check.judge_case import CALL_SECONDS, Setup, functions_of, no_such_law, require_case, subjects
+from gradoracle.execution import device
+from gradoracle.model.case import Case, parse
+from gradoracle.model.contract import contract
+from gradoracle.model.errors import UsageError
+from gradoracle.model.family import DTYPES, Family
+from gradoracle.model.job import Job, Trial
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import Property
+from gradoracle.project.request import Request
+from gradoracle.project.target import family_for
+
+CASES_ON_CPU, CASES_ON_CUDA = 126, 2000
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """Whom a request names, on a device.
+
+    Attributes:
+        request: as it was asked.
+        device: cpu or cuda.
+        setup: what a worker process needs to resolve the same.
+        family: with the sizes that cases on the device take.
+        kernels: by name, under the contracts and arguments asked for.
+        laws: by name, those that the request chooses.
+        functions: all that a run calls: the definition, the kernels, and every law.
+    """
+
+    request: Request
+    device: str
+    setup: Setup
+    family: Family
+    kernels: Mapping[str, Kernel]
+    laws: Mapping[str, Property]
+    functions: tuple[Callable[..., Any], ...]
+
+    def place(self, kernel: str) -> str:
+        """The target, with the kernel's name where it has several."""
+        target = self.request.target
+        return f"{target}:{kernel}" if len(self.kernels) > 1 and ":" not in target else target
+
+    def line(self, kernel: str, case: Case) -> str:
+        """A case as one line that replays this target's kernel; for saved tensors, which tensors they are."""
+        if self.request.inputs is not None:
+            return saved_line(case, self.family, self.request.inputs)
+        own = self.request.family
+        return case.line(self.place(kernel), self.device, own if own and own != case.family else "")
+
+    def dtypes(self, kernel: str) -> tuple[str, ...]:
+        """Those that a kernel is checked in."""
+        return dtypes_of(self.request, self.family, self.kernels[kernel])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cases of a run, each with the properties that are judged on it.
+
+    Attributes:
+        subjects: whom they are of.
+        jobs: those of this run, in the order of the stream.
+        whole: all of the stream, of which a shard has some.
+        dtypes: by kernel, those that it is checked in.
+        owed: the verdicts that the whole owes, also where no case decides them.
+        wanted: by coverage goal, the least number of cases in it.
+        trial: of the definition, where the cases are not known to fit it.
+    """
+
+    subjects: Subjects
+    jobs: tuple[Job, ...]
+    whole: tuple[Job, ...]
+    dtypes: Mapping[str, tuple[str, ...]]
+    owed: tuple[Key, ...] = ()
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    trial: Trial | None = None
+
+    @cached_property
+    def places(self) -> Mapping[tuple[str, Case], int]:
+        """Of each kernel's cases in the stream, from 0."""
+        return {(job.kernel, job.case): place for place, job in enumerate(self.whole)}
+
+    def place(self, kernel: str, case: Case) -> int:
+        """Of a case of a kernel in the stream, from 0."""
+        return self.places[kernel, case]
+
+    @property
+    def digest(self) -> str:
+        """Of all cases of the whole with the properties that fall on each: parts of one plan have the same."""
+        lines = "\n".join(f"{job.kernel} {job.case} {','.join(job.laws)}" for job in self.whole)
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def resolved(request: Request) -> Subjects:
+    """Whom a request names.
+
+    Raises:
+        UsageError: an unknown target, dtype, contract or law, or no GPU.
+    """
+    chosen = device.choose(request.device, elsewhere=request.scheduler is not None)
+    setup = setup_of(request, chosen)
+    device.prepare(chosen)
+    family, kernels, laws = subjects(setup)
+    functions = tuple(functions_of(family, kernels, laws.values()))
+    family = family.on(chosen)
+    matching = {name: law for name, law in laws.items() if fnmatch.fnmatchcase(name, request.property)}
+    if not matching:
+        raise UsageError(no_such_law(family, request.property))
+    for glob in request.require:
+        if not fnmatch.filter(laws, glob):
+            raise UsageError(f"--require {glob}: {no_such_law(family, glob)}")
+    found = Subjects(request, chosen, setup, family, kernels, matching, functions)
+    for name in kernels:
+        found.dtypes(name)
+    return found
+
+
+def setup_of(request: Request, device: str) -> Setup:
+    """What a request asks a worker to rebuild, on this device."""
+    return Setup(
+        request.target,
+        request.family,
+        device,
+        request.oracle,
+        dict(request.contracts),
+        dict(request.arguments),
+        CALL_SECONDS if request.call_seconds is None else request.call_seconds,
+        request.inputs,
+        request.places,
+        request.called_in if device == "cpu" else "",
+    )
+
+
+def plan(subjects: Subjects, chosen: Callable[[Job], tuple[str, ...]] | None = None) -> Plan:
+    """The stream of every kernel, with the laws that fall on each case; or the one case of saved tensors.
+
+    Args:
+        subjects: of the request.
+        chosen: which of a job's laws to judge; a job of none is left out. None: all.
+
+    Raises:
+        UsageError: sizes or saved tensors that do not fit.
+    """
+    request = subjects.request
+    if request.inputs is not None:
+        whole = _saved_jobs(subjects, request.inputs)
+        owed = [(law, job.kernel, job.case.dtype) for job in whole for law in job.laws]
+        return Plan(subjects, whole, whole, {j.kernel: (j.case.dtype,) for j in whole}, tuple(owed), {}, _trial(whole))
+    examples = request.examples or (CASES_ON_CUDA if subjects.device == "cuda" else CASES_ON_CPU)
+    streams = {name: _stream(subjects, name, examples) for name in subjects.kernels}
+    turns = itertools.zip_longest(*streams.values())  # kernels take turns, so that a run that is cut short has seen all
+    every = [job for turn in turns for job in turn if job is not None]
+    owed = [(law, job.kernel, job.case.dtype) for jobs in streams.values() for job in jobs for law in job.laws]
+    whole = tuple(every)
+    jobs = whole if request.shard == (1, 1) else part(whole, *request.shard)
+    if chosen is not None:
+        jobs = tuple(replace(job, laws=laws) for job in jobs if (laws := chosen(job)))
+    dtypes = {name: subjects.dtypes(name) for name in subjects.kernels}
+    goals = _wanted(subjects, examples)
+    return Plan(subjects, jobs, whole, dtypes, tuple(dict.fromkeys(owed)), goals, _trial(jobs))
+
+
+def replayed(line: str, **fields: Any) -> tuple[Request, Case]:
+    """What a case line asks for: that its case is judged as it is.
+
+    Raises:
+        UsageError: the line is malformed, or its target cannot be resolved.
+    """
+    try:
+        target, device, case = parse(line)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    fields.setdefault("device", device or "auto")
+    target = target or case.family
+    family = family_for(line, target, case.family)
+    return Request(**{"target": target, "family": family, "shrink_seconds": 0.0, **fields}), case
+
+
+def plan_of(case: Case, subjects: Subjects, there: int, where: str) -> Plan:
+    """One case by all laws that apply to it; ``there``: bytes that it may need, and ``where`` they are.
+
+    Raises:
+        UsageError: the case does not fit the family, a kernel, or the memory.
+    """
+    jobs = []
+    for name, kernel in subjects.kernels.items():
+        require_case(case, subjects.family, kernel, memory=(there, where))
+        (laws,) = laws_on(subjects.laws.values(), kernel, [case])
+        jobs.append(Job(name, case, laws, presets=True, formulas=True))
+    dtypes = {name: subjects.dtypes(name) for name in subjects.kernels}
+    return Plan(subjects, tuple(jobs), tuple(jobs), dtypes)
+
+
+def require_memory(plan: Plan, there: int, where: str) -> None:
+    """See that each case can be held in so many bytes.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    for job in plan.jobs:
+        memory_estimate.require(job.case, plan.subjects.family, there, where)
+
+
+def part(jobs: Sequence[Job], part: int, parts: int) -> tuple[Job, ...]:
+    """Every N-th job of each kernel and dtype, so that every shard has all of them; ``part`` is from 1."""
+    turns: dict[tuple[str, str], itertools.count[int]] = {}
+    mine = []
+    for job in jobs:
+        turn = next(turns.setdefault((job.kernel, job.case.dtype), itertools.count()))
+        if turn % parts == part - 1:
+            mine.append(job)
+    return tuple(mine)
+
+
+def laws_on(laws: Collection[Property], kernel: Kernel, cases: Sequence[Case]) -> list[tuple[str, ...]]:
+    """The laws that are judged on each case of a kernel: once on the first that fits, and then on their share of cases.
+
+    Of each dtype the first case has the decisive laws, the second all others, the third those of the kernel alone, such
+    as its compilations: so that the first answers come soon. A law that applies to none of these or of those that
+    follow is judged on the last before them.
+    """
+    chosen: list[set[str]] = [set() for _ in cases]
+    for law in laws:
+        applies: dict[str, list[tuple[int, int]]] = {}  # dtype -> (which of its dtype, place) of cases
+        seen: Counter[str] = Counter()
+        for place, case in enumerate(cases):
+            if law.applies(case, kernel) is None:
+                applies.setdefault(case.dtype, []).append((seen[case.dtype], place))
+            seen[case.dtype] += 1
+        start = 2 if law.scope == "kernel" else 0 if law.decisive else 1
+        for own in applies.values():
+            first = next((place for turn, place in own if turn >= start), own[-1][1])
+            chosen[first].add(law.name)
+            if law.scope != "kernel":
+                for _, place in own:
+                    if law.falls_on(cases[place]):
+                        chosen[place].add(law.name)
+    return [tuple(law.name for law in laws if law.name in names) for names in chosen]
+
+
+def _trial(jobs: Sequence[Job]) -> Trial | None:
+    return Trial(jobs[0].kernel, jobs[0].case) if jobs else None
+
+
+def _stream(subjects: Subjects, name: str, examples: int) -> list[Job]:
+    """The stream of one kernel, but for cases on which no law falls."""
+    request, kernel = subjects.request, subjects.kernels[name]
+    try:
+        cases = stream(
+            subjects.family,
+            kernel,
+            dtypes=subjects.dtypes(name),
+            dims=request.dims or None,
+            examples=examples,
+            seed=request.seed,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    laws = laws_on(subjects.laws.values(), kernel, cases)
+    return [Job(name, case, own) for case, own in zip(cases, laws, strict=True) if own]
+
+
+def _wanted(subjects: Subjects, examples: int) -> dict[str, int]:
+    """The coverage goals of a run of all laws over the usual number of cases."""
+    request, found = subjects.request, dict[str, int]()
+    if request.examples is None and request.seconds is None and request.property == "*":
+        for name, kernel in subjects.kernels.items():
+            goals = wanted_situations(
+                subjects.family, kernel, subjects.dtypes(name), examples, dims=request.dims or None
+            )
+            for situation, count in goals.items():
+                found[situation] = max(found.get(situation, 0), count)
+    return found
+
+
+def _saved_jobs(subjects: Subjects, inputs: str) -> tuple[Job, ...]:
+    """The case of saved tensors for every kernel, with all laws that apply."""
+    request = subjects.request
+    if request.shard != (1, 1):
+        raise UsageError("--shard cannot go with --inputs: saved tensors are one case, which has no parts")
+    if request.dims:
+        raise UsageError(
+            f"--dim {next(iter(request.dims))} cannot go with --inputs: sizes are those of the saved tensors"
+        )
+    jobs = []
+    for name, kernel in subjects.kernels.items():
+        defaults = {spec.name: spec.default for spec in subjects.family.signature.options}
+        options = {n: values[0] for n, values in kernel.options.items() if values and defaults[n] not in values}
+        case = saved_case(subjects.family, inputs, options=options, seed=request.seed, supported=kernel.options)
+        if case.dtype not in (request.dtypes or (case.dtype,)):
+            raise UsageError(
+                f"--inputs {inputs} holds {case.dtype} tensors, but --dtype is {','.join(request.dtypes or ())}"
+            )
+        if case.dtype not in (kernel.dtypes or (case.dtype,)):
+            raise UsageError(
+                f"--inputs {inputs} holds {case.dtype} tensors, but {name} supports {', '.join(kernel.dtypes or ())}"
+            )
+        (laws,) = laws_on(subjects.laws.values(), kernel, [case])
+        jobs.append(Job(name, case, laws, presets=True))
+    return tuple(jobs)
+
+
+def dtypes_of(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]:
+    """The dtypes that a kernel is checked in.
+
+    Raises:
+        UsageError: an unknown dtype, none that the kernel supports, or a contract that does not fit one.
+    """
+    asked = request.dtypes or family.dtypes
+    unknown = [dtype for dtype in asked if dtype not in DTYPES]
+    if unknown:
+        raise UsageError(f"--dtype {','.join(unknown)} is unknown; wanted some of {', '.join(DTYPES)}")
+    supported = kernel.dtypes or DTYPES
+    chosen = tuple(dtype for dtype in asked if dtype in supported)
+    if not chosen:
+        raise UsageError(
+            f"{kernel.name} supports {', '.join(supported)}, none of which is in --dtype {','.join(asked)}"
+        )
+    for dtype, preset in request.contracts.items():
+        try:
+            contract(preset, dtype)
+        except ValueError as error:
+            raise UsageError(f"--contract {dtype}={preset}: {error}") from None
+    return chosen

@@ -1,0 +1,108 @@
+"""Reproduction: a case line turned into the script that shows it, with the truth computed here."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import Setup, require_case, subjects
+from gradoracle.check.script import reproduction, require_room
+from gradoracle.execution import device as devices
+from gradoracle.execution.kernel_runner import Subject, Unavailable
+from gradoracle.model.case import parse
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.errors import UsageError
+from gradoracle.oracle.exact.definition import Undefined
+from gradoracle.oracle.exact.trace import UnsupportedOperator
+from gradoracle.oracle.truth import Oracle
+from gradoracle.project.target import family_for, place_of, resolve
+
+_ORDER = (Derivative.HVP, Derivative.JVP, Derivative.VJP, Derivative.FORWARD)
+
+
+def reproduce(
+    line: str,
+    *,
+    property: str = "*",
+    device: str | None = None,
+    oracle: str = "auto",
+    contracts: Mapping[str, str] | None = None,
+    family: str | None = None,
+) -> str:
+    """The text of a script that runs the kernel on one case and prints it beside the truth.
+
+    Args:
+        line: a case line.
+        property: a glob; the law that it names says which derivative is shown (default: forward and VJP).
+        device: cpu or cuda; default that of the case.
+        oracle: which reading gives the truth.
+        contracts: dtype -> preset, against the kernel's own.
+        family: as --family has it; None: what the line says.
+
+    Raises:
+        UsageError: the line, its target or the law cannot be read; the tensors are too large; the kernel has no name.
+    """
+    try:
+        text, where, case = parse(line)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    chosen = devices.choose(device or where.partition(":")[0])
+    devices.prepare(chosen)
+    judge = family or family_for(line, text, case.family)
+    defined, kernels, laws = subjects(Setup(text, judge, chosen, oracle, dict(contracts or {}), {}))
+    if len(kernels) > 1:
+        raise UsageError(f"{text} has the kernels {', '.join(kernels)}; name one in the case line, as {text}:KERNEL")
+    (kernel,) = kernels.values()
+    require_case(case, defined, kernel)
+    title, derivative = f"{kernel.name} against the definition of {defined.name}.", Derivative.VJP
+    if property != "*":
+        found = [law for name, law in laws.items() if fnmatch.fnmatchcase(name, property)]
+        if not found:
+            raise UsageError(f"no law of {defined.name} matches {property!r}; see gradoracle list")
+        title = found[0].statement
+        derivative = next((need for need in _ORDER if need in found[0].needs), Derivative.FORWARD)
+    target = resolve(text, judge)
+    place = place_of(target, kernel)
+    evidence = Evidence(
+        case,
+        build(case, defined.signature, domains=defined.domains, device=chosen),
+        Subject(defined, kernel),
+        Oracle(defined, oracle),
+    )
+    names = evidence.names(derivative)
+    outputs = evidence.names(Derivative.FORWARD)
+    shown = [(derivative, name) for name in names]
+    if derivative is Derivative.VJP:
+        shown = [(Derivative.FORWARD, name) for name in outputs] + shown
+    sample = evidence.sample
+    try:
+        require_room(sample.inputs.values(), sample.cotangents.values(), sample.tangents.values())
+        truths = {name: evidence.truths(each)[name].value for each, name in shown}
+        sigmas = {name: evidence.allowance(each, name).sigma for each, name in shown}
+    except (Unavailable, Undefined, UnsupportedOperator) as reason:
+        raise UsageError(f"the truth of this case cannot be had: {reason}") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    dropped = {name for name, values in kernel.options.items() if values == ()}
+    try:
+        return reproduction(
+            title=title,
+            case=line,
+            place=place,
+            inputs=sample.inputs,
+            cotangents=sample.cotangents,
+            tangents=sample.tangents,
+            options={name: value for name, value in sample.options.items() if name not in dropped},
+            outputs=outputs,
+            derivative=derivative.value,
+            names=() if derivative is Derivative.FORWARD else names,
+            truths=truths,
+            sigmas=sigmas,
+            keyword={spec.name for spec in defined.signature.inputs if spec.keyword},
+            device=chosen,
+            interpret=chosen == "cpu",
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None

@@ -1,0 +1,262 @@
+"""Run: a request from its beginning to its report: plan, execute, add up, group into faults, minimise, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gradoracle.check.aggregate import Key
+from gradoracle.check.completeness import shortfall
+from gradoracle.check.crashes import Crashes
+from gradoracle.check.execute import Execution, executor_for
+from gradoracle.check.faults import diagnosed, grouped
+from gradoracle.check.judge_case import sizes_wanted
+from gradoracle.check.minimise import Retry, as_found, minimised
+from gradoracle.check.plan import Plan, Subjects, plan, plan_of, replayed, require_memory, resolved
+from gradoracle.check.repeat_command import command, repeated
+from gradoracle.check.shards import shard_of
+from gradoracle.check.totals import Totals
+from gradoracle.execution.executor import Executor
+from gradoracle.model.case import Case
+from gradoracle.model.job import CaseResult, Job, LawResult
+from gradoracle.model.location import location_of
+from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
+from gradoracle.project.request import Progress, Request, Silent
+
+SHARE_TO_SHRINK = 0.25  # of the time of a run is kept for making smaller what fails
+
+
+def check(request: Request, progress: Progress | None = None) -> Report:
+    """Check a target: cases x laws -> verdicts.
+
+    Raises:
+        UsageError: the request does not fit (unknown target, dtype, contract, law, no GPU, sizes beyond the memory).
+    """
+    with running(request, progress) as run:
+        planned = plan(run.subjects)
+        require_memory(planned, *run.executor.memory())
+        run.over(planned)
+        return run.report()
+
+
+def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report:
+    """Judge one case line, as it is, by all its laws (or those of ``property``), as ``gradoracle replay`` does.
+
+    Raises:
+        UsageError: the line is malformed, its target cannot be resolved, or it needs more memory than there is.
+    """
+    request, case = replayed(line, **fields)
+    with running(request, progress) as run:
+        run.over(plan_of(case, run.subjects, *run.executor.memory()))
+        return run.report()
+
+
+@contextmanager
+def running(request: Request, progress: Progress | None = None) -> Iterator[Run]:
+    """A Run of a request, whose processes start before there is a plan, and end with the block.
+
+    Raises:
+        UsageError: the request cannot be resolved, or no process started.
+    """
+    started = time.monotonic()
+    subjects, told = resolved(request), progress or Silent()
+    executor = executor_for(subjects)
+    try:
+        yield Run(subjects, executor, told, started)
+    finally:
+        executor.close()
+        told.close()
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who sees the results of a run while it goes on, and may end it.
+
+    Attributes:
+        result: is told what became of each case.
+        halt: at what to stop between cases, "" at nothing.
+        first: which jobs come before all others.
+    """
+
+    result: Callable[[CaseResult], None]
+    halt: Callable[[], str]
+    first: Callable[[Job], bool]
+
+
+class Run:
+    """One request on its executor: a plan is run ``over`` it, and then there is a ``report``.
+
+    Attributes:
+        subjects: whom the request names.
+        executor: where cases run.
+        totals: what the results add up to, once a plan is run.
+        interrupted: why it stopped early, if it did.
+    """
+
+    def __init__(self, subjects: Subjects, executor: Executor, progress: Progress, started: float) -> None:
+        self.subjects, self.executor = subjects, executor
+        self._progress, self._started = progress, started
+        seconds = subjects.request.seconds
+        self._until = None if seconds is None else started + seconds
+        self._crashes = Crashes(executor, self._until)
+        self._first_failure: Verdict | None = None
+        self.interrupted = ""
+
+    def over(self, planned: Plan, listener: Listener | None = None) -> None:
+        """Run the jobs of a plan and add up what becomes of them.
+
+        Raises:
+            UsageError: no process can be started, or the definition cannot be judged by.
+        """
+        self._plan, self.totals, request = planned, Totals(planned), self.subjects.request
+        jobs = list(planned.jobs)
+        if listener is not None:
+            jobs.sort(key=lambda job: not listener.first(job))
+
+        def reserve() -> float:
+            failing = request.seconds is not None and self._first_failure is not None
+            return SHARE_TO_SHRINK * (request.seconds or 0.0) if failing else 0.0
+
+        def take(result: CaseResult) -> str:
+            if listener is not None:
+                listener.result(result)
+            self._take(result)
+            if listener is not None:
+                return listener.halt()
+            return "the first failure" if request.fail_fast and self._first_failure is not None else ""
+
+        execution = Execution(planned, self.executor, self._crashes, self._started, self._until, reserve)
+        self._stopped = execution.stopped
+        self._progress.plan(len(jobs))
+        execution.run(jobs, take)
+        if execution.ended:
+            self.interrupted = f"{execution.ended} after {self.totals.done} of {len(jobs)} cases"
+        elif self.totals.done < len(jobs):
+            self._tell("time is up")
+
+    def report(self) -> Report:
+        """All that is known; interrupted while it is made, it is made of that, without judging further cases."""
+        try:
+            return self._report()
+        except KeyboardInterrupt:
+            self.interrupted = self.interrupted or "interrupted while the report was made"
+            return self._report()
+
+    def _report(self) -> Report:
+        subjects, aggregate = self.subjects, self.totals.aggregate
+        found = as_found(subjects, aggregate)
+        faults = grouped(self._verdicts(found))
+        retry = None if self.interrupted else Retry(self.executor, self._crashes, self._progress, self._until)
+        shown, interrupted = minimised(subjects, aggregate, faults, found, retry)
+        self.interrupted = self.interrupted or interrupted
+        verdicts = self._verdicts(shown)
+        return report_of(
+            self._plan,
+            self.totals,
+            verdicts,
+            environment=self.executor.environment(),
+            seconds=time.monotonic() - self._started,
+            interrupted=self.interrupted,
+            stopped=self._stopped,
+            faults=diagnosed(faults, verdicts),
+        )
+
+    def _verdicts(self, counterexamples: dict[Key, Counterexample]) -> list[Verdict]:
+        return verdicts_of(self.subjects, self.totals, counterexamples, bool(self.interrupted))
+
+    def _take(self, result: CaseResult) -> None:
+        self.totals.add(result)
+        failing = None if self._first_failure is not None else next(iter(self.totals.aggregate.failing()), None)
+        if failing is not None:
+            self._first_failure = first_failure(self.subjects, *failing)
+            self._progress.failure(self._first_failure)
+        self._tell("")
+
+    def _tell(self, note: str) -> None:
+        aggregate = self.totals.aggregate
+        properties = len({sums.law for sums in aggregate.sums.values() if sums.statuses})
+        self._progress.case(self.totals.done, properties, sum(1 for _ in aggregate.failing()), note)
+
+
+def first_failure(subjects: Subjects, key: Key, status: Status, case: Case, result: LawResult) -> Verdict:
+    """A failure as it is found, before the report has it made smaller."""
+    law, kernel, dtype = key
+    line = subjects.line(kernel, case)
+    shown = command(subjects.request, subjects.place(kernel), subjects.device, line, law)
+    found = Counterexample(line, result.findings, message=result.reason, command=shown)
+    verdict = Verdict(law, kernel, dtype, status, counterexample=found, statement=subjects.laws[law].statement)
+    verdict.cases_violated, verdict.cases_crashed = int(status is Status.VIOLATED), int(status is Status.CRASHED)
+    return verdict
+
+
+def verdicts_of(
+    subjects: Subjects, totals: Totals, counterexamples: dict[Key, Counterexample], interrupted: bool
+) -> list[Verdict]:
+    """The verdicts of totals, with what their laws say of themselves and how each is seen again."""
+    verdicts = totals.aggregate.verdicts(counterexamples)
+    for verdict in verdicts:
+        law = subjects.laws[verdict.law]
+        verdict.statement, verdict.rank = law.statement, law.rank
+        if interrupted and "no case of this run applies" in verdict.reasons:
+            verdict.reasons = {"the run was interrupted before": 0}
+        if verdict.counterexample is not None:
+            place, line = subjects.place(verdict.kernel), verdict.counterexample.case
+            if verdict.counterexample.pooled:
+                shown = repeated(subjects.request, place, subjects.device, verdict.law)
+            else:
+                shown = command(subjects.request, place, subjects.device, line, verdict.law)
+            verdict.counterexample = replace(verdict.counterexample, command=shown)
+    return verdicts
+
+
+def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: Any) -> Report:
+    """The report of a plan.
+
+    Args:
+        planned: what was asked for.
+        totals: what it added up to.
+        verdicts: of the totals, with their counterexamples.
+        **fields: of the Report, which only the run knows: environment, seconds, interrupted, stopped, faults.
+    """
+    subjects, request, aggregate = planned.subjects, planned.subjects.request, totals.aggregate
+    kernels = subjects.kernels
+    contracts = {d: kernels[name].contract(d).name for name, dtypes in planned.dtypes.items() for d in dtypes}
+    situations, refusals = totals.in_order()
+    unmet = shortfall(
+        verdicts,
+        undecided=aggregate.undecided(),
+        require=request.require,
+        undefined=[totals.undefined[place] for place in sorted(totals.undefined)],
+        cases=totals.done,
+        sizes=sizes_wanted(subjects.family),
+    )
+    return Report(
+        request.target,
+        subjects.family.name,
+        list(kernels),
+        subjects.device,
+        request.seed,
+        contracts,
+        verdicts=verdicts,
+        situations=situations,
+        situations_wanted=dict(planned.wanted),
+        cases_planned=len(planned.jobs),
+        cases_run=totals.done,
+        refusals=refusals,
+        notes=[
+            *(note for kernel in kernels.values() for note in kernel.notes),
+            *(f"inconclusive: {sentence}" for sentence in unmet),
+        ],
+        cases_judged=aggregate.judged,
+        cases_alarming=aggregate.alarming,
+        locations={name: place for name, kernel in kernels.items() if (place := location_of(kernel)) is not None},
+        measurements=totals.measurements,
+        shard=shard_of(planned, totals),
+        planned=dict(aggregate.planned),
+        judged=dict(aggregate.answered),
+        seconds_compiling=totals.seconds_compiling,
+        **fields,
+    )

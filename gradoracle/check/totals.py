@@ -1,0 +1,86 @@
+"""Totals: all that the results of a plan add up to: verdicts, coverage, refusals, and what was measured."""
+
+from __future__ import annotations
+
+from gradoracle.cases.case_space import length
+from gradoracle.cases.coverage import situations
+from gradoracle.check.aggregate import Aggregate
+from gradoracle.check.diagnosis.symptom import MATCHES
+from gradoracle.check.plan import Plan
+from gradoracle.model.case import Case
+from gradoracle.model.job import CaseResult
+from gradoracle.model.statistics import Measurements
+from gradoracle.model.verdict import BROKEN, Status
+
+
+class Totals:
+    """Adds up the results of a plan, in whatever order they come.
+
+    Attributes:
+        aggregate: of the verdicts.
+        measurements: that no verdict says.
+        situations: by coverage goal, the cases in it.
+        refusals: by message, what the refused cases have in common: ``{"dtype=..": cases, "layout=..": cases}``.
+        first: of each coverage goal and message, the place of its first case in the stream.
+        undefined: by place, what is wrong with the definition on a case.
+        done: how many cases were added.
+        seconds_compiling: of all processes together.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, subjects = plan, plan.subjects
+        decisive = (law.name for law in subjects.laws.values() if law.decisive)
+        self.aggregate = Aggregate(decisive, subjects.line, plan.place)
+        for key in plan.owed:
+            self.aggregate.expect(*key)
+        for job in plan.jobs:
+            self.aggregate.plan(job.kernel, job.case)
+        self.measurements = Measurements(length(subjects.family))
+        self.situations: dict[str, int] = {}
+        self.refusals: dict[str, dict[str, int]] = {}
+        self.first: dict[str, int] = {}
+        self.undefined: dict[int, str] = {}
+        self.done = 0
+        self.seconds_compiling = 0.0
+
+    def add(self, result: CaseResult) -> None:
+        """Add one case."""
+        subjects, place = self._plan.subjects, self._plan.place(result.kernel, result.case)
+        self.aggregate.add(result)
+        for each in result.results:
+            self.measurements.add(result.kernel, result.case, each.findings, each.law.endswith(MATCHES))
+        self.done += 1
+        self.seconds_compiling += result.compiling
+        for sentence in sorted({r.reason for r in result.results if r.reason.startswith("the definition of")})[:1]:
+            self.undefined[place] = sentence
+        refused = [r.reason for r in result.results if r.status is Status.REFUSED]
+        if refused:
+            self._tabulate(refused[0], result.case)
+            self._see(refused[0], place)
+        decided = any(r.status in (Status.HOLDS, *BROKEN) for r in result.results)
+        if decided and not subjects.request.inputs:
+            for name in situations(subjects.family, subjects.kernels[result.kernel], result.case):
+                self.situations[name] = self.situations.get(name, 0) + 1
+                self._see(name, place)
+
+    def in_order(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+        """Situations and refusals, those first that the stream has first."""
+        names = sorted(self.first, key=lambda name: self.first[name])
+        return (
+            {name: self.situations[name] for name in names if name in self.situations},
+            {name: self.refusals[name] for name in names if name in self.refusals},
+        )
+
+    def _see(self, name: str, place: int) -> None:
+        """Note the first case of something; of one case, in the order in which it comes."""
+        if name not in self.first or place < self.first[name]:
+            self.first.pop(name, None)
+            self.first[name] = place
+
+    def _tabulate(self, message: str, case: Case) -> None:
+        """Count a refusal by dtype, by dims and by layouts, so that a rule behind it shows."""
+        table = self.refusals.setdefault(message, {})
+        layouts = {draw.layout for draw in dict(case.draws).values()} - {"contiguous"}
+        sizes = [f"{name}={size}" for name, size in dict(case.dims).items()]
+        for mark in (f"dtype={case.dtype}", *sizes, *(f"layout={layout}" for layout in sorted(layouts))):
+            table[mark] = table.get(mark, 0) + 1

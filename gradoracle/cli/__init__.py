@@ -1,0 +1,1 @@
+"""Arguments in, exit code out: the command line, its completion, and the entry for pytest."""

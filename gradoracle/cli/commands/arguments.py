@@ -1,0 +1,97 @@
+"""Arguments: what several commands take alike; the options of a check come from the table of ``project.options``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from typer.models import OptionInfo
+
+from gradoracle.cli import completion
+from gradoracle.project.options import OPTIONS, Form, Option
+from gradoracle.project.settings import Setting
+
+FORMATS = "terminal, json, junit, sarif, github, markdown or html"
+_OFFERED = {"property": completion.laws}  # what a shell offers for an option
+
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Settings of [tool.gradoracle.profiles.NAME] in pyproject.toml.",
+        autocompletion=completion.profiles,
+    ),
+]
+Kernels = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TARGET...]",
+        autocompletion=completion.targets,
+        help="Names of kernels in [tool.gradoracle] of pyproject.toml, or what check takes; by default all.",
+    ),
+]
+Formats = Annotated[
+    list[str] | None, typer.Option(metavar="terminal|json|...", help=f"How to report: {FORMATS}. Repeatable.")
+]
+Outputs = Annotated[
+    list[str] | None, typer.Option(metavar="PATH", help="Where the --format before it goes. Repeatable.")
+]
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A command line: its words, and when its process began, by the monotonic clock."""
+
+    words: Sequence[str]
+    begun: float
+
+
+def takes(*names: str, **helps: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options of the table, in place of its ``**options``; ``helps``: others with a help of their own.
+
+    What a user gives is asked of ``given``: an option that is left out is not one that has its default.
+    """
+
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        chosen = [(OPTIONS[name], OPTIONS[name].help) for name in names]
+        chosen += [(OPTIONS[name.replace("_", "-")], text) for name, text in helps.items()]
+        signature = inspect.signature(command, eval_str=True)
+        *own, _ = signature.parameters.values()
+        place = next((n for n, each in enumerate(own) if _is_option(each)), len(own))
+        own[place:place] = [_parameter(option, text) for option, text in chosen]
+        parameters = [each.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in own]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return give
+
+
+def given(context: typer.Context) -> dict[str, Setting]:
+    """The options of the table that are on the command line, as they stand there."""
+    found: dict[str, Setting] = {}
+    for name, option in OPTIONS.items():
+        source, value = context.get_parameter_source(option.parameter), context.params.get(option.parameter)
+        if source is not None and source.name == "COMMANDLINE" and value is not None:
+            found[name] = list(value) if isinstance(value, (list, tuple)) else str(value)
+    return found
+
+
+def _is_option(parameter: inspect.Parameter) -> bool:
+    return any(isinstance(each, OptionInfo) for each in getattr(parameter.annotation, "__metadata__", ()))
+
+
+def _parameter(option: Option, text: str) -> inspect.Parameter:
+    info = typer.Option(
+        f"--{option.name}", metavar=option.metavar, help=text or None, autocompletion=_OFFERED.get(option.name)
+    )
+    kind: Any = str | None if option.form is Form.WORD else list[str] | None
+    return inspect.Parameter(
+        option.parameter,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=option.default if text == option.help else None,
+        annotation=Annotated[kind, info],
+    )

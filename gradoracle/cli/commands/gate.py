@@ -1,0 +1,130 @@
+"""Gate: the kernels of a change beside those of its base."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gradoracle.cli.commands.arguments import Formats, Kernels, Outputs, Profile, given, takes
+from gradoracle.execution import fork_server
+from gradoracle.model.errors import UsageError, tell, why
+from gradoracle.project.outputs import outputs, writable
+from gradoracle.report import showing
+
+
+@takes("timed", "device", "examples", "seed", "property", "workers")
+def gate(
+    context: typer.Context,
+    targets: Kernels = None,
+    base: Annotated[
+        str | None, typer.Option(metavar="REF", help="Compare with the commit that REF and HEAD have in common.")
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Compare with what baseline save wrote, where the base cannot be built."),
+    ] = None,
+    speed: Annotated[
+        bool, typer.Option("--speed", help="On a GPU: time both sides in turns too. Times close no gate.")
+    ] = False,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Stop once a kernel is known to be worse than the base's.")
+    ] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Check the base anew, also where an earlier gate kept how it stands.")
+    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Check kernels too that have not changed.")] = False,
+    profile: Profile = None,
+    format: Formats = None,
+    output: Outputs = None,
+    **options: Any,
+) -> None:
+    """Check the kernels that a change touches, beside those of its base, by the base's own judge.
+
+    Exit codes: 0 nothing is worse; 1 a law that held is violated, something is no longer checked, accuracy fell, or
+    what judges has changed; 4 something could not be compared.
+    """
+    fork_server.warm(has_engine=False)  # imports what both sides need while this process reads both trees
+    from gradoracle.gate.run import Asked, GateFault
+    from gradoracle.gate.run import gate as run_gate
+    from gradoracle.project import settings
+    from gradoracle.report.formats import FORMATS as formats
+    from gradoracle.report.formats import exit_code
+
+    views = outputs(context.obj.words, formats)
+    if (base is None) == (baseline is None):
+        raise UsageError("the gate compares with one thing; wanted --base REF, such as origin/main, or --baseline FILE")
+    own = given(context)
+    chosen = settings.fields(own)
+    if speed:
+        _require_timing(baseline, chosen.get("device", "auto"))
+    elif "timed" in own:
+        raise UsageError("--timed says what --speed times; wanted --speed with it")
+    file = None if baseline is None else Path(baseline)
+    asked = Asked(base or "", tuple(targets or ()), profile, own, every, baseline=file, speed=speed)
+    asked = replace(asked, fail_fast=fail_fast, keeps=not no_cache)
+    fault: GateFault | None = None
+    try:
+        found = run_gate(asked, tell)
+    except GateFault as error:
+        fault, found = error, error.reports
+    showing.show_reports(views, found)
+    if fault is not None:
+        raise fault
+    raise typer.Exit(exit_code(found))
+
+
+def _require_timing(baseline: str | None, device: str) -> None:
+    """Refuse to time what says nothing: a baseline's times are another run's, an interpreter's are no kernel's."""
+    from gradoracle.execution.device import choose
+
+    if baseline is not None:
+        raise UsageError("--speed times both sides in one run, and a baseline has no kernel to run; wanted --base REF")
+    if choose(device) != "cuda":
+        raise UsageError("--speed needs a GPU: what the interpreter takes says nothing of a kernel; wanted no --speed")
+
+
+baseline = typer.Typer(help="What the gate compares with where the base cannot be built.")
+
+
+@baseline.callback()
+def _baselines() -> None:
+    """What the gate compares with where the base cannot be built."""
+
+
+@baseline.command()
+@takes("device", "examples", "seed", "property", "workers")
+def save(
+    context: typer.Context,
+    targets: Kernels = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The file. Default: gradoracle-baseline.json.")
+    ] = None,
+    profile: Profile = None,
+    **options: Any,
+) -> None:
+    """Check this tree's kernels and keep how each stands, case by case, for gate --baseline.
+
+    What is violated is kept as violated: a gate then asks that it be no worse. Exit code: 0 the file is written.
+    """
+    from gradoracle.gate.baseline import FILE
+    from gradoracle.gate.baseline import save as write
+    from gradoracle.gate.run import Asked, standings
+    from gradoracle.project import settings
+    from gradoracle.report import summary
+
+    own = given(context)
+    settings.fields(own)
+    path = writable("--output", output or FILE)
+    found, reports = standings(Asked("", tuple(targets or ()), profile, own), tell)
+    for each in reports:
+        showing.say(f"{summary.MARKS[each.exit_code]} {summary.outcome(each)}\n")
+    try:
+        write(path, found)
+    except OSError as error:
+        raise UsageError(f"--output {path} cannot be written: {why(error)}") from None
+    showing.say(
+        f"{path} written: {len(found.standings)} kernels, {sum(len(s.cases) for s in found.standings.values())} cases\n"
+    )

@@ -1,0 +1,34 @@
+"""Merge: the reports of the shards of one run, put together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradoracle.cli.commands.arguments import Formats, Outputs
+from gradoracle.project.outputs import outputs as views_of
+from gradoracle.report import showing
+
+
+def merge(
+    context: typer.Context,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...", help="What check --shard I/N --format json --output FILE wrote, each shard's."
+        ),
+    ],
+    format: Formats = None,
+    output: Outputs = None,
+) -> None:
+    """Put the reports of all shards of a run together: the report that one process would have given."""
+    from gradoracle.check.merge import merge as merge_reports
+    from gradoracle.report.formats import FORMATS, exit_code
+    from gradoracle.report.json import read_shards
+
+    views = views_of(context.obj.words, FORMATS)
+    reports = merge_reports(read_shards([Path(file) for file in files]))
+    showing.show_reports(views, reports)
+    raise typer.Exit(exit_code(reports))

@@ -1,0 +1,109 @@
+"""The command line: arguments in, exit code out.
+
+Exit codes: 0 every checked property holds; 1 a property is violated, or the kernel crashed or hung on a valid case;
+2 usage or configuration; 3 gradoracle's own fault; 4 inconclusive. Nothing heavy is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from gradoracle.cli.commands import catalogue, check, gate, merge, mutate
+from gradoracle.cli.commands.arguments import Typed
+from gradoracle.model.errors import UsageError
+from gradoracle.report import showing
+from gradoracle.report.showing import INCONCLUSIVE
+
+USAGE, FAULT = 2, 3
+_INTERRUPTED = 130  # what typer makes of a keyboard interrupt; older versions raise Abort
+
+app = typer.Typer(
+    name="gradoracle",
+    help="Is the gradient of a GPU kernel right? Truth derived from one definition, budgets instead of tolerances.",
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def run(words: Sequence[str], begun: float | None = None) -> int:
+    """Run a command line (without the program's name) and return its exit code; nothing escapes but the code.
+
+    Args:
+        words: of the command line.
+        begun: since when its time counts, by the monotonic clock; None: now.
+    """
+    typed = Typed(words, time.monotonic() if begun is None else begun)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        code = app(args=list(words) or ["--help"], obj=typed, prog_name="gradoracle", standalone_mode=False)
+    except UsageError as error:
+        return showing.fail(str(error), USAGE)
+    except KeyboardInterrupt:
+        return showing.fail("interrupted before anything was checked", INCONCLUSIVE)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # of typer's own parser, whose classes differ between its versions
+            return showing.fail(_sentence(error.format_message()), USAGE)
+        if type(error).__name__ == "Abort":
+            return showing.fail("interrupted before anything was checked", INCONCLUSIVE)
+        return _fault(error)
+    if not words:
+        return USAGE
+    if code == _INTERRUPTED:
+        return showing.fail("interrupted before anything was checked", INCONCLUSIVE)
+    return code if isinstance(code, int) else 0
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from gradoracle import __version__
+
+        print(f"gradoracle {__version__}")
+        raise typer.Exit(0)
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Is the gradient of a GPU kernel right? Truth derived from one definition, budgets instead of tolerances.
+
+    Exit codes: 0 every checked property holds; 1 a property is violated, or the kernel crashed or hung; 2 usage;
+    3 gradoracle's own fault; 4 inconclusive: what should have been checked was not.
+    """
+
+
+app.command()(check.check)
+app.command()(check.replay)
+app.command()(merge.merge)
+app.command("list")(catalogue.list_)
+app.command()(catalogue.explain)
+app.command()(catalogue.doctor)
+app.command()(gate.gate)
+app.add_typer(gate.baseline, name="baseline")
+app.command()(mutate.mutate)
+app.command()(mutate.bench)
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _fault(error: Exception) -> int:
+    """Exit code 3: one sentence, and the traceback in a file (or here, with GRADORACLE_TRACEBACK=1)."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = " ".join([lines[0], lines[-1]] if lines and lines[0].endswith(":") else lines[:1])  # a traceback's last line
+    what = f"{type(error).__name__}{f': {told}' if told else ''}"
+    where = showing.keep_trace("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+    return showing.fail(f"a fault of its own: {what}; {where}", FAULT)

@@ -1,0 +1,238 @@
+"""Testing: laws as pytest items. One item is one law on one kernel and dtype; items of a group share one run.
+
+A group is one target and dtype: its first item runs all cases through all laws (in a worker process, as
+``gradoracle check`` does), the others read their verdict from that run. Under pytest-xdist a group stays on one worker
+(``--dist=loadgroup``).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import pytest
+
+from gradoracle.check.judge_case import laws_of
+from gradoracle.check.run import check
+from gradoracle.model.errors import UsageError
+from gradoracle.model.family import DTYPES, Family
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
+from gradoracle.project.request import Request
+from gradoracle.project.target import shipped
+from gradoracle.report.failure import headline, tell
+
+PROFILES: Mapping[str, int] = MappingProxyType({"dev": 8, "ci": 24, "nightly": 400})  # cases a dtype
+_runs: dict[str, Report | Exception] = {}
+
+
+class JudgeError(Exception):
+    """gradoracle itself failed while it judged a law: that says nothing of the kernel."""
+
+
+class NotRun(Exception):
+    """A law has no verdict although it applies: gradoracle's own fault."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One law on one kernel and dtype, and the run that judges it."""
+
+    request: Request
+    kernel: str
+    dtype: str
+    law: str
+
+    def run(self) -> Report:
+        """The report of the item's group; the first item of it runs all the cases.
+
+        Raises:
+            NotRun: the law was not among those that ran.
+            UsageError: the run failed.
+        """
+        report = _report(self.request)
+        if self._verdict(report) is None and (report.cases_run < report.cases_planned or not report.verdicts):
+            raise NotRun(f"{self.law} did not run: {report.cases_run} of {report.cases_planned} cases did")
+        return report
+
+    def judge(self) -> None:
+        """Pass where the law holds.
+
+        Raises:
+            pytest.fail.Exception: the law is violated or the kernel crashed; the text is that of the terminal report.
+            pytest.skip.Exception: refused or not checked, with the reason and the number of cases.
+            JudgeError: gradoracle itself failed.
+            NotRun, UsageError: as of ``run``.
+        """
+        report = self.run()
+        verdict = self._verdict(report)
+        if verdict is None:
+            pytest.skip(f"not checked: it applies to none of the {report.cases_run} {self.dtype} cases")
+        if verdict.status in BROKEN:
+            pytest.fail(failure_text(verdict), pytrace=False)
+        if verdict.status is Status.ERROR:
+            raise JudgeError(failure_text(verdict))
+        if verdict.status in (Status.REFUSED, Status.NOT_CHECKED):
+            reasons = "; ".join(f"{reason} ({count} cases)" for reason, count in verdict.reasons.items())
+            pytest.skip(f"{verdict.status.value}: {reasons or 'no reason is known'}")
+        undecided = f" of {self.law} was decided on no {self.dtype} case of {self.kernel}"
+        open_ = [note.removeprefix("inconclusive: ") for note in report.notes if undecided in note]
+        if open_:
+            pytest.skip("not checked: " + "; ".join(open_))
+
+    def _verdict(self, report: Report) -> Verdict | None:
+        own = (self.law, self.kernel, self.dtype)
+        return next((v for v in report.verdicts if (v.law, v.kernel, v.dtype) == own), None)
+
+
+def failure_text(verdict: Verdict) -> str:
+    """A violated or crashed verdict as the terminal report tells it: case, worst element, pattern, replay line."""
+    lines = [headline(verdict), *(f"  {label:<8} {text}" for label, text in tell(verdict))]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def items(
+    target: str,
+    family: Family,
+    kernels: Sequence[Kernel],
+    /,
+    *,
+    examples: int,
+    dtypes: Sequence[str] | None = None,
+    **fields: Any,
+) -> list[Any]:
+    """One ``pytest.param`` an item, each marked with its group, for ``pytest.mark.parametrize("item", ...)``.
+
+    Args:
+        target: as on the command line.
+        family: whose laws they are.
+        kernels: of the target.
+        examples: cases a dtype.
+        dtypes: None: those of the family that the kernel supports.
+        **fields: further fields of ``Request``.
+    """
+    found = []
+    for kernel in kernels:
+        for dtype in dtypes or family.dtypes:
+            if kernel.dtypes is not None and dtype not in kernel.dtypes:
+                continue
+            request = Request(target, dtypes=(dtype,), examples=examples, workers=1, **fields)
+            mark = pytest.mark.xdist_group(f"{target} {dtype}")
+            for law in laws_of(family):
+                if not fnmatchcase(law.name, request.property):
+                    continue
+                item = Item(request, kernel.name, dtype, law.name)
+                found.append(pytest.param(item, id=f"{kernel.name}-{dtype}-{law.name}", marks=mark))
+    return found
+
+
+def testcase(
+    kernel: Kernel | Callable[..., Any],
+    *,
+    family: str | Family | None = None,
+    dtypes: Sequence[str] | None = None,
+    examples: int = PROFILES["ci"],
+    **fields: Any,
+) -> Callable[[Item], None]:
+    """A test of a kernel by all laws, one item a law and dtype: ``test_gradients = gradoracle.testcase(my_rmsnorm)``.
+
+    Args:
+        kernel: declared with ``@gradoracle.kernel``, or any callable (then ``family`` is wanted); a name of its module.
+        family: the definition that an outside callable claims to implement: a shipped name, or a Family of its module.
+        dtypes: None: those of the family that the kernel supports.
+        examples: cases a dtype.
+        **fields: further fields of ``gradoracle.project.request.Request``, such as ``device``, ``seed``, ``dims``
+            and ``call_seconds``.
+
+    Raises:
+        UsageError: the kernel has no name in its module, or its family cannot be found.
+    """
+    unknown = set(fields) - set(Request.__dataclass_fields__)
+    if unknown or examples < 1:
+        wanted = "examples from 1 on" if examples < 1 else "fields of gradoracle.project.request.Request"
+        raise UsageError(f"testcase was given {', '.join(sorted(unknown)) or f'examples={examples}'}; wanted {wanted}")
+    module, name = _home(kernel)
+    judge = _family(kernel, family, module)
+    if isinstance(kernel, Kernel):
+        own = kernel
+    else:
+        own = Kernel(name, judge.name, kernel, dtypes=None)
+        fields["family"] = family if isinstance(family, str) else _place(module, _name_of(judge, module))
+    asked = [dtype for dtype in dtypes or judge.dtypes if dtype in DTYPES]
+    params = items(_place(module, name), judge, [own], examples=examples, dtypes=asked, **fields)
+
+    @pytest.mark.parametrize("item", params)
+    def test(item: Item) -> None:
+        item.judge()
+
+    return test
+
+
+def _report(request: Request) -> Report:
+    """The report of a request, run once in this process; what the run raised is raised for every item."""
+    key = repr(request)
+    if key not in _runs:
+        try:
+            report = check(request)
+        except Exception as error:
+            _runs[key] = error
+        else:
+            if report.interrupted:
+                raise KeyboardInterrupt(report.interrupted)
+            _runs[key] = report
+    run = _runs[key]
+    if isinstance(run, Exception):
+        raise run.with_traceback(None)
+    return run
+
+
+def _home(kernel: Kernel | Callable[..., Any]) -> tuple[ModuleType, str]:
+    """The module that defines a kernel, and its name there."""
+    function = kernel.call if isinstance(kernel, Kernel) else kernel
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    if module is not None:
+        for name, value in vars(module).items():
+            if value is kernel:
+                return module, name
+    label = kernel.name if isinstance(kernel, Kernel) else getattr(kernel, "__name__", repr(kernel))
+    raise UsageError(f"testcase was given {label}; wanted a kernel that is a name of the module that defines it")
+
+
+def _place(module: ModuleType, name: str) -> str:
+    """``package.module:name`` where the module can be imported by its name elsewhere, else ``path/to/file.py:name``."""
+    file = getattr(module, "__file__", None)
+    try:
+        spec = importlib.util.find_spec(module.__name__) if module.__name__ != "__main__" else None
+    except (ImportError, ValueError):
+        spec = None
+    known = getattr(module, "__spec__", None)
+    importable = spec is not None and spec is not known and spec.origin == file
+    if file is not None and not importable:
+        return f"{Path(file).resolve()}:{name}"
+    return f"{module.__name__}:{name}"
+
+
+def _family(kernel: Kernel | Callable[..., Any], family: str | Family | None, module: ModuleType) -> Family:
+    """The family that a kernel is judged by."""
+    if isinstance(family, Family):
+        return family
+    wanted = family or (kernel.family if isinstance(kernel, Kernel) else None)
+    own = [value for value in vars(module).values() if isinstance(value, Family) and wanted in (None, value.name)]
+    if own:
+        return own[0]
+    if wanted in (known := shipped()):
+        return known[str(wanted)].family
+    raise UsageError(f"testcase found no family {wanted!r}; wanted a shipped one ({', '.join(known)}) or a Family")
+
+
+def _name_of(family: Family, module: ModuleType) -> str:
+    for name, value in vars(module).items():
+        if value is family:
+            return name
+    raise UsageError(f"family {family.name} is no name of {module.__name__}; wanted one that the kernel's module holds")

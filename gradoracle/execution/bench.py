@@ -1,0 +1,293 @@
+"""Bench: how long a kernel takes beside its peers, and a verdict beside gradcheck. Ratios of one run, side by side.
+
+Every entry of a row does the same work on the same tensors. On CUDA a time is the median over repeated calls between
+device events, launching aside; on the CPU it is the median wall time of a call, and the first call's time is kept
+beside it. A peer that cannot do the work says why; one that is stopped before its end (``--seconds``) says how far it
+came, and nothing is extrapolated from there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from gradoracle.execution import device as devices
+from gradoracle.execution.environment import describe
+from gradoracle.model.errors import UsageError, first_line, named
+
+Work = Callable[[], object]
+LONG = 10_000.0  # milliseconds; a call that takes longer is timed once, cold
+CACHE = 256 << 20  # bytes written before a call is timed on a device: more than any cache holds
+CYCLES = 2e9  # a device's clock, at most, in cycles a second
+TIMED = 0.3  # seconds of a device's work that are timed of each entry
+EVERY = 10.0  # seconds between two lines about a work that lasts
+
+
+class Stopped(Exception):
+    """A work that was ended before it was done, because its time was up; says how far it came.
+
+    Attributes:
+        milliseconds: that it had taken by then.
+    """
+
+    milliseconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One piece of work: what it is, and who does it.
+
+    Attributes:
+        work: such as "sdpa forward bfloat16 B4 H16 T4096 M4096 D64".
+        entries: who -> how; ours first, then peers. A factory is called first and returns the call
+            that is timed, so that setting up (a forward before a backward) stays out.
+        floating_point_operations: of the work, for the rate that is printed; 0 leaves it out.
+        describe: who -> what to say of the result of their work, such as how wide a radius is.
+        ours: which entries are ours, where that is not the first alone; peers are compared with each.
+    """
+
+    work: str
+    entries: dict[str, Callable[[], Work]]
+    floating_point_operations: float = 0.0
+    describe: dict[str, Callable[[Any], str]] = field(default_factory=dict)
+    ours: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.ours:
+            object.__setattr__(self, "ours", (next(iter(self.entries)),))
+
+
+@dataclass
+class Timing:
+    """One row as measured.
+
+    Attributes:
+        work: as in its Row.
+        milliseconds: who -> median of the calls that were timed.
+        first: who -> milliseconds of the first call in this process (on the CPU), with all that it had to import.
+        notes: who -> what came out.
+        stopped: who -> how far it came; ``milliseconds`` is then only what it had taken until it was stopped.
+        missing: who -> why there is no time.
+        floating_point_operations: as in its Row.
+    """
+
+    work: str
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    stopped: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    floating_point_operations: float = 0.0
+
+
+class Watch:
+    """Counts the calls of a work that lasts: says on standard error how far it is, and stops it when its time is up.
+
+    Args:
+        who: does the work, as its row names them.
+        total: how many calls it will be, about; 0: not known.
+        seconds: how long it may take, from now on; None: to its end.
+        stream: where lines go; default standard error.
+        now: the clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        total: int = 0,
+        seconds: float | None = None,
+        stream: TextIO | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.who, self.total, self.seconds, self.now = who, total, seconds, now
+        self.stream = sys.stderr if stream is None else stream
+        self.calls = 0
+        self.started = self.said = now()
+
+    def count(self) -> None:
+        """One more call is about to be made.
+
+        Raises:
+            Stopped: the time is up.
+        """
+        at = self.now()
+        done = f"{self.calls} of about {self.total} kernel calls" if self.total else f"{self.calls} kernel calls"
+        if self.seconds is not None and at - self.started > self.seconds:
+            raise Stopped(f"stopped after {self.seconds:g} s and {done}")
+        if at - self.said >= EVERY:
+            self.said = at
+            print(f"gradoracle: {self.who}: {done}, {at - self.started:.0f} s", file=self.stream, flush=True)
+        self.calls += 1
+
+
+def run(
+    target: str,
+    device: str = "auto",
+    output: str | None = None,
+    only: str = "",
+    seconds: float | None = None,
+) -> list[Timing]:
+    """Measure the rows of a shipped family and print them as they come.
+
+    Args:
+        target: the family's name.
+        device: auto, cpu or cuda.
+        output: a json file for the table with the environment and the command.
+        only: rows whose work contains this text.
+        seconds: how long one entry that is watched (gradcheck) may take; None: to its end.
+
+    Raises:
+        UsageError: no such family, no rows for it, an unwritable output.
+    """
+    where = devices.choose(device)
+    devices.prepare(where)
+    rows = [row for row in _rows(target, where, seconds) if only in row.work]
+    if not rows:
+        raise UsageError(f"no benchmark row of {target} on {where} contains {only!r}")
+    if output is not None:
+        _writable(output)
+    timings = []
+    for row in rows:
+        timing = measure(row, where)
+        timings.append(timing)
+        print(line(timing, row.ours), flush=True)
+        if output is not None:
+            record = {
+                "command": " ".join(["gradoracle", *sys.argv[1:]]),
+                "environment": dict(describe()),
+                "unit": "milliseconds, median",
+                "seconds": seconds,
+                "rows": [asdict(t) for t in timings],
+            }
+            Path(output).write_text(json.dumps(record, indent=1) + "\n")
+    return timings
+
+
+def measure(row: Row, device: str) -> Timing:
+    """Time every entry of a row, one after the other, and ours again after the peers."""
+    timing = Timing(row.work, floating_point_operations=row.floating_point_operations)
+    calls: dict[str, list[float]] = {}
+    for who, factory in row.entries.items():
+        try:
+            work = factory()
+            if device == "cuda":
+                timing.milliseconds[who] = device_milliseconds(work)
+                continue
+            timing.first[who], result = wall_milliseconds(work)
+            calls[who] = _repeated(work, timing.first[who])
+            if who in row.describe:
+                timing.notes[who] = row.describe[who](result)
+        except Exception as error:
+            if isinstance(error, Stopped) and error.milliseconds is not None:
+                timing.stopped[who], timing.milliseconds[who] = first_line(error), error.milliseconds
+            else:
+                timing.missing[who] = named(error)
+    for who in row.ours:  # the machine may be busier by now
+        if who in calls and len(row.entries) > 1 and timing.first[who] <= LONG:
+            calls[who] += _repeated(row.entries[who](), timing.first[who])
+    known = timing.milliseconds | {who: statistics.median(times) for who, times in calls.items()}
+    timing.milliseconds = {who: known[who] for who in row.entries if who in known}
+    return timing
+
+
+def line(timing: Timing, ours: Sequence[str]) -> str:
+    """A row as text: each time, and how many of ours it is."""
+    mine = {who: timing.milliseconds[who] for who in ours if who in timing.milliseconds}
+    parts = []
+    for who, ms in timing.milliseconds.items():
+        at_least = "at least " if who in timing.stopped else ""
+        said = [f"{at_least}{_duration(ms)}"]
+        if timing.floating_point_operations:
+            said.append(f"{timing.floating_point_operations / ms / 1e9:.0f} TFLOP/s")
+        if who not in ours:
+            said += [f"{at_least}{_times(ms / t)} {'ours' if len(ours) == 1 else our}" for our, t in mine.items()]
+        elif timing.first.get(who, 0.0) > 2 * ms:
+            said.append(f"first call {_duration(timing.first[who])}")
+        said += [told[who] for told in (timing.notes, timing.stopped) if who in told]
+        parts.append(f"{who}: {', '.join(said)}")
+    parts += [f"{who}: {reason[:90]}" for who, reason in timing.missing.items()]
+    return f"{timing.work}\n    " + "\n    ".join(parts)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g}x" if ratio < 1000 else f"{ratio:.0f}x"
+
+
+def _duration(milliseconds: float) -> str:
+    return f"{milliseconds:.4g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.4g} s"
+
+
+def device_milliseconds(call: Work) -> float:
+    """Median milliseconds that the device takes for a call, with its cache cleared.
+
+    Before each call the device waits for as long as the host takes to launch it, so that it never waits within one.
+    """
+    import torch
+
+    times: list[float] = []
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    call()
+    host = time.perf_counter() - started
+    torch.cuda.synchronize()
+    once = time.perf_counter() - started
+    cleared = torch.empty(CACHE // 4, dtype=torch.int32, device="cuda")
+    for _ in range(max(5, min(100, int(TIMED / max(once, 1e-6))))):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        cleared.zero_()
+        torch.cuda._sleep(int(CYCLES * (2 * host + 1e-4)))
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def _repeated(call: Work, cold: float) -> list[float]:
+    """Times of more calls, about two seconds of them; of one that took LONG, its first alone."""
+    if cold > LONG:
+        return [cold]
+    return [wall_milliseconds(call)[0] for _ in range(max(3, min(50, int(2000 / max(cold, 1e-3)))))]
+
+
+def wall_milliseconds(call: Work) -> tuple[float, object]:
+    """Milliseconds of one call, and what it gave."""
+    started = time.perf_counter()
+    try:
+        result = call()
+    except Stopped as stopped:
+        stopped.milliseconds = (time.perf_counter() - started) * 1e3
+        raise
+    return (time.perf_counter() - started) * 1e3, result
+
+
+def _rows(target: str, device: str, seconds: float | None) -> Sequence[Row]:
+    name = f"gradoracle.properties.{target}.benchmarks"
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(
+            f"there are no benchmarks for {target!r}; gradoracle list names the shipped families"
+        ) from None
+    found: Iterable[Row] = module.rows(device, seconds)
+    return list(found)
+
+
+def _writable(output: str) -> None:
+    try:
+        with Path(output).open("a"):
+            pass
+    except OSError as error:
+        raise UsageError(f"--output {output!r} cannot be written: {error.strerror}") from None

@@ -1,0 +1,101 @@
+"""Device: where kernels run, and what a process must do before it imports any of them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+
+from gradoracle.execution.fork_server import ENVIRONMENT
+from gradoracle.model.errors import UsageError
+
+_BLOCKING = 4  # CU_CTX_SCHED_BLOCKING_SYNC
+ASKED = ("auto", "cpu", "cuda")
+
+
+def choose(asked: str, elsewhere: bool = False) -> str:
+    """cpu or cuda for auto, cpu or cuda.
+
+    Args:
+        asked: what was asked for.
+        elsewhere: whether kernels run on other machines, so that cuda needs no CUDA device here.
+
+    Raises:
+        UsageError: an unknown name, or cuda where PyTorch sees no CUDA device.
+    """
+    if asked not in ASKED:
+        raise UsageError(f"--device {asked!r} is unknown; wanted one of {', '.join(ASKED)}")
+    if asked == "cpu" or (asked == "cuda" and elsewhere):
+        return asked
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if asked == "cuda":
+        raise UsageError("--device cuda was asked for, but PyTorch sees no CUDA device here; use --device cpu or auto")
+    return "cpu"
+
+
+def prepare(device: str) -> None:
+    """Make this process ready to import kernels: on the CPU Triton is interpreted, faithfully.
+
+    Where Triton cannot be interpreted nothing is done: kernels that need it fail when they are imported or called,
+    and ``gradoracle doctor`` says why.
+    """
+    if device != "cpu":
+        _wait_without_spinning()
+        return
+    from gradoracle.execution import interpreter
+
+    if interpreter.explain_unavailable() is None:
+        interpreter.activate()
+
+
+def _wait_without_spinning() -> None:
+    """Let a process that waits for the GPU give its core to another: workers share one GPU, their oracles the cores.
+
+    To be called before CUDA makes a context; where the driver is not to be found nothing changes.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        count = ctypes.c_int()
+        if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
+            for each in range(count.value):
+                driver.cuDevicePrimaryCtxSetFlags_v2(each, _BLOCKING)
+
+
+def variables(device: str) -> dict[str, str]:
+    """Environment variables of a worker process for kernels on this device.
+
+    On the CPU no GPU is seen: PyTorch's autograd would make a context of each, which a fork of the process cannot use.
+    """
+    own = {"TRITON_INTERPRET": "1" if device == "cpu" else "0", **ENVIRONMENT}
+    return own | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else _keep("CUDA_VISIBLE_DEVICES"))
+
+
+def visible() -> list[str]:
+    """The GPUs that PyTorch sees here, each as CUDA_VISIBLE_DEVICES has it: an index, or the name of a device."""
+    import torch
+
+    count = torch.cuda.device_count()
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return [str(each) for each in range(count)]
+    words = [word.strip() for word in given.split(",")][:count]  # CUDA reads them up to the first that is none
+    return words if len(words) == count else []
+
+
+def each(device: str) -> list[dict[str, str]]:
+    """Environment variables of worker processes, in turn: where several GPUs are seen, each process has its own.
+
+    A process sees its GPU first, so that kernels run there, and one other behind it, for laws of a second device.
+    """
+    own, gpus = variables(device), visible() if device == "cuda" else []
+    if len(gpus) < 2:
+        return [own]
+    pairs = zip(gpus, [*gpus[1:], gpus[0]], strict=True)
+    return [{**own, "CUDA_VISIBLE_DEVICES": f"{first},{second}"} for first, second in pairs]
+
+
+def _keep(name: str) -> dict[str, str]:
+    return {name: os.environ[name]} if name in os.environ else {}

@@ -1,0 +1,180 @@
+"""Environment: what a run ran on, and what of gradoracle's equipment is there. No path and no name of a machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradoracle.project.provenance import version
+
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_CGROUP_QUOTAS = (  # microseconds of processor time, and within how many: of version 2 in one file, of version 1 in two
+    ("/sys/fs/cgroup/cpu.max",),
+    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+)
+_RECORDED = ("torch", "triton", "numpy", "hypothesis", "python-flint", "gmpy2", "mpmath")
+
+
+@dataclass(frozen=True)
+class Facility:
+    """One thing that gradoracle needs or can use.
+
+    Attributes:
+        name: of the package or device.
+        found: its version or description; empty where it is missing.
+        purpose: what it is for.
+        remedy: how to get it, where it is missing or does not work.
+        required: whether gradoracle cannot work without it.
+    """
+
+    name: str
+    found: str
+    purpose: str
+    remedy: str = ""
+    required: bool = True
+
+
+def describe(device: str = "auto", gpus: int = 1) -> dict[str, str]:
+    """Versions, processor and GPUs, as a report records them.
+
+    Args:
+        device: with "cpu" no GPU is asked for its name.
+        gpus: over how many of them a run is spread.
+    """
+    facts = {"gradoracle": version("gradoracle"), "python": platform.python_version()}
+    commit = _commit()
+    if commit:
+        facts["commit"] = commit
+    facts |= {name: found for name in _RECORDED if (found := version(name))}
+    facts["system"] = f"{platform.system()} {platform.machine()}"
+    facts["cpu"] = f"{_processor()}, {cores()} cores"
+    gpu = "" if device == "cpu" else accelerator(gpus)
+    if gpu:
+        facts["gpu"] = gpu
+    return facts
+
+
+def facilities() -> list[Facility]:
+    """Everything that ``gradoracle doctor`` looks at, what is required first."""
+    from gradoracle.execution.interpreter import explain_unavailable
+
+    unavailable = explain_unavailable()
+    python = platform.python_version() if (3, 10) <= sys.version_info[:2] < (3, 14) else ""
+    interpreter = Facility(
+        "Triton on the CPU",
+        "" if unavailable else f"Triton {version('triton')} with numpy {version('numpy')}",
+        "runs Triton kernels without a GPU, with faithful bf16 and tf32",
+        unavailable or "",
+        required=not accelerator(),
+    )
+    return [
+        Facility("python", python, "3.10 to 3.13", f"Python {platform.python_version()} is not supported"),
+        _package("torch", "definitions, derivatives, tensors"),
+        _package("triton", "the shipped kernels"),
+        _package("numpy", "tensors of the interpreter"),
+        _package("hypothesis", "draws and shrinks cases"),
+        _package("jaxtyping", "shapes in signatures"),
+        _package("mpmath", "the multiprecision reading"),
+        _package("typer", "this command line"),
+        _package("rich", "tables and progress"),
+        interpreter,
+        Facility(
+            "CUDA device",
+            accelerator(),
+            "--device cuda",
+            "PyTorch sees no CUDA device; --device cpu works",
+            required=False,
+        ),
+        _package("python-flint", "the certified reading (balls with a proven radius)", required=False),
+        _package("gmpy2", "a faster multiprecision reading", required=False, extra="fast"),
+        _package("numba", "faster float64 recursions", required=False, extra="fast"),
+        _package("libcst", "gradoracle mutate", required=False, extra="mutate"),
+        _package("jinja2", "--format html", required=False, extra="report"),
+        _package("matplotlib", "the pictures of --format html", required=False, extra="report"),
+        _package("pytest-xdist", "pytest -n auto properties/", required=False),
+        _package("distributed", "check --scheduler: cases on a dask cluster", required=False, extra="cluster"),
+    ]
+
+
+def accelerator(used: int = 1) -> str:
+    """The names of the CUDA devices used, the first ones, and how many there are; empty without any."""
+    try:
+        import torch
+    except ImportError:
+        return ""
+    if not torch.cuda.is_available():
+        return ""
+    count = torch.cuda.device_count()
+    names = Counter(torch.cuda.get_device_name(each) for each in range(min(used, count)))
+    shown = ", ".join(f"{many} x {name}" if many > 1 else name for name, many in names.items())
+    more = f" ({used} of {count})" if count > used else ""
+    return f"{shown}{more}, CUDA {torch.version.cuda}"
+
+
+def _package(name: str, purpose: str, required: bool = True, extra: str = "") -> Facility:
+    wanted = f"gradoracle[{extra}]" if extra else name
+    return Facility(name, version(name), purpose, f'pip install "{wanted}"', required)
+
+
+def _processor(cpuinfo: Callable[[], str] = lambda: Path("/proc/cpuinfo").read_text()) -> str:
+    try:
+        for line in cpuinfo().splitlines():
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Cores that this process may use: those that it may run on, or fewer where a container has less of their time."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    found = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    for files in _CGROUP_QUOTAS:
+        words = " ".join(Path(file).read_text() for file in files if os.path.isfile(file)).split()
+        if len(words) == 2 and all(word.isdigit() for word in words):  # "max" or -1: there is none
+            quota, period = map(int, words)
+            found = min(found, -(-quota // period))
+    return max(found, 1)
+
+
+def memory(*, free: bool = False) -> int:
+    """Bytes that this process may hold: the machine's memory and swap (or what is ``free`` of them), or its limit."""
+    system = _meminfo()
+    names = ("MemAvailable", "SwapFree") if free else ("MemTotal", "SwapTotal")
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found = [sum(system.get(name, 0) for name in names) or total]
+    for file in map(Path, _CGROUP_LIMITS):
+        text = file.read_text().strip() if file.is_file() else ""
+        found += [int(text)] if text.isdigit() else []
+    for limit in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        soft, _ = resource.getrlimit(limit)
+        found += [soft] if soft != resource.RLIM_INFINITY else []
+    return min(found)
+
+
+def _meminfo() -> dict[str, int]:
+    """What the system says of its memory, in bytes."""
+    file = Path("/proc/meminfo")
+    lines = [line.split() for line in file.read_text().splitlines()] if file.is_file() else []
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1] == "kB"}
+
+
+def _commit() -> str:
+    """The commit of gradoracle's own checkout; empty where it is installed, also inside somebody's repository."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists() or not (root / "properties").is_dir():
+        return ""
+    command = ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,393 @@
+"""Fork server: a process that has imported what is slow to import, and forks itself for each program that is wanted.
+
+Importing torch, its tracing and Triton takes seconds, and every worker, every side of a gate and every compilation
+wants them. Here they are imported once: a child starts in some 20 ms, and otherwise as ``python -c`` starts it, with
+the environment, search path, current folder, streams and ``__main__`` that are asked for.
+
+A server of ``PACKAGES`` holds nothing of gradoracle or of a project, so that it serves every process below the one that
+started it, which find it by ``VARIABLE``. One of the ``ENGINE`` has imported gradoracle too, and done once what the
+first case of a process needs; it serves those of these processes whose gradoracle is the same files, unchanged since.
+A server makes no CUDA context, so that its children may make their own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import IO, Any
+
+from gradoracle.execution import fork_child
+from gradoracle.execution.fork_child import LENGTH, NUMBER, Order, exactly
+
+VARIABLE = "GRADORACLE_FORKSERVER"  # the address of a server of packages; "off": each process is an own interpreter
+ENGINE_VARIABLE = "GRADORACLE_FORKSERVER_ENGINE"  # that of one of the engine
+PACKAGES = (
+    "torch",
+    "torch._dynamo",
+    "torch._decomp.decompositions_for_jvp",
+    "triton.language",
+    "triton.runtime.interpreter",
+    "hypothesis.internal.conjecture.engine",
+    "flint",
+    "mpmath",
+    "jaxtyping",
+    "numba.core.registry",
+    "numba.cpython.randomimpl",
+    "numba.np.linalg",
+    "numba.np.arrayobj",
+    "numba.experimental",
+)
+ENGINE = (
+    "gradoracle.cli.main",
+    "gradoracle.cli.commands.check",
+    "gradoracle.cli.commands.gate",
+    "gradoracle.check.run",
+    "gradoracle.gate.run",
+    "gradoracle.gate.side",
+    "gradoracle.report.terminal",
+    "gradoracle.properties.universal",
+    "gradoracle.execution.warmed:warm",
+)
+# read when a process begins, so that a server has them for its children: one thread each, since there is a process a
+# core, and large tensors keep their memory, which the system would clear anew each time (glibc; others ignore these)
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+}
+_AT_THE_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONDEVMODE")
+_OFF = "off"
+_SERVER = "import runpy, sys; runpy.run_path(sys.argv[1])['serve'](*map(int, sys.argv[-2:]), sys.argv[2:-2])"
+_GONE = 255  # the return code of a child whose server has died, which alone would know it
+_SLICE = 0.2  # seconds at a time that a child is waited for, where there is no limit
+
+
+class NoServer(Exception):
+    """There is no fork server, or it is gone."""
+
+
+class Child:
+    """A child of a server as the process sees it that wanted it: what it has of ``subprocess.Popen`` is the same."""
+
+    def __init__(self, connection: socket.socket, stdin: IO[bytes] | None = None) -> None:
+        self.stdin = stdin
+        self.returncode: int | None = None
+        self._connection, self._pid = connection, 0
+
+    @property
+    def pid(self) -> int:
+        """Of the process, once it has begun; 0 where it never will."""
+        while not self._pid and self.returncode is None:
+            self._receive(_SLICE)
+        return self._pid
+
+    def poll(self) -> int | None:
+        """The return code, as Popen has it; None: it runs."""
+        while self.returncode is None and self._receive(0.0):
+            pass
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and give the return code.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after ``timeout`` seconds.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.returncode is None:
+            left = _SLICE if until is None else until - time.monotonic()
+            if not self._receive(max(0.0, left)) and until is not None and time.monotonic() >= until:
+                raise subprocess.TimeoutExpired("a child of the fork server", timeout or 0.0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, where it runs."""
+        if self.poll() is None and self.pid and self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, where it runs."""
+        self.send_signal(signal.SIGKILL)
+
+    def _receive(self, timeout: float) -> bool:
+        """Read one number that the server sends within so many seconds: first the pid, then the return code."""
+        try:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                return False
+            number = NUMBER.unpack(exactly(self._connection, NUMBER.size))[0]
+        except (OSError, EOFError):
+            self._end(_GONE)
+            return True
+        if self._pid:
+            self._end(number)
+        else:
+            self._pid = number
+        return True
+
+    def _end(self, code: int) -> None:
+        self.returncode = code
+        self._connection.close()
+
+
+class Server:
+    """A server as a process sees it that may want children of it.
+
+    Args:
+        address: of its socket.
+        lifeline: write end of a pipe with which the server ends; None: it is another process's.
+    """
+
+    def __init__(self, address: str, lifeline: int | None = None) -> None:
+        self.address, self._lifeline, self._owner = address, lifeline, os.getpid()
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether it was started here, and not before a fork."""
+        return self._owner == os.getpid()
+
+    def fork(self, order: Order, descriptors: Sequence[int], stdin: IO[bytes] | None) -> Child:
+        """Have it run a program.
+
+        Raises:
+            NoServer: it is gone.
+        """
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(_bound(self.address))
+            content = json.dumps(asdict(order)).encode("ascii")
+            socket.send_fds(connection, [LENGTH.pack(len(content))], list(descriptors))
+            connection.sendall(content)
+        except OSError as error:
+            connection.close()
+            raise NoServer(str(error)) from None
+        return Child(connection, stdin)
+
+    def end(self) -> None:
+        """End it, where it was started here; its children go on."""
+        if self._lifeline is not None and self.is_of_this_process:
+            os.close(self._lifeline)
+        self._lifeline = None
+
+
+_servers: dict[tuple[str, ...], Server] = {}  # by the modules that were imported beyond PACKAGES
+
+
+def warm(has_engine: bool = True) -> None:
+    """Have servers of packages, and of the engine, get ready while this process does something else."""
+    with contextlib.suppress(NoServer):
+        _engine() if has_engine else _packages()
+
+
+def variables() -> dict[str, str]:
+    """By which others find the servers that this process uses."""
+    try:
+        found = {VARIABLE: _packages().address}
+    except NoServer:
+        return {VARIABLE: _OFF}
+    if ENGINE in _servers:
+        found[ENGINE_VARIABLE] = _servers[ENGINE].address
+    return found
+
+
+def is_of(path: Sequence[str]) -> bool:
+    """Whether a search path leads to the gradoracle of this process."""
+    own = importlib.util.find_spec("gradoracle")
+    for finder in sys.meta_path:
+        if (find := getattr(finder, "find_spec", None)) is not None:
+            found = find("gradoracle", path if finder is importlib.machinery.PathFinder else None)
+            if found is not None:
+                return own is not None and found.origin == own.origin
+    return False
+
+
+def run(
+    program: str,
+    arguments: Sequence[str] = (),
+    *,
+    has_engine: bool = False,
+    path: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    folder: str | None = None,
+    stdin: Any = subprocess.DEVNULL,
+    stdout: Any = None,
+    stderr: Any = None,
+    descriptors: Sequence[int] = (),
+    is_leader: bool = False,
+    name: str = "gradoracle",
+) -> Child | subprocess.Popen[bytes]:
+    """Start ``python -c PROGRAM ARGUMENTS...`` with what is slow to import imported already, where a server can be had.
+
+    Args:
+        program: its source.
+        arguments: words; ``sys.argv[1:]`` are these and then the numbers of ``descriptors`` in the child.
+        has_engine: whether it begins with the gradoracle of this process imported; without it the program begins with
+            packages alone, and ``path`` may lead to another gradoracle.
+        path: its ``sys.path``; None: that of this process.
+        env: all of its environment; None: that of this process.
+        folder: its current one; None: that of this process.
+        stdin, stdout, stderr: as ``subprocess.Popen`` has them, ``PIPE`` for the first alone.
+        descriptors: further ones that it inherits.
+        is_leader: whether it leads a session of its own.
+        name: as a list of processes shows it, where it is a server's child; at most 15 characters.
+    """
+    path = [entry for entry in (sys.path if path is None else path) if isinstance(entry, str)]
+    env = dict(os.environ if env is None else env)
+    streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+    try:
+        server = _engine() if has_engine else _packages()
+        if not server.address.endswith(_interpreter(env)):
+            raise NoServer("it began in another environment")
+        env |= variables()
+        order = Order(program, tuple(arguments), path, env, folder or os.getcwd(), is_leader, name)
+        with contextlib.ExitStack() as stack:
+            own, written = _streams(stack, **streams)
+            try:
+                return server.fork(order, [*own, *descriptors], written)
+            except NoServer:
+                if written is not None:
+                    written.close()
+                _servers.clear()
+                raise
+    except NoServer:
+        return subprocess.Popen(
+            [sys.executable, "-c", _on(path, program), *arguments, *map(str, descriptors)],
+            cwd=folder,
+            env=env,
+            pass_fds=descriptors,
+            start_new_session=is_leader,
+            **streams,
+        )
+
+
+def _streams(stack: contextlib.ExitStack, stdin: Any, stdout: Any, stderr: Any) -> tuple[list[int], IO[bytes] | None]:
+    """Descriptors of the three streams, those made here closed with the stack, and what writes to the first."""
+    found, written = [], None
+    for number, stream in enumerate((stdin, stdout, stderr)):
+        if stream is None:
+            found.append(number)
+        elif stream == subprocess.DEVNULL:
+            found.append(os.open(os.devnull, os.O_RDWR))
+            stack.callback(os.close, found[-1])
+        elif stream == subprocess.PIPE:
+            ours, theirs = os.pipe()
+            found.append(ours)
+            stack.callback(os.close, ours)
+            written = open(theirs, "wb", 0)  # noqa: SIM115
+        else:
+            found.append(stream if isinstance(stream, int) else stream.fileno())
+    return found, written
+
+
+def _packages() -> Server:
+    """The server of packages: that of whoever started this process where it began alike, or one of its own.
+
+    Raises:
+        NoServer: there are to be none, or none can be.
+    """
+    known = os.environ.get(VARIABLE, "")
+    if known == _OFF or not sys.platform.startswith("linux"):
+        raise NoServer("every process is to be an interpreter of its own")
+    return _found((), known, lambda: _interpreter(os.environ), None)
+
+
+def _engine() -> Server:
+    """The server of the engine: likewise, where its gradoracle is this one.
+
+    Raises:
+        NoServer: as ``_packages``.
+    """
+    known = os.environ.get(ENGINE_VARIABLE, "")
+    return _found(ENGINE, known, lambda: f"{_code()}-{_interpreter(os.environ)}", _packages())
+
+
+def _found(modules: tuple[str, ...], known: str, kind: Callable[[], str], parent: Server | None) -> Server:
+    """The server of some modules that this process has already, or that it was told of, or a new one."""
+    found = _servers.get(modules)
+    if found is None or not (found.is_of_this_process or found.address == known):
+        own = kind()
+        alike = known.endswith(f"-{own}") and _answers(known)
+        found = _servers[modules] = Server(known) if alike else _started(modules, own, parent)
+    return found
+
+
+def _answers(address: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        return connection.connect_ex(_bound(address)) == 0
+
+
+def _bound(address: str) -> str:
+    """An address in the abstract namespace: there is no file that could be left over."""
+    return f"\0{address}"
+
+
+def _started(modules: tuple[str, ...], kind: str, parent: Server | None) -> Server:
+    """A new server: a child of another, which has imported packages, or a process of its own that does so."""
+    address = f"gradoracle-{os.getpid()}-{os.urandom(8).hex()}-{kind}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(_bound(address))
+    listener.listen(128)  # who connects before it has imported all that it is to, waits
+    theirs, lifeline = os.pipe()
+    path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+    words = [fork_child.__file__, *(modules or PACKAGES)]
+    descriptors = (listener.fileno(), theirs)
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | ENVIRONMENT
+    try:
+        if parent is not None:
+            with open(os.devnull, "r+b") as nothing:
+                order = Order(_SERVER, words, path, env, os.getcwd(), False, "gradoracle-fork")
+                parent.fork(order, [nothing.fileno()] * 3 + list(descriptors), None)
+        else:
+            subprocess.Popen(
+                [sys.executable, "-c", _on(path, _SERVER), *words, *map(str, descriptors)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=env,
+                pass_fds=descriptors,
+            )
+    finally:
+        listener.close()
+        os.close(theirs)
+    found = Server(address, lifeline)
+    atexit.register(found.end)
+    return found
+
+
+def _on(path: Sequence[str], program: str) -> str:
+    """A program that begins with a search path."""
+    return f"import sys; sys.path[:] = {path!r}\n{program}"
+
+
+def _interpreter(env: Mapping[str, str]) -> str:
+    """What decides how an interpreter begins, as a digest: a child of one that began otherwise would be another."""
+    own = [env.get(name) for name in _AT_THE_START]
+    return hashlib.sha256(repr((sys.executable, own)).encode()).hexdigest()[:16]
+
+
+def _code() -> str:
+    """Which gradoracle this process has, as a digest: where its files are, how long, and when they were written."""
+    digest = hashlib.sha256()
+    for package in ("gradoracle", "gradoracle.properties"):
+        spec = importlib.util.find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for place, _, names in sorted(os.walk(folder)):
+                for file in sorted(os.path.join(place, name) for name in names if name.endswith(".py")):
+                    with contextlib.suppress(OSError):
+                        found = os.stat(file)
+                        digest.update(f"{file} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,223 @@
+"""Memory that tells: new tensors hold a poison that shows where it was read or left, and lie between guard bands.
+
+Arguments are kept while a call runs, so that what it writes to them is known and undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.cases.sample import Change
+from gradoracle.execution.interpreter.faults import Fault
+
+# Quiet NaNs with a payload that no arithmetic makes by itself, per width in bytes.
+_POISON = {
+    torch.float64: (torch.int64, 0x7FF8DEAD5EED0001),
+    torch.float32: (torch.int32, 0x7FC5EED1),
+    torch.bfloat16: (torch.int16, 0x7FD3),
+    torch.float16: (torch.int16, 0x7ED3),
+}
+_INTEGER_POISON = -0x5EED
+BAND = 64  # elements on either side
+MOST_KEPT = 1 << 28  # bytes of arguments that are copied; of more, only a sum is kept
+_SPARSE = 8  # times as large as its elements, and as what is kept of all, is a storage of which only these are kept
+_CHUNK = 1 << 24  # bytes that are summed at once
+
+
+class Memory:
+    """What was allocated under ``poisoned``: each tensor's storage with its bands.
+
+    Attributes:
+        watch: called whenever something is allocated, where it is set.
+        launches: how many of Triton kernels were recorded.
+        faults: what the record of these found.
+    """
+
+    def __init__(self) -> None:
+        self._bands: list[tuple[Tensor, int, tuple[int, ...]]] = []
+        self._storages: set[int] = set()
+        self.watch: Callable[[], None] | None = None
+        self.launches = 0
+        self.faults: tuple[Fault, ...] = ()
+
+    def add(self, storage: Tensor, used: int, shape: tuple[int, ...]) -> None:
+        """Remember a storage of ``used`` elements between two bands."""
+        self._bands.append((storage, used, shape))
+        with suppress(NotImplementedError):  # of what torch.func wraps the storage is not to be had
+            self._storages.add(storage.untyped_storage().data_ptr())
+        if self.watch is not None:
+            self.watch()
+
+    def unwritten(self, tensor: Tensor) -> int | None:
+        """The bits, as an unsigned number, of elements that nothing wrote; None for a tensor made elsewhere."""
+        if tensor.untyped_storage().data_ptr() not in self._storages:
+            return None
+        bits = _POISON[tensor.dtype][1] if tensor.dtype in _POISON else _INTEGER_POISON
+        return int(bits) % (1 << 8 * tensor.element_size())
+
+    def overwritten(self) -> list[str]:
+        """A sentence for each allocation whose guard bands were written to; empty where none was."""
+        found = []
+        for storage, used, shape in self._bands:
+            for side, band in (("before", storage[:BAND]), ("after", storage[BAND + used :])):
+                changed = int((~is_poison(band)).sum())
+                if changed:
+                    found.append(f"{changed} elements {side} a tensor of shape {shape} were written")
+        return found
+
+
+class Originals:
+    """The storages of some tensors as they are now; ``undo`` says what became of them and puts it back.
+
+    A copy of all of them is kept up to ``most`` bytes; of more, 8 bytes a storage: a change is seen and not undone.
+    Of a storage that holds its tensor's elements far apart, only these are kept.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], most: int = MOST_KEPT) -> None:
+        self._far = {n: t for n, t in tensors.items() if t.untyped_storage().nbytes() > _SPARSE * max(t.nbytes, most)}
+        self._elements = {name: tensor.detach().clone() for name, tensor in self._far.items()}
+        self._tensors = {name: tensor for name, tensor in tensors.items() if name not in self._far}
+        storages = {tensor.untyped_storage().data_ptr(): storage_bytes(tensor) for tensor in self._tensors.values()}
+        self._copied = sum(storage.numel() for storage in storages.values()) <= most
+        self._kept = {place: s.clone() if self._copied else _weighted_sum(s) for place, s in storages.items()}
+
+    def undo(self) -> dict[str, Change]:
+        """The changes by the names of the tensors, all of them undone where copies were kept."""
+        found = {}
+        storages = {name: storage_bytes(tensor) for name, tensor in self._tensors.items()}
+        for name, storage in storages.items():
+            kept = self._kept[storage.data_ptr()]
+            if not self._copied:
+                if not torch.equal(_weighted_sum(storage), kept):
+                    found[name] = Change(None, 1, False)
+            elif not torch.equal(storage, kept):
+                found[name] = _change(self._tensors[name], kept)
+        if self._copied:
+            for name in found:
+                storages[name].copy_(self._kept[storages[name].data_ptr()])
+        for name, elements in self._elements.items():
+            wrong = differing_bits(self._far[name], elements)
+            if wrong.any():
+                found[name] = Change(wrong.cpu(), 0, True)
+                self._far[name].detach().copy_(elements)
+        return found
+
+
+def storage_bytes(tensor: Tensor) -> Tensor:
+    """All of a tensor's storage, byte by byte, as a view of it."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def differing_bits(one: Tensor, other: Tensor) -> Tensor:
+    """Where elements have other bits, NaN payloads included; both of one shape and dtype."""
+    integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    return one.detach().contiguous().view(integer) != other.detach().contiguous().view(integer)
+
+
+def _change(tensor: Tensor, kept: Tensor) -> Change:
+    """What became of a tensor whose storage was ``kept``."""
+    before = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+        kept.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+    )
+    elements = differing_bits(tensor, before).cpu()
+    return Change(elements, 0 if elements.any() else int((storage_bytes(tensor) != kept).sum()), True)
+
+
+def _weighted_sum(storage: Tensor) -> Tensor:
+    """A sum of bytes modulo 2^64, each times an odd number of its place, so that an exchange changes it too."""
+    total = torch.zeros((), dtype=torch.int64, device=storage.device)
+    for start in range(0, storage.numel(), _CHUNK):
+        part = storage[start : start + _CHUNK].to(torch.int64) + 1
+        places = torch.arange(start, start + part.numel(), device=storage.device)
+        total += (part * (places * 0x9E3779B97F4A7C1 | 1)).sum()
+    return total
+
+
+def is_poison(tensor: Tensor) -> Tensor:
+    """True where an element still holds the poison (bits compared)."""
+    if tensor.dtype in _POISON:
+        bits, value = _POISON[tensor.dtype]
+        return tensor.contiguous().view(bits) == value
+    if tensor.dtype in (torch.int16, torch.int32, torch.int64):
+        return tensor == _INTEGER_POISON
+    return torch.ones_like(tensor, dtype=torch.bool)
+
+
+def _fill(storage: Tensor) -> None:
+    if storage.dtype in _POISON:
+        bits, value = _POISON[storage.dtype]
+        storage.view(bits).fill_(value)
+    elif storage.dtype in (torch.int16, torch.int32, torch.int64):
+        storage.fill_(_INTEGER_POISON)
+
+
+@contextmanager
+def poisoned() -> Iterator[Memory]:
+    """While it lasts, torch.empty and its kin give poisoned memory between guard bands (plain calls only)."""
+    memory = Memory()
+    plain_empty, plain_like, plain_strided = torch.empty, torch.empty_like, torch.empty_strided
+    plain_new = Tensor.new_empty
+
+    def strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: Any, grad: bool) -> Tensor:
+        used = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(n > 0 for n in size) else 0
+        storage = plain_empty(used + 2 * BAND, dtype=dtype, device=device)
+        _fill(storage)
+        memory.add(storage, used, size)
+        tensor = storage.as_strided(size, stride, BAND)
+        return tensor.requires_grad_() if grad else tensor  # torch.func lets nobody say even False
+
+    def known(dtype: torch.dtype) -> bool:
+        return dtype in _POISON or dtype in (torch.int16, torch.int32, torch.int64)
+
+    def allowed(keywords: dict[str, Any]) -> bool:
+        return set(keywords) <= {"dtype", "device", "requires_grad"} and not torch.compiler.is_compiling()
+
+    def empty(*size: Any, **keywords: Any) -> Tensor:
+        dtype = keywords.get("dtype") or torch.get_default_dtype()
+        if "size" in keywords or not allowed(keywords) or not known(dtype):
+            return plain_empty(*size, **keywords)
+        shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+        return strided(shape, _contiguous(shape), dtype, keywords.get("device"), bool(keywords.get("requires_grad")))
+
+    def empty_like(tensor: Tensor, **keywords: Any) -> Tensor:
+        like = plain_like(tensor, **keywords)
+        if not allowed(keywords) or not known(like.dtype) or type(like) is not Tensor:
+            return like
+        return strided(tuple(like.shape), like.stride(), like.dtype, like.device, like.requires_grad)
+
+    def empty_strided(size: Any, stride: Any, **keywords: Any) -> Tensor:
+        dtype = keywords.get("dtype") or torch.get_default_dtype()
+        if not allowed(keywords) or not known(dtype):
+            return plain_strided(size, stride, **keywords)
+        return strided(tuple(size), tuple(stride), dtype, keywords.get("device"), bool(keywords.get("requires_grad")))
+
+    def new_empty(tensor: Tensor, *size: Any, **keywords: Any) -> Tensor:
+        shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+        return empty(shape, **{"dtype": tensor.dtype, "device": tensor.device, **keywords})
+
+    patches: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
+        (torch, "empty", empty, plain_empty),
+        (torch, "empty_like", empty_like, plain_like),
+        (torch, "empty_strided", empty_strided, plain_strided),
+        (Tensor, "new_empty", new_empty, plain_new),
+    ]
+    for owner, name, replacement, _ in patches:
+        setattr(owner, name, replacement)
+    try:
+        yield memory
+    finally:
+        for owner, name, _, plain in patches:
+            setattr(owner, name, plain)
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    stride, strides = 1, []
+    for size in reversed(shape):
+        strides.append(stride)
+        stride *= max(size, 1)
+    return tuple(reversed(strides))

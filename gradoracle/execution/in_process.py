@@ -1,0 +1,59 @@
+"""In process: jobs run in this process, without any protection from what a kernel may do to it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gradoracle.execution import environment
+from gradoracle.execution.executor import Crash, Result
+from gradoracle.execution.process import Work, attempt, load
+
+
+class InProcess:
+    """Runs one job after the other, here. Nothing ends one that hangs.
+
+    Args:
+        entry: ``"package.module:function"``; called with the setup before the first job.
+        setup: of the jobs.
+    """
+
+    in_order = True
+
+    def __init__(self, entry: str, setup: Any) -> None:
+        self._entry, self._setup = entry, setup
+        self._work: Work | None = None
+
+    def run(self, jobs: Iterable[Any], until: float = math.inf) -> Iterator[Result]:
+        """Run jobs, in order."""
+        for job in jobs:
+            yield self.run_alone(job)
+
+    def run_alone(self, job: Any, limit_factor: float = 1.0) -> Result:
+        """Run one job; it has no time limit."""
+        if self._work is None:
+            self._work = load(self._entry)(self._setup)
+        told: list[tuple[Any, ...]] = []
+        begun = time.monotonic()
+        attempt(self._work, job, lambda *message: told.append(message))
+        kind, *rest = told[-1]
+        seconds = time.monotonic() - begun
+        if kind == "value":
+            return Result(job, rest[0], seconds=seconds)
+        if kind == "error":
+            return Result(job, error=rest[0], seconds=seconds)
+        phase, how, cause, value, _ = rest
+        return Result(job, value, Crash(phase, how, cause), seconds=seconds)
+
+    def memory(self) -> tuple[int, str]:
+        """Bytes that a case may need: those of this machine."""
+        return environment.memory(), "here"
+
+    def environment(self) -> dict[str, str]:
+        """This machine."""
+        return environment.describe("auto", 1)
+
+    def close(self) -> None:
+        """There is nothing to end."""

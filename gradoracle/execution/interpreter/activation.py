@@ -1,0 +1,165 @@
+"""Putting the corrections in place of Triton's own methods, or saying why that is not possible."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+from gradoracle.execution.interpreter.availability import explain_unavailable, installed, remember
+from gradoracle.execution.interpreter.blas import use_one_thread
+
+_VARIABLE = "TRITON_INTERPRET"
+_USE = "use a Triton from 3.6.0 to 3.9.0"
+_active = False
+
+
+def activate() -> None:
+    """Interpret Triton kernels on the CPU in this process, with a GPU's rounding; once is enough, twice is harmless.
+
+    To be called before the modules that hold kernels are imported: `triton.jit` decides when it decorates.  Triton's
+    own device functions (`tl.sum`, ...) are interpreted even if Triton was imported before.
+    numpy's matrix products are restricted to one thread.
+    Raises RuntimeError, in one sentence, where Triton and numpy cannot interpret or where this Triton lacks a method
+    that is to be corrected.
+    """
+    global _active
+    if _active:
+        os.environ[_VARIABLE] = "1"
+        return
+    reason = explain_unavailable()
+    if reason is not None:
+        raise RuntimeError(reason)
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = "1"
+    try:
+        _install()
+        _interpret_device_functions()
+        use_one_thread()
+        _probe()
+    except RuntimeError as error:
+        remember(str(error))
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
+        raise
+    _active = True
+
+
+def _probe() -> None:
+    import triton.language as tl
+    from triton.runtime.errors import InterpreterError
+
+    from gradoracle.execution.interpreter import launch
+    from gradoracle.execution.interpreter.blocks import constant
+    from gradoracle.execution.interpreter.probe import exercise
+
+    try:  # not through the launcher, which would import torch
+        launch.run_grid(exercise.rewrite(), (1,), {"count": constant(2, tl.int32), "SIZE": 16})
+    except InterpreterError as error:
+        raise RuntimeError(
+            f"Triton {installed('triton')} cannot interpret kernels with numpy {installed('numpy')} ({error}): "
+            'install triton==3.7.1 and "numpy>=2.0,<2.4".'
+        ) from error
+
+
+def is_active() -> bool:
+    """Whether kernels decorated from now on are interpreted with a GPU's rounding."""
+    return _active and os.environ.get(_VARIABLE) == "1"
+
+
+def _install() -> None:
+    try:
+        from triton.runtime import interpreter
+
+        from gradoracle.execution.interpreter import (
+            autotuner,
+            blocks,
+            casts,
+            dot,
+            elementwise,
+            launch,
+            lockstep,
+            memory,
+            reduction,
+            values,
+        )
+    except (AttributeError, ImportError) as error:  # what the corrections build on, they name when imported
+        raise RuntimeError(
+            f"Triton {installed('triton')} lacks a part that the interpreter corrects ({error}): {_USE}."
+        ) from error
+
+    replaced: list[tuple[Any, dict[str, Callable[..., Any]]]] = [
+        (interpreter.InterpreterBuilder, elementwise.METHODS),
+        (interpreter.InterpreterBuilder, casts.METHODS),
+        (interpreter.InterpreterBuilder, blocks.METHODS),
+        (interpreter.InterpreterBuilder, dot.METHODS),
+        (interpreter.InterpreterBuilder, memory.METHODS),
+        (interpreter.TensorHandle, {"__init__": blocks.init_handle}),
+        (interpreter.ReduceOps, reduction.REDUCE_METHODS),
+        (interpreter.ScanOps, reduction.SCAN_METHODS),
+        (interpreter.GridExecutor, {"__call__": launch.launch}),
+        # a bfloat16 block is held as float32, which Triton's tables of numpy dtypes must know
+        (interpreter, {"_get_np_dtype": values.held_as, "_validate_np_data_size": values.fits}),
+        (interpreter, {"_patch_lang": launch.keep_patched}),
+    ]
+    for holder, methods in replaced:
+        for name, replacement in methods.items():
+            _require(holder, name, replacement)
+    launch.language_patch()
+    for holder, methods in [*replaced, (interpreter.InterpreterBuilder, elementwise.NEW_METHODS)]:
+        for name, replacement in methods.items():
+            setattr(holder, name, replacement)
+    for name, method in vars(interpreter.InterpreterBuilder).copy().items():
+        if name.startswith("create_") and name not in lockstep.IN_STEP:
+            setattr(interpreter.InterpreterBuilder, name, lockstep.refusing(method))
+    autotuner.take_the_first()
+    semantic = interpreter.interpreter_semantic
+    alike = blocks.typed_alike(semantic.binary_op_type_checking_impl)
+    semantic.binary_op_type_checking_impl = MethodType(alike, semantic)
+    semantic.cast = MethodType(blocks.cast_directly(semantic.cast), semantic)
+    semantic.expand_dims = MethodType(blocks.expand_dims, semantic)
+    semantic.broadcast_impl_value = MethodType(blocks.broadcast_impl_value, semantic)
+    # Triton computes every integer operation a second time in int64 to check for overflow, and without debug=True
+    # drops the result
+    builder = interpreter.interpreter_builder
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+
+
+def _require(holder: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Refuses a Triton whose method is absent or takes other arguments than the replacement."""
+    where = f"{getattr(holder, '__qualname__', holder.__name__)}.{name}"
+    stock = getattr(holder, name, None)
+    if stock is None:
+        raise RuntimeError(f"Triton {installed('triton')} has no {where}, which the interpreter corrects: {_USE}.")
+    wanted, given = _positional(replacement), _positional(stock)
+    if len(wanted) > len(given) or (holder.__name__ == "InterpreterBuilder" and wanted != given[: len(wanted)]):
+        raise RuntimeError(
+            f"Triton {installed('triton')} calls {where} with ({', '.join(given)}) and the interpreter corrects one "
+            f"with ({', '.join(wanted)}): {_USE}."
+        )
+
+
+def _positional(function: Callable[..., Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]
+
+
+def _interpret_device_functions() -> None:
+    """Where Triton was imported as a compiler its own jitted functions, `tl.sum` and such, become interpreted ones."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    interpreted: dict[int, Any] = {}
+    holders = [module for name, module in sys.modules.items() if name.startswith("triton.language")]
+    for holder in [*holders, tl.tensor]:
+        for name, value in list(vars(holder).items()):
+            if isinstance(value, JITFunction):
+                function = interpreted.setdefault(id(value), InterpretedFunction(value.fn))
+                setattr(holder, name, function)

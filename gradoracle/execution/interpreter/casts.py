@@ -1,0 +1,86 @@
+"""Casts among the float dtypes, and between them and integers, with the rounding of a GPU.
+
+Triton's interpreter truncates float32 to bfloat16, casts float64, int and bool to and from the raw bits of a
+bfloat16, and rounds wrongly towards zero.  Here every narrowing rounds once, to nearest even, as PTX `cvt.rn` does
+(sm_90; on sm_80 an integer passes through float32 on its way to bfloat16).  fp8 is as Triton has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton._C.libtriton import ir
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from gradoracle.execution.interpreter.rounding import to_bf16, toward_zero
+from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, pack_bf16, unpack_bf16
+
+Handle = Any
+_STOCK_FP_TO_FP = InterpreterBuilder.create_fp_to_fp
+
+
+def cast_impl(self: Any, src: Handle, dst_type: Any) -> Handle:
+    """Every cast that keeps to nearest even."""
+    target = dst_type.scalar
+    if target.name == BF16:
+        held = src.data if src.dtype.name == BF16 and src.data.dtype == np.float32 else to_bf16(src.data)
+        return TensorHandle(held, target)
+    return TensorHandle(src.data.astype(held_as(target), copy=False), target)
+
+
+def _cast_to_integer(self: Any, src: Handle, dst_type: Any) -> Handle:
+    """Toward zero; 32 and 64 bits saturate, as PTX `cvt.rzi` does."""
+    target = dst_type.scalar
+    return TensorHandle(_saturated(src.data, held_as(target)), target)
+
+
+def _saturated(values: Array, target: np.dtype[Any]) -> Array:
+    if target.itemsize < 4 or values.dtype == np.bool_:
+        return values.astype(target)
+    bounds = np.iinfo(target)
+    wide = values.astype(np.float64)
+    below, above = wide <= float(bounds.min) - 1, wide >= float(bounds.max) + 1  # 2**63 - 1 rounds to 2**63
+    result = values.astype(target)
+    result[below] = bounds.min
+    result[above] = bounds.max
+    # measured on an H200: 0 where both have 32 bits or fewer, else the top bit alone
+    narrow = target.itemsize == 4 and values.itemsize <= 4
+    result[np.isnan(wide)] = 0 if narrow else (-bounds.max - 1 if bounds.min else bounds.max // 2 + 1)
+    return result
+
+
+def create_fp_to_fp(self: Any, src: Handle, dst_type: Any, rounding_mode: Any) -> Handle:
+    """Casts with fp8 at one end, which are Triton's own, and narrowing casts that round toward zero."""
+    target = dst_type.scalar
+    if src.dtype.primitive_bitwidth == 8 or target.primitive_bitwidth == 8:
+        if src.dtype.name == BF16:
+            src = TensorHandle(src.data, tl.float32)  # the same values; Triton's code expects the dtype's own bits
+        if target.name == BF16:
+            return TensorHandle(_STOCK_FP_TO_FP(self, src, tl.float32, rounding_mode).data, target)
+        return _STOCK_FP_TO_FP(self, src, dst_type, rounding_mode)
+    if rounding_mode == ir.ROUNDING_MODE.RTZ:
+        return TensorHandle(toward_zero(src.data, target.name), target)
+    return cast_impl(self, src, dst_type)
+
+
+def create_bitcast(self: Any, src: Handle, dst_type: Any) -> Handle:
+    """The same bits read as another dtype of the same width."""
+    target = dst_type.scalar
+    bits = pack_bf16(src.data) if src.dtype.name == BF16 else src.data
+    if target.name == BF16:
+        return TensorHandle(unpack_bf16(bits.view(in_memory(target))), target)
+    return TensorHandle(bits.view(held_as(target)), target)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "cast_impl": cast_impl,
+    "create_fp_to_si": _cast_to_integer,
+    "create_fp_to_ui": _cast_to_integer,
+    "create_fp_to_fp": create_fp_to_fp,
+    "create_bitcast": create_bitcast,
+    "create_int_to_ptr": create_bitcast,
+    "create_ptr_to_int": create_bitcast,
+}

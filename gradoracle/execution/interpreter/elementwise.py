@@ -1,0 +1,161 @@
+"""Arithmetic, comparison and selection, element by element, as a GPU rounds them.
+
+Triton's interpreter computes bfloat16 on its raw 16-bit integers, lacks bfloat16 constants before 3.9, rounds a
+fused multiply-add twice before 3.9, propagates NaN through minimum and maximum before 3.8 where PTX `min`, `max`
+return the number, and types a comparison by its operands, so that casting one misreads its bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton._C.libtriton import ir
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from gradoracle.execution.interpreter.rounding import add_to_odd, to_bf16
+from gradoracle.execution.interpreter.values import BF16, Array, held_as
+
+Handle = Any
+_ON_BITS = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
+_STOCK_BINARY = InterpreterBuilder.binary_op
+
+
+def binary_op(self: Any, lhs: Handle, rhs: Handle, op: Callable[..., Array]) -> Handle:
+    """Any operation on two operands that has no replacement of its own; bfloat16 is rounded once."""
+    if lhs.dtype.name != BF16:
+        return _STOCK_BINARY(self, lhs, rhs, op)
+    data = op(lhs.data, rhs.data)
+    return TensorHandle(data if data.dtype == np.bool_ else to_bf16(data), lhs.dtype)
+
+
+def unary_op(self: Any, arg: Handle, op: Callable[..., Array]) -> Handle:
+    """Any operation on one operand; bfloat16 is rounded once."""
+    data = op(arg.data)
+    return TensorHandle(to_bf16(data) if arg.dtype.name == BF16 else data, arg.dtype)
+
+
+def _float_arithmetic(op: Callable[..., Array]) -> Callable[..., Handle]:
+    def create(self: Any, lhs: Handle, rhs: Handle) -> Handle:
+        data = op(lhs.data, rhs.data)
+        return TensorHandle(to_bf16(data) if lhs.dtype.name == BF16 else data, lhs.dtype)
+
+    return create
+
+
+def _integer_arithmetic(op: Callable[..., Array]) -> Callable[..., Handle]:
+    def create(self: Any, lhs: Handle, rhs: Handle) -> Handle:
+        left, right = lhs.data, rhs.data
+        if left.dtype != right.dtype or (left.dtype == np.bool_ and op not in _ON_BITS):
+            return _STOCK_BINARY(self, lhs, rhs, op)
+        return TensorHandle(op(left, right), lhs.dtype)
+
+    return create
+
+
+def _float_choice(op: Callable[..., Array]) -> Callable[..., Handle]:
+    def create(self: Any, lhs: Handle, rhs: Handle) -> Handle:
+        return TensorHandle(op(lhs.data, rhs.data), lhs.dtype)  # one of its operands: nothing to round
+
+    return create
+
+
+def _comparison(op: Callable[..., Array]) -> Callable[..., Handle]:
+    def create(self: Any, lhs: Handle, rhs: Handle) -> Handle:
+        return TensorHandle(op(lhs.data, rhs.data), tl.int1)
+
+    return create
+
+
+def create_clampf(self: Any, arg: Handle, lo: Handle, hi: Handle, propagate_nans: Any) -> Handle:
+    """min(max(arg, lo), hi): a NaN survives only where it is asked for."""
+    if propagate_nans == ir.PROPAGATE_NAN.NONE:
+        return TensorHandle(np.fmin(np.fmax(arg.data, lo.data), hi.data), arg.dtype)
+    return TensorHandle(np.minimum(np.maximum(arg.data, lo.data), hi.data), arg.dtype)
+
+
+def create_fabs(self: Any, arg: Handle) -> Handle:
+    """The sign bit cleared."""
+    return TensorHandle(np.abs(arg.data), arg.dtype)
+
+
+def create_fma(self: Any, x: Handle, y: Handle, z: Handle) -> Handle:
+    """x * y + z rounded once."""
+    name = z.dtype.name
+    if name == "fp64":
+        return TensorHandle(_fma_float64(x.data, y.data, z.data), z.dtype)
+    product = x.data.astype(np.float64) * y.data.astype(np.float64)  # exact: at most 48 bits
+    total = add_to_odd(product, z.data.astype(np.float64))
+    return TensorHandle(to_bf16(total) if name == BF16 else total.astype(held_as(z.dtype)), z.dtype)
+
+
+def _fma_exactly(x: float, y: float, z: float) -> float:
+    plain = x * y + z
+    if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(z)):
+        return plain
+    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    if exact == 0:
+        return plain  # the sign of zero is that of the plain sum
+    try:
+        return float(exact)
+    except OverflowError:
+        return np.inf if exact > 0 else -np.inf
+
+
+_fma_float64 = np.vectorize(_fma_exactly, otypes=[np.float64])
+
+
+def get_fp16(self: Any, value: float) -> Handle:
+    """A constant; like Triton's own builder it passes through float32."""
+    return TensorHandle(np.array([value], dtype=np.float32).astype(np.float16), tl.float16)
+
+
+def get_bf16(self: Any, value: float) -> Handle:
+    """A constant; like Triton's own builder it passes through float32."""
+    return TensorHandle(to_bf16(np.array([value], dtype=np.float32)), tl.bfloat16)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "binary_op": binary_op,
+    "unary_op": unary_op,
+    "create_fadd": _float_arithmetic(np.add),
+    "create_fsub": _float_arithmetic(np.subtract),
+    "create_fmul": _float_arithmetic(np.multiply),
+    "create_fdiv": _float_arithmetic(np.divide),
+    "create_precise_divf": _float_arithmetic(np.divide),
+    "create_frem": _float_arithmetic(np.fmod),
+    "create_add": _integer_arithmetic(np.add),
+    "create_sub": _integer_arithmetic(np.subtract),
+    "create_mul": _integer_arithmetic(np.multiply),
+    "create_and": _integer_arithmetic(np.bitwise_and),
+    "create_or": _integer_arithmetic(np.bitwise_or),
+    "create_xor": _integer_arithmetic(np.bitwise_xor),
+    "create_minimumf": _float_choice(np.minimum),
+    "create_maximumf": _float_choice(np.maximum),
+    "create_minnumf": _float_choice(np.fmin),
+    "create_maxnumf": _float_choice(np.fmax),
+    "create_clampf": create_clampf,
+    "create_fabs": create_fabs,
+    "create_fma": create_fma,
+    "get_fp16": get_fp16,
+    "create_icmpSLE": _comparison(np.less_equal),
+    "create_icmpSLT": _comparison(np.less),
+    "create_icmpSGE": _comparison(np.greater_equal),
+    "create_icmpSGT": _comparison(np.greater),
+    "create_icmpULE": _comparison(np.less_equal),
+    "create_icmpULT": _comparison(np.less),
+    "create_icmpUGE": _comparison(np.greater_equal),
+    "create_icmpUGT": _comparison(np.greater),
+    "create_icmpEQ": _comparison(np.equal),
+    "create_icmpNE": _comparison(np.not_equal),
+    "create_fcmpOLT": _comparison(np.less),
+    "create_fcmpOGT": _comparison(np.greater),
+    "create_fcmpOLE": _comparison(np.less_equal),
+    "create_fcmpOGE": _comparison(np.greater_equal),
+    "create_fcmpOEQ": _comparison(np.equal),
+    "create_fcmpUNE": _comparison(np.not_equal),
+}
+NEW_METHODS: dict[str, Callable[..., Any]] = {"get_bf16": get_bf16}  # Triton before 3.9 has no bfloat16 constants

@@ -1,0 +1,232 @@
+"""Python's operators between a kernel's values, in one step where the two dtypes already decide what is computed.
+
+Triton unwraps, converts, promotes and broadcasts both operands of every `x + y` and builds the result's type, which
+takes many times as long as numpy takes for a tile.  The first time that two types meet Triton does it; where both hold
+the same numbers as the result, its type is kept for the next time, and numpy alone computes.  What Triton rounds,
+promotes or refuses stays Triton's.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
+
+from gradoracle.execution.interpreter.blocks import FLOATS, OFFSETS, casts_directly, is_constant_of, reshaped, written
+from gradoracle.execution.interpreter.rounding import to_bf16
+from gradoracle.execution.interpreter.values import BF16, Array, held_as
+
+Operator = Callable[..., Any]
+Result = tuple[Any, Any, Any, Any, bool]  # a tensor's type, dtype, shape and numel; whether numbers are rounded to bf16
+
+_WIDE_FLOATS = frozenset(("fp32", "fp64"))
+_BITS = OFFSETS | {"int1"}
+_EVERYTHING = slice(None)
+_CONSTANTS = 4096  # numbers that kernels write out are few
+
+_constants: dict[tuple[type, Any, str], Any] = {}
+
+
+def tensor_of(data: Array, result: Result) -> Any:
+    """A kernel's value of a known type."""
+    handle = object.__new__(TensorHandle)
+    handle.data = data
+    handle.attr = {}
+    value = object.__new__(tl.tensor)
+    value.handle = handle
+    value.type, value.dtype, value.shape, value.numel, _ = result
+    handle.dtype = value.dtype
+    return value
+
+
+def result_of(value: Any, rounded: bool = False) -> Result:
+    """What `tensor_of` needs to make another value of a value's type."""
+    return value.type, value.dtype, value.shape, value.numel, rounded
+
+
+def _number(value: Any, name: str, through_float32: bool) -> Any:
+    """A number beside a value of dtype `name` as a scalar of that dtype; None where Triton has to decide."""
+    if not is_constant_of(value, name) or (through_float32 and name == "fp64" and type(value) is float):
+        return None
+    key = (type(value), value, name)
+    known = _constants.get(key)
+    if known is not None:
+        return known
+    made = written(value, getattr(tl, _DTYPES[name]))
+    if value == value and len(_constants) < _CONSTANTS:
+        _constants[key] = made
+    return made
+
+
+_DTYPES = {"fp32": "float32", "fp64": "float64", "int32": "int32", "int64": "int64"}
+
+
+def _operator(
+    compute: Callable[..., Array], same: frozenset[str], comparison: bool = False, reflected: bool = False
+) -> Callable[[Operator], Operator]:
+    """`compute` in place of Triton's operator, where both operands have one of the dtypes `same`."""
+    rounds = not comparison
+
+    def replacing(stock: Operator) -> Operator:
+        known: dict[tuple[str, str], Result | None] = {}
+
+        def learnt(self: Any, other: Any) -> Any:
+            value = stock(self, other)
+            left, right = self.dtype.name, other.dtype.name
+            alike = (left == right and left in same) or (left in OFFSETS and right in OFFSETS and same >= OFFSETS)
+            rounded = rounds and left == BF16
+            known[self.type.name, other.type.name] = result_of(value, rounded) if alike else None
+            return value
+
+        def call(self: Any, other: Any, _semantic: Any = None) -> Any:
+            if type(other) is not tl.tensor:
+                given = other.value if isinstance(other, tl.constexpr) else other
+                number = _number(given, self.dtype.name, comparison)
+                if number is None:
+                    return stock(self, other)
+                other = number
+            key = (self.type.name, other.type.name)
+            if key not in known:
+                return learnt(self, other)
+            result = known[key]
+            if result is None:
+                return stock(self, other)
+            if reflected:
+                data = compute(other.handle.data, self.handle.data)
+            else:
+                data = compute(self.handle.data, other.handle.data)
+            return tensor_of(to_bf16(data) if result[4] else data, result)
+
+        return call
+
+    return replacing
+
+
+def _advancing(stock: Operator, add: Operator) -> Operator:
+    """`pointer + offset` too, whose type is the pointer's."""
+    known: dict[tuple[str, str], tuple[Result, np.uint64]] = {}
+
+    def call(self: Any, other: Any, _semantic: Any = None) -> Any:
+        if not self.dtype.is_ptr() or type(other) is not tl.tensor or other.dtype.name not in OFFSETS:
+            return add(self, other)
+        key = (self.type.name, other.type.name)
+        if key not in known:
+            value = stock(self, other)
+            known[key] = (result_of(value), np.uint64(max(1, self.dtype.element_ty.primitive_bitwidth // 8)))
+            return value
+        result, width = known[key]
+        return tensor_of(self.handle.data + width * other.handle.data.astype(np.uint64), result)
+
+    return call
+
+
+def _add(stock: Operator) -> Operator:
+    return _advancing(stock, _operator(np.add, FLOATS | OFFSETS)(stock))
+
+
+def where(stock: Operator) -> Operator:
+    """`tl.where` of a condition and two values of one dtype."""
+    known: dict[tuple[str, str, str], Result | None] = {}
+
+    def call(condition: Any, x: Any, y: Any, _semantic: Any = None) -> Any:
+        if type(condition) is not tl.tensor or condition.dtype.name != "int1":
+            return stock(condition, x, y)
+        left, right = x, y
+        if type(x) is not tl.tensor and type(y) is tl.tensor:
+            left = _number(x.value if isinstance(x, tl.constexpr) else x, y.dtype.name, False)
+        elif type(y) is not tl.tensor and type(x) is tl.tensor:
+            right = _number(y.value if isinstance(y, tl.constexpr) else y, x.dtype.name, False)
+        if type(left) is not tl.tensor or type(right) is not tl.tensor:
+            return stock(condition, x, y)
+        key = (condition.type.name, left.type.name, right.type.name)
+        if key not in known:
+            value = stock(condition, left, right)
+            alike = left.dtype.name == right.dtype.name and left.dtype.name in FLOATS | _BITS
+            known[key] = result_of(value) if alike else None
+            return value
+        result = known[key]
+        if result is None:
+            return stock(condition, x, y)
+        return tensor_of(np.where(condition.handle.data, left.handle.data, right.handle.data), result)
+
+    return call
+
+
+def getitem(stock: Operator) -> Operator:
+    """`x[:, None]`: all the new axes at once."""
+    known: dict[tuple[str, tuple[bool, ...]], tuple[list[int], Result]] = {}
+
+    def call(self: Any, slices: Any, _semantic: Any = None) -> Any:
+        items = slices.values if isinstance(slices, tl.tuple) else slices
+        if not isinstance(items, (tuple, list)):
+            return stock(self, slices)
+        if not all([item is None or item == _EVERYTHING for item in items]):
+            return stock(self, slices)
+        key = (self.type.name, tuple([item is None for item in items]))
+        if key not in known:
+            value = stock(self, slices)
+            known[key] = (list(value.type.shape.values), result_of(value))
+            return value
+        shape, result = known[key]
+        return tensor_of(reshaped(self.handle.data, shape), result)
+
+    return call
+
+
+def to(stock: Operator) -> Operator:
+    """`x.to(dtype)` of a number, to nearest even or, from an integer to an integer, to its low bits."""
+    known: dict[tuple[str, str], tuple[np.dtype[Any] | None, Result] | None] = {}
+
+    def call(self: Any, dtype: Any, *more: Any, _semantic: Any = None, **options: Any) -> Any:
+        target = dtype.value if isinstance(dtype, tl.constexpr) else dtype
+        if more or options or not isinstance(target, tl.dtype):
+            return stock(self, dtype, *more, **options)
+        source, name = self.dtype.name, target.name
+        if source == name:
+            return self
+        key = (self.type.name, name)
+        if key not in known:
+            value = stock(self, dtype)
+            direct = casts_directly(source, name)
+            known[key] = (None if name == BF16 else held_as(target), result_of(value)) if direct else None
+            return value
+        found = known[key]
+        if found is None:
+            return stock(self, dtype)
+        held, result = found
+        data = self.handle.data
+        return tensor_of(to_bf16(data) if held is None else data.astype(held, copy=False), result)
+
+    return call
+
+
+def _both(name: str, compute: Callable[..., Array], same: frozenset[str]) -> dict[str, Callable[[Operator], Operator]]:
+    """An operator and its reflection."""
+    return {f"__{name}__": _operator(compute, same), f"__r{name}__": _operator(compute, same, reflected=True)}
+
+
+_COMPARISONS: dict[str, Callable[..., Array]] = {
+    operator.lt.__name__: np.less,
+    operator.le.__name__: np.less_equal,
+    operator.gt.__name__: np.greater,
+    operator.ge.__name__: np.greater_equal,
+    operator.eq.__name__: np.equal,
+    operator.ne.__name__: np.not_equal,
+}
+OPERATORS: dict[str, Callable[[Operator], Operator]] = {
+    "__getitem__": getitem,
+    "to": to,
+    **_both("add", np.add, FLOATS | OFFSETS),
+    "__add__": _add,
+    **_both("sub", np.subtract, FLOATS | OFFSETS),
+    **_both("mul", np.multiply, FLOATS | OFFSETS),
+    **_both("truediv", np.divide, _WIDE_FLOATS),
+    **_both("and", np.bitwise_and, _BITS),
+    **_both("or", np.bitwise_or, _BITS),
+    **_both("xor", np.bitwise_xor, _BITS),
+    **{f"__{name}__": _operator(compute, FLOATS | OFFSETS, comparison=True) for name, compute in _COMPARISONS.items()},
+}

@@ -1,0 +1,195 @@
+"""One launch of an interpreted kernel: the grid's programs in step or one after the other, with little around them.
+
+Triton replaces some 150 attributes of `triton.language` by scanning its modules at every launch and again at every
+call of a device function (`tl.sum`, `tl.max`, `tl.cdiv`, `tl.zeros` are such); that scan costs more than most
+operations.  Here Triton's own replacements are recorded once, when the layer is activated, and put in place
+for the length of a launch, so that `triton.language` is what it was outside of one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import interpreter
+
+from gradoracle.execution.interpreter import blocks, current, expressions, loads, lockstep
+
+_MISSING: Any = object()
+_STOCK_PATCH_LANG = interpreter._patch_lang
+
+
+class LanguagePatch:
+    """Triton's replacements in `triton.language`, recorded once, put in place and taken back by launches."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._changes: list[tuple[Any, str, Any, Any]] = []  # object, name, original, replacement
+        scope = _STOCK_PATCH_LANG(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+        originals: dict[tuple[int, str], list[Any]] = {}
+        for holder, name, original in scope._changes:
+            originals.setdefault((id(holder), name), [holder]).append(original)
+        for (_, name), (holder, original, *later) in originals.items():
+            replacement = getattr(holder, name)
+            if tl.core.is_builtin(original) and not later:  # replaced once: by a lambda that binds the semantic
+                replacement = _with_semantic(original)
+            elif holder is tl.dtype and name == "to_ir":
+                replacement = blocks.to_ir(replacement)
+            elif holder is tl.tensor and name in _SCALARS:
+                replacement = _SCALARS[name]
+            if holder is tl.tensor and name in expressions.OPERATORS:
+                replacement = expressions.OPERATORS[name](replacement)
+            elif holder in (tl, tl.core) and name in _BUILTINS:
+                replacement = _BUILTINS[name](replacement)
+            original = _MISSING if original is interpreter._MISSING else original
+            self._changes.append((holder, name, original, replacement))
+        for holder, name, replacement in blocks.LANGUAGE:
+            self._changes.append((holder, name, getattr(holder, name), replacement))
+        scope.restore()
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            for holder, name, _, replacement in self._changes:
+                setattr(holder, name, replacement)
+
+    def __exit__(self, *exception: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            for holder, name, original, _ in self._changes:
+                if original is _MISSING:
+                    delattr(holder, name)
+                else:
+                    setattr(holder, name, original)
+
+
+def _with_semantic(builtin: Callable[..., Any]) -> Callable[..., Any]:
+    """A builtin of `triton.language` bound to the interpreter's semantic."""
+    semantic = interpreter.interpreter_semantic
+    builtin = getattr(builtin, "__wrapped__", builtin)  # what it wraps only checks that there is a semantic
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = semantic
+        return builtin(*args, **kwargs)
+
+    return call
+
+
+_SCALARS: dict[str, Any] = {"__index__": blocks.index, "__bool__": blocks.truth, "T": property(blocks.transpose)}
+
+
+_BUILTINS: dict[str, Any] = {"where": expressions.where, "load": loads.load, "store": loads.store}
+
+
+class _InPlace:
+    """What a device function gets for a patch scope: its kernel's launch holds the real one."""
+
+    def restore(self) -> None:
+        pass
+
+
+def keep_patched(fn: Callable[..., Any]) -> _InPlace:
+    """Replaces Triton's `_patch_lang`, which scans `triton.language` at every call of a device function."""
+    return _InPlace()
+
+
+_parameters: dict[Callable[..., Any], inspect.Signature] = {}
+
+
+def launch(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Replaces `GridExecutor.__call__`: the same steps, with nothing looked up twice and nothing copied on the CPU."""
+    signature = _parameters.get(self.fn)
+    if signature is None:
+        signature = _parameters[self.fn] = inspect.signature(self.fn)
+    known = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    copied = any(_is_elsewhere(value) for value in (*args, *known.values()))
+    host_args, host_kwargs = self._init_args_hst(args, known) if copied else (args, known)
+    for hook in self.pre_run_hooks:
+        hook(*host_args, **host_kwargs)
+    bound = signature.bind(*host_args, **host_kwargs)
+    bound.apply_defaults()
+    if current.watch is not None:
+        current.watch(self.fn, bound.arguments, self.constexprs, kwargs)
+    with language_patch():
+        values = {
+            name: value if name in self.constexprs else _converted(value) for name, value in bound.arguments.items()
+        }
+        grid = self.grid(values) if callable(self.grid) else self.grid
+    with current.unwatched(self.fn.__code__):
+        if current.record is not None:
+            current.record.begin(self.fn, grid if isinstance(grid, tuple) else tuple(grid), bound.arguments, values)
+            try:
+                run_grid(self.fn, grid, values)
+            finally:
+                current.record.end()
+        else:
+            run_grid(self.fn, grid, values)
+    if copied:
+        self._restore_args_dev(args, host_args, known, host_kwargs)
+
+
+_arguments: dict[Any, tuple[Any, np.dtype[Any]]] = {}  # by dtype of a tensor, or by integer: its type, and as held
+_INTEGERS = 4096  # sizes and strides are few
+
+
+def _converted(value: Any) -> Any:
+    """An argument as a kernel is given it."""
+    kind = type(value)
+    if kind is float:
+        return blocks.Scalar(value)
+    key = value if kind is int else value.dtype if kind is torch.Tensor else None
+    if key not in _arguments:
+        made = interpreter._implicit_cvt(value)
+        if key is not None and len(_arguments) < _INTEGERS:
+            _arguments[key] = (made.type, made.handle.data.dtype)
+        return made
+    type_, held = _arguments[key]
+    data = np.array([value if kind is int else value.data_ptr()], held)
+    return tl.tensor(interpreter.TensorHandle(data, type_), type_)
+
+
+def run_grid(fn: Callable[..., Any], grid: Any, values: dict[str, Any]) -> None:
+    """Every program of a grid; `values` are the kernel's arguments, as Triton's own or constants.
+
+    Raises InterpreterError where the kernel raises.
+    """
+    grid = tuple(grid)
+    if len(grid) > 3:
+        raise ValueError(f"a grid of {len(grid)} dimensions was given; at most 3 are possible")
+    nx, ny, nz = grid + (1,) * (3 - len(grid))
+    builder = interpreter.interpreter_builder
+    builder.set_grid_dim(nx, ny, nz)
+    try:
+        with language_patch(), np.errstate(all="ignore"):  # a GPU raises no floating-point warnings
+            programs = list(itertools.product(range(nx), range(ny), range(nz)))
+            lockstep.run(fn, values, programs, lambda program: builder.set_grid_idx(*program))
+    except Exception as error:
+        if triton.knobs.compilation.front_end_debugging:
+            raise
+        raise interpreter.InterpreterError(repr(error)) from error
+
+
+def _is_elsewhere(value: Any) -> bool:
+    """Whether an argument holds memory that the interpreter must copy to the host, or may."""
+    if not hasattr(value, "data_ptr"):
+        return isinstance(value, (tuple, interpreter.TensorDescriptor))
+    device = getattr(interpreter._unwrap_tensor(value), "device", None)
+    return device is None or device.type != "cpu"
+
+
+_patch: LanguagePatch | None = None
+
+
+def language_patch() -> LanguagePatch:
+    """The one patch of this process, recorded at first use."""
+    global _patch
+    if _patch is None:
+        _patch = LanguagePatch()
+    return _patch

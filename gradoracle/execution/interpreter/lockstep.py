@@ -1,0 +1,191 @@
+"""Programs of one launch in step with each other: an operation of many programs is one operation of numpy.
+
+What numpy takes for a tile is little beside the Python around it, so programs share that Python.  A value that differs
+among programs has an axis of programs in front and is padded to one rank,
+
+    [program, 1, ..., block's own axes]     of PROGRAM_RANK dimensions
+
+so that it broadcasts against values that all programs share, which stay as they are.  Shapes of blocks, which a kernel
+sees, never have that axis.
+
+Where programs part (a loop's bound, an `if`), or where an operation has no form for many programs (atomics, print),
+what they have stored is taken back and they run again: in groups that stay together, or one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradoracle.execution.interpreter import current
+from gradoracle.execution.interpreter.values import Array
+
+BLOCK_RANK = 5
+PROGRAM_RANK = BLOCK_RANK + 1
+MOST_PROGRAMS = 32
+"""How many programs run in step at most: their tiles should stay in a processor's caches."""
+
+DEEPEST = 12
+"""How often a group of programs may part before each of them runs alone."""
+
+Index = tuple[int, int, int]
+
+
+class Parted(BaseException):
+    """Programs in step need different values of one Python number; `values` has each program's.
+
+    Not an Exception: Triton turns those of device functions into errors of its own.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        super().__init__()
+        self.values = values
+
+
+class OneByOne(BaseException):
+    """Programs in step came to an operation that only one program at a time can do."""
+
+
+class Group:
+    """Programs that run in step now: their indices in the grid, and what their stores have overwritten."""
+
+    def __init__(self, programs: Sequence[Index]) -> None:
+        self.programs = programs
+        self._undo: list[tuple[Array, Any, Array]] = []
+        self._indices = [np.array([program[axis] for program in programs], np.int32) for axis in range(3)]
+
+    def index(self, axis: int) -> Array:
+        """The programs' indices along an axis of the grid: [1] where it is the same for all."""
+        values = self._indices[axis]
+        return values[:1] if (values == values[0]).all() else padded(values, ())
+
+    def keep(self, memory: Array, index: Any) -> None:
+        """Remember what memory[index] holds, which is about to be overwritten."""
+        self._undo.append((memory, index, memory[index]))
+
+    def take_back(self) -> None:
+        """Undo every store."""
+        while self._undo:
+            memory, index, before = self._undo.pop()
+            memory[index] = before
+
+
+_group: Group | None = None
+_alone: set[Callable[..., Any]] = set()
+
+
+def group() -> Group | None:
+    """The programs that run in step, or None where one runs alone."""
+    return _group
+
+
+def run(
+    fn: Callable[..., Any], values: dict[str, Any], programs: Sequence[Index], alone: Callable[[Index], None]
+) -> None:
+    """Run programs of a kernel, in order as far as they stay together; `alone` is told the one that runs by itself."""
+    most = 1 if fn in _alone else MOST_PROGRAMS
+    for first in range(0, len(programs), most):
+        _together(fn, values, programs[first : first + most], alone, 0)
+
+
+def _together(
+    fn: Callable[..., Any],
+    values: dict[str, Any],
+    programs: Sequence[Index],
+    alone: Callable[[Index], None],
+    depth: int,
+) -> None:
+    global _group
+    if len(programs) == 1 or depth > DEEPEST or fn in _alone:
+        for program in programs:
+            alone(program)
+            if current.record is not None:
+                current.record.attempt((program,))
+            fn(**values)
+        return
+    together = _group = Group(programs)
+    alone(programs[0])
+    if current.record is not None:
+        current.record.attempt(programs)
+    groups: list[list[Index]] = []
+    try:
+        fn(**values)
+    except Parted as parted:
+        together.take_back()
+        parts: dict[Any, list[Index]] = {}
+        for program, value in zip(programs, parted.values, strict=True):
+            parts.setdefault(value, []).append(program)
+        groups = list(parts.values())
+    except OneByOne:
+        together.take_back()
+        _alone.add(fn)
+        groups = [list(programs)]
+    finally:
+        _group = None
+    for part in groups:
+        _together(fn, values, part, alone, depth + 1)
+
+
+def differs(data: Array) -> bool:
+    """Whether a value differs among the programs in step."""
+    return data.ndim == PROGRAM_RANK and _group is not None
+
+
+def padded(data: Array, shape: Sequence[int]) -> Array:
+    """[programs, *shape], or any array of its elements in that order, as a value that differs among programs.
+
+    Raises OneByOne where a block has more axes than there is room for.
+    """
+    require_room(shape)
+    return data.reshape((data.shape[0], *(1,) * (BLOCK_RANK - len(shape)), *shape))
+
+
+def blocked(data: Array, shape: Sequence[int]) -> Array:
+    """The same without padding: [programs, *shape]."""
+    return data.reshape((data.shape[0], *shape))
+
+
+def repeated(data: Array, shape: Sequence[int]) -> Array:
+    """A value that differs among programs, broadcast to a block's shape."""
+    require_room(shape)
+    return np.broadcast_to(data, (data.shape[0], *(1,) * (BLOCK_RANK - len(shape)), *shape))
+
+
+def agreed(data: Array) -> Any:
+    """The one number that a scalar has for every program in step. Raises Parted where they differ."""
+    values = data.reshape(-1).tolist()
+    if any(value != values[0] for value in values):
+        raise Parted(values)
+    return values[0]
+
+
+def require_room(shape: Sequence[int]) -> None:
+    """Raise OneByOne where programs run in step and a block of this shape could be taken for a value of each."""
+    if len(shape) > BLOCK_RANK and _group is not None:
+        raise OneByOne
+
+
+_NAMES = """
+    add addptr and ashr assert assume barrier bitcast broadcast ceil clampf cos dot erf exp exp2 fabs fadd fcmpOEQ
+    fcmpOGE fcmpOGT fcmpOLE fcmpOLT fcmpONE fcmpUEQ fcmpUGE fcmpUGT fcmpULE fcmpULT fcmpUNE fdiv floor fma fmul
+    fp_ext fp_to_fp fp_to_si fp_to_ui fp_trunc frem fsub get_num_programs get_program_id iabs icmpEQ icmpNE
+    icmpSGE icmpSGT icmpSLE icmpSLT icmpUGE icmpUGT icmpULE icmpULT idiv int_cast int_to_ptr join load log log2
+    lshr make_range masked_load masked_store maximumf maxnumf maxsi maxui minimumf minnumf minsi minui mul or
+    precise_divf precise_sqrt ptr_to_int reshape rsqrt sdiv select shl si_to_fp sin splat split sqrt srem store
+    sub trans udiv ui_to_fp umulhi unsplat urem xor
+"""
+IN_STEP = frozenset(f"create_{name}" for name in _NAMES.split())
+"""Operations of Triton's builder that take values which differ among programs: element by element, or made to."""
+
+
+def refusing(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation of Triton's builder that has no form for values which differ among programs."""
+
+    def operation(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _group is not None:
+            raise OneByOne
+        return stock(self, *args, **kwargs)
+
+    return operation

@@ -1,0 +1,218 @@
+"""Loads, stores and atomics: the 16 bits of a bfloat16 in memory, its float32 in a block.
+
+Every address that an interpreted kernel reads, writes or adds to passes through the functions of this file, which tell
+a record of it where there is one (record.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from triton._C.libtriton import interpreter as access
+from triton._C.libtriton import ir
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from gradoracle.execution.interpreter import current, lockstep
+from gradoracle.execution.interpreter.rounding import to_bf16
+from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, pack_bf16, unpack_bf16
+
+Handle = Any
+_BITS = {np.dtype(np.float32): np.dtype(np.uint32), np.dtype(np.float64): np.dtype(np.uint64)}
+_STOCK_CAS = InterpreterBuilder.create_atomic_cas
+_STOCK_RMW = InterpreterBuilder.create_atomic_rmw
+
+
+def create_load(self: Any, ptr: Handle, *policy: Any, **policies: Any) -> Handle:
+    """The elements at `ptr`.  Cache policies mean nothing on a CPU."""
+    addresses, on, dtype = ptr.data, None, ptr.get_element_ty()
+    if current.record is not None:
+        addresses, on = _inside(current.record.load, addresses, on, dtype)
+    return TensorHandle(_read(addresses, dtype) if on is None else _partly(addresses, on, None, dtype), dtype)
+
+
+def create_store(self: Any, ptr: Handle, val: Handle, *policy: Any, **policies: Any) -> None:
+    """Writes `val` to `ptr`; of two equal addresses the later one counts."""
+    addresses, on = ptr.data, None
+    if current.record is not None:
+        addresses, on = _inside(current.record.store, _for_each(addresses, val.data), on, val.dtype)
+    if on is None:
+        _write(addresses, val)
+    elif on.any():
+        _write_partly(addresses, val, on)
+
+
+def create_masked_load(self: Any, ptrs: Handle, mask: Handle, other: Handle, *policy: Any, **policies: Any) -> Handle:
+    """Where `mask`, the elements at `ptrs`; elsewhere `other`, or 0."""
+    addresses, on, dtype = ptrs.data, np.asarray(mask.data), ptrs.get_element_ty()
+    if current.record is not None:
+        addresses, on = _inside(current.record.load, addresses, on, dtype)
+    return TensorHandle(_read(addresses, dtype) if on.all() else _partly(addresses, on, other, dtype), dtype)
+
+
+def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *policy: Any, **policies: Any) -> None:
+    """Writes `value` to `ptrs` where `mask`."""
+    addresses, on = ptrs.data, np.asarray(mask.data)
+    if current.record is not None:
+        addresses, on = _inside(current.record.store, _for_each(addresses, value.data), on, value.dtype)
+    if on.all():
+        _write(addresses, value)
+    elif on.any():
+        _write_partly(addresses, value, on)
+
+
+def _inside(touch: Callable[..., Any], addresses: Array, on: Any, dtype: Any) -> tuple[Array, Any]:
+    """Enter an access in the record: its plain addresses, and where it may be made, which is inside its tensor."""
+    plain, outside = touch(addresses, None if on is None or on.all() else on, in_memory(dtype).itemsize)
+    if outside is None:
+        return plain, on
+    return plain, ~outside if on is None else ~outside & on
+
+
+def _partly(addresses: Array, on: Array, other: Handle, dtype: Any) -> Array:
+    """The elements where `on`, elsewhere `other`, or 0."""
+    if other is None:
+        addresses, on = _alike(addresses, on)
+        data = np.zeros(addresses.shape, held_as(dtype))
+    else:
+        addresses, on, kept = _alike(addresses, on, other.data)
+        data = np.array(kept)
+    if on.any():
+        data[on] = _read(addresses[on], dtype)
+    return data
+
+
+def _write_partly(addresses: Array, value: Handle, on: Array) -> None:
+    on, addresses, data = _alike(on, addresses, value.data)
+    _write(addresses[on], TensorHandle(data[on], value.dtype))
+
+
+def _for_each(addresses: Array, data: Array) -> Array:
+    """Addresses with the axis of programs, where programs in step store values of their own to one place."""
+    return np.broadcast_to(addresses, data.shape) if addresses.ndim < data.ndim else addresses
+
+
+def _alike(*arrays: Array) -> tuple[Array, ...]:
+    """Arrays of one shape: some may differ among programs in step, and others be the same for all."""
+    one = all(array.shape == arrays[0].shape for array in arrays)
+    return arrays if one else tuple(np.broadcast_arrays(*arrays))
+
+
+class _Memory:
+    """`count` elements of this process's memory from `address` on, as numpy's array interface describes them."""
+
+    def __init__(self, address: int, count: int, stored: np.dtype[Any]) -> None:
+        self.__array_interface__ = {"data": (address, False), "shape": (count,), "typestr": stored.str, "version": 3}
+
+
+def _window(addresses: Array, stored: np.dtype[Any]) -> tuple[Array, Array] | None:
+    """The memory that `addresses` span and their indices in it; None where they are not whole elements apart."""
+    lowest = addresses.min()
+    index = addresses - lowest
+    size = stored.itemsize
+    if size > 1:
+        if int(np.bitwise_or.reduce(index, axis=None)) & (size - 1):
+            return None
+        index >>= np.uint64(size.bit_length() - 1)
+    return np.asarray(_Memory(int(lowest), int(index.max()) + 1, stored)), index.view(np.int64)
+
+
+def _read(addresses: Array, dtype: Any) -> Array:
+    stored = in_memory(dtype)
+    window = _window(addresses, stored)
+    if window is None:
+        on = np.ones(addresses.shape, dtype=np.bool_)
+        data = access.load(np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype=stored), stored)
+    else:
+        data = window[0][window[1]]
+    if current.record is not None:
+        current.record.loaded(addresses, data)
+    return unpack_bf16(data) if dtype.name == BF16 else data
+
+
+def _write(addresses: Array, value: Handle) -> None:
+    data = pack_bf16(value.data) if value.dtype.name == BF16 else value.data
+    addresses = _for_each(addresses, data)  # of programs in step that store to one place the last counts
+    window, group = _window(addresses, data.dtype), lockstep.group()
+    if group is not None:
+        if window is None:
+            raise lockstep.OneByOne
+        group.keep(*window)
+    if window is None:
+        access.store(
+            np.ascontiguousarray(addresses), np.ascontiguousarray(data), np.ones(addresses.shape, dtype=np.bool_)
+        )
+    else:
+        window[0][window[1]] = data
+
+
+def create_atomic_cas(self: Any, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
+    """Compare and swap, on bits."""
+    ptr, _ = _recorded_atomic(ptr, None)
+    if val.dtype.name != BF16:
+        return _STOCK_CAS(self, *map(_dense, (ptr, cmp, val)), sem, scope)
+    cmp, val = (TensorHandle(pack_bf16(h.data), h.dtype) for h in (cmp, val))
+    before = _STOCK_CAS(self, *map(_dense, (ptr, cmp, val)), sem, scope)
+    return TensorHandle(unpack_bf16(before.data), val.dtype)
+
+
+def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
+    """Read, modify and write; two adds to one address in one program both count."""
+    ptr, mask = _recorded_atomic(ptr, mask)
+    if val.dtype.name == BF16:  # a GPU adds bfloat16 atomically and nothing else, which Triton checks before
+        return TensorHandle(_add_bf16(ptr.data, val.data, mask.data), val.dtype)
+    ptr, val, mask = map(_dense, (ptr, val, mask))
+    if rmwOp == ir.ATOMIC_OP.XCHG and val.data.dtype in _BITS:  # Triton's interpreter exchanges integers only
+        bits = TensorHandle(val.data.view(_BITS[val.data.dtype]), val.dtype)
+        before = _STOCK_RMW(self, rmwOp, ptr, bits, mask, sem, scope)
+        return TensorHandle(before.data.view(val.data.dtype), val.dtype)
+    before = _STOCK_RMW(self, rmwOp, ptr, val, mask, sem, scope)
+    if current.record is not None and mask.data.any():
+        on = np.broadcast_to(mask.data, ptr.data.shape)
+        current.record.loaded(ptr.data[on], before.data[on])
+    return before
+
+
+def _recorded_atomic(ptr: Handle, mask: Handle) -> tuple[Handle, Handle]:
+    """An atomic's pointers and mask; where it is recorded, entered and left to what is inside its tensor."""
+    if current.record is None:
+        return ptr, mask
+    on = None if mask is None else np.broadcast_to(mask.data, ptr.data.shape)
+    addresses, on = _inside(current.record.atomic, ptr.data, on, ptr.get_element_ty())
+    return TensorHandle(addresses, ptr.dtype), mask if mask is None else TensorHandle(on, mask.dtype)
+
+
+def create_barrier(self: Any) -> None:
+    """Threads of a program wait for each other: there are none here, so that a record alone asks."""
+    if current.record is not None:
+        current.record.barrier()
+
+
+def _dense(handle: Handle) -> Handle:
+    """The same values side by side: Triton's C++ walks a repeated value as if it were an array."""
+    return TensorHandle(np.ascontiguousarray(handle.data), handle.dtype)
+
+
+def _add_bf16(ptrs: Any, values: Any, mask: Any) -> Any:
+    """One after the other, each sum rounded; returns what was there before."""
+    before = np.zeros(ptrs.shape, dtype=np.float32)
+    values, mask = np.broadcast_to(values, ptrs.shape), np.broadcast_to(mask, ptrs.shape)
+    stored, one = np.dtype(np.uint16), np.ones(1, dtype=np.bool_)
+    for index in zip(*np.nonzero(mask), strict=True):
+        address = ptrs[index].reshape(1)
+        old = unpack_bf16(access.load(address, one, np.zeros(1, dtype=stored), stored))
+        access.store(address, pack_bf16(to_bf16(old + values[index])), one)
+        before[index] = old[0]
+    return before
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "create_barrier": create_barrier,
+    "create_load": create_load,
+    "create_store": create_store,
+    "create_masked_load": create_masked_load,
+    "create_masked_store": create_masked_store,
+    "create_atomic_cas": create_atomic_cas,
+    "create_atomic_rmw": create_atomic_rmw,
+}

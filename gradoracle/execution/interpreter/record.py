@@ -1,0 +1,378 @@
+"""The record of a launch: which elements each program read, wrote and added to, in which order, and what is wrong.
+
+    with recording() as record:
+        kernel[grid](...)
+    record.faults()
+
+Programs are interpreted one after the other or in step, so that a race gives the same wrong or right numbers every
+time; what shows it is who touched which element. A pointer argument carries the number of its tensor in the 16 bits of
+an address that no process uses, through whatever arithmetic a kernel does with it, so that an access is held against
+the tensor that it was meant for and not against what happens to lie there. An access outside of it is not made: a load
+gives 0.
+
+What is a fault (`Kind`): an element outside the tensor, in its storage or beyond; two programs at one element of which
+one writes, unless both do so atomically or an atomic orders them; one program that loads what it stored, or stores what
+it loaded, with no barrier between, which threads of one program may do in either order; one that stores an element at
+two lines, likewise; a load of memory that was allocated and never written, by a program or, from `watch` on, by an
+operator of PyTorch (operators.py).
+
+Programs that are run again, because those in step parted, do again what they did: what was seen of them stays true but
+for its order, so that only accesses of one run (one `stamp`) are held against each other within a program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import triton
+
+from gradoracle.execution.interpreter import current
+from gradoracle.execution.interpreter.faults import Fault, Kind, Place
+from gradoracle.execution.interpreter.footprint import MANY, View, views_of
+from gradoracle.execution.interpreter.lockstep import BLOCK_RANK, PROGRAM_RANK, Index
+from gradoracle.execution.interpreter.stored import stored_parameters
+from gradoracle.execution.interpreter.values import Array
+
+_TAG_BITS = np.uint64(48)
+_ADDRESS = np.uint64((1 << 48) - 1)
+_MOST_TENSORS = (1 << 16) - 2
+_OWN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.path.abspath(triton.__file__)) + os.sep)
+_MOST_PLACES = 1 << 15
+
+
+class Touch(NamedTuple):
+    """One access of elements `at` of a view's footprint, by the programs numbered `who`.
+
+    `several` programs in step do it alike, or `who` is one program, or one for each element.
+    """
+
+    view: View
+    at: Array
+    who: Any
+    several: bool
+    place: int
+
+    @property
+    def each(self) -> bool:
+        """Whether each element has a program of its own."""
+        return isinstance(self.who, np.ndarray) and self.who.ndim > 0
+
+
+Track = Callable[[Touch], None]
+
+
+class Record:
+    """What launches did while it was the current one; see the module."""
+
+    def __init__(self, unwritten: Callable[[Any], int | None]) -> None:
+        self._unwritten = unwritten
+        self._faults: dict[tuple[Any, ...], Fault] = {}
+        self._places: dict[tuple[Any, int], int] = {}
+        self._where: list[Place] = []
+        self.launches = 0
+        self._stamp = 0
+        self._kernel, self._grid = "", (1, 1, 1)
+        self._views: list[View] = []
+        self._programs: Sequence[Index] = ()
+        self._ids = np.zeros(0, np.int32)
+        self._known: dict[int, dict[int, int]] = {}  # by program: up to which stamp it knows what another did
+        self._released: dict[int, dict[int, int]] = {}  # by address of an atomic: what one that comes there learns
+        self._operators: Any = None  # that of PyTorch imports it
+
+    def faults(self) -> list[Fault]:
+        """Every fault once for each kind, tensor and place in the source, with how many elements it concerns."""
+        return list(self._faults.values())
+
+    def watch(self) -> None:
+        """Hold operators of PyTorch against memory that nothing wrote, from here to the end of the recording."""
+        if self._operators is None:
+            from gradoracle.execution.interpreter.operators import Operators
+
+            self._operators = Operators(self._unwritten, self._enter)
+        self._operators.enter()
+
+    def close(self) -> None:
+        """The recording is over."""
+        if self._operators is not None:
+            self._operators.leave()
+
+    def begin(self, fn: Callable[..., Any], grid: Sequence[int], given: Any, values: dict[str, Any]) -> None:
+        """A launch begins: number its tensors in the addresses of its pointer arguments.
+
+        Args:
+            fn: the kernel's function.
+            grid: how many programs along up to three axes.
+            given: the arguments as the caller gave them, by name.
+            values: the same as Triton's own, whose pointers are changed in place.
+        """
+        self.launches += 1
+        self._kernel = getattr(fn, "__name__", "kernel")
+        self._grid = (grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1)
+        self._views = views_of(given, stored_parameters(fn), self._unwritten)
+        if len(self._views) > _MOST_TENSORS:
+            raise ValueError(f"{self._kernel} has {len(self._views)} tensors; at most {_MOST_TENSORS} are recorded")
+        self._known, self._released = {}, {}
+        for number, view in enumerate(self._views):
+            handle = view.handle_in(values)
+            handle.data = handle.data + (np.uint64(number + 1) << _TAG_BITS)
+
+    def end(self) -> None:
+        """The launch is over."""
+        self._views, self._programs = [], ()
+
+    def attempt(self, programs: Sequence[Index]) -> None:
+        """These programs start from their beginning, in step where there are several."""
+        nx, ny, _ = self._grid
+        self._programs = programs
+        self._ids = np.array([x + nx * (y + ny * z) + 1 for x, y, z in programs], np.int32)
+        self._stamp += 1
+
+    def barrier(self) -> None:
+        """The programs that run wait for all their threads."""
+        self._stamp += 1
+
+    def load(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
+        """A load of elements of `width` bytes, where `on`: their plain addresses, and which lie outside, if any."""
+        return self._access(addresses, on, width, self._read)
+
+    def store(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
+        """A store, as `load`."""
+        return self._access(addresses, on, width, self._write)
+
+    def atomic(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
+        """An atomic operation, which reads and writes; of one element, it orders what programs do around it."""
+        plain, outside = self._access(addresses, on, width, self._update)
+        if plain.size == 1:
+            mine, there = self._knowledge(), self._released.setdefault(int(plain.reshape(-1)[0]), {})
+            for one, other in ((mine, there), (there, mine)):
+                for program, stamp in other.items():
+                    one[program] = max(one.get(program, -1), stamp)
+            there[int(self._ids[0])] = self._stamp
+            self._stamp += 1
+        return plain, outside
+
+    def loaded(self, addresses: Array, bits: Array) -> None:
+        """Loaded these bits from plain addresses: memory that is allocated and never written holds a pattern."""
+        view = self._view_of(0, int(addresses.min())) if addresses.size else None
+        if view is None or view.unwritten is None or bits.dtype.itemsize != view.itemsize:
+            return
+        unwritten = bits.view(f"u{view.itemsize}") == view.unwritten
+        if unwritten.any():
+            who = self._ids if len(self._ids) == 1 else np.array([MANY])
+            self._fault(Kind.UNWRITTEN, view, addresses[unwritten], who, self._place(), None, None)
+
+    def _access(self, addresses: Array, on: Array | None, width: int, track: Track) -> tuple[Array, Array | None]:
+        plain = addresses & _ADDRESS
+        if on is not None and on.shape != addresses.shape:
+            on, addresses = np.broadcast_arrays(on, addresses)
+        programs = None
+        if len(self._ids) > 1 and addresses.ndim == PROGRAM_RANK:
+            programs = np.broadcast_to(self._ids.reshape(-1, *(1,) * BLOCK_RANK), addresses.shape)
+        if on is not None:
+            addresses, programs = addresses[on], None if programs is None else programs[on]
+        if not addresses.size:
+            return plain, None
+        outside = self._of_tensors(addresses, programs, width, track)
+        if on is None or outside is None:
+            return plain, outside
+        everywhere = np.zeros(on.shape, np.bool_)
+        everywhere[on] = outside
+        return plain, everywhere
+
+    def _of_tensors(self, addresses: Array, programs: Array | None, width: int, track: Track) -> Array | None:
+        """Hold accesses against the tensors whose numbers they carry; which are outside, None if none is."""
+        lowest, highest = int(addresses.min()), int(addresses.max())
+        if lowest >> 48 == highest >> 48:
+            return self._of_one_tensor(addresses, programs, lowest, highest, width, track)
+        outside, tags = np.zeros(addresses.shape, np.bool_), addresses >> _TAG_BITS
+        for tag in np.unique(tags):  # a pointer chosen among several
+            own = tags == tag
+            part, of_part = addresses[own], None if programs is None else programs[own]
+            bad = self._of_one_tensor(part, of_part, int(part.min()), int(part.max()), width, track)
+            outside[own] = False if bad is None else bad
+        return outside if outside.any() else None
+
+    def _of_one_tensor(
+        self,
+        addresses: Array,
+        programs: Array | None,
+        lowest: int,
+        highest: int,
+        width: int,
+        track: Track,
+    ) -> Array | None:
+        """Hold accesses against the tensor whose number they carry; which of them are outside, None if none is."""
+        tag = lowest >> 48
+        view = self._view_of(tag, lowest)
+        if view is None:  # memory that is no argument, by a pointer that was loaded
+            return None
+        base = np.uint64((tag << 48) + view.base)
+        offsets = (addresses - base).view(np.int64)
+        outside = view.outside(offsets, lowest - int(base), highest - int(base), width)
+        place = self._place() if outside is not None or view.footprint.tracked else -1
+        if outside is not None:
+            at = addresses[outside] & _ADDRESS
+            who = self._ids[:1] if programs is None else programs[outside]
+            kind = Kind.READ_OUTSIDE if track == self._read else Kind.WRITTEN_OUTSIDE
+            self._fault(kind, view, at, who, place, None, None)
+            offsets = offsets[~outside]
+            programs = None if programs is None else programs[~outside]
+        if view.footprint.tracked and offsets.size:
+            several = programs is None and len(self._ids) > 1
+            who = self._ids[0] if programs is None else programs
+            track(Touch(view, view.footprint.elements(view, offsets), who, several, place))
+        return outside
+
+    def _read(self, touch: Touch) -> None:
+        seen, at, who = touch.view.footprint, touch.at, touch.who
+        if seen.written:
+            writer = seen.writer[at]
+            touched = writer != 0
+            if touched.any():
+                own = touched & (writer == who)
+                if not touch.several:
+                    now = own & (seen.when_written[at] == self._stamp)
+                    self._same(Kind.STORED_AND_LOADED, touch, now, seen.where_written)
+                    touched = touched & ~own
+                self._others(touch, touched, writer, seen.when_written, seen.where_written)
+        if touch.several:
+            seen.reader[at] = MANY
+        else:
+            before = seen.reader[at]
+            many = (before != 0) & (before != who)
+            if self._known and many.any():  # those that an atomic ordered before this one need not be remembered
+                many &= ~self._ordered(before, seen.when_read[at])
+            readers = np.where(many, MANY, who)
+            seen.reader[at] = readers
+            if touch.each:
+                seen.reader[at[seen.reader[at] != readers]] = MANY  # two in step, one element
+        seen.when_read[at], seen.where_read[at] = self._stamp, touch.place
+
+    def _write(self, touch: Touch, atomic: bool = False) -> None:
+        seen, at, who = touch.view.footprint, touch.at, touch.who
+        writer, reader = seen.writer[at], seen.reader[at]
+        if not atomic:
+            self._same(
+                Kind.LOADED_AND_STORED, touch, (reader == who) & (seen.when_read[at] == self._stamp), seen.where_read
+            )
+        again = writer == who
+        if again.any():
+            again &= (seen.when_written[at] == self._stamp) & (seen.where_written[at] != touch.place)
+            self._same(Kind.STORED_AND_STORED, touch, again & ~seen.atomic[at] if atomic else again, seen.where_written)
+        self._others(touch, (reader != 0) & (reader != who), reader, seen.when_read, seen.where_read)
+        written = (writer != 0) & (writer != who)
+        if atomic:
+            written &= ~seen.atomic[at]
+        self._others(touch, written, writer, seen.when_written, seen.where_written)
+        seen.writer[at] = who
+        seen.when_written[at], seen.where_written[at], seen.atomic[at] = self._stamp, touch.place, atomic
+        seen.written = True
+        if touch.several:
+            self._others(touch, np.ones(at.shape, np.bool_), np.broadcast_to(self._ids[1], at.shape),
+                         seen.when_written, seen.where_written)  # fmt: skip
+        elif touch.each:  # programs in step, one element: the last of them stands
+            last = seen.writer[at]
+            self._others(touch, last != who, last, seen.when_written, seen.where_written)
+
+    def _update(self, touch: Touch) -> None:
+        self._write(touch, atomic=True)
+
+    def _same(self, kind: Kind, touch: Touch, bad: Array, where: Array) -> None:
+        """A fault of one program, which touched the elements before."""
+        if bad.any():
+            at, who = touch.at[bad], np.broadcast_to(touch.who, touch.at.shape)[bad]
+            self._fault(kind, touch.view, touch.view.footprint.addresses(at), who, touch.place, None, int(where[at][0]))
+
+    def _others(self, touch: Touch, bad: Array, others: Array, when: Array, where: Array) -> None:
+        """A race with others, where no atomic orders them."""
+        if bad.any() and self._known:
+            bad = bad & ~self._ordered(others, when[touch.at])
+        if bad.any():
+            at, who = touch.at[bad], np.broadcast_to(touch.who, touch.at.shape)[bad]
+            addresses = touch.view.footprint.addresses(at)
+            self._fault(Kind.RACE, touch.view, addresses, who, touch.place, others[bad], int(where[at][0]))
+
+    def _knowledge(self) -> dict[int, int]:
+        return self._known.setdefault(int(self._ids[0]), {})
+
+    def _ordered(self, others: Array, when: Array) -> Array:
+        """Where an atomic orders another program's access before this one."""
+        mine = self._knowledge()
+        known = np.array([mine.get(int(program), -1) for program in others.reshape(-1)], np.int64)
+        return known.reshape(others.shape) >= when
+
+    def _view_of(self, tag: int, address: int) -> View | None:
+        if 0 < tag <= len(self._views):
+            return self._views[tag - 1]
+        return next((view for view in self._views if view.base <= address < view.base + view.extent), None)
+
+    def _place(self) -> int:
+        """The number of the line that runs now: the innermost that is neither Triton's nor gradoracle's."""
+        frame: Any = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+            frame = frame.f_back
+        if frame is None:
+            return self._number((None, 0), Place("", 0, ""))
+        key = (frame.f_code, frame.f_lineno)
+        number = self._places.get(key)
+        return self._number(key, Place(key[0].co_filename, key[1], key[0].co_name)) if number is None else number
+
+    def _number(self, key: Any, place: Place) -> int:
+        if key not in self._places:
+            if len(self._where) >= _MOST_PLACES:
+                return 0
+            self._places[key] = len(self._where)
+            self._where.append(place)
+        return self._places[key]
+
+    def _fault(
+        self, kind: Kind, view: View, addresses: Array, who: Array, place: int, other: Array | None, earlier: int | None
+    ) -> None:
+        first = int(addresses.reshape(-1)[0])
+        programs = [self._index(who)]
+        if other is not None and kind is Kind.RACE:
+            programs.append(self._index(other))
+        self._enter(Fault(
+            kind, self._kernel, self._where[place], view.name, view.index(first), tuple(programs),
+            None if earlier is None else self._where[earlier], addresses.size, view.shape,
+        ))  # fmt: skip
+
+    def _enter(self, fault: Fault) -> None:
+        """Enter a fault, or count its elements where one of its kind, tensor and lines is known."""
+        known = self._faults.setdefault((fault.kind, fault.kernel, fault.tensor, fault.place, fault.earlier), fault)
+        if known is not fault:
+            known.count += fault.count
+
+    def _index(self, programs: Array) -> Index | None:
+        """A program's index in the grid; None where it is one of several."""
+        number = int(np.asarray(programs).reshape(-1)[0])
+        if number == MANY:
+            return None
+        nx, ny, _ = self._grid
+        return (number - 1) % nx, (number - 1) // nx % ny, (number - 1) // (nx * ny)
+
+
+@contextmanager
+def recording(unwritten: Callable[[Any], int | None] = lambda tensor: None) -> Iterator[Record]:
+    """Enter every launch of interpreted kernels in a new record, for the length of a `with`; not to be nested.
+
+    Args:
+        unwritten: the bits, as an unsigned number, of a tensor's elements that were allocated and not written; None
+            where it was allocated with values.
+
+    Raises:
+        RuntimeError: launches are recorded already.
+    """
+    if current.record is not None:
+        raise RuntimeError("launches are recorded already; wanted one recording at a time")
+    current.record = record = Record(unwritten)
+    try:
+        yield record
+    finally:
+        current.record = None
+        record.close()

@@ -1,0 +1,394 @@
+"""Subject: run a kernel on a sample, derivative by derivative, and say what happened where it gave no tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.cases.sample import Sample
+from gradoracle.execution.guard_memory import Memory, Originals, poisoned
+from gradoracle.execution.interpreter import is_active
+from gradoracle.model.derivative import Derivative, as_tuple
+from gradoracle.model.errors import first_line, named, out_of_memory
+from gradoracle.model.family import Family
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.signature import cotangent_name, tangent_name
+from gradoracle.oracle.truth import names
+
+Tensors = dict[str, Tensor]
+Guard = Callable[[str], AbstractContextManager[None]]
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+_RECORDED = frozenset(derivative.value for derivative in Derivative)  # calls of the kernel on the case itself
+REFUSALS = (ValueError, NotImplementedError, AssertionError, RuntimeError)
+
+
+class Refused(Exception):
+    """The kernel raised one of ``REFUSALS`` in its forward: it does not take this case."""
+
+
+class Unavailable(Exception):
+    """The kernel has no such derivative here, or there was no memory for it: not checked, with the reason."""
+
+
+class Crashed(Exception):
+    """The kernel raised what no caller should see, or its device was lost."""
+
+
+class DeviceLost(Crashed):
+    """A CUDA error after which this process can launch nothing: it must be replaced; ``call`` is what ran."""
+
+    def __init__(self, call: str, how: str) -> None:
+        self.call, self.how = call, how
+        super().__init__(f"{call}: {how}")
+
+
+class Wrong(Exception):
+    """The kernel gave something that is no tensor of the right shape and dtype; carries the Finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+        super().__init__(finding.message)
+
+
+@contextmanager
+def recorded(memory: Memory) -> Iterator[None]:
+    """Where Triton is interpreted, enter in ``memory`` what kernels touch that is wrong, until the end of the call."""
+    if not is_active():
+        yield
+        return
+    from gradoracle.execution.interpreter.record import recording
+
+    with recording(memory.unwritten) as record:
+        memory.watch = record.watch
+        try:
+            yield
+        finally:
+            memory.watch = None
+            memory.launches, memory.faults = record.launches, tuple(record.faults())
+
+
+@contextmanager
+def unguarded(name: str) -> Iterator[None]:
+    """A guard that watches nothing: for use in the caller's own process."""
+    yield
+
+
+class Subject:
+    """One kernel of one family, called as its users call it, under a guard that limits the time of each call.
+
+    What a call writes to the sample's tensors is noted in ``Sample.changes`` and undone.
+    """
+
+    def __init__(
+        self, family: Family, kernel: Kernel, guard: Guard = unguarded, label: str = "", records: bool = True
+    ) -> None:
+        self.family, self.kernel, self.guard, self.label, self.records = family, kernel, guard, label, records
+
+    def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
+        """The outputs by name, and the memory that was allocated for them."""
+        with self.running("forward", sample) as memory, torch.no_grad():
+            outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
+        return self._named(Derivative.FORWARD, sample, outputs), memory
+
+    def vjp(
+        self,
+        sample: Sample,
+        blocks: str = "",
+        wanted: Sequence[str] | None = None,
+        upstream: Sequence[str] | None = None,
+    ) -> tuple[Tensors, Memory]:
+        """Outputs and gradients by name, from one forward and one backward.
+
+        Args:
+            sample: what the kernel is given.
+            blocks: a block configuration that is forced.
+            wanted: which inputs require grad; None: all.
+            upstream: which outputs autograd has a cotangent for; None: all.
+        """
+        with self.running("vjp", sample) as memory:
+            if self.kernel.vjp is not None and wanted is None and upstream is None:
+                given = dict(sample.inputs), dict(sample.cotangents)
+                with torch.no_grad():
+                    outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
+                    gradients = self.kernel.vjp(*given, self.options(sample), self._blocks(blocks))
+                gradients = as_tuple(gradients)
+                found = self._named(Derivative.FORWARD, sample, outputs)
+            else:
+                leaves = self._leaves(sample, wanted)
+                outputs = self._outputs(sample, list(leaves.values()), blocks)
+                found = self._named(Derivative.FORWARD, sample, outputs)  # a backward of the wrong shape says less
+                gradients = self._backward(sample, outputs, leaves, upstream)
+                if upstream is not None:  # an input that these outputs do not depend on has none, which means 0
+                    targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
+                    gradients = [
+                        torch.zeros_like(t) if g is None else g for g, t in zip(gradients, targets, strict=True)
+                    ]
+        keys = [cotangent_name(n) for n in self.primals(sample) if wanted is None or n in wanted]
+        found.update(self._gradients(sample, keys, gradients))
+        return found, memory
+
+    def vjp_twice(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Tensors]:
+        """The gradients of two backward passes over one retained graph."""
+        with self.running("vjp twice", sample):
+            leaves = self._leaves(sample, None)
+            outputs = self._outputs(sample, list(leaves.values()), blocks)
+            self._named(Derivative.FORWARD, sample, outputs)
+            cotangents = list(sample.cotangents.values())
+            wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
+            first, second = (
+                torch.autograd.grad(outputs, wanted, cotangents, retain_graph=True, allow_unused=True) for _ in range(2)
+            )
+        keys = [cotangent_name(n) for n in self.primals(sample)]
+        return self._gradients(sample, keys, first), self._gradients(sample, keys, second)
+
+    def jvp(self, sample: Sample, blocks: str = "", along: Sequence[str] | None = None) -> tuple[Tensors, Memory]:
+        """The outputs' tangents by name, forward mode with those of ``along`` alone; an explicit JVP's outputs too."""
+        outputs: Any = None
+        with self.running("jvp", sample) as memory:
+            if self.kernel.jvp is not None:
+                with torch.no_grad():
+                    given = dict(sample.inputs), dict(sample.tangents)
+                    outputs, tangents = self.kernel.jvp(*given, self.options(sample), self._blocks(blocks))
+            else:
+                tangents = self._forward_mode(sample, along or self.primals(sample), blocks)
+        beside = {} if outputs is None else self._named(Derivative.FORWARD, sample, as_tuple(outputs))
+        return beside | self._named(Derivative.JVP, sample, as_tuple(tangents)), memory
+
+    def hvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
+        """The Hessian of <cotangent, f> times the tangents, by name of the primal."""
+        with self.running("hvp", sample) as memory:
+            if self.kernel.hvp is not None:
+                with torch.no_grad():
+                    given = dict(sample.inputs), dict(sample.tangents), dict(sample.cotangents)
+                    products = self.kernel.hvp(*given, self.options(sample), self._blocks(blocks))
+            else:
+                products = self._double_backward(sample, blocks)
+        return self._named(Derivative.HVP, sample, as_tuple(products)), memory
+
+    def outputs(self, sample: Sample, given: Mapping[str, Tensor], blocks: str = "") -> tuple[Tensor, ...]:
+        """What the kernel returns with some inputs of a sample replaced; to be called where it is ``running``."""
+        return self._outputs(sample, list((dict(sample.inputs) | dict(given)).values()), blocks)
+
+    def of_primals(self, sample: Sample, primals: Sequence[str], blocks: str) -> Callable[..., tuple[Tensor, ...]]:
+        """The kernel as a function of some inputs, the others those of the sample."""
+        return lambda *values: self.outputs(sample, dict(zip(primals, values, strict=True)), blocks)
+
+    def _is_recorded(self, name: str) -> bool:
+        """Whether accesses of this call are recorded: those of the kernel's derivatives on the case itself."""
+        return self.records and not self.label and name in _RECORDED
+
+    def primals(self, sample: Sample) -> list[str]:
+        """Names of the float inputs that a sample has."""
+        names_ = [spec.name for spec in self.family.signature.primals if spec.name in sample.inputs]
+        return names_
+
+    def options(self, sample: Sample) -> dict[str, Any]:
+        """Those of a sample that the kernel takes."""
+        barred = {name for name, values in self.kernel.options.items() if not values}
+        return {name: value for name, value in sample.options.items() if name not in barred}
+
+    def _blocks(self, blocks: str) -> Any:
+        return self.kernel.blocks[blocks] if blocks else None
+
+    def _outputs(self, sample: Sample, inputs: Sequence[Tensor], blocks: str) -> tuple[Tensor, ...]:
+        options = self.options(sample)
+        if blocks:
+            options["blocks"] = self._blocks(blocks)
+        named = dict(zip(sample.inputs, inputs, strict=True))
+        named |= {name: named[name].clone() for name in self.kernel.mutates if name in named}  # the sample stays
+        keyword = {spec.name for spec in self.family.signature.inputs if spec.keyword}
+        positional = [t for n, t in named.items() if n not in keyword]
+        returned = self.kernel.call(*positional, **{n: t for n, t in named.items() if n in keyword}, **options)
+        if isinstance(returned, (tuple, list)):
+            wrong = [type(t).__name__ for t in returned if not isinstance(t, Tensor)]
+        else:
+            wrong = [] if isinstance(returned, Tensor) else [type(returned).__name__]
+        if wrong:
+            raise Wrong(
+                self._malformed("output", f"the kernel returned {', '.join(wrong)}, wanted {self._wanted(sample)}")
+            )
+        return as_tuple(returned)
+
+    def _wanted(self, sample: Sample) -> str:
+        outputs = self.family.signature.returned(sample.options)
+        return ", ".join(f"{s.name}[{' '.join(s.dims)}]" for s in outputs)
+
+    def _leaves(self, sample: Sample, wanted: Sequence[str] | None) -> Tensors:
+        """Inputs that require grad, with their own layout (a detached view keeps strides and storage)."""
+        return {
+            name: tensor.detach().requires_grad_()
+            if tensor.is_floating_point() and (wanted is None or name in wanted)
+            else tensor.detach()
+            for name, tensor in sample.inputs.items()
+        }
+
+    def _backward(
+        self, sample: Sample, outputs: Sequence[Tensor], leaves: Mapping[str, Tensor], upstream: Sequence[str] | None
+    ) -> Sequence[Tensor | None]:
+        targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
+        live = [
+            (o, g)
+            for o, (name, g) in zip(outputs, sample.cotangents.items(), strict=False)
+            if o.requires_grad and (upstream is None or name in upstream)
+        ]
+        if not live:
+            dead = ", ".join(sample.cotangents)
+            raise Wrong(self._malformed("gradient", f"the output {dead} has no gradient: it does not require grad"))
+        return torch.autograd.grad([o for o, _ in live], targets, [g for _, g in live], allow_unused=True)
+
+    def _forward_mode(self, sample: Sample, primals: Sequence[str], blocks: str) -> tuple[Tensor, ...]:
+        try:
+            values = tuple(dense(sample.inputs[n]) for n in primals)
+            tangents = tuple(sample.tangents[n] for n in primals)
+            return torch.func.jvp(self.of_primals(sample, primals, blocks), values, tangents)[1]
+        except (NotImplementedError, RuntimeError) as error:
+            raise_if_lost(error, f"{self.label}jvp")
+            raise Unavailable(f"no forward mode: {first_line(error)}") from None
+
+    def _double_backward(self, sample: Sample, blocks: str) -> tuple[Tensor, ...]:
+        try:
+            leaves = self._leaves(sample, None)
+            outputs = self._outputs(sample, list(leaves.values()), blocks)
+            self._named(Derivative.FORWARD, sample, outputs)
+            targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
+            cotangents = list(sample.cotangents.values())
+            firsts = torch.autograd.grad(outputs, targets, cotangents, create_graph=True, allow_unused=True)
+            tangents = [sample.tangents[n] for n in self.primals(sample)]
+            live = [(f, t) for f, t in zip(firsts, tangents, strict=True) if f is not None and f.requires_grad]
+            if not live:
+                raise Unavailable("no double backward: the gradients do not require grad")
+            seconds = torch.autograd.grad([f for f, _ in live], targets, [t for _, t in live], allow_unused=True)
+        except RuntimeError as error:
+            raise_if_lost(error, f"{self.label}hvp")
+            raise Unavailable(f"no double backward: {first_line(error)}") from None
+        return tuple(
+            torch.zeros_like(leaf, memory_format=torch.contiguous_format) if second is None else second
+            for leaf, second in zip(targets, seconds, strict=True)
+        )
+
+    @contextmanager
+    def running(self, name: str, sample: Sample) -> Iterator[Memory]:
+        """Guard a kernel call, poison what it allocates, undo what it writes to the sample, sort what it raises."""
+        try:
+            with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
+                with recorded(memory) if self._is_recorded(name) else nullcontext():
+                    yield memory
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+        except (Wrong, Refused, Unavailable, Crashed):
+            raise
+        except MemoryError:
+            raise Unavailable("memory: the machine has not enough of it") from None
+        except REFUSALS as error:
+            if out_of_memory(error):
+                raise Unavailable(f"memory: {first_line(error)}") from None
+            raise_if_lost(error, f"{self.label}{name}")
+            if name == "forward" or isinstance(error, NotImplementedError) or name.startswith("vjp"):
+                raise Refused(named(error)) from None
+            raise Unavailable(f"{name} raised {named(error)}") from None
+        except KeyboardInterrupt:
+            raise
+        except SystemExit as error:
+            raise Crashed(f"{name} called for an exit with code {error.code}") from None
+        except BaseException as error:
+            raise Crashed(f"{name} raised {named(error)}") from error
+
+    @contextmanager
+    def _restored(self, sample: Sample, name: str) -> Iterator[None]:
+        """Note what happens to the sample's tensors and undo it, however the call ends.
+
+        Raises:
+            Unavailable: an earlier call or this one wrote to tensors that are too large for a copy to have been kept.
+        """
+        _require_whole(sample)
+        tensors = {
+            **sample.inputs,
+            **{cotangent_name(n): t for n, t in sample.cotangents.items()},
+            **{tangent_name(n): t for n, t in sample.tangents.items()},
+        }
+        originals = Originals(tensors)
+        try:
+            yield
+        finally:
+            for key, change in originals.undo().items():
+                if key not in self.kernel.mutates or not change.undone:
+                    sample.changes.setdefault(key, (self.label + name, change))
+        _require_whole(sample)
+
+    def _named(self, derivative: Derivative, sample: Sample, tensors: Sequence[Tensor | None]) -> Tensors:
+        """The tensors by name, each checked for shape and dtype."""
+        keys = names(self.family, derivative, sample)
+        if len(tensors) != len(keys):
+            raise Wrong(self._malformed(keys[0], f"the kernel gave {len(tensors)} tensors, wanted {len(keys)}: {keys}"))
+        shapes = dict(zip(keys, self._shapes(derivative, sample), strict=True))
+        for key, tensor in zip(keys, tensors, strict=True):
+            if not isinstance(tensor, Tensor):
+                raise Wrong(self._malformed(key, f"{key} is {tensor!r}, wanted a tensor of shape {shapes[key]}"))
+            self._fits(key, tensor, shapes[key], self._dtype(key, sample))
+        return {key: tensor.detach() for key, tensor in zip(keys, tensors, strict=True) if tensor is not None}
+
+    def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensors:
+        found = {}
+        if len(gradients) != len(keys):
+            raise Wrong(self._malformed(keys[0], f"the kernel gave {len(gradients)} gradients, wanted {len(keys)}"))
+        for key, gradient in zip(keys, gradients, strict=True):
+            name = key[1:]
+            if gradient is None:
+                if name in self.kernel.no_gradient:
+                    continue
+                raise Wrong(
+                    self._malformed(key, f"{key} is None: {name} takes part in the definition, so it has a gradient")
+                )
+            self._fits(key, gradient, tuple(sample.inputs[name].shape), sample.inputs[name].dtype)
+            found[key] = gradient.detach()
+        return found
+
+    def _shapes(self, derivative: Derivative, sample: Sample) -> list[tuple[int, ...]]:
+        if derivative in (Derivative.FORWARD, Derivative.JVP):
+            outputs = self.family.signature.returned(sample.options)
+            return [tuple(sample.cotangents[spec.name].shape) for spec in outputs]
+        return [tuple(sample.inputs[name].shape) for name in self.primals(sample)]
+
+    def _dtype(self, key: str, sample: Sample) -> torch.dtype:
+        own = key.split(".")[-1]
+        return sample.inputs[own].dtype if own in sample.inputs else sample.cotangents[own].dtype
+
+    def _fits(self, key: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        if tuple(tensor.shape) != shape:
+            raise Wrong(self._malformed(key, f"{key} has shape {tuple(tensor.shape)}, wanted {shape}"))
+        if tensor.dtype != dtype:
+            raise Wrong(self._malformed(key, f"{key} has dtype {str(tensor.dtype)[6:]}, wanted {str(dtype)[6:]}"))
+
+    def _malformed(self, key: str, message: str) -> Finding:
+        return Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, malformed=True)
+
+
+def _require_whole(sample: Sample) -> None:
+    """See that no call has written to the sample what could not be undone."""
+    for key, (call, change) in sample.changes.items():
+        if not change.undone:
+            raise Unavailable(f"{call} wrote to {key}, which is too large for a copy to have been kept")
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor, copied where its elements share memory, of which PyTorch makes no dual."""
+    return tensor.contiguous() if 0 in tensor.stride() else tensor
+
+
+def raise_if_lost(error: BaseException, call: str) -> None:
+    """Tell a CUDA error, after which nothing runs, from a refusal."""
+    text = str(error)
+    lost = ("CUDA error", "device-side assert", "an illegal memory access", "misaligned address", "CUDA driver error")
+    if any(mark in text for mark in lost) or type(error).__name__ == "AcceleratorError":
+        raise DeviceLost(call, named(error)) from None

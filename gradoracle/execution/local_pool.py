@@ -1,0 +1,285 @@
+"""Local pool: processes here, in which kernels run apart: a hang, a segfault or an exit is a result and not an end.
+
+A child is a fresh interpreter (nothing is inherited but the environment, ``sys.path`` and the working directory, so
+CUDA is safe). Jobs and results are pickled by value through a socket pair; what a child prints goes to its own file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import pickle
+import subprocess
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from multiprocessing.connection import wait
+from typing import Any
+
+from gradoracle.execution import environment
+from gradoracle.execution.executor import Crash, Result, StartupError
+from gradoracle.execution.process import NOTHING, Process, cause
+
+_LACKING = ("llocate memory", "ut of memory", "bad_alloc")  # what libraries print before they abort
+_TICK = 0.2  # seconds between looks at children that may have died without closing their socket
+
+
+class LocalPool:
+    """A pool of child processes that run one job at a time each.
+
+    In each child ``entry(setup)`` is called once and returns ``work(job, phase)``. The work calls
+    ``phase(name, limit)`` before a kernel runs (limit in seconds, or None) and ``phase(None, None)`` when it is back.
+
+    Args:
+        entry: ``"package.module:function"``, imported in the child.
+        setup: picklable; passed to ``entry``.
+        count: how many processes, from 1 on.
+        env: variables that the children have before they import anything; several sets are dealt out in turn, and what
+            replaces a child that has died gets its set.
+        startup_limit: seconds that ``entry(setup)`` may take.
+        memory: bytes beyond which an allocation of a child fails; None: no limit.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        setup: Any,
+        *,
+        count: int,
+        env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+        startup_limit: float = 600.0,
+        memory: int | None = None,
+    ):
+        if count < 1:
+            raise ValueError(f"count of worker processes must be at least 1, got {count}")
+        self._entry, self._setup = entry, setup
+        self._envs = [dict(each) for each in ([env] if isinstance(env, Mapping) else env or [{}])]
+        self._startup_limit, self._memory = startup_limit, memory
+        self._ready: deque[Result] = deque()
+        self._again: deque[tuple[Any, float]] = deque()  # jobs whose process was dead before it read them
+        self._running = False
+        self._startup_deaths = 0
+        self._count = count
+        self._children: list[Process] = []
+        try:
+            self._fill()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> LocalPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def in_order(self) -> bool:
+        """Whether results come in the order of the jobs: of one process they do."""
+        return self._count <= 1
+
+    def run(self, jobs: Iterable[Any], until: float = math.inf) -> Iterator[Result]:
+        """Run jobs, which are pulled as processes become free; results in order of completion.
+
+        Leaving the iterator early kills the jobs that still run, and so does the time ``until`` of the monotonic clock:
+        they are crashes of the kind "stopped" then.
+
+        Raises:
+            StartupError: no process can be started.
+            RuntimeError: another ``run`` has not been left yet.
+        """
+        if self._running:
+            raise RuntimeError("these workers are in the middle of another run")
+        source = iter(jobs)
+        self._running, exhausted = True, False
+        try:
+            while True:
+                while not exhausted and not self._again and (child := self._idle()) is not None:
+                    try:
+                        job = next(source)
+                    except StopIteration:
+                        exhausted = True
+                    else:
+                        self._start(child, job)
+                if self._ready:
+                    yield self._ready.popleft()
+                elif exhausted and not self._again and not self._busy():
+                    return
+                elif time.monotonic() > until:
+                    exhausted = True
+                    self._again.clear()
+                    for child in self._busy():
+                        self._stop(child)
+                else:
+                    if not exhausted:
+                        self._fill()
+                    self._pump()
+        finally:
+            self._running = False
+            self._ready.clear()
+            self._again.clear()
+            for child in self._busy():
+                self._discard(child)
+
+    def run_alone(self, job: Any, limit_factor: float = 1.0) -> Result:
+        """Run one job while no other runs, its time limits multiplied by ``limit_factor``.
+
+        May be called in the middle of a ``run``, which keeps the results that come meanwhile.
+        """
+        self._fill()  # what replaces children that died starts while this job runs
+        while self._busy() or self._again:
+            self._pump()
+        while (child := self._idle()) is None:
+            self._fill()
+            self._pump()
+        before = len(self._ready)
+        self._start(child, job, limit_factor)
+        while len(self._ready) == before:
+            self._pump()
+        return self._ready.pop()
+
+    def memory(self) -> tuple[int, str]:
+        """Bytes that a case may need: those of this machine."""
+        return environment.memory(), "here"
+
+    def environment(self) -> dict[str, str]:
+        """This machine, with as many of its GPUs as the processes are spread over."""
+        return environment.describe("auto", max(1, min(self._count, len(self._envs))))
+
+    def close(self) -> None:
+        """End every child: idle ones leave by themselves, the others are killed."""
+        for child in self._children:
+            if child.job is NOTHING and child.started:
+                child.connection.close()  # the child reads the end of its socket
+        deadline = time.monotonic() + 2.0
+        for child in self._children:
+            if child.job is NOTHING and child.started:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.process.wait(max(0.0, deadline - time.monotonic()))
+            child.end()
+        self._children.clear()
+
+    def _fill(self) -> None:
+        while len(self._children) < self._count:
+            turn = min(set(range(self._count)) - {child.turn for child in self._children})
+            env = self._envs[turn % len(self._envs)]
+            self._children.append(Process(self._entry, self._setup, env, self._startup_limit, self._memory, turn))
+
+    def _stop(self, child: Process) -> None:
+        """End a child in the middle of its job, since nobody waits for it any longer."""
+        seconds = time.monotonic() - child.since
+        self._finish(child, crash=Crash(child.phase, f"was stopped after {seconds:.0f} s", "stopped"))
+        self._discard(child)
+
+    def _idle(self) -> Process | None:
+        return next((child for child in self._children if child.started and child.job is NOTHING), None)
+
+    def _busy(self) -> list[Process]:
+        return [child for child in self._children if child.job is not NOTHING]
+
+    def _discard(self, child: Process) -> None:
+        child.end()
+        self._children.remove(child)
+
+    def _start(self, child: Process, job: Any, limit_factor: float = 1.0) -> None:
+        """Hand a job to an idle child; where that child has died in the meantime the job waits for a fresh one."""
+        try:
+            message = pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
+        except Exception:
+            self._ready.append(Result(job, error=traceback.format_exc()))
+            return
+        try:
+            child.take(job, message, limit_factor)
+        except OSError:
+            self._discard(child)
+            self._again.append((job, limit_factor))
+
+    def _pump(self) -> None:
+        """Wait for something to happen, read all that has come, and end children that are past their limit."""
+        if self._again:
+            self._fill()
+            if (idle := self._idle()) is not None:
+                self._start(idle, *self._again.popleft())
+                return
+        now = time.monotonic()
+        timeout = min([_TICK, *(max(0.0, child.deadline - now) for child in self._children)])
+        speaking = wait([child.connection for child in self._children], timeout)
+        for child in list(self._children):
+            while child in self._children and child.connection in speaking and self._poll(child):
+                self._receive(child)
+        for child in list(self._children):
+            child.cut_output()
+            if child.process.poll() is not None and not self._poll(child):
+                self._bury(child)
+            elif time.monotonic() > child.deadline and not child.connection.poll(0.05):
+                self._bury(child, past_limit=True)
+
+    def _poll(self, child: Process) -> bool:
+        try:
+            return child.connection.poll(0)
+        except OSError:
+            return False
+
+    def _receive(self, child: Process) -> None:
+        """Read one message of a child; its end, or nonsense, means that the child is lost."""
+        try:
+            kind, *rest = pickle.loads(child.connection.recv_bytes())
+        except (EOFError, OSError):
+            self._bury(child)
+            return
+        except Exception:
+            self._finish(child, error=f"the result of a worker cannot be read:\n{traceback.format_exc()}")
+            self._discard(child)
+            return
+        if kind == "phase":
+            child.enter(*rest)
+        elif kind == "started":
+            child.start()
+            self._startup_deaths = 0
+        elif kind == "failed":
+            self.close()
+            raise StartupError(rest[0])
+        elif kind == "taken":
+            child.taken = True
+        elif kind == "value":
+            self._finish(child, value=rest[0])
+        elif kind == "error":
+            self._finish(child, error=rest[0])
+            if not rest[1]:
+                self._discard(child)
+        elif kind == "crash":
+            phase, how, cause, value, alive = rest
+            self._finish(child, value=value, crash=Crash(phase, how, cause, child.output()))
+            if not alive:
+                self._discard(child)
+
+    def _finish(self, child: Process, value: Any = None, crash: Crash | None = None, error: str = "") -> None:
+        if child.job is not NOTHING:
+            seconds = time.monotonic() - child.since
+            self._ready.append(Result(child.job, value, crash, error, seconds))
+        child.rest()
+
+    def _bury(self, child: Process, past_limit: bool = False) -> None:
+        """Say how a child died (or kill it, past its limit); its job has crashed, where it had one."""
+        kind, how = "time limit", f"exceeded its time limit of {child.limit:g} s"
+        if not past_limit:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(2.0)
+            kind, how = cause(child.process.poll())
+        child.end(keep_output=True)
+        output = child.output()
+        if kind == "signal" and any(mark in output for mark in _LACKING):
+            kind, how = "memory", f"{how} for lack of memory"
+        if child.job is not NOTHING and not child.taken:
+            self._again.append((child.job, child.factor))
+            child.rest()
+        self._finish(child, crash=Crash(child.phase, how, kind, output))
+        self._discard(child)
+        if not child.started:
+            self._startup_deaths += 1
+            if self._startup_deaths > 1:
+                self.close()
+                raise StartupError(
+                    f"a worker process ended while it started: {how}" + (f":\n{output}" if output else "")
+                )

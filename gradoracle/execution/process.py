@@ -1,0 +1,255 @@
+"""Process: one child interpreter of ``worker.py``, as its parent sees it and as it sees itself."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import importlib
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import IO, Any
+
+from gradoracle.execution import fork_server
+
+Phase = Callable[["str | None", "float | None"], None]
+Work = Callable[[Any, Phase], Any]
+
+NOTHING = object()  # the job of a process that has none
+
+_FOREVER = float("inf")
+_TAIL = 4000  # bytes of a dead child's output that are kept
+_OUTPUT_LIMIT = 1 << 26  # bytes a child may print in one job before its file is cut back to its end
+
+
+class Poisoned(Exception):
+    """Raised by work whose process can do no more (a sticky CUDA error): what it has is kept, the process replaced.
+
+    Args:
+        how: what happened, in words.
+        value: the part of the job's value that was known before.
+    """
+
+    def __init__(self, how: str, value: Any = None):
+        super().__init__(how, value)
+        self.how, self.value = how, value
+
+
+class Process:
+    """One child process as its parent sees it: its socket, its output file, its job and the phase it announced."""
+
+    def __init__(
+        self,
+        entry: str,
+        setup: Any,
+        env: Mapping[str, str],
+        startup_limit: float,
+        memory: int | None = None,
+        turn: int = 0,
+    ):
+        self.turn = turn  # which of its parent's children it is; one that replaces it has the same
+        message = pickle.dumps((entry, setup), pickle.HIGHEST_PROTOCOL)
+        self.connection, theirs = Pipe(duplex=True)
+        lifeline, self._lifeline = os.pipe()  # closed when this process dies, however it dies
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        flags = fcntl.fcntl(self._output, fcntl.F_GETFL)
+        fcntl.fcntl(
+            self._output, fcntl.F_SETFL, flags | os.O_APPEND
+        )  # so that the child goes on after a cut at its end
+        try:
+            self.process = fork_server.run(
+                f"import sys; from gradoracle.execution.process import serve; serve({memory}, *map(int, sys.argv[1:]))",
+                has_engine=True,
+                env={**os.environ, **env},
+                stdout=self._output,
+                stderr=self._output,
+                descriptors=(theirs.fileno(), lifeline),
+                name="gradoracle-work",
+                is_leader=True,  # what the kernel itself starts can be killed with it
+            )
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self.started, self.taken, self._ended = False, False, False
+        self.job: Any = NOTHING
+        self.phase: str | None = None
+        self.since, self.limit, self.factor = time.monotonic(), startup_limit, 1.0
+        self.deadline = self.since + startup_limit
+        with contextlib.suppress(OSError):  # a child that is dead already is buried by the next look at it
+            self.connection.send_bytes(message)
+
+    def start(self) -> None:
+        """Its ``entry(setup)`` has returned: it can take jobs."""
+        self.started = True
+        self.rest()
+
+    def take(self, job: Any, message: bytes, factor: float) -> None:
+        """Send it a job (``message`` is the pickled job). Raises OSError where the process is dead."""
+        with contextlib.suppress(OSError):
+            self._output.truncate(0)
+        self.connection.send_bytes(message)
+        self.job, self.taken, self.factor, self.since = job, False, factor, time.monotonic()
+
+    def enter(self, phase: str | None, limit: float | None, at: float) -> None:
+        """It has announced a phase of at most ``limit`` seconds, at a time of the system's monotonic clock."""
+        self.phase = phase
+        self.limit = _FOREVER if limit is None else limit * self.factor
+        self.deadline = at + self.limit
+
+    def rest(self) -> None:
+        """It has no job."""
+        self.job, self.phase, self.limit, self.deadline = NOTHING, None, _FOREVER, _FOREVER
+
+    def cut_output(self) -> None:
+        """Keep a kernel that prints without end from filling the disk; the end of what it printed stays."""
+        with contextlib.suppress(OSError, ValueError):
+            if os.fstat(self._output.fileno()).st_size > _OUTPUT_LIMIT:
+                kept = self._last_output()
+                self._output.truncate(0)
+                os.write(self._output.fileno(), kept)
+
+    def output(self) -> str:
+        """The end of what the child printed."""
+        try:
+            return self._last_output().decode("utf-8", "replace").strip()
+        except (OSError, ValueError):
+            return ""
+
+    def _last_output(self) -> bytes:
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - _TAIL))
+        return self._output.read(_TAIL)
+
+    def end(self, keep_output: bool = False) -> None:
+        """Kill the process and all that it started; may be called twice."""
+        if not self._ended:
+            self._ended = True
+            self.process.kill()  # which may not lead its session yet
+            if pid := self.process.pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5.0)
+            self.connection.close()
+            os.close(self._lifeline)
+        if not keep_output:
+            self._output.close()
+
+
+def cause(code: int | None) -> tuple[str, str]:
+    """(kind, words) of a process's return code."""
+    if code is None:
+        return "exit", "closed its connection and went on running"
+    if code >= 0:
+        return "exit", f"exited with code {code}"
+    if -code == signal.SIGKILL:
+        return "memory", "killed by the system (signal 9: most likely out of memory)"
+    return "signal", f"killed by signal {-code} ({(signal.strsignal(-code) or 'unknown').lower()})"
+
+
+def load(entry: str) -> Callable[[Any], Work]:
+    """Import ``"package.module:function"``."""
+    module, _, function = entry.partition(":")
+    loaded: Callable[[Any], Work] = getattr(importlib.import_module(module), function)
+    return loaded
+
+
+def attempt(work: Work, job: Any, tell: Callable[..., None]) -> bool:
+    """Do one job and tell what became of it; whether the process is fit for another."""
+    inside: str | None = None
+
+    def phase(name: str | None, limit: float | None) -> None:
+        nonlocal inside
+        inside = name
+        tell("phase", name, limit, time.monotonic())
+
+    try:
+        tell("value", work(job, phase))
+    except Poisoned as error:
+        tell("crash", inside, error.how, "poisoned", error.value, False)
+        return False
+    except BaseException as error:
+        alive = isinstance(error, Exception)
+        if inside is None:
+            tell("error", traceback.format_exc(), alive)
+            return alive
+        leaving = isinstance(error, SystemExit)
+        how = f"exited with code {_exit_code(error)}" if leaving else f"raised {type(error).__name__}: {error}"
+        tell("crash", inside, how, "exit" if leaving else "exception", None, alive)
+        return alive
+    return True
+
+
+def _exit_code(error: BaseException) -> int:
+    """What a process that ended with this SystemExit would return."""
+    code = getattr(error, "code", None)
+    return 0 if code is None else code if isinstance(code, int) else 1
+
+
+def serve(memory: int | None, channel: int, lifeline: int) -> None:
+    """The whole life of a child: answer jobs from the socket ``channel`` until it closes.
+
+    Args:
+        memory: bytes beyond which an allocation fails; None: no limit.
+        channel: file descriptor of the child's end of the socket pair.
+        lifeline: read end of a pipe whose write end only the parent holds.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it leads a session, which Ctrl-C does not reach
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory is not None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (memory if hard < 0 else min(memory, hard), hard))
+    faulthandler.enable()
+    for descriptor in (channel, lifeline):
+        os.set_inheritable(descriptor, False)
+    _die_with_parent(lifeline)
+    connection = Connection(channel)
+
+    def tell(*message: Any) -> None:
+        try:
+            content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        except Exception:
+            content = pickle.dumps(("error", f"the result of a job cannot be sent:\n{traceback.format_exc()}", True))
+        connection.send_bytes(content)
+
+    code = 0
+    try:
+        entry, setup = pickle.loads(connection.recv_bytes())
+        try:
+            work = load(entry)(setup)
+        except Exception:
+            tell("failed", traceback.format_exc())
+            return
+        tell("started")
+        fit = True
+        while fit:
+            message = connection.recv_bytes()
+            tell("taken")
+            fit = attempt(work, pickle.loads(message), tell)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent has closed the socket: nobody waits for an answer
+    except BaseException:
+        traceback.print_exc()
+        code = 70
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)  # no clean-up of libraries that a kernel may have broken
+
+
+def _die_with_parent(lifeline: int) -> None:
+    """Have the system end this process when the parent's end of the pipe closes, even inside a kernel that hangs."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)  # which is: terminate
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)

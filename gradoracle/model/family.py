@@ -1,0 +1,149 @@
+"""Family: an annotated definition and what belongs to it. The one thing a user writes to have any kernel checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gradoracle.model.constraints import constrained
+from gradoracle.model.dims import Sizes
+from gradoracle.model.property import Property
+from gradoracle.model.signature import Signature, cotangent_name, read_signature
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True)
+class IndexDomain:
+    """What an integer input may hold: ``0 <= index < bound``; ``kind`` is "index" or "cu_seqlens" (sorted offsets).
+
+    ``bound`` is a number or the name of a dim (then values go up to that dim's size).
+    """
+
+    bound: int | str
+    minimum: int = 0
+    kind: str = "index"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A definition, the domain of its cases, and the laws that only this family obeys.
+
+    Attributes:
+        name: as in ``gradoracle check NAME``.
+        definition: plain PyTorch, the mathematics and not an algorithm; called as ``definition(*inputs, **options)``.
+        signature: read from the definition's annotations.
+        dims: the sizes of each named dim.
+        dtypes: which dtypes cases take by default.
+        domains: of integer inputs, by name.
+        joint: named recipes of several tensors at once, such as ``{"extreme logits": {"q": "normal:100", ...}}``.
+        algorithms: torch programs with a kernel's own order of roundings, ``{name: {derivative: program}}``, for
+            budgets only and never truth; a program takes primals and cotangents and returns what ``derivative.program``
+            of that derivative returns.
+        properties: the laws of this family beyond the universal ones.
+        scalable: an oracle for samples whose definition is too large to be traced (``oracle.scalable.Scalable``).
+        beside_large: in cases with a large dim, the least size of another dim, or the recipe of a tensor, by its name.
+    """
+
+    name: str
+    definition: Callable[..., Any]
+    signature: Signature
+    dims: Mapping[str, Sizes]
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    domains: Mapping[str, IndexDomain] = field(default_factory=dict)
+    joint: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    algorithms: Mapping[str, Mapping[str, Callable[..., Any]]] = field(default_factory=dict)
+    properties: tuple[Property, ...] = ()
+    scalable: Any = None
+    beside_large: Mapping[str, int | str] = field(default_factory=dict)
+
+    def on(self, device: str) -> Family:
+        """The family with the sizes that cases on a device take, "cpu" or another."""
+        return replace(self, dims={dim: sizes.on(device) for dim, sizes in self.dims.items()})
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Evaluate the definition itself."""
+        return self.definition(*inputs, **options)
+
+    def __repr__(self) -> str:
+        return f"<family {self.name}>"
+
+
+def family(
+    definition: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    outputs: Sequence[str] | None = None,
+    dims: Mapping[str, Sizes] | None = None,
+    options: Mapping[str, Sequence[Any]] | None = None,
+    dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
+    domains: Mapping[str, IndexDomain] | None = None,
+    joint: Mapping[str, Mapping[str, str]] | None = None,
+    algorithms: Mapping[str, Mapping[str, Callable[..., Any]]] | None = None,
+    properties: Sequence[Property] = (),
+    divides: Mapping[str, str] | None = None,
+    together: Sequence[Sequence[str]] = (),
+    alternatives: Sequence[Sequence[str]] = (),
+    optional_outputs: Mapping[str, str] | None = None,
+    scalable: Any = None,
+    beside_large: Mapping[str, int | str] | None = None,
+) -> Any:
+    """Make a Family of an annotated definition; used bare (``@family``) or with arguments (``@family(dims=...)``).
+
+    ``divides={"G": "H"}`` says that G divides H in every case, ``together=[("q_segments", "kv_segments")]`` that
+    optional inputs are given together or not at all, ``alternatives=[("table", "tables")]`` that neighbouring optional
+    inputs are one argument in several shapes, of which a case gives exactly one (the definition is called with None for
+    the others, a kernel without them), ``optional_outputs={"state": "return_state"}`` that the output
+    ``state`` is returned only where the bool option ``return_state`` is true (the annotation lists every output). The
+    others are the fields of ``Family``.
+
+    Raises:
+        TypeError: an annotation is missing or not understood.
+        ValueError: a dim, dtype, joint recipe, constraint or optional output names something that the definition does
+            not have; an integer input has no domain; an output is of integers.
+    """
+
+    def build(function: Callable[..., Any]) -> Family:
+        signature = read_signature(function, outputs=outputs, options=options, optional_outputs=optional_outputs)
+        own = name or function.__name__
+        unknown = sorted(set(dims or {}) - set(signature.dims))
+        if unknown:
+            raise ValueError(
+                f"family {own}: dims {unknown} do not occur in the annotations, which name {signature.dims}"
+            )
+        wrong = [dtype for dtype in dtypes if dtype not in DTYPES]
+        if wrong:
+            raise ValueError(f"family {own}: dtypes {wrong} are unknown; wanted some of {', '.join(DTYPES)}")
+        names = {spec.name for spec in signature.inputs} | {cotangent_name(spec.name) for spec in signature.outputs}
+        for recipe, tensors in (joint or {}).items():
+            if not set(tensors) <= names:
+                raise ValueError(
+                    f"family {own}: joint recipe {recipe!r} names {sorted(set(tensors) - names)}, no tensors of it"
+                )
+        strange = sorted(set(beside_large or {}) - names - set(signature.dims))
+        if strange:
+            raise ValueError(f"family {own}: beside_large names {strange}, no dims or tensors of it")
+        missing = [s.name for s in signature.inputs if s.kind == "int" and s.name not in (domains or {})]
+        if missing:
+            raise ValueError(
+                f"family {own}: integer inputs {missing} need a domain, such as "
+                f"domains={{{missing[0]!r}: gradoracle.IndexDomain(...)}}"
+            )
+        whole = [spec.name for spec in signature.outputs if spec.kind == "int"]
+        if whole:
+            raise ValueError(
+                f"family {own}: outputs {whole} are integers, of which there is nothing to derive; wanted a definition "
+                "that returns float tensors alone"
+            )
+        optional = [spec.name for spec in signature.inputs if spec.optional]
+        constraints = constrained(own, signature.dims, optional, divides or {}, together, alternatives)
+        signature = replace(signature, constraints=constraints)
+        all_dims = {dim: (dims or {}).get(dim, Sizes()) for dim in signature.dims}
+        return Family(
+            own, function, signature, all_dims, tuple(dtypes), dict(domains or {}), dict(joint or {}),
+            dict(algorithms or {}), tuple(properties), scalable,
+            dict(beside_large or {}),
+        )  # fmt: skip
+
+    return build(definition) if definition is not None else build

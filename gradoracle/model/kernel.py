@@ -1,0 +1,180 @@
+"""Kernel: a callable under test and what is declared about it; how each of its derivatives is obtained."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradoracle.model.contract import Contract, default_contract
+from gradoracle.model.dims import Sizes
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One implementation of a family's definition.
+
+    Explicit derivatives are given tensors by name: ``inputs`` those that the case has, in order; ``tangents`` by the
+    name of the float input, ``cotangents`` by that of the output. They return one tensor for each float input (or
+    output, where these are said) of the case, in order.
+
+    Attributes:
+        name: as reports print it.
+        family: the name of the family whose definition it implements.
+        call: ``call(*inputs, **options)`` with the family's inputs in order; its VJP is ``torch.autograd``'s.
+        vjp: explicit, ``vjp(inputs, cotangents, options, blocks) -> gradients``; None: ``torch.autograd``.
+        jvp: explicit, ``jvp(inputs, tangents, options, blocks) -> (outputs, output tangents)``; None: forward mode.
+        hvp: explicit, ``hvp(inputs, tangents, cotangents, options, blocks) -> products``; None: double backward.
+        contracts: dtype -> Contract; a dtype that is missing has the preset of its name.
+        algorithm: the algorithm of the family whose order of roundings its budgets take; or ``algorithm(dtype, sample,
+            blocks)``, which names it where a configuration decides that.
+        dtypes: which it supports; None: all of the family's.
+        dims: sizes it supports, where narrower than the family's.
+        options: option -> values it supports, where narrower than the family's; an option, or an optional input, whose
+            tuple is empty is not passed at all.
+        deterministic: whether two runs are claimed to give the same bits.
+        mutates: names of inputs that it is allowed to change.
+        no_gradient: float inputs that have no gradient by declaration.
+        blocks: named block configurations, each passed as ``blocks=`` where a case asks for it.
+        fits: ``fits(dtype, dims)`` names the configurations that this device has room for; None: all.
+        tiles: how many elements of a dim one tile has, for maps of errors; or ``tiles(dtype, dims, blocks, order)``,
+            where a configuration ("" the kernel's own choice) or the order of the derivative decides that.
+        extras: what laws may use beyond that: entry points, such as ``stats`` of SDPA, and facts about compilations.
+        outside: whether it came from outside the shipped kernels (judged by the widest shipped algorithm).
+        notes: said once in the report, such as a signature that could not be read.
+    """
+
+    name: str
+    family: str
+    call: Callable[..., Any]
+    vjp: Callable[..., Any] | None = None
+    jvp: Callable[..., Any] | None = None
+    hvp: Callable[..., Any] | None = None
+    contracts: Mapping[str, Contract] = field(default_factory=dict)
+    algorithm: str | Callable[[str, Any, str], str] = "definition"
+    dtypes: tuple[str, ...] | None = None
+    dims: Mapping[str, Sizes] = field(default_factory=dict)
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    deterministic: bool = False
+    mutates: tuple[str, ...] = ()
+    no_gradient: tuple[str, ...] = ()
+    blocks: Mapping[str, Any] = field(default_factory=dict)
+    fits: Callable[[str, Mapping[str, int]], Collection[str]] | None = None
+    tiles: Mapping[str, int] | Callable[[str, Mapping[str, int], str, int], Mapping[str, int]] = field(
+        default_factory=dict
+    )
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    outside: bool = False
+    notes: tuple[str, ...] = ()
+
+    def contract(self, dtype: str) -> Contract:
+        """The precision contract that cases of this dtype are judged under."""
+        return self.contracts.get(dtype) or default_contract(dtype)
+
+    def tiles_of(self, dtype: str, dims: Mapping[str, int], blocks: str, order: int) -> Mapping[str, int]:
+        """How many elements of a dim one tile has, as far as the kernel says it."""
+        return self.tiles(dtype, dims, blocks, order) if callable(self.tiles) else self.tiles
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Run the kernel as its users do."""
+        return self.call(*inputs, **options)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name} of {self.family}>"
+
+
+def kernel(
+    family: Any,
+    *,
+    name: str | None = None,
+    contracts: Mapping[str, Contract] | None = None,
+    algorithm: str = "definition",
+    dtypes: Sequence[str] | None = None,
+    dims: Mapping[str, Sizes] | None = None,
+    deterministic: bool = False,
+    mutates: Sequence[str] = (),
+    no_gradient: Sequence[str] = (),
+    blocks: Mapping[str, Any] | None = None,
+    tiles: Mapping[str, int] | None = None,
+    vjp: Callable[..., Any] | None = None,
+    jvp: Callable[..., Any] | None = None,
+    hvp: Callable[..., Any] | None = None,
+) -> Callable[[Callable[..., Any]], Kernel]:
+    """Declare a callable as a kernel of a family: ``@kernel(rmsnorm, dims={"N": multiples(16)})``.
+
+    Raises:
+        TypeError: the callable cannot take the family's inputs (see ``adopt``).
+    """
+
+    def build(function: Callable[..., Any]) -> Kernel:
+        supported, notes = accepted_options(family, function)
+        label = str(name or getattr(function, "__name__", "kernel"))
+        return Kernel(
+            label, family.name, function, vjp, jvp, hvp, dict(contracts or {}),
+            algorithm, tuple(dtypes) if dtypes else None, dict(dims or {}), supported, deterministic, tuple(mutates),
+            tuple(no_gradient), dict(blocks or {}), tiles=dict(tiles or {}), outside=True, notes=notes,
+        )  # fmt: skip
+
+    return build
+
+
+def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
+    """Which of a family's options a callable's signature names, and what to say where it cannot be read.
+
+    Optional inputs that are passed by keyword count as options.
+
+    Returns:
+        ({option: ()} for each option that must not be passed, notes).
+
+    Raises:
+        TypeError: the callable cannot take the family's inputs positionally, in order.
+    """
+    options = _by_keyword(family)
+    label = getattr(function, "__name__", str(function))
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return _builtin_options(family, function, label)
+    positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    wanted = family.signature.places
+    required = [p.name for p in positional if p.default is p.empty]
+    option_names = {*options, "blocks"}
+    needed = [
+        p.name
+        for p in parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in option_names
+    ]
+    names = ", ".join(" or ".join(spec.name for spec in place) for place in wanted)
+    if (len(positional) < len(wanted) and not variadic) or len(required) > len(wanted) or needed:
+        raise TypeError(
+            f"{label} does not fit family {family.name}: it takes {_written(parameters.values())}, wanted the inputs "
+            f"({names}) positionally and nothing else without a default; check an adapter, a function of ({names}) "
+            f"that calls {label}"
+        )
+    named = set(parameters)
+    return {name: () for name in options if name not in named and not takes_any}, ()
+
+
+def _by_keyword(family: Any) -> list[str]:
+    """Names of the options and of the optional inputs that are passed by keyword."""
+    inputs = [spec.name for spec in family.signature.inputs if spec.keyword and spec.optional]
+    return [*(spec.name for spec in family.signature.options), *inputs]
+
+
+def _written(parameters: Iterable[inspect.Parameter]) -> str:
+    """Parameters as in a def: with its / and *, a default as ``...``, no annotation."""
+    empty = inspect.Parameter.empty
+    plain = [p.replace(annotation=empty, default=empty if p.default is empty else ...) for p in parameters]
+    return str(inspect.Signature(plain)).replace("=Ellipsis", "=...")
+
+
+def _builtin_options(
+    family: Any, function: Callable[..., Any], label: str
+) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
+    """Options of a callable without a readable signature: none is passed, and the report says so."""
+    dropped: dict[str, tuple[Any, ...]] = {name: () for name in _by_keyword(family)}
+    note = f"the signature of {label} cannot be read, so no option of {family.name} is drawn"
+    return dropped, (note,) if dropped else ()

@@ -1,0 +1,76 @@
+"""Location: where in the working tree a kernel is written, for annotations on its own line."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradoracle.model.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class Location:
+    """A line of a file; ``file`` is relative to the root of the working tree, with forward slashes."""
+
+    file: str
+    line: int
+
+
+def location_of(kernel: Kernel, folder: Path | None = None) -> Location | None:
+    """Where a kernel's callable is defined; None where that is no file of the working tree around ``folder``.
+
+    Decorators, partial applications and instances with a ``__call__`` are seen through. ``folder`` is the current one
+    by default.
+    """
+    code = getattr(function_of(kernel.call), "__code__", None)
+    if code is None:
+        return None
+    root = working_tree(Path.cwd() if folder is None else folder)
+    try:
+        file = Path(code.co_filename).resolve().relative_to(root)
+    except ValueError:
+        return None
+    return Location(file.as_posix(), _definition(code.co_filename, code.co_firstlineno))
+
+
+def working_tree(folder: Path) -> Path:
+    """The folder at or above ``folder`` that holds a ``.git``; ``folder`` itself where none does."""
+    folder = folder.resolve()
+    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder)
+
+
+def is_source(path: str, folder: str) -> bool:
+    """Whether a path is that of a folder or lies in it, and in no environment that lies there too."""
+    path = os.path.abspath(path)
+    installed = path.startswith(os.path.abspath(sys.prefix) + os.sep) or "site-packages" in path.split(os.sep)
+    return not installed and (path == folder or path.startswith(folder + os.sep))
+
+
+def function_of(call: Any) -> Any:
+    """The function behind a callable, as a person would look for it."""
+    while isinstance(call, functools.partial):
+        call = call.func
+    call = inspect.unwrap(call)
+    if not hasattr(call, "__code__"):
+        call = inspect.unwrap(type(call).__call__)
+    return getattr(call, "__func__", call)
+
+
+def _definition(file: str, first: int) -> int:
+    """The line of ``def``: the code of a decorated function begins at its first decorator."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return first
+    for number, line in enumerate(lines[first - 1 :], first):
+        if line.lstrip().startswith(("def ", "async def ", "class ")):
+            return number
+        if not line.strip() and number > first:
+            break
+    return first

@@ -1,0 +1,262 @@
+"""Signature: what an annotated definition takes and gives, read from its jaxtyping annotations.
+
+``Float[Tensor, "B H T D"]`` declares a differentiable tensor with named dims in the dtype of the case,
+``Float32[Tensor, "B T"]`` one in float32 whatever the case's, ``Int[Tensor, "B"]`` an integer tensor,
+``Float[Tensor, "H"] | None = None`` an optional one; keyword-only parameters that are no tensors are options.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from gradoracle.model.constraints import Constraints
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of a definition: its name, named dims (an all-digit name is that constant), kind and dtype."""
+
+    name: str
+    dims: tuple[str, ...]
+    kind: str = "float"  # "float" or "int"
+    optional: bool = False
+    keyword: bool = False  # passed by keyword, not by position
+    dtype: str = ""  # of a float tensor: fixed, such as "float32"; "" where it is the case's
+    asked_by: str = ""  # of an output: the boolean option without which it is not returned
+
+    def held(self, dtype: str) -> str:
+        """The dtype that a float tensor has in a case of ``dtype``; in float64 every tensor is float64."""
+        return self.dtype if self.dtype and dtype != "float64" else dtype
+
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape at given sizes of the named dims; sums such as ``T+1`` are evaluated."""
+        return tuple(_size(dim, sizes) for dim in self.dims)
+
+
+_KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string"}
+
+
+@dataclass(frozen=True)
+class OptionSpec:
+    """A keyword option that is no tensor: its default, and the values that cases draw (the default first)."""
+
+    name: str
+    default: Any
+    values: tuple[Any, ...]
+
+    def wanted(self, value: Any) -> str:
+        """What is wanted in place of a value, "" where it is of a type that the default or a drawn value has.
+
+        Whole and other numbers count as one type. Where the only known value is None, any type will do.
+        """
+        kinds = [_KINDS[type(known)] for known in (self.default, *self.values) if type(known) in _KINDS]
+        if set(kinds) <= {"null"} or _KINDS.get(type(value)) in kinds:
+            return ""
+        return " or ".join(dict.fromkeys(kinds))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs in the order of the call, outputs in the order of the return, options by keyword."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    options: tuple[OptionSpec, ...]
+    constraints: Constraints = field(default_factory=Constraints)
+
+    @property
+    def primals(self) -> tuple[TensorSpec, ...]:
+        """The differentiable inputs."""
+        return tuple(spec for spec in self.inputs if spec.kind == "float")
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Every named dim in order of appearance, also where it occurs in a sum only; constants left out."""
+        found: dict[str, None] = {}
+        for spec in (*self.inputs, *self.outputs):
+            for term in "+".join(spec.dims).split("+"):
+                if term.isidentifier():
+                    found.setdefault(term)
+        return tuple(found)
+
+    @property
+    def places(self) -> tuple[tuple[TensorSpec, ...], ...]:
+        """The positional arguments of a kernel in order, each as the inputs that may be given at its place."""
+        found: dict[tuple[str, ...], tuple[TensorSpec, ...]] = {}
+        for spec in self.inputs:
+            if not spec.keyword:
+                group = next((group for group in self.constraints.alternatives if spec.name in group), (spec.name,))
+                found[group] = (*found.get(group, ()), spec)
+        return tuple(found.values())
+
+    def returned(self, options: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+        """The outputs that there are under these options; one that is not named has its default."""
+        if not any(spec.asked_by for spec in self.outputs):
+            return self.outputs
+        known = {spec.name: spec.default for spec in self.options} | dict(options)
+        return tuple(spec for spec in self.outputs if not spec.asked_by or known[spec.asked_by])
+
+    def without_absent(self, draws: Mapping[str, V], options: Mapping[str, Any]) -> dict[str, V]:
+        """What is given by the names of draws, without the cotangents of outputs that these options do not ask for."""
+        there = self.returned(options)
+        absent = {cotangent_name(spec.name) for spec in self.outputs if spec not in there}
+        return {name: value for name, value in draws.items() if name not in absent}
+
+    def require(self, dims: Mapping[str, int], draws: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        """See that a case keeps the constraints, and draws no cotangent of an output that it does not ask for.
+
+        Raises:
+            ValueError: what it gives and what is wanted.
+        """
+        self.constraints.require(dims, draws)
+        kept = self.without_absent(draws, options)
+        for spec in self.outputs:
+            if (name := cotangent_name(spec.name)) in draws and name not in kept:
+                raise ValueError(
+                    f"the case draws {name}, but {spec.name} is returned only with --{spec.asked_by}=true; wanted that "
+                    f"option, or no {name}"
+                )
+
+    def input(self, name: str) -> TensorSpec:
+        """The input of that name; KeyError otherwise."""
+        return {spec.name: spec for spec in self.inputs}[name]
+
+
+def cotangent_name(output: str) -> str:
+    """The name of the cotangent of an output: ``do`` for ``o``."""
+    return f"d{output}"
+
+
+def tangent_name(primal: str) -> str:
+    """The name of the tangent of a primal: ``tq`` for ``q``."""
+    return f"t{primal}"
+
+
+def read_signature(
+    function: Callable[..., Any],
+    *,
+    outputs: Sequence[str] | None = None,
+    options: Mapping[str, Sequence[Any]] | None = None,
+    optional_outputs: Mapping[str, str] | None = None,
+) -> Signature:
+    """Read the signature of an annotated definition.
+
+    Args:
+        function: its tensor parameters and its return are annotated with jaxtyping.
+        outputs: names of the outputs; default ``out``, or ``out0, out1, ...`` of a tuple.
+        options: for each option the values to draw; an option not named here keeps to its default
+            (a bool option draws both values).
+        optional_outputs: output -> the bool option without which it is not returned.
+
+    Raises:
+        TypeError: naming the parameter whose annotation is missing or is not understood, and what is wanted.
+        ValueError: an optional output or its option is not one of the definition's, or every output is optional.
+    """
+    name = getattr(function, "__name__", str(function))
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"the annotations of {name} cannot be evaluated: {error}; import what they name") from None
+    inputs: list[TensorSpec] = []
+    option_specs: list[OptionSpec] = []
+    drawn = dict(options or {})
+    for parameter in inspect.signature(function).parameters.values():
+        keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        tensor = _tensor(hints.get(parameter.name))
+        if tensor is not None:
+            dims, kind, optional, dtype = tensor
+            inputs.append(TensorSpec(parameter.name, dims, kind, optional, keyword, dtype))
+        elif keyword and parameter.default is not inspect.Parameter.empty:
+            values = drawn.pop(parameter.name, None)
+            if values is None:
+                values = (parameter.default, not parameter.default) if isinstance(parameter.default, bool) else ()
+            ordered = (parameter.default, *(value for value in values if value != parameter.default))
+            option_specs.append(OptionSpec(parameter.name, parameter.default, ordered))
+        else:
+            raise TypeError(
+                f"parameter {parameter.name!r} of {name} is neither a tensor annotated with jaxtyping such as "
+                'Float[Tensor, "B N"] nor a keyword-only option with a default'
+            )
+    if drawn:
+        raise TypeError(f"options {sorted(drawn)} are given values to draw, but {name} has no such keyword-only option")
+    for spec in inputs:
+        _require_dims(name, spec.name, spec.dims)
+    returned = hints.get("return")
+    parts = typing.get_args(returned) if typing.get_origin(returned) is tuple else (returned,)
+    read = [_tensor(part) for part in parts]
+    if any(part is None for part in read):
+        raise TypeError(f'the return of {name} must be annotated, such as -> Float[Tensor, "B N"] or a tuple of these')
+    default = ["out"] if len(read) == 1 else [f"out{i}" for i in range(len(read))]
+    names = list(outputs) if outputs is not None else default
+    if len(names) != len(read):
+        raise TypeError(f"{name} returns {len(read)} tensors, but {len(names)} output names were given: {names}")
+    given = [(name, part) for name, part in zip(names, read, strict=True) if part is not None]
+    for output, (dims, *_) in given:
+        _require_dims(name, output, dims)
+    specs = tuple(TensorSpec(n, dims, kind, dtype=dtype) for n, (dims, kind, _, dtype) in given)
+    taken = [*(spec.name for spec in inputs), *(tangent_name(spec.name) for spec in inputs if spec.kind == "float")]
+    clash = {cotangent_name(spec.name) for spec in specs} & set(taken) or {n for n in taken if taken.count(n) > 1}
+    if clash:
+        raise TypeError(
+            f"{name} has an input named {min(clash)!r}, the name of the cotangent or tangent of another of its tensors "
+            "(d<output>, t<input>); rename one of them"
+        )
+    asked = dict(optional_outputs or {})
+    _require_optional(name, asked, names, option_specs)
+    specs = tuple(replace(spec, asked_by=asked.get(spec.name, "")) for spec in specs)
+    return Signature(tuple(inputs), specs, tuple(option_specs))
+
+
+def _require_dims(name: str, tensor: str, dims: Sequence[str]) -> None:
+    """See that each dim is a name, a number or a sum of these; see ``read_signature``."""
+    for dim in dims:
+        if not all(term.isidentifier() or term.isdigit() for term in dim.split("+")):
+            raise TypeError(
+                f'the dims "{" ".join(dims)}" of {tensor} of {name} have {dim!r}, which is not understood; wanted '
+                "names, numbers and sums of these, such as T+1"
+            )
+
+
+def _require_optional(
+    name: str, asked: Mapping[str, str], outputs: Sequence[str], options: Sequence[OptionSpec]
+) -> None:
+    """See that each optional output is one of the outputs and its option a bool; see ``read_signature``."""
+    switches = [spec.name for spec in options if isinstance(spec.default, bool)]
+    for output, option in asked.items():
+        if output not in outputs:
+            raise ValueError(
+                f"optional_outputs of {name} names {output!r}, no output of it; wanted some of {', '.join(outputs)}"
+            )
+        if option not in switches:
+            wanted = f"wanted one of {', '.join(switches)}" if switches else "it has none"
+            raise ValueError(
+                f"optional_outputs of {name} has {output!r} asked for by {option!r}, no bool option of it; {wanted}"
+            )
+    if asked and set(outputs) <= set(asked):
+        raise ValueError(f"optional_outputs of {name} names every output; wanted at least one that is always returned")
+
+
+def _tensor(annotation: Any) -> tuple[tuple[str, ...], str, bool, str] | None:
+    """(dims, kind, optional, fixed dtype) of a jaxtyping annotation, None for anything else."""
+    optional = False
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        members = [member for member in typing.get_args(annotation) if member is not type(None)]
+        optional = len(members) < len(typing.get_args(annotation))
+        annotation = members[0] if len(members) == 1 else None
+    dims, dtypes = getattr(annotation, "dim_str", None), getattr(annotation, "dtypes", None)
+    if dims is None or dtypes is None:
+        return None
+    kind = "int" if all("int" in str(dtype) for dtype in dtypes) else "float"
+    return tuple(dims.split()), kind, optional, str(dtypes[0]) if kind == "float" and len(dtypes) == 1 else ""
+
+
+def _size(dim: str, sizes: Mapping[str, int]) -> int:
+    """The size of one dim, which may be a number or a sum of names and numbers."""
+    return sum(int(term) if term.isdigit() else sizes[term] for term in dim.split("+"))

@@ -1,0 +1,122 @@
+"""Measurements: what a run measured that no verdict says: how budgets fit, how errors grow, how differences converge.
+
+Reports draw them; nothing is judged by them.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gradoracle.model.case import Case
+from gradoracle.model.finding import Finding
+
+_LOCAL = ("local", "bias", "pooled")  # rules whose limit is a number of sigma
+LEAST, BINS = -10, 28  # of spread: the exponent of two where the first bin ends, and how many there are
+MOST_CURVES = 24  # that are kept for a kernel
+_EXACT = 512  # sizes up to which growth tells them apart; larger ones to within 2 %
+
+
+@dataclass
+class Growth:
+    """The largest error of a kernel's tensors of one size in one dtype; a size past 512 is one of 16 an octave."""
+
+    kernel: str
+    dtype: str
+    size: int
+    in_sigma: float
+    tensors: int = 1
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Central differences of one gradient in float64: the largest error of each step, smallest step first."""
+
+    kernel: str
+    tensor: str
+    steps: tuple[tuple[float, float], ...]
+
+
+@dataclass
+class Measurements:
+    """Of one run; whatever order cases come in, the same.
+
+    Attributes:
+        dim: the dim that ``growth`` is of.
+        spread: dtype -> how many tensors have an rms error, in sigma, in each bin: up to 2^-10, then by factors of the
+            square root of two up to 8, and above. 1 is one standard deviation of what rounding explains.
+        growth: the largest error against the size of ``dim``, of tensors that the local rule judges.
+        convergence: of differences of the VJP to the HVP, some of all.
+        differences: how many gradients there are of which ``convergence`` is a part.
+    """
+
+    dim: str
+    spread: dict[str, list[int]] = field(default_factory=dict)
+    growth: list[Growth] = field(default_factory=list)
+    convergence: list[Convergence] = field(default_factory=list)
+    differences: int = 0
+
+    def __post_init__(self) -> None:
+        self._sizes = {(each.kernel, each.dtype, each.size): each for each in self.growth}
+
+    def add(self, kernel: str, case: Case, findings: Iterable[Finding], direct: bool) -> None:
+        """What one law saw on one case; ``direct``: whether it compares the kernel's tensors with their truth."""
+        for found in findings:
+            if found.steps:
+                self.differences += 1
+                self._converge([Convergence(kernel, found.tensor, found.steps)])
+            if direct and found.pool is not None:
+                if case.dtype not in self.spread:
+                    self.spread = dict(sorted({**self.spread, case.dtype: [0] * BINS}.items()))
+                self.spread[case.dtype][bin_of(math.sqrt(found.pool.squares / found.pool.count))] += 1
+            if direct and found.elements and found.rule in _LOCAL and self.dim in case.dims:
+                self._grow(Growth(kernel, case.dtype, _rounded(case.dims[self.dim]), found.error_in_sigma))
+
+    def __add__(self, other: Measurements) -> Measurements:
+        """Those of two runs together."""
+        both = Measurements(self.dim, differences=self.differences + other.differences)
+        for dtype in sorted({*self.spread, *other.spread}):
+            counts = (each.spread.get(dtype, [0] * BINS) for each in (self, other))
+            both.spread[dtype] = [a + b for a, b in zip(*counts, strict=True)]
+        for growth in (*self.growth, *other.growth):
+            both._grow(Growth(growth.kernel, growth.dtype, growth.size, growth.in_sigma, growth.tensors))
+        both._converge([*self.convergence, *other.convergence])
+        return both
+
+    def _converge(self, curves: Iterable[Convergence]) -> None:
+        """Keep some of all curves of each kernel, whatever order they come in: those whose digests are smallest."""
+        kept: Counter[str] = Counter()
+        every = sorted([*self.convergence, *curves], key=lambda each: (each.kernel, zlib.crc32(repr(each).encode())))
+        self.convergence = []
+        for each in every:
+            kept[each.kernel] += 1
+            if kept[each.kernel] <= MOST_CURVES:
+                self.convergence.append(each)
+
+    def _grow(self, new: Growth) -> None:
+        known = self._sizes.setdefault((new.kernel, new.dtype, new.size), new)
+        if known is not new:
+            known.in_sigma = max(known.in_sigma, new.in_sigma)
+            known.tensors += new.tensors
+            return
+        insort(self.growth, new, key=lambda each: (each.kernel, each.dtype, each.size))
+
+
+def _rounded(size: int) -> int:
+    return size if size <= _EXACT else round(2.0 ** (round(16 * math.log2(size)) / 16))
+
+
+def bin_of(rms: float) -> int:
+    """The bin of ``spread`` that an rms error in sigma falls into."""
+    if rms <= 2.0**LEAST:
+        return 0
+    return min(max(math.ceil(2 * (math.log2(rms) - LEAST)), 1), BINS - 1) if rms < math.inf else BINS - 1
+
+
+def edge(bin: int) -> float:
+    """The largest rms error in sigma of a bin of ``spread``; inf of the last."""
+    return 2.0 ** (LEAST + bin / 2) if bin < BINS - 1 else math.inf

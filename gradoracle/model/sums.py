@@ -1,0 +1,151 @@
+"""Sums: what the cases of a run, or of one part of it, add up to; parts of one plan are added by ``+``.
+
+Plain data. A place is that of a case in the stream of the whole plan, from 0: what is seen first does not depend on
+which part saw it, nor on the order in which results come.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from gradoracle.model.finding import Pool
+
+N = TypeVar("N", int, float)
+TELLING = 8  # violating cases of a verdict that are kept
+
+
+@dataclass(frozen=True)
+class Seen:
+    """On how many cases something was seen, and the place of the first of them."""
+
+    count: int
+    first: int
+
+    def __add__(self, other: Seen) -> Seen:
+        return Seen(self.count + other.count, min(self.first, other.first))
+
+
+@dataclass(frozen=True)
+class Left:
+    """Why a tensor was not decided, and the place of the first case on which it was not."""
+
+    reason: str
+    first: int
+
+
+@dataclass(frozen=True)
+class Telling:
+    """A violating case of many elements: its place, the elements found wrong, and how many findings tell of them."""
+
+    place: int
+    elements: int
+    findings: int
+
+
+@dataclass
+class Sums:
+    """What is known of one property on one kernel and dtype.
+
+    Attributes:
+        law, kernel, dtype: whose verdict it is.
+        statuses: by status, the cases that ended so.
+        reasons: why cases were refused or not checked.
+        refusals: the messages of those that were refused.
+        notes: what is noted of cases, and of how many.
+        decided: by tensor, on how many cases it was decided.
+        left: by tensor, why it was not.
+        sensitivities: of every tensor that has one.
+        error: the largest error against its budget.
+        in_sigma: the same in sigma.
+        pools: by tensor, the sums of the pooled rules.
+        pooled: how many tensors are in them.
+        held: the line of the first case on which the law held; empty where it held on none.
+        telling: the violating cases of most elements, those first.
+    """
+
+    law: str
+    kernel: str
+    dtype: str
+    statuses: dict[str, Seen] = field(default_factory=dict)
+    reasons: dict[str, Seen] = field(default_factory=dict)
+    refusals: dict[str, Seen] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)
+    decided: dict[str, int] = field(default_factory=dict)
+    left: dict[str, Left] = field(default_factory=dict)
+    sensitivities: list[float] = field(default_factory=list)
+    error: float = 0.0
+    in_sigma: float = 0.0
+    pools: dict[str, Pool] = field(default_factory=dict)
+    pooled: int = 0
+    held: str = ""
+    telling: list[Telling] = field(default_factory=list)
+
+    def count(self, status: str) -> int:
+        """How many cases ended so."""
+        return self.statuses[status].count if status in self.statuses else 0
+
+    def __add__(self, other: Sums) -> Sums:
+        """Both parts together."""
+        held = min((each for each in (self, other) if each.held), key=_first_held, default=self).held
+        pools = dict(self.pools)
+        for tensor, pool in other.pools.items():
+            pools[tensor] = pools[tensor] + pool if tensor in pools else pool
+        left = dict(self.left)
+        for tensor, why in other.left.items():
+            left[tensor] = min(left.get(tensor, why), why, key=lambda each: each.first)
+        return Sums(
+            self.law,
+            self.kernel,
+            self.dtype,
+            both(self.statuses, other.statuses),
+            both(self.reasons, other.reasons),
+            both(self.refusals, other.refusals),
+            together(self.notes, other.notes),
+            together(self.decided, other.decided),
+            left,
+            [*self.sensitivities, *other.sensitivities],
+            max(self.error, other.error),
+            max(self.in_sigma, other.in_sigma),
+            pools,
+            self.pooled + other.pooled,
+            held,
+            heapq.nsmallest(TELLING, [*self.telling, *other.telling], key=order_of_telling),
+        )
+
+
+def order_of_telling(case: Telling) -> tuple[int, int]:
+    """Sort key: the case of most elements first, then that of the stream."""
+    return -case.elements, case.place
+
+
+def _first_held(sums: Sums) -> int:
+    return sums.statuses["holds"].first
+
+
+def add(known: dict[str, Seen], name: str, seen: Seen) -> None:
+    """Add what was seen of a name."""
+    known[name] = known[name] + seen if name in known else seen
+
+
+def in_order(known: Mapping[str, Seen]) -> list[tuple[str, Seen]]:
+    """What the stream has first, first."""
+    return sorted(known.items(), key=lambda item: item[1].first)
+
+
+def both(these: Mapping[str, Seen], those: Mapping[str, Seen]) -> dict[str, Seen]:
+    """Both, added up."""
+    found = dict(these)
+    for name, seen in those.items():
+        add(found, name, seen)
+    return found
+
+
+def together(these: Mapping[str, N], those: Mapping[str, N]) -> dict[str, N]:
+    """The numbers of each name, added up."""
+    both = dict(these)
+    for name, number in those.items():
+        both[name] = both[name] + number if name in both else number
+    return both

@@ -1,0 +1,267 @@
+"""Certified: the truth with a proven radius, by ball arithmetic (Arb, through python-flint)."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradoracle.oracle.exact import scalar_rules  # noqa: F401  (fills the table of rules)
+from gradoracle.oracle.exact.cost import cost, demand
+from gradoracle.oracle.exact.enclosure import Enclosure
+from gradoracle.oracle.exact.scalars import EQUAL, GREATER, LESS, UNKNOWN, UNORDERED, Array, Field, Undecided, interpret
+from gradoracle.oracle.exact.trace import Graph
+
+try:
+    import flint
+    from flint import arb, arb_mat
+except ImportError:
+    flint = None  # type: ignore[assignment]
+
+__all__ = ["OPERATIONS", "Balls", "certify", "cost", "read", "unavailable"]
+OPERATIONS = 100_000_000  # about half a minute at 128 bits
+Wanted = Sequence[Tensor] | Callable[[list[Enclosure]], Sequence[Tensor]]
+
+
+class Unavailable(Exception):
+    """The certified reading cannot be had here."""
+
+
+def unavailable() -> str | None:
+    """Why there is no certified reading here, in one sentence; None where there is one."""
+    if flint is None:
+        return "the certified reading needs python-flint, which is not installed: pip install python-flint"
+    return None
+
+
+class Balls(Field):
+    """Real balls: a midpoint and a radius, in ``bits`` of precision with unbounded exponents."""
+
+    reading = "certified"
+
+    def __init__(self, bits: int) -> None:
+        missing = unavailable()
+        if missing:
+            raise Unavailable(missing)
+        self.bits = bits
+        self.unknown = arb(0, math.inf)
+        self.functions = {
+            "add": operator.add,
+            "sub": operator.sub,
+            "mul": operator.mul,
+            "div": operator.truediv,
+            "neg": operator.neg,
+            "abs": abs,
+            "pow": _pow,
+            "maximum": arb.max,
+            "minimum": arb.min,
+            "exp": arb.exp,
+            "exp2": lambda x: (x * arb.const_log2()).exp(),
+            "expm1": arb.expm1,
+            "log": arb.log,
+            "log2": lambda x: x.log() / arb.const_log2(),
+            "log10": lambda x: x.log() / arb.const_log10(),
+            "log1p": arb.log1p,
+            "sqrt": arb.sqrt,
+            "rsqrt": arb.rsqrt,
+            "reciprocal": lambda x: 1 / x,
+            "tanh": _bounded(arb.tanh),
+            "sigmoid": _bounded(_sigmoid),
+            "erf": _bounded(arb.erf),
+            "erfc": _bounded(arb.erfc),
+            "sin": _bounded(arb.sin),
+            "cos": _bounded(arb.cos),
+            "tan": _bounded(arb.tan),
+            "atan": _bounded(arb.atan),
+            "sinh": arb.sinh,
+            "cosh": arb.cosh,
+        }
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        """Sets flint's precision, and puts back the one before."""
+        before = flint.ctx.prec
+        flint.ctx.prec = self.bits
+        try:
+            yield
+        finally:
+            flint.ctx.prec = before
+
+    def exact(self, x: float | int | bool) -> Any:
+        """An exact ball."""
+        return arb(x)
+
+    def constant(self, name: str) -> Any:
+        """A mathematical constant at the working precision."""
+        if name == "2/sqrt(pi)":
+            return 2 * arb.pi().rsqrt()
+        return {"ln2": arb.const_log2, "ln10": arb.const_log10, "pi": arb.pi}[name]()
+
+    def is_finite(self, x: Any) -> bool:
+        """Whether midpoint and radius are."""
+        return bool(x.is_finite())
+
+    def kind(self, x: Any) -> float | None:
+        """A NaN midpoint is NaN: every indeterminate result has been replaced by an unknown or decided before."""
+        if x.is_finite():
+            return 0.0
+        if x.is_nan():
+            return math.nan
+        if not x.rad().is_finite():
+            return None
+        return math.inf if x > 0 else -math.inf
+
+    def order(self, x: Any, y: Any) -> int:
+        """Equal where both are one exact number, or one and the same ball: the same quantity."""
+        if x < y:
+            return LESS
+        if x > y:
+            return GREATER
+        kinds = self.kind(x), self.kind(y)
+        if any(kind is not None and math.isnan(kind) for kind in kinds):
+            return UNORDERED
+        if kinds == (0.0, 0.0):
+            return EQUAL if x is y or x == y else UNKNOWN
+        return EQUAL if None not in kinds and kinds[0] == kinds[1] else UNKNOWN
+
+    def hull(self, x: Any, y: Any) -> Any:
+        """A ball over both; unknown where they are not finite, unless they are the same."""
+        if x.is_finite() and y.is_finite():
+            return x.union(y)
+        kinds = self.kind(x), self.kind(y)
+        return x if kinds[0] in (math.inf, -math.inf) and kinds[0] == kinds[1] else self.unknown
+
+    def midpoint(self, x: Any) -> Any:
+        """The midpoint as an exact ball; infinities and NaN as they are."""
+        return x.mid() if self.kind(x) is not None else arb(0)
+
+    def floor(self, x: Any) -> int | None:
+        """By the ends of the ball."""
+        whole = x.floor().unique_fmpz()
+        return None if whole is None else int(whole)
+
+    def product(self, a: Array, b: Array) -> Array:
+        """Arb's matrix product."""
+        left = arb_mat(a.shape[0], a.shape[1], a.ravel().tolist())
+        right = arb_mat(b.shape[0], b.shape[1], b.ravel().tolist())
+        out = np.empty(a.shape[0] * b.shape[1], dtype=object)
+        out[:] = (left * right).entries()
+        return out.reshape(a.shape[0], b.shape[1])
+
+
+def _bounded(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function with bounded values, of finite balls only: what is not known may be NaN, and sin(inf) is."""
+    return lambda x: function(x) if x.is_finite() else x
+
+
+def _pow(x: Any, y: Any) -> Any:
+    return x**y if x.is_finite() and y.is_finite() else arb.nan()
+
+
+def _sigmoid(x: Any) -> Any:
+    if x > 0:
+        return 1 / (1 + (-x).exp())
+    small = x.exp()
+    return small / (1 + small)
+
+
+def read(graph: Graph, args: Sequence[Tensor], *, bits: int = 128, operations: int = OPERATIONS) -> list[Enclosure]:
+    """Every output of the graph with a proven radius, at one precision.
+
+    Args:
+        graph: what ``trace`` made.
+        args: float (and integer) tensors, read exactly, in the shapes that the graph was traced at.
+        bits: of precision.
+        operations: how many operations on single numbers it may take.
+
+    Raises:
+        UnsupportedOperator: the graph holds an operator without a rule.
+        TooLarge: it would take more than ``operations``.
+        Unavailable: python-flint is missing.
+    """
+    demand(graph, operations, Balls.reading)
+    field = Balls(bits)
+    try:
+        outputs = interpret(graph, args, field)
+    except Undecided:
+        outputs = [np.full(tuple(n.meta["val"].shape), field.unknown, dtype=object) for n in graph.outputs]
+    return [enclosed(out, field) for out in outputs]
+
+
+def certify(
+    graph: Graph,
+    args: Sequence[Tensor],
+    wanted: Wanted,
+    *,
+    bits: int = 128,
+    max_bits: int = 4096,
+    operations: int = OPERATIONS,
+) -> list[Enclosure]:
+    """Every output with a radius of at most ``wanted``, raising the precision until that holds.
+
+    Args:
+        graph: as for ``read``.
+        args: as for ``read``.
+        wanted: the largest radius, one float64 tensor per output (broadcast to it), or a function that gives them for
+            the enclosures so far.
+        bits: to begin with; doubled as long as an element is wider than wanted.
+        max_bits: the most.
+        operations: as for ``read``, whatever the precision.
+
+    Returns:
+        Enclosures whose ``undecided`` marks what is still wider than wanted (or is not known at all).
+
+    Raises:
+        UnsupportedOperator, TooLarge, Unavailable: as ``read``.
+    """
+    while True:
+        balls = read(graph, args, bits=bits, operations=operations)
+        limits = wanted(balls) if callable(wanted) else wanted
+        wide = [_wider(ball, limit.to("cpu", torch.float64)) for ball, limit in zip(balls, limits, strict=True)]
+        if bits >= max_bits or not any(bool(w.any()) for w in wide):
+            return [
+                Enclosure(ball.high, ball.low, ball.radius, undecided, bits)
+                for ball, undecided in zip(balls, wide, strict=True)
+            ]
+        bits = min(2 * bits, max_bits)
+
+
+def _wider(ball: Enclosure, limit: Tensor) -> Tensor:
+    """Where the radius exceeds the limit, a NaN limit always; an exact truth (infinities, NaN too) never does."""
+    return ~((ball.radius <= limit) | (ball.radius == 0))
+
+
+def enclosed(numbers: Array, field: Balls) -> Enclosure:
+    """Balls as tensors of their shape; those that float64 cannot hold, or that are not known, are undecided."""
+    high, low, radius = (np.empty(numbers.size, dtype=np.float64) for _ in range(3))
+    with field.context():
+        for i, x in enumerate(numbers.ravel()):
+            high[i], low[i], radius[i] = _split(x, field)
+    upper, lower, width = (torch.from_numpy(part).reshape(numbers.shape) for part in (high, low, radius))
+    return Enclosure(upper, lower, width, width.isinf(), field.bits)
+
+
+def _split(x: Any, field: Balls) -> tuple[float, float, float]:
+    """high, low and a radius around high + low that holds the ball x."""
+    if not x.is_finite():
+        kind = field.kind(x)
+        return (math.nan, 0.0, math.inf) if kind is None else (kind, 0.0, 0.0)
+    high = float(x)
+    if math.isinf(high):  # beyond float64: decided only if the whole ball is
+        beyond = x.abs_lower() > LARGEST
+        return (high, 0.0, 0.0) if beyond else (math.copysign(LARGEST, high), 0.0, math.inf)
+    rest = x - high
+    low = float(rest)
+    out = (rest - low).abs_upper()
+    if out == 0:
+        return high, low, 0.0
+    return high, low, math.nextafter(math.nextafter(float(out), math.inf), math.inf)
+
+
+LARGEST = float(np.finfo(np.float64).max)

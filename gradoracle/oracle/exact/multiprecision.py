@@ -1,0 +1,214 @@
+"""mpmath: an independent second opinion in multiprecision floating point (gmpy2 underneath where it is installed)."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import mpmath
+import numpy as np
+import torch
+from mpmath import mp, mpf
+from torch import Tensor
+
+from gradoracle.oracle.exact import scalar_rules  # noqa: F401  (fills the table of rules)
+from gradoracle.oracle.exact.cost import demand
+from gradoracle.oracle.exact.enclosure import Expansion
+from gradoracle.oracle.exact.scalars import EQUAL, GREATER, LESS, UNORDERED, Array, Field, interpret
+from gradoracle.oracle.exact.trace import Graph
+
+OPERATIONS = 40_000_000  # about half a minute at 40 digits
+GUARD = 10  # digits beyond those asked for, against rounding in the graph
+
+
+class Multiprecision(Field):
+    """Binary floating point of ``digits`` decimal digits, each operation rounded, exponents unbounded.
+
+    Nothing is unknown here: comparisons compare what was computed.
+    """
+
+    reading = "mpmath"
+
+    def __init__(self, digits: int) -> None:
+        self.digits = digits
+        self.unknown = mpf("nan")
+        plain: dict[str, Callable[..., Any]] = {
+            "add": operator.add,
+            "sub": operator.sub,
+            "mul": operator.mul,
+            "div": operator.truediv,
+            "neg": operator.neg,
+            "abs": abs,
+            "pow": mpmath.power,
+            "maximum": max,
+            "minimum": min,
+            "exp": mpmath.exp,
+            "exp2": lambda x: mpmath.power(2, x),
+            "expm1": mpmath.expm1,
+            "log": mpmath.log,
+            "log2": lambda x: mpmath.log(x) / mpmath.log(2),
+            "log10": mpmath.log10,
+            "log1p": mpmath.log1p,
+            "sqrt": mpmath.sqrt,
+            "rsqrt": lambda x: 1 / mpmath.sqrt(x),
+            "reciprocal": lambda x: 1 / x,
+            "tanh": mpmath.tanh,
+            "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
+            "erf": mpmath.erf,
+            "erfc": mpmath.erfc,
+            "sin": mpmath.sin,
+            "cos": mpmath.cos,
+            "tan": mpmath.tan,
+            "atan": mpmath.atan,
+            "sinh": mpmath.sinh,
+            "cosh": mpmath.cosh,
+        }
+        self.functions = {name: _real(function) for name, function in plain.items()}
+
+    def context(self) -> AbstractContextManager[Any]:
+        """mpmath's working precision, for the time of a reading."""
+        context: AbstractContextManager[Any] = mp.workdps(self.digits + GUARD)
+        return context
+
+    def exact(self, x: float | int | bool) -> Any:
+        """A float64 or an integer is one of the numbers."""
+        return mpf(x)
+
+    def constant(self, name: str) -> Any:
+        """A mathematical constant at the working precision."""
+        if name == "2/sqrt(pi)":
+            return 2 / mpmath.sqrt(mp.pi)
+        return +{"ln2": mp.ln2, "ln10": mp.ln10, "pi": mp.pi}[name]
+
+    def is_finite(self, x: Any) -> bool:
+        """Neither infinite nor NaN."""
+        return bool(mp.isfinite(x))
+
+    def kind(self, x: Any) -> float | None:
+        """Never None."""
+        return 0.0 if mp.isfinite(x) else float(x)
+
+    def order(self, x: Any, y: Any) -> int:
+        """As computed."""
+        if x < y:
+            return LESS
+        if x > y:
+            return GREATER
+        return EQUAL if x == y else UNORDERED
+
+    def hull(self, x: Any, y: Any) -> Any:
+        """Never needed: no comparison is unknown."""
+        raise AssertionError("mpmath leaves no comparison unknown")
+
+    def midpoint(self, x: Any) -> Any:
+        """The number."""
+        return x
+
+    def floor(self, x: Any) -> int | None:
+        """The largest integer that is at most x."""
+        return int(mp.floor(x))
+
+    def product(self, a: Array, b: Array) -> Array:
+        """Sums of products, each rounded once."""
+        out = np.empty((a.shape[0], b.shape[1]), dtype=object)
+        columns = [b[:, j].tolist() for j in range(b.shape[1])]
+        for i, row in enumerate(a.tolist()):
+            for j, column in enumerate(columns):
+                out[i, j] = mp.fdot(row, column)
+        return out
+
+
+def _real(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function where it is real; NaN where mpmath leaves the reals or divides by 0 (the rules then decide)."""
+
+    def guarded(*operands: Any) -> Any:
+        try:
+            value = function(*operands)
+        except (ZeroDivisionError, ValueError, OverflowError):
+            return mpf("nan")
+        return mpf("nan") if isinstance(value, mp.mpc) else value
+
+    return guarded
+
+
+def read(graph: Graph, args: Sequence[Tensor], *, digits: int = 40, operations: int = OPERATIONS) -> list[Expansion]:
+    """Every output of the graph, computed with ``digits`` decimal digits (and 10 more to round in).
+
+    Args:
+        graph: what ``trace`` made.
+        args: float (and integer) tensors, read exactly, in the shapes that the graph was traced at.
+        digits: of precision.
+        operations: how many operations on single numbers it may take.
+
+    Raises:
+        UnsupportedOperator: the graph holds an operator without a rule.
+        TooLarge: it would take more than ``operations``.
+    """
+    demand(graph, operations, Multiprecision.reading)
+    field = Multiprecision(digits)
+    with field.context():
+        return [_expanded(out) for out in interpret(graph, args, field)]
+
+
+@dataclass(frozen=True)
+class Settled(Expansion):
+    """What two precisions agree on: ``spread`` is how far they are apart (evidence, no proof), ``unsettled`` where that
+    is more than was wanted, ``digits`` the larger of the two."""
+
+    spread: Tensor
+    unsettled: Tensor
+    digits: int
+
+
+def settle(
+    graph: Graph,
+    args: Sequence[Tensor],
+    wanted: Sequence[Tensor],
+    *,
+    digits: int = 40,
+    max_digits: int = 1280,
+    operations: int = OPERATIONS,
+) -> list[Settled]:
+    """Every output, with the digits doubled until two readings in a row differ by at most ``wanted``.
+
+    One reading says nothing of what cancellation took from it; two that agree do, short of a coincidence.
+
+    Args:
+        graph: as for ``read``.
+        args: as for ``read``.
+        wanted: the largest difference, one float64 tensor per output (broadcast to it).
+        digits: of the first reading.
+        max_digits: the most.
+        operations: as for ``read``, whatever the digits.
+
+    Raises:
+        UnsupportedOperator, TooLarge: as ``read``.
+    """
+    before = read(graph, args, digits=digits, operations=operations)
+    while True:
+        digits = min(2 * digits, max_digits)
+        after = read(graph, args, digits=digits, operations=operations)
+        found = [_settled(old, new, limit, digits) for old, new, limit in zip(before, after, wanted, strict=True)]
+        if digits >= max_digits or not any(bool(x.unsettled.any()) for x in found):
+            return found
+        before = after
+
+
+def _settled(old: Expansion, new: Expansion, limit: Tensor, digits: int) -> Settled:
+    same = (old.high == new.high) & (old.low == new.low) | (old.high.isnan() & new.high.isnan())
+    gap = ((new.high - old.high) + (new.low - old.low)).abs() + 2.0**-105 * new.high.abs()
+    spread = torch.where(same, torch.where(new.high.isfinite(), 2.0**-105 * new.high.abs(), 0.0), gap)
+    return Settled(new.high, new.low, spread, ~((spread <= limit) | (spread == 0)), digits)
+
+
+def _expanded(numbers: Array) -> Expansion:
+    high = [float(x) for x in numbers.ravel()]
+    low = [float(x - h) if math.isfinite(h) else 0.0 for x, h in zip(numbers.ravel(), high, strict=True)]
+    shape = numbers.shape
+    return Expansion(
+        torch.tensor(high, dtype=torch.float64).reshape(shape), torch.tensor(low, dtype=torch.float64).reshape(shape)
+    )

@@ -1,0 +1,348 @@
+"""Scalars: the operators of a graph over a number field, whichever it is.
+
+``interpret`` walks a graph once. A real tensor is a numpy object array of the field's numbers; integer and boolean
+bookkeeping, and constants that nothing has been computed from yet, stay torch tensors and cost nothing. What an
+operator means is written once, in the ``operators_*`` files; a number system supplies a ``Field``.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.fx import Node
+
+from gradoracle.oracle.exact.trace import Graph, UnsupportedOperator, operator_name, widened
+from gradoracle.oracle.exact.trees import leaves
+
+Array = NDArray[Any]  # of the field's numbers, dtype object
+LESS, EQUAL, GREATER, UNKNOWN, UNORDERED = -1, 0, 1, 2, 3  # UNKNOWN: not at this precision; UNORDERED: one is NaN
+
+
+class Undecided(Exception):
+    """A comparison that the graph's shape or indices hang on cannot be decided at this precision."""
+
+
+@dataclass(frozen=True)
+class Truths:
+    """A boolean tensor of which some elements are not known: ``values`` holds where ``unknown`` does not."""
+
+    values: Tensor
+    unknown: Tensor
+
+
+class Field(ABC):
+    """A number system: what a reading must supply, and what follows from it for arrays.
+
+    A number is finite, +-inf, NaN (as PyTorch would have it: -inf - -inf) or unknown (not at this precision). Zero has
+    no sign. Where an operation leaves the finite numbers, its value is what PyTorch gives in float64 for operands of
+    the same kind: log 0 = -inf, 1/0 = inf, 0 * inf = NaN.
+    """
+
+    reading: str
+    functions: Mapping[str, Callable[..., Any]]  # operator -> on numbers: finite operands give the right finite number
+    unknown: Any
+
+    @abstractmethod
+    def context(self) -> AbstractContextManager[Any]:
+        """Sets the precision, and puts back the one before."""
+
+    @abstractmethod
+    def exact(self, x: float | int | bool) -> Any:
+        """The number that a float64 (inf and NaN too) or an integer is."""
+
+    @abstractmethod
+    def constant(self, name: str) -> Any:
+        """``ln2``, ``ln10``, ``2/sqrt(pi)``, ``pi`` to the working precision."""
+
+    @abstractmethod
+    def is_finite(self, x: Any) -> bool:
+        """Whether x is known to be finite."""
+
+    @abstractmethod
+    def kind(self, x: Any) -> float | None:
+        """0.0 for a finite number; inf, -inf, nan; None for unknown."""
+
+    @abstractmethod
+    def order(self, x: Any, y: Any) -> int:
+        """LESS, EQUAL or GREATER; UNKNOWN where that is not decided; UNORDERED where x or y is NaN."""
+
+    @abstractmethod
+    def hull(self, x: Any, y: Any) -> Any:
+        """A number that stands for either of the two."""
+
+    @abstractmethod
+    def midpoint(self, x: Any) -> Any:
+        """An exact number in x."""
+
+    @abstractmethod
+    def floor(self, x: Any) -> int | None:
+        """The largest integer that is at most the finite x; None where that is not decided."""
+
+    @abstractmethod
+    def product(self, a: Array, b: Array) -> Array:
+        """[n, k] times [k, m], n, k, m >= 1."""
+
+    # What follows.
+
+    @functools.cached_property
+    def _ufuncs(self) -> dict[str, tuple[Any, int]]:
+        return {}
+
+    @functools.cached_property
+    def _finite(self) -> Any:
+        return np.frompyfunc(self.is_finite, 1, 1)
+
+    def finite(self, x: Array) -> NDArray[np.bool_]:
+        """Which elements are known to be finite."""
+        return np.asarray(self._finite(x), dtype=np.bool_)
+
+    def apply(self, name: str, *operands: Array) -> Array:
+        """The operator ``name`` element by element, with broadcasting."""
+        if name not in self._ufuncs:
+            self._ufuncs[name] = (np.frompyfunc(self.functions[name], len(operands), 1), len(operands))
+        out = boxed(self._ufuncs[name][0](*operands))
+        good = self.finite(out)
+        if not good.all():
+            spread = np.broadcast_arrays(*operands)
+            for index in _where(~good):
+                out[index] = self.special(name, *(operand[index] for operand in spread))
+        return out
+
+    def special(self, name: str, *operands: Any) -> Any:
+        """What an operation gives on numbers where it does not give a finite one by arithmetic."""
+        kinds = [self.kind(x) for x in operands]
+        if None in kinds:
+            return self.unknown
+        likes = self._alike(name, operands, [float(k) for k in kinds if k is not None])
+        if likes is None:
+            return self.unknown
+        if name == "atan" and math.isinf(likes[0]):
+            return self.constant("pi") * self.exact(math.copysign(0.5, likes[0]))
+        value = _ieee(name, *likes)
+        if math.isfinite(value) and not any(kinds):
+            return self.unknown  # precision or range ran out
+        return self.exact(value)
+
+    def _alike(self, name: str, operands: Sequence[Any], kinds: list[float]) -> list[float] | None:
+        """Float64 numbers on which PyTorch's operator has the same special value; None where that is not decided."""
+        if name in ("add", "sub"):
+            return [1.0 if kind == 0.0 else kind for kind in kinds]
+        if name == "pow":
+            return self._alike_pow(operands, kinds)
+        likes = []
+        for x, kind in zip(operands, kinds, strict=True):
+            edge = -1.0 if name == "log1p" else 0.0
+            side = self.order(x, self.exact(edge)) if kind == 0.0 else EQUAL
+            if side == UNKNOWN:
+                return None
+            likes.append(edge + side if kind == 0.0 else kind)
+        return likes
+
+    def _alike_pow(self, operands: Sequence[Any], kinds: list[float]) -> list[float] | None:
+        (x, y), (kx, ky) = operands, kinds
+        if kx == 0.0:
+            sides = [self.order(x, self.exact(edge)) for edge in (-1.0, 0.0, 1.0)]
+            if UNKNOWN in sides:
+                return None
+            kx = {-3: -2.0, -2: -1.0, -1: -0.5, 0: 0.0, 1: 0.5, 2: 1.0, 3: 2.0}[sum(sides)]
+        if ky == 0.0:
+            side, low = self.order(y, self.exact(0.0)), self.floor(y)
+            above = UNKNOWN if low is None else self.order(y, self.exact(low))
+            if side == UNKNOWN or (above == UNKNOWN and kx <= 0):
+                return None
+            # between two integers; an even integer; an odd one
+            ky = side * (0.5 if low is None or above != EQUAL else 2.0 if low % 2 == 0 else 1.0)
+        return [kx, ky]
+
+    def lift(self, x: Tensor | Truths | float | int | bool) -> Array:
+        """A torch tensor or a Python number as an array of the field's numbers."""
+        if isinstance(x, Truths):
+            known = self.lift(x.values)
+            known = known.copy()
+            zero, one = self.exact(0.0), self.exact(1.0)
+            for index in _where(x.unknown.numpy()):
+                known[index] = self.hull(zero, one)
+            return known
+        if not isinstance(x, Tensor):
+            return boxed(self.literal(x))
+        values = x.detach().cpu()
+        if values.numel() > 1 and values.is_floating_point() and bool((values == values.flatten()[0]).all()):
+            return np.broadcast_to(boxed(self.exact(float(values.flatten()[0]))), tuple(values.shape))
+        values = values.double() if values.is_floating_point() else values
+        return boxed(np.frompyfunc(self.exact, 1, 1)(values.numpy().astype(object)))
+
+    def literal(self, x: float | int | bool) -> Any:
+        """A number written in a graph: the mathematical constant where PyTorch's derivative formulas mean one."""
+        name = LITERALS.get(x) if isinstance(x, float) else None
+        return self.exact(x) if name is None else self.constant(name)
+
+    def orders(self, x: Array, y: Array) -> NDArray[np.int8]:
+        """``order`` element by element, with broadcasting."""
+        return np.asarray(boxed(np.frompyfunc(self.order, 2, 1)(x, y)), dtype=np.int8)
+
+    def sum(self, x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+        """Sums over ``axes``; the empty sum is 0."""
+        return self._reduced("add", np.add, x, axes, keepdims, 0.0)
+
+    def prod(self, x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+        """Products over ``axes``; the empty product is 1."""
+        return self._reduced("mul", np.multiply, x, axes, keepdims, 1.0)
+
+    def _reduced(self, name: str, ufunc: Any, x: Array, axes: tuple[int, ...], keepdims: bool, empty: float) -> Array:
+        if any(x.shape[axis] == 0 for axis in axes):
+            shape = ufunc.reduce(np.zeros(x.shape), axis=axes, keepdims=keepdims).shape
+            return np.broadcast_to(boxed(self.exact(empty)), shape)
+        if not axes:
+            return x
+        out = boxed(ufunc.reduce(x, axis=axes, keepdims=keepdims))
+        good = self.finite(out)
+        if not good.all():
+            bad = out if keepdims else np.expand_dims(out, axes)
+            lines = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
+            for index in _where(~self.finite(bad)):
+                line = lines[tuple(i for axis, i in enumerate(index) if axis not in axes)].ravel()
+                bad[index] = functools.reduce(lambda a, b: self.total(name, a, b), line)
+        return out
+
+    def total(self, name: str, a: Any, b: Any) -> Any:
+        """One operation on two numbers of any kind."""
+        value = self.functions[name](a, b)
+        return value if self.is_finite(value) else self.special(name, a, b)
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        """[n, k] times [k, m]."""
+        (n, k), m = a.shape, b.shape[1]
+        if 0 in (n, k, m):
+            return np.broadcast_to(boxed(self.exact(0.0)), (n, m))
+        out = self.product(a, b)
+        for i, j in _where(~self.finite(out)):
+            terms = (self.total("mul", x, y) for x, y in zip(a[i], b[:, j], strict=True))
+            out[i, j] = functools.reduce(lambda x, y: self.total("add", x, y), terms)
+        return out
+
+    def truths(self, values: NDArray[np.bool_], unknown: NDArray[np.bool_]) -> Tensor | Truths:
+        """Booleans: a plain tensor where all of them are known."""
+        known = torch.from_numpy(np.array(values, dtype=np.bool_))
+        return Truths(known, torch.from_numpy(np.array(unknown, dtype=np.bool_))) if unknown.any() else known
+
+
+# Numbers that PyTorch's derivative formulas write in float64, and what they stand for.
+LITERALS: dict[float, str] = {
+    math.log(2): "ln2",
+    math.log(10): "ln10",
+    2.3025850929940456: "ln10",  # as derivatives.yaml writes it
+    2 / math.sqrt(math.pi): "2/sqrt(pi)",
+    math.pi: "pi",
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def _ieee(name: str, *operands: float) -> float:
+    return float(getattr(torch, name)(*(torch.tensor(x, dtype=torch.float64) for x in operands)))
+
+
+def boxed(x: Any) -> Array:
+    """A numpy object array, also of one number (numpy hands that back bare)."""
+    if isinstance(x, np.ndarray):
+        return x
+    box = np.empty((), dtype=object)
+    box[()] = x
+    return box
+
+
+def _where(mask: NDArray[np.bool_]) -> Iterator[tuple[int, ...]]:
+    return zip(*(axis.tolist() for axis in np.nonzero(mask)), strict=True) if mask.ndim else iter([()] if mask else [])
+
+
+Value = Any  # Array | Tensor | Truths | list of them | Python number
+Rule = Callable[..., Value]
+
+
+@dataclass
+class Reader:
+    """What a rule is given: the field, and the node it computes (its shape and dtype are ``reader.shape``...)."""
+
+    field: Field
+    node: Node
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the node's value."""
+        return tuple(self.node.meta["val"].shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the node's value."""
+        dtype: torch.dtype = self.node.meta["val"].dtype
+        return dtype
+
+    def real(self, x: Value) -> Array:
+        """A value as an array of the field's numbers."""
+        return x if isinstance(x, np.ndarray) else self.field.lift(x)
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*operators: str) -> Callable[[Rule], Rule]:
+    """Registers a rule ``f(reader, *args, **kwargs)`` for ATen operators, as ``aten.mul.Tensor`` names them."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
+
+def names(text: str) -> list[str]:
+    """The words of a text, for tables of operators."""
+    return text.split()
+
+
+# Operators that only place numbers, or make new ones exactly: constants stay torch tensors through them.
+CONSTANT: set[str] = set()
+
+
+def interpret(graph: Graph, args: Sequence[Tensor], field: Field) -> list[Array]:
+    """The graph's outputs over the field.
+
+    Raises:
+        UnsupportedOperator: an operator has no rule.
+        Undecided: an index or a shape hangs on a comparison that is not decided at the field's precision.
+    """
+    inputs = (field.lift(arg) if arg.is_floating_point() else arg.detach().cpu() for arg in args)
+    with field.context(), np.errstate(all="ignore"):
+        found = graph.interpreted(
+            inputs, lambda node, *given: _call(Reader(field, node), *given), lambda constant: constant.cpu()
+        )
+        return [Reader(field, node).real(value) for node, value in zip(graph.outputs, found, strict=True)]
+
+
+def _call(reader: Reader, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    node, name = reader.node, operator_name(reader.node)
+    if node.op != "call_function":
+        raise UnsupportedOperator(f"{node.op} {name}", reader.field.reading)
+    if name == "<built-in function getitem>":
+        return args[0][args[1]]
+    flat = leaves((args, kwargs))
+    computed = any(isinstance(x, (np.ndarray, Truths)) for x in flat)
+    if not computed and (name in CONSTANT or not _makes_floats(node)):
+        operator: Any = node.target
+        return operator(*args, **widened(kwargs))
+    if name not in RULES:
+        raise UnsupportedOperator(name, reader.field.reading)
+    return RULES[name](reader, *args, **kwargs)
+
+
+def _makes_floats(node: Node) -> bool:
+    return any(isinstance(x, Tensor) and x.is_floating_point() for x in leaves(node.meta.get("val")))

@@ -1,0 +1,1 @@
+"""The rounding reading: how large an error the precision contract of a kernel explains, element by element."""

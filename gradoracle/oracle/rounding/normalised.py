@@ -1,0 +1,111 @@
+"""Normalised rows: softmax and log-softmax, in which errors cancel along a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.model.contract import UNIT_ROUNDOFF
+from gradoracle.oracle.rounding import bounds, independent
+from gradoracle.oracle.rounding.probes import LOG2_E, mixed
+from gradoracle.oracle.rounding.quantity import Quantity, plus
+from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff
+
+
+def softmax(
+    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
+) -> Quantity:
+    """exp(x - max) / sum: the exponent's roundings, exp, the sum's and the quotient's."""
+    x, dim = args[0], args[1]
+    value = operator(x.value, *args[1:])
+    contract = roundoff.contract
+    top = x.value.amax(dim, keepdim=True)
+    depth = torch.nan_to_num((x.value - top).abs(), nan=0.0, posinf=0.0)
+    size = torch.nan_to_num(x.value.abs(), nan=0.0, posinf=0.0)
+    proper = torch.nan_to_num(value, nan=0.0)
+    unit = UNIT_ROUNDOFF[contract.elementwise] if contract.rounds else 0.0
+    constant = UNIT_ROUNDOFF[contract.constants] if contract.rounds else 0.0
+    # the exponent is a rounded difference of rounded products by log2 e: u |x - m|, u |x|, and exp's own error
+    own = (depth.square() + size.square() + contract.exp_ulps**2) * unit**2
+    steps = float(x.value.shape[dim])
+    variance = floor = bound = probes = None
+    if roundoff.variances or x.variance is not None:
+        relative = plus(x.variance, (own + (depth * constant).square()) / 3)
+        assert relative is not None
+        variance = independent.softmax(proper, x.value, relative, dim)
+        floor = None if x.floor is None else independent.softmax(proper, x.value, x.floor, dim)
+    if roundoff.worst or x.worst is not None:
+        relative = plus(x.worst, (depth + size + 2 * contract.exp_ulps) * unit + depth * constant)
+        assert relative is not None
+        bound = bounds.softmax(proper, x.value, relative, dim)
+    if roundoff.dice is not None or x.probes is not None:
+        moved = x.value if x.probes is None else x.probes
+        axis = dim if dim < 0 else dim - x.value.dim()
+        powers = torch.exp(torch.nan_to_num(moved - moved.amax(axis, keepdim=True), nan=-torch.inf))
+        if roundoff.dice is not None and contract.rounds:
+            drawn = roundoff.dice.constant(LOG2_E).view(-1, *[1] * x.value.dim())
+            scaled = drawn * (constant * roundoff.magnify * depth)
+            powers = powers * torch.exp(roundoff.noise(x.value, own.sqrt(), mixed(place, 1)).sub_(scaled))
+        total = powers.sum(axis, keepdim=True)
+        if roundoff.dice is not None and contract.rounds:
+            mass = torch.nan_to_num(torch.exp(x.value - top), nan=0.0).sum(dim, keepdim=True)
+            width = torch.full_like(mass, unit * (steps / 3 + 2) ** 0.5)
+            total = total * (1 + roundoff.noise(mass, width, mixed(place, 2), SUM_BITS))
+        probes = powers / total
+    q = Quantity(value, variance, floor, bound, probes, place=place)
+    if not contract.rounds:
+        return q
+    # the sum is one for a row, the quotient one for an element; a row of one term is divided by itself
+    return roundoff.elementwise(_row_error(roundoff, q, proper, unit, steps), mixed(place, 3))
+
+
+def _row_error(roundoff: Roundoff, q: Quantity, value: Tensor, unit: float, steps: float) -> Quantity:
+    """The rounding of the row's sum in variances and bounds; the probes have theirs already."""
+    variance = plus(q.variance, value.square() * (unit**2 / 3 * (steps / 3 + 2))) if roundoff.variances else q.variance
+    bound = plus(q.worst, value * (unit * (steps + 2))) if roundoff.worst else q.worst
+    return q.with_(variance=variance, worst=bound)
+
+
+def log_softmax(
+    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
+) -> Quantity:
+    """x - max - log sum exp(x - max): the differences' roundings, the sum's and the logarithm's."""
+    x, dim = args[0], args[1]
+    value = operator(x.value, *args[1:])
+    contract = roundoff.contract
+    top = x.value.amax(dim, keepdim=True)
+    depth = torch.nan_to_num((x.value - top).abs(), nan=0.0, posinf=0.0)
+    share = torch.nan_to_num(torch.exp(value), nan=0.0)
+    log_sum = torch.nan_to_num((x.value - top - value).abs(), nan=0.0, posinf=0.0).amax(dim, keepdim=True)
+    unit = UNIT_ROUNDOFF[contract.elementwise] if contract.rounds else 0.0
+    steps = float(x.value.shape[dim])
+    finite = value.isfinite()
+    # of the row: the sum's and the logarithm's; of the element: two differences
+    row = unit * torch.sqrt(steps / 3 + 2 + contract.exp_ulps**2 + (contract.log_ulps * log_sum.clamp_min(1.0)) ** 2)
+    own = unit * torch.sqrt(depth.square() + torch.where(finite, value, 0.0).square())
+    variance = floor = bound = probes = None
+    if roundoff.variances or x.variance is not None:
+        passed = None if x.variance is None else independent.log_softmax(share, x.variance, dim)
+        committed = (row.square() + own.square()) / 3
+        variance = torch.where(finite, committed if passed is None else committed + passed, 0.0)
+        floor = None if x.floor is None else torch.where(finite, independent.log_softmax(share, x.floor, dim), 0.0)
+    if roundoff.worst or x.worst is not None:
+        shifts = None if x.worst is None else x.worst + x.worst.amax(dim, keepdim=True)
+        local = unit * (steps + 2 + 2 * contract.exp_ulps + 2 * contract.log_ulps * log_sum.clamp_min(1.0))
+        local = local + 2 * own
+        bound = torch.where(finite, local if shifts is None else local + shifts, 0.0)
+    if roundoff.dice is not None or x.probes is not None:
+        moved = x.value if x.probes is None else x.probes
+        axis = dim if dim < 0 else dim - x.value.dim()
+        probes = torch.log_softmax(moved, axis)
+        if roundoff.dice is not None and contract.rounds:
+            key = torch.where(log_sum == 0, top, log_sum)
+            probes = (
+                probes
+                + roundoff.noise(key, row, mixed(place, 1), SUM_BITS)
+                + roundoff.noise(value, own, mixed(place, 2))
+            )
+    return Quantity(value, variance, floor, bound, probes, place=place)

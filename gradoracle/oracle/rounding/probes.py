@@ -1,0 +1,198 @@
+"""Probes: runs of a graph in float64 in which every rounding takes a value of its own, a function of what is rounded.
+
+A rounding to p bits is imitated by a rounding to p bits: of the value times a factor that is drawn once for each probe
+and each place. The factor stands for what a budget cannot know (a kernel may hold P or P times l, S or S log2 e), and
+what a rounding is known to do stays: equal values err alike, values nearer to one another than the spacing err
+alike, and an odd function has odd errors. A quantity that is broadcast keeps one error.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.oracle.exact.trees import followed, leaves, refilled
+from gradoracle.oracle.rounding import fused
+from gradoracle.oracle.rounding.quantity import Quantity, all_finite, any_error, values
+
+_MASK = (1 << 64) - 1
+# The mean square of a rounding error in units of u |x| is 3 / (8 ln 2) / 3 for significands that are uniform in their
+# logarithm (docs/budgets.md): this factor brings it to the 1/3 of a uniform error of half-width u |x|.
+LOG2_E = 0x1062E  # the place of a constant that exp is computed with: one rounding wherever exp is
+EVEN_SPREAD = math.sqrt(8 * math.log(2) / 3)
+LITERAL = 0  # the probe that rounds each value as it stands; of few bits, times a number whose errors lean one way
+SPLIT = 1  # under a format of few bits, the probe in which each group of values straddles two neighbours of the format
+_IN_CACHE = 1 << 15  # float64 numbers of which several arrays fit into a core's second cache
+
+
+def mixed(*keys: int) -> int:
+    """64 well mixed bits of some integers (the finaliser of splitmix64 after each)."""
+    state = 0
+    for key in keys:
+        state = (state + (key & _MASK) + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state
+
+
+class Dice:
+    """What is drawn for each probe: [R] numbers, a function of (seed, probe, place) alone, the same on any machine.
+
+    Args:
+        seed: of what is drawn.
+        probes: their numbers.
+        splits: whether the one of number SPLIT is that probe, and not another drawn one.
+    """
+
+    def __init__(self, seed: int, probes: range, splits: bool = False) -> None:
+        self.seed, self.probes, self.splits = seed, probes, splits
+
+    def factors(self, place: int) -> Tensor:
+        """[R] factors in (1/2, 1], uniform in their logarithm; 1 in the probe LITERAL."""
+        return _factors(self.seed, place, self.probes)
+
+    def position(self, probe: int) -> int | None:
+        """Where LITERAL or SPLIT stands among the probes; None where it is none of them."""
+        return self.probes.index(probe) if probe in self.probes and (self.splits or probe != SPLIT) else None
+
+    def constant(self, place: int) -> Tensor:
+        """[R] errors in (-1, 1), for a number that is rounded once and then used everywhere."""
+        return _constants(self.seed, place, self.probes)
+
+
+def _uniform(seed: int, place: int, probes: range) -> Tensor:
+    drawn = [mixed(seed, place, probe) >> 11 for probe in probes]
+    return torch.tensor(drawn, dtype=torch.float64) * 2.0**-53
+
+
+@functools.lru_cache(maxsize=4096)  # graphs of one family have the same places, whatever their shapes
+def _factors(seed: int, place: int, probes: range) -> Tensor:
+    drawn = torch.exp2(-_uniform(seed, place, probes))
+    return torch.where(torch.tensor([probe == LITERAL for probe in probes]), 1.0, drawn)
+
+
+@functools.lru_cache(maxsize=4096)
+def _constants(seed: int, place: int, probes: range) -> Tensor:
+    return 2 * _uniform(seed, place, probes) - 1
+
+
+def rounding_errors(
+    key: Tensor, bits: int, factors: Tensor, width: Tensor, onto: Tensor | None = None, each: bool = False
+) -> Tensor:
+    """[R, *shape] errors of rounding ``key`` times a factor to ``bits`` bits, where ``width`` is an error of 2^-bits.
+
+    Where ``key`` is 0 or not finite the error is that of a value of its own, the same for all such elements.
+
+    Args:
+        key: [*shape], or [R, *shape] with ``each``.
+        bits: of the format.
+        factors: [R].
+        width: [*shape], or what broadcasts to it.
+        onto: what the errors are added to, [*shape] or [R, *shape].
+        each: whether each probe has a key of its own.
+    """
+    if int(key.count_nonzero()) < key.numel() or not all_finite(key):
+        key = torch.where((key == 0) | ~key.isfinite(), 1.0, key)
+    shape, runs = key.shape[1:] if each else key.shape, len(factors)
+    splitter = 2.0 ** (53 - bits) + 1  # Veltkamp's split: the upper ``bits`` bits, to nearest
+    units = (width * 2.0**bits).expand(shape).reshape(-1)
+    keys = _rows(key, shape, runs)
+    rows = factors.view(-1, 1)
+    onto = None if onto is None else _rows(onto, shape, runs)
+    if (done := fused.errors(keys, factors, units, splitter, onto)) is not None:
+        return done.view(runs, *shape)
+    errors = torch.empty((runs, units.numel()), dtype=key.dtype)
+    step = max(_IN_CACHE // runs, 1)
+    for at in range(0, units.numel(), step):  # in blocks that stay in the cache: twice as fast as all at once
+        some = slice(at, at + step)
+        scaled, block = keys[:, some] * rows, errors[:, some]
+        torch.mul(scaled, splitter, out=block)
+        block.sub_(block - scaled).sub_(scaled).div_(scaled).mul_(units[some])
+        if onto is not None:
+            block.add_(onto[:, some])
+    return errors.view(runs, *shape)
+
+
+def _rows(x: Tensor, shape: torch.Size, runs: int) -> Tensor:
+    """[1, n] of what all probes share, [R, n] of what each has for itself."""
+    own = x.dim() > len(shape)
+    return x.expand([runs, *shape] if own else shape).reshape(runs if own else 1, -1)
+
+
+def run_lifted(operator: Callable[..., Any], args: Any, kwargs: Any, lifted: Any) -> Any:
+    """One operator over all probes at once: where ``lifted`` marks an argument, its leading axis is the probe's.
+
+    Args:
+        operator: an ATen operator (or any function of tensors) that returns a tensor or a tuple of tensors.
+        args: its positional arguments; tensors of [R, *shape] where marked, else of [*shape].
+        kwargs: its keyword arguments; never lifted.
+        lifted: booleans, the same tree as ``args``.
+    """
+    flat, marks = leaves(args), leaves(lifted)
+    axes = tuple(0 if mark else None for mark in marks)
+    moving = [leaf for leaf, mark in zip(flat, marks, strict=True) if mark]
+
+    def once(*moved: Tensor) -> Any:
+        fed = iter(moved)
+        filled = [next(fed) if axis == 0 else leaf for leaf, axis in zip(flat, axes, strict=True)]
+        return operator(*refilled(args, filled), **kwargs)
+
+    try:
+        return torch.vmap(once)(*moving)
+    except RuntimeError:  # an operator without a batching rule
+        runs = [once(*(leaf[probe] for leaf in moving)) for probe in range(len(moving[0]))]
+        if isinstance(runs[0], Tensor):
+            return torch.stack(runs)
+        return [torch.stack(parts) for parts in zip(*runs, strict=True)]
+
+
+def probed(operator: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The operator over the probes of its arguments, [R, *shape]; None where none of them has any."""
+    if not any_error((args, kwargs), "probes"):
+        return None
+    if torch.Tag.pointwise in getattr(operator, "tags", ()):
+        return _pointwise(operator, args, kwargs)
+    if operator in _LIFTED_VIEWS and not kwargs and all(not isinstance(a, Quantity) for a in args[1:]):
+        source: Quantity = args[0]
+        return _LIFTED_VIEWS[operator](source.probes, source.value.dim(), *args[1:])
+    lifted = followed(lambda x: isinstance(x, Quantity) and x.probes is not None, args)
+    return run_lifted(operator, followed(_in_probes, args), values(kwargs), lifted)
+
+
+def _pointwise(operator: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """An elementwise operator broadcasts by itself, once the probes' axis stands before all others."""
+    rank = max(leaf.value.dim() for leaf in leaves(args) if isinstance(leaf, Quantity))
+
+    def wide(x: Any) -> Any:
+        if not isinstance(x, Quantity) or x.probes is None:
+            return _in_probes(x)
+        return x.probes.reshape(len(x.probes), *[1] * (rank - x.value.dim()), *x.value.shape)
+
+    return operator(*followed(wide, args), **values(kwargs))
+
+
+def _in_probes(x: Any) -> Any:
+    """What an argument is in the probes: its value where it is the same in all."""
+    return x if not isinstance(x, Quantity) else x.value if x.probes is None else x.probes
+
+
+_aten = torch.ops.aten
+_Lifted = Callable[..., Tensor]
+# Views whose dims are counted from the back or shifted by one: what ``torch.vmap`` would do, in a tenth of its time.
+_LIFTED_VIEWS: dict[Any, _Lifted] = {
+    _aten.reshape.default: lambda x, rank, size: x.reshape(len(x), *size),
+    _aten.expand.default: lambda x, rank, size: x.reshape(len(x), *[1] * (len(size) - rank), *x.shape[1:]).expand(
+        len(x), *size
+    ),
+    _aten.permute.default: lambda x, rank, dims: x.permute(0, *(d % rank + 1 for d in dims)),
+    _aten.unsqueeze.default: lambda x, rank, dim: x.unsqueeze(dim % (rank + 1) + 1),
+    _aten.clone.default: lambda x, rank: x,
+    _aten.alias.default: lambda x, rank: x,
+    _aten.detach.default: lambda x, rank: x,
+}

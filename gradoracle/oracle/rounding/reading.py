@@ -1,0 +1,245 @@
+"""The rounding reading: how large an error rounding explains, per element, under a precision contract.
+
+The graph is carried through once in float64. Three things travel with each value: a variance, as if all roundings
+were independent; R probes, in which a rounding is a function of the value that it rounds; on request a bound with every
+rounding at its worst. docs/budgets.md derives every rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from gradoracle.model.contract import EXACT, LARGEST, UNIT_ROUNDOFF, Contract
+from gradoracle.oracle.exact.trace import Graph, widened
+from gradoracle.oracle.rounding import effects
+from gradoracle.oracle.rounding.annotations import accumulated, fast_exp, running_sums, stored, stored_sum
+from gradoracle.oracle.rounding.probes import SPLIT, Dice, mixed
+from gradoracle.oracle.rounding.propagate import Walk
+from gradoracle.oracle.rounding.quantity import Quantity, all_finite
+from gradoracle.oracle.rounding.rounding_model import FAR, Roundoff
+
+__all__ = [
+    "EXACT",
+    "Budget",
+    "InputError",
+    "accumulated",
+    "budgets",
+    "fast_exp",
+    "running_sums",
+    "stored",
+    "stored_sum",
+]
+
+InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
+
+_PROBED_AT = 2.0**-30  # the unit that float64 is probed with
+_ELEMENTS_AT_ONCE = 1 << 24  # of all probes of the largest tensor together
+_SPLIT_WITHIN = 3 / FAR  # a right kernel may err by three times what the probe that splits shows: at other significands
+_FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # largest tensor of the graph, probes at most
+_OUTPUT, _INPUT = 9, 11
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What rounding explains of one output of a graph; float64 tensors of the output's shape on the CPU.
+
+    Attributes:
+        value: the graph's value.
+        sigma: one standard deviation of a right kernel's error: the larger of ``independent`` and the probes' rms, and
+            at least ``floor``. 0 only where a right kernel gives exactly ``value``; finite where ``value`` is.
+        independent: the standard deviation if all roundings were independent.
+        errors: [R, *shape], the signed error of each probe.
+        worst: a bound with every rounding at its worst; None where it was not asked for.
+        floor: the standard deviation of the part that is underflow.
+        overflow: True where a declared intermediate, or the output itself, may be larger in a right kernel than its
+            format holds (the value and eight standard deviations); None where none is.
+    """
+
+    value: Tensor
+    sigma: Tensor
+    independent: Tensor
+    errors: Tensor
+    worst: Tensor | None
+    floor: Tensor
+    overflow: Tensor | None = None
+
+
+def budgets(
+    graph: Graph,
+    args: Sequence[Tensor],
+    contract: Contract,
+    *,
+    probes: int = 16,
+    worst: bool = False,
+    seed: int = 0,
+    input_errors: Sequence[InputError | None] | None = None,
+    output_dtypes: Sequence[str] | None = None,
+    input_dtypes: Sequence[str] | None = None,
+) -> list[Budget]:
+    """The budget of each output of ``graph`` at ``args``.
+
+    Args:
+        graph: of a definition or of an algorithm (docs/budgets.md), traced at the shapes of ``args``.
+        args: float64 (or integer) tensors, exactly what the kernel is given.
+        contract: the precision contract; ``EXACT`` for the expression of a law, which commits no rounding of its own.
+        probes: how many are drawn at most; graphs with large tensors take 8 or 4 (a tensor of 2^19, 2^21 elements).
+            Beside them stand the literal one (``probes.LITERAL``) and, where a format has few bits, ``probes.SPLIT``.
+        worst: whether to bound the error with every rounding at its worst, too.
+        seed: of the probes.
+        input_errors: for each argument None, or (variance, worst, probes' errors [R, *shape]) of its own error.
+        output_dtypes: the format each output is stored in; default ``contract.output`` for all.
+        input_dtypes: the format that holds each argument exactly; default ``contract.dtype`` for all.
+
+    Raises:
+        UnsupportedOperator: the graph has an operator without a rounding rule.
+    """
+    given = list(input_errors) if input_errors is not None else [None] * len(args)
+    held = list(input_dtypes) if input_dtypes is not None else [contract.dtype] * len(args)
+    count, at_once = _schedule(graph, args, probes)
+    splits = bool(count) and contract.rounds_to_few_bits
+    count += (count > 0) + splits  # the literal probe and the one that splits, beside those that are drawn
+    carried = [error[2] for error in given if error is not None and error[2] is not None]
+    if carried:
+        count = min(count, *(len(c) for c in carried))
+    magnify = max(_PROBED_AT / UNIT_ROUNDOFF[contract.dtype], 1.0) if contract.rounds else 1.0
+    found: list[Quantity] = []
+    signed: list[list[Tensor]] = []
+    overflowing: dict[Node, list[tuple[int | None, Tensor]]] = {}
+    for start in range(0, max(count, 1), at_once):
+        run = range(start, min(start + at_once, count))
+        dice = Dice(seed, run, splits) if run and contract.rounds else None
+        roundoff = Roundoff(contract, dice, worst and start == 0, magnify, variances=start == 0)
+        inputs = [
+            _input(a, e, h, run, worst and start == 0, start == 0) for a, e, h in zip(args, given, held, strict=True)
+        ]
+        with torch.no_grad():
+            inputs = [
+                roundoff.given(q, mixed(i, _INPUT)) if q.is_float and e is None else q
+                for i, (q, e) in enumerate(zip(inputs, given, strict=True))
+            ]
+            outputs = Walk(contract, roundoff).run(graph, inputs)
+            outputs = [
+                roundoff.stored(q, dtype, mixed(position, _OUTPUT), spacing=True) if q.is_float else q
+                for position, (q, dtype) in enumerate(
+                    zip(outputs, output_dtypes or [contract.output] * len(outputs), strict=True)
+                )
+            ]
+        if start == 0:
+            overflowing = roundoff.overflowing
+        found = found or outputs
+        signed.append([_errors(q, len(run), magnify) for q in outputs])
+    masks = _tainted(graph, args, overflowing) if overflowing else [None] * len(found)
+    dtypes = output_dtypes or [contract.output] * len(found)
+    errors = signed[0] if len(signed) == 1 else [torch.cat(parts) for parts in zip(*signed, strict=True)]
+    largest = [LARGEST[dtype] if contract.rounds else math.inf for dtype in dtypes]
+    split = SPLIT if splits else None
+    return [_budget(q, e, m, worst, most, split) for q, e, m, most in zip(found, errors, masks, largest, strict=True)]
+
+
+def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, int]:
+    """How many probes, and how many of them at once: the largest tensor of the graph decides."""
+    largest = max((t.numel() for t in args), default=1)
+    for node in graph.nodes:
+        meta = node.meta.get("val", node.meta.get("tensor_meta"))
+        shape = getattr(meta, "shape", None)
+        if shape is not None:
+            largest = max(largest, int(torch.Size(shape).numel()))
+    count = probes
+    for size, few in _FEW_PROBES:
+        if largest >= size:
+            count = min(probes, few)
+            break
+    return count, max(1, _ELEMENTS_AT_ONCE // max(largest, 1))
+
+
+def _input(value: Tensor, error: InputError | None, held: str, run: range, worst: bool, variances: bool) -> Quantity:
+    value = value.detach()
+    if not value.is_floating_point():
+        return Quantity(value)
+    value = value.to(torch.float64)
+    if error is None:
+        return Quantity(value, held=held)
+    variance, bound, errors = error
+    return Quantity(
+        value,
+        variance if variances else None,
+        None,
+        bound if worst else None,
+        None if errors is None or not len(run) else value + errors[run.start : run.stop],
+    )
+
+
+def _errors(q: Quantity, count: int, magnify: float) -> Tensor:
+    """[count, *shape] signed errors, of units that are ``magnify`` times smaller; 0 where the value is not finite."""
+    if q.probes is None or not q.is_float:
+        return torch.zeros((count, *q.value.shape), dtype=torch.float64)
+    errors = q.probes - q.value
+    if not all_finite(errors):
+        errors = torch.where(q.value.isfinite(), torch.nan_to_num(errors, nan=0.0), 0.0)
+    return errors if magnify == 1 else errors / magnify
+
+
+def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool, largest: float, split: int | None) -> Budget:
+    value = q.value.to(torch.float64)
+    zero = torch.zeros_like(value)
+    finite = value.isfinite()
+    whole = bool(finite.all())
+
+    def proper(error: Tensor | None) -> Tensor:
+        if error is None:
+            return zero
+        if whole and all_finite(error):
+            return error.expand_as(value)
+        return torch.where(finite, torch.nan_to_num(error.expand_as(value), nan=0.0, posinf=1e300), 0.0)
+
+    independent, floor = proper(q.variance).sqrt(), proper(q.floor).sqrt()
+    seen = _seen(errors, split) if len(errors) else zero
+    sigma = torch.maximum(torch.maximum(independent, proper(seen)), floor)
+    bound = torch.maximum(proper(q.worst), errors.abs().amax(0) if len(errors) else zero) if worst else None
+    beyond = finite & (value.abs() <= largest) & (value.abs() + FAR * sigma > largest)
+    if bool(beyond.any()):
+        mask = beyond if mask is None else mask | beyond
+    return Budget(value, sigma, independent, errors, bound, floor, mask)
+
+
+def _seen(errors: Tensor, split: int | None) -> Tensor:
+    """The rms of the drawn probes; the literal one may add to it, and what the one that splits shows is in reach."""
+    if split is None or split >= len(errors):
+        return torch.linalg.vector_norm(errors, dim=0).div_(math.sqrt(max(len(errors) - 1, 1)))
+    before, after = (torch.linalg.vector_norm(some, dim=0) for some in (errors[:split], errors[split + 1 :]))
+    seen = torch.hypot(before, after).div_(math.sqrt(max(len(errors) - 2, 1)))
+    return torch.maximum(seen, errors[split].abs().mul_(_SPLIT_WITHIN))
+
+
+def _tainted(
+    graph: Graph, args: Sequence[Tensor], overflowing: dict[Node, list[tuple[int | None, Tensor]]]
+) -> list[Tensor | None]:
+    """Where an output depends on an intermediate that overflows: NaN is planted there and followed."""
+
+    def run(plant: bool) -> list[Any]:
+        def call(node: Node, args: Any, kwargs: Any) -> Any:
+            given, planted = list(args), overflowing.get(node, []) if plant else []
+            for operand, mask in planted:
+                if operand is not None:
+                    given[operand] = torch.where(mask, torch.nan, given[operand])
+            result = effects.functional(node)(*given, **widened(kwargs))
+            for operand, mask in planted:
+                if operand is None:
+                    result = torch.where(mask if mask.dim() == result.dim() else mask.any(0), torch.nan, result)
+            return result
+
+        return graph.interpreted(args, call)
+
+    with torch.no_grad():
+        masks = [
+            tainted.isnan() & ~plain.isnan() if plain.is_floating_point() else None
+            for tainted, plain in zip(run(True), run(False), strict=True)
+        ]
+    return [mask if mask is not None and bool(mask.any()) else None for mask in masks]

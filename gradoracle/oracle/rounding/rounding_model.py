@@ -1,0 +1,385 @@
+"""Roundoff: what one rounding adds to a quantity under a precision contract: variance, probes and bound alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from gradoracle.model.contract import (
+    FEW_BITS,
+    LARGEST,
+    PRECISION_BITS,
+    SMALLEST_NORMAL,
+    UNIT_ROUNDOFF,
+    Contract,
+    representable,
+)
+from gradoracle.oracle.rounding import adversarial
+from gradoracle.oracle.rounding.effects import VIEW, plain_name
+from gradoracle.oracle.rounding.probes import EVEN_SPREAD, Dice, mixed, rounding_errors
+from gradoracle.oracle.rounding.quantity import Quantity, bounded, plus, where_finite
+from gradoracle.oracle.rounding.subnormals import LOST_EARLY, Low, Products, below_normal
+
+_KEYED_APART = 0.618  # how the size of a sum's terms enters its key; any number that is not round will do
+_KEY_BITS = 30  # more are not told apart: the float64 contract is probed with magnified units
+_POLYNOMIAL_BITS = 3  # the error of a cubic between two powers of two turns about so often
+SUM_BITS = 12  # sums of terms that are nearly equal err alike, though the sums differ by more than a rounding
+_OPERAND = 1
+_FLUSH = 2
+FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
+FAR = 8.0  # standard deviations that a right kernel is allowed to be off
+
+
+class Roundoff:
+    """Adds roundings to quantities.
+
+    Args:
+        contract: the formats.
+        dice: what the probes draw; None where no probes are run.
+        worst: whether bounds are kept.
+        magnify: probes are run with all units this many times larger (docs/budgets.md, the float64 contract).
+        variances: whether variances are kept.
+    """
+
+    def __init__(
+        self, contract: Contract, dice: Dice | None, worst: bool, magnify: float = 1.0, variances: bool = True
+    ) -> None:
+        self.contract, self.dice, self.worst, self.magnify, self.variances = contract, dice, worst, magnify, variances
+        self.node: Node | None = None
+        self.overflowing: dict[Node, list[tuple[int | None, Tensor]]] = {}
+
+    def committed(
+        self,
+        q: Quantity,
+        half_width: Tensor,
+        *,
+        key: Tensor,
+        bits: int,
+        place: int,
+        bound: Tensor | None = None,
+        low: Low | None = None,
+        shift: Tensor | None = None,
+        single: bool = False,
+        along: int = -1,
+    ) -> Quantity:
+        """``q`` with one more error per element, uniform in +-``half_width`` (+-``bound`` at worst).
+
+        Args:
+            q: the quantity, its own errors included.
+            half_width: of the error, absolute.
+            key: equal keys err alike; of a format of few bits it is the value in each probe that decides.
+            bits: keys that are equal to so many bits err alike.
+            place: distinct places err independently.
+            bound: of the error at worst; ``half_width`` where it is None.
+            low: where the value is below the smallest normal number of its format; the error there is absolute.
+            shift: what the error is on average (truncation); in addition.
+            single: the error is that of one rounding, not of many.
+            along: the dim over which values are summed next, as far as that is known.
+        """
+        finite = where_finite(q.value)
+        if finite is not None:
+            half_width = torch.where(finite, half_width, 0.0)
+            bound = None if bound is None else torch.where(finite, bound, 0.0)
+            shift = None if shift is None else torch.where(finite, shift, 0.0)
+        variance, floor, worst, probes = q.variance, q.floor, q.worst, q.probes
+        if self.variances:
+            own_floor = None if low is None else low.mean_square
+            moved = None if shift is None else shift.square()
+            variance = plus(variance, half_width.square() / 3, own_floor, moved)
+            floor = plus(floor, own_floor)
+        if self.worst:
+            moved = None if shift is None else 2 * shift.abs()
+            worst = plus(worst, half_width if bound is None else bound, None if low is None else low.bound, moved)
+        if self.dice is not None:
+            width = torch.copysign(half_width * ((1.0 if single else EVEN_SPREAD) * self.magnify), key)
+            factors, carried = self.dice.factors(place), q.value if probes is None else probes
+            plain = low is None and shift is None
+            few = single and bits <= FEW_BITS
+            own = few and probes is not None
+            key = carried if own else key  # what an earlier rounding left: its few significands may lean one way
+            noise = rounding_errors(key, min(bits, _KEY_BITS), factors, width, carried if plain else None, each=own)
+            if few:
+                part = None if variance is None else (half_width.square() / 3, variance)
+                adversarial.redraw(noise, self.dice, key, bits, width, carried if plain else None, along, part)
+            if shift is not None:
+                noise = noise.add_(shift * self.magnify)
+            if low is not None:
+                low.replace(noise, carried, factors, self.dice.constant(mixed(place, _FLUSH)))
+            probes = noise if plain else noise.add_(carried)
+        return q.with_(variance=variance, floor=floor, worst=worst, probes=probes, held=None)
+
+    def noise(self, key: Tensor, width: Tensor, place: int, bits: int = _KEY_BITS) -> Tensor:
+        """[R, *shape] errors of variance ``width`` squared / 3, functions of ``key`` as elementwise holds it."""
+        assert self.dice is not None
+        bits = min(PRECISION_BITS[self.contract.elementwise], bits)
+        signed = torch.copysign(width * (EVEN_SPREAD * self.magnify), key)
+        return rounding_errors(key, bits, self.dice.factors(place), signed)
+
+    def shared(self, q: Quantity, sensitivity: Tensor, place: int) -> Quantity:
+        """``q`` with the error of a rounded constant, u times ``sensitivity``: one draw for all elements of a probe."""
+        unit = UNIT_ROUNDOFF[self.contract.constants]
+        sensitivity = torch.nan_to_num(sensitivity, nan=0.0, posinf=0.0, neginf=0.0)
+        variance, worst, probes = q.variance, q.worst, q.probes
+        if self.variances:
+            variance = plus(variance, (unit * sensitivity).square() / 3)
+        if self.worst:
+            worst = plus(worst, unit * sensitivity.abs())
+        if self.dice is not None:
+            drawn = self.dice.constant(place).view(-1, *[1] * sensitivity.dim())
+            noise = drawn * (unit * self.magnify * sensitivity)
+            probes = noise.add_(q.value if probes is None else probes)
+        return q.with_(variance=variance, worst=worst, probes=probes, held=None)
+
+    def constant(self, q: Quantity, number: float, sensitivity: Tensor) -> Quantity:
+        """``q`` with the error of the number ``number`` in the source, where its format does not hold it exactly."""
+        if not self.contract.rounds or representable(number, self.contract.constants):
+            return q
+        return self.shared(q, sensitivity, hash_of(number))
+
+    def factor(self, q: Quantity, number: float) -> Quantity:
+        """``q``, a multiple by ``number``: exact if also its root is, for a scale may be applied as two roots."""
+        format_ = self.contract.constants
+        if not self.contract.rounds:
+            return q
+        if representable(number, format_) and representable(math.sqrt(abs(number)), format_):
+            return q
+        return self.shared(q, q.value, hash_of(number)).with_(held=q.held)
+
+    def elementwise(
+        self, q: Quantity, place: int, units: float | Tensor = 1.0, bound_units: float | Tensor | None = None
+    ) -> Quantity:
+        """``q`` as the result of an operation that is correct to ``units`` unit roundoffs (relative)."""
+        dtype = self.contract.elementwise
+        q, size = bounded(q), q.value.abs()
+        self.check_overflow(q, size, dtype)
+        unit = UNIT_ROUNDOFF[dtype]
+        exact = isinstance(units, float) and units == 1.0
+        bound = None
+        if self.worst:
+            largest = size if q.worst is None else size + q.worst
+            bound = largest * (unit * (units if bound_units is None else bound_units))
+        return self.committed(
+            q, size * (units * unit), key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
+            low=self.underflow(q, size, dtype), single=exact,
+        )  # fmt: skip
+
+    def running_sum(
+        self,
+        q: Quantity,
+        squares: Tensor,
+        terms: Tensor | float,
+        largest: Tensor | None,
+        place: int,
+        in_order: Tensor | None = None,
+        products: bool = False,
+    ) -> Quantity:
+        """``q`` as a running sum of ``terms`` terms; ``squares`` sums their squares, ``largest`` their sizes.
+
+        The partial sums are a random walk and a drift: u^2/3 (t/2 sum x^2 + t/3 (sum x)^2). Terms that are not in
+        random order (a ramp) drift further: ``in_order`` is the sum of the squared partial sums along straight lines
+        between some of them, and the walk between two of them is t/6 sum x^2 (docs/budgets.md). ``products``: the terms
+        are products, of which each is rounded where it is subnormal; a sum of what the format holds is exact there.
+        """
+        dtype = self.contract.accumulate
+        unit = UNIT_ROUNDOFF[dtype]
+        q, size = bounded(q), q.value.abs()
+        self.check_overflow(q, size, dtype)
+        scale = terms / 2 * squares + terms / 3 * q.value.square()
+        if in_order is not None:
+            scale = torch.maximum(scale, terms / 6 * squares + in_order)
+        scale = scale.sqrt()
+        shift = None
+        if self.contract.accumulate_block:  # each step cuts the partial sum, which is half the sum on average
+            shift = q.value * (-unit / 2 * (terms / self.contract.accumulate_block + 1))
+        key = torch.copysign(size + _KEYED_APART * scale, q.value)
+        return self.committed(
+            q, scale * unit, key=key, bits=min(PRECISION_BITS[dtype], SUM_BITS), place=place,
+            bound=None if largest is None else largest * (unit * terms),
+            low=self.underflow(q, size, dtype, squares > 0, Products(terms, squares, largest) if products else None),
+            shift=shift,
+        )  # fmt: skip
+
+    def onto_others(
+        self,
+        q: Quantity,
+        parts: Tensor,
+        others: Sequence[Tensor],
+        terms: Sequence[int],
+        largest: Tensor | None,
+        place: int,
+    ) -> Quantity:
+        """``q`` as the sum of ``parts`` [n, *shape] in one accumulator, beyond what each errs by in one of its own.
+
+        Each of the t terms of a part p is rounded at what is there already, a, and not at the part alone: the squares
+        of the partial sums are t (a^2 + a p) more along a straight line from a to a + p, and t a^2 more where terms of
+        both signs come mixed; the larger counts. ``others``: a, [n, *shape], for each order of parts; the worse counts.
+        """
+        dtype = self.contract.accumulate
+        unit = UNIT_ROUNDOFF[dtype]
+        counts = torch.tensor(terms, dtype=torch.float64).view(-1, *[1] * q.value.dim())
+        squares = [(counts * (a.square() + (a * parts).clamp_min(0.0))).sum(0) for a in others]
+        scale = torch.stack(squares).amax(0).sqrt()
+        shift = None
+        if self.contract.accumulate_block:
+            cuts = torch.stack([(counts * a).sum(0) for a in others]) * (-unit / self.contract.accumulate_block)
+            shift = cuts.gather(0, cuts.abs().argmax(0, keepdim=True))[0]
+        key = torch.copysign(q.value.abs() + _KEYED_APART * scale, q.value)
+        return self.committed(
+            q, scale * unit, key=key, bits=min(PRECISION_BITS[dtype], SUM_BITS), place=place,
+            bound=None if largest is None else largest * (unit * sum(terms)), shift=shift,
+        )  # fmt: skip
+
+    def stored(
+        self,
+        q: Quantity,
+        dtype: str,
+        place: int,
+        truncate: bool = False,
+        spacing: bool = False,
+        may_be_zero: bool | None = None,
+        operand: int | None = None,
+        before: float = 1.0,
+        along: int = -1,
+    ) -> Quantity:
+        """``q`` as stored in ``dtype``; nothing where its format holds it exactly.
+
+        Args:
+            q: the quantity.
+            dtype: the format's name.
+            place: distinct places err independently.
+            truncate: cut, not rounded to nearest.
+            spacing: the half-width is half the spacing at the value and not u |value|: for what is returned as it is,
+                where no factor is unknown.
+            may_be_zero: whether a value of 0 is 0 in every kernel; None: where ``q`` has no error.
+            operand: which argument of the operator it is; None: its result.
+            before: what ``q`` was multiplied by last.
+            along: the dim over which it is summed next, as far as that is known.
+        """
+        if not self.contract.rounds or (q.held is not None and UNIT_ROUNDOFF[q.held] >= UNIT_ROUNDOFF[dtype]):
+            return q
+        size = q.value.abs()
+        self.check_overflow(q, size, dtype, operand, before)
+        unit = UNIT_ROUNDOFF[dtype]
+        width = half_spacing(size, unit) if spacing else size * unit
+        if q.variance is not None and not spacing:  # an algorithm's exp(0) is 1 in any format
+            width = torch.where((size == 1) & (q.variance == 0), 0.0, width)
+        bound = None
+        if self.worst:  # what is stored may lie in the next binade, where numbers are twice as far apart
+            reach = size if q.worst is None else size + q.worst
+            bound = (half_spacing(reach, unit) if spacing else reach * unit) * (2.0 if truncate else 1.0)
+        erring = plus(q.variance, q.worst)
+        may_be = None if erring is None else (size > 0) | (erring > 0)
+        if may_be_zero is not None:
+            may_be = None if may_be_zero else torch.ones_like(size, dtype=torch.bool)
+        q = self.committed(
+            q, width, key=q.value, bits=PRECISION_BITS[dtype], place=place, bound=bound,
+            low=self.underflow(q, size, dtype, may_be), shift=-unit * q.value if truncate else None,
+            single=True, along=along,
+        )  # fmt: skip
+        return q.with_(held=dtype)
+
+    def fast_exp(self, q: Quantity, place: int) -> Quantity:
+        """``q`` as a fast exponential gives it: a power of two times a polynomial, whose error is smooth in between."""
+        if not self.contract.rounds or not self.contract.fast_exp:
+            return q
+        return self.committed(
+            q, q.value.abs() * self.contract.fast_exp, key=q.value, bits=_POLYNOMIAL_BITS, place=place, single=True
+        )
+
+    def given(self, q: Quantity, place: int) -> Quantity:
+        """``q`` as an input: exact, but hardware that flushes to zero reads subnormal numbers as 0."""
+        if not self.contract.flush_to_zero or self.contract.dtype not in FLUSHED:
+            return q
+        return self.scaled_down(q, place)
+
+    def scaled_down(self, q: Quantity, place: int) -> Quantity:
+        """``q``, exact in the format that holds it but where it is subnormal there."""
+        if not self.contract.rounds or q.held is None:
+            return q
+        low = self.underflow(q, q.value.abs(), q.held)
+        if low is None:
+            return q
+        none = torch.zeros_like(q.value)
+        return self.committed(q, none, key=q.value, bits=1, place=place, low=low).with_(held=q.held)
+
+    def operand(self, q: Quantity, position: int, along: int) -> Quantity:
+        """``q`` as argument ``position`` of a product over its dim ``along``; uses of one value share its rounding."""
+        place = mixed(q.place, _OPERAND)
+        before = multiplied_by(self.node.args[position]) if self.node is not None else 1.0
+        return self.stored(
+            q, self.contract.operand, place, self.contract.truncate, operand=position, before=before, along=along
+        )
+
+    def underflow(
+        self,
+        q: Quantity,
+        size: Tensor,
+        dtype: str,
+        may_be: Tensor | None = None,
+        products: Products | None = None,
+    ) -> Low | None:
+        """Where ``q`` is below the smallest normal number of ``dtype``; None where it is nowhere.
+
+        Args:
+            q: the quantity.
+            size: of its value.
+            dtype: the format's name.
+            may_be: where a value of 0 may be something else in a kernel; None: only where it is not 0.
+            products: what it is the sum of; each of them is rounded.
+        """
+        if not size.numel() or float(size.min()) >= SMALLEST_NORMAL[dtype] * LOST_EARLY:
+            return None
+        flush = self.contract.flush_to_zero and dtype in FLUSHED
+        return below_normal(q, size, dtype, flush, may_be, products)
+
+    def check_overflow(
+        self, q: Quantity, size: Tensor, dtype: str, operand: int | None = None, before: float = 1.0
+    ) -> None:
+        """Note where a declared intermediate, its budget included, is larger than its format holds.
+
+        A right kernel may multiply by ``before`` after the product instead, so the larger of both is looked at.
+        """
+        if self.node is None or not self.variances:
+            return
+        if 0 < before < 1:
+            q, size = q.with_(variance=None if q.variance is None else q.variance / before**2), size / before
+        largest = float(size.max()) if size.numel() else 0.0
+        if q.variance is not None and size.numel():
+            largest += FAR * math.sqrt(float(q.variance.max()))
+        if largest < LARGEST[dtype] / 2:
+            return
+        reach = size if q.variance is None else size + FAR * q.variance.sqrt()
+        beyond = (reach > LARGEST[dtype] * (1 - 4 * UNIT_ROUNDOFF[dtype])) & size.isfinite()
+        if bool(beyond.any()):
+            self.overflowing.setdefault(self.node, []).append((operand, beyond))
+
+
+def half_spacing(size: Tensor, unit: float) -> Tensor:
+    """Half the distance between neighbours of a format with unit roundoff ``unit`` at magnitudes ``size``."""
+    _, exponent = torch.frexp(size)
+    return torch.ldexp(torch.where(size > 0, unit, 0.0).to(size.dtype), exponent - 1)
+
+
+def multiplied_by(node: object) -> float:
+    """The magnitude of the number that a node's value is a multiple of; views and several numbers are seen through."""
+    factor = 1.0
+    while isinstance(node, Node) and node.op == "call_function":
+        name = plain_name(node)
+        numbers = [argument for argument in node.args if isinstance(argument, (int, float))]
+        if name in ("mul", "div") and len(numbers) == 1 and numbers[0]:
+            factor *= numbers[0] if name == "mul" else 1.0 / numbers[0]
+            node = next(argument for argument in node.args if isinstance(argument, Node))
+        elif name in VIEW:
+            node = node.args[0]
+        else:
+            break
+    return abs(factor)
+
+
+def hash_of(number: float) -> int:
+    """A place for a constant: the same number is rounded once wherever it is used."""
+    return mixed(*float(number).as_integer_ratio())

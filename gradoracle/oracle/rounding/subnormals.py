@@ -1,0 +1,100 @@
+"""Low: values below the smallest normal number of their format, where a rounding error is absolute, or all is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradoracle.model.contract import SMALLEST_NORMAL, SMALLEST_SUBNORMAL
+from gradoracle.oracle.rounding.quantity import Quantity
+
+LOST_EARLY = 4  # exponentials that flush to zero lose the last two binades of normal numbers, too
+LEAST_SQUARE = 1e-300  # of an error; squares of smaller ones would underflow in float64
+
+
+class Products(NamedTuple):
+    """What a sum of products adds up: how many, the sum of their squares and, for a bound, that of their sizes."""
+
+    terms: Tensor | float
+    squares: Tensor
+    sizes: Tensor | None
+
+
+@dataclass(frozen=True)
+class Low:
+    """Values below the smallest normal number of their format.
+
+    Attributes:
+        where: True for them.
+        spacing: of the subnormal numbers.
+        flush: whether they may become 0 instead.
+        mean_square: of the absolute error; 0 elsewhere.
+        bound: of the absolute error; 0 elsewhere.
+    """
+
+    where: Tensor
+    spacing: float
+    flush: bool
+    mean_square: Tensor
+    bound: Tensor
+
+    def replace(self, noise: Tensor, carried: Tensor, factors: Tensor, drawn: Tensor) -> None:
+        """Put the errors of such values into ``noise`` [R, *shape], in place.
+
+        They are those of rounding ``carried``, [*shape] or [R, *shape], times a factor to a multiple of the spacing, or
+        of losing it.
+        """
+        runs, places = noise.view(len(noise), -1), self.where.expand(noise.shape[1:]).reshape(-1).nonzero()[:, 0]
+        if self.spacing == SMALLEST_SUBNORMAL["float64"]:  # float64 arithmetic has rounded them already
+            runs[:, places] = 0.0
+            return
+        every = len(places) == runs.shape[1]
+        carried = carried.expand_as(noise).reshape(len(noise), -1)
+        carried = carried if every else carried[:, places]
+        step = self.spacing / factors.view(-1, 1)
+        lost = (carried / step).round_().mul_(step)
+        if self.flush:
+            lost = torch.where(drawn.view(-1, 1) > 0, 0.0, lost)
+        lost = lost.sub_(carried)
+        if every:
+            runs.copy_(lost)
+        else:
+            runs[:, places] = lost
+
+
+def below_normal(
+    q: Quantity, size: Tensor, dtype: str, flush: bool, may_be: Tensor | None, products: Products | None
+) -> Low | None:
+    """Where ``q`` is below the smallest normal number of a format, or may flush, and what is lost; None where nowhere.
+
+    A value far below the spacing loses itself, and not half the spacing. Of a sum of products each is rounded, and
+    what any step flushes is lost; sums of what the format holds are exact.
+
+    Args:
+        q: the quantity.
+        size: of its value.
+        dtype: the format's name.
+        flush: whether what is subnormal may become 0.
+        may_be: where a value of 0 may be something else in a kernel; None: only where it is not 0.
+        products: what it is the sum of.
+    """
+    limit = SMALLEST_NORMAL[dtype] * (LOST_EARLY if flush else 1)
+    low = size < limit
+    low &= (size > 0) if may_be is None else may_be
+    if not low.any():
+        return None
+    spacing = SMALLEST_SUBNORMAL[dtype]
+    mean_square = size.square() if q.variance is None else size.square() + q.variance
+    terms, squares, sizes = Products(1.0, torch.zeros(()), None) if products is None else products
+    if flush:
+        mean_square = mean_square + squares.clamp_max(terms * limit**2)
+        bound = (size if q.worst is None else size + q.worst).clamp_min(spacing / 2)
+        bound = bound if sizes is None else bound + sizes.clamp_max(terms * limit)
+    else:
+        mean_square = (mean_square + squares).clamp_max(terms * spacing**2 / 12)
+        bound = torch.ones_like(size) * (terms * spacing / 2)
+    mean_square = mean_square.clamp_min(LEAST_SQUARE)
+    return Low(low, spacing, flush, torch.where(low, mean_square, 0.0), torch.where(low, bound, 0.0))

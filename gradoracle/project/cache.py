@@ -1,0 +1,102 @@
+"""Cache: what was computed once, kept in a folder by what it depends on. With it answers come sooner, and are the same.
+
+An entry that is damaged is computed anew, and a folder that cannot be written keeps nothing: each is said once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gradoracle.model.errors import tell, why
+from gradoracle.project.files import write
+
+VARIABLE = "GRADORACLE_CACHE"  # the folder; empty: nothing is kept
+KEPT_DAYS = 30  # an entry that nobody has asked for in so many days goes
+
+
+def folder() -> Path | None:
+    """Where entries are: ``GRADORACLE_CACHE``, or gradoracle in the user's folder of caches; None: nowhere."""
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        return Path(named).absolute() if named else None
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "gradoracle"
+
+
+def digest(*parts: object) -> str:
+    """The name of an entry that depends on some values, which JSON can hold."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+class Cache:
+    """Entries of one kind, each a JSON document under a digest of all that it depends on.
+
+    Args:
+        kind: the folder of these entries below that of all.
+        root: the folder of all; None: nothing is kept.
+        tell: is told, once, what is wrong with an entry, and once what is wrong with the folder.
+    """
+
+    def __init__(self, kind: str, root: Path | None, tell: Callable[[str], None] = tell) -> None:
+        self._folder = None if root is None else root / kind
+        self._tell = tell
+        self._is_damage_told = self._is_closed = self._is_swept = False
+
+    def read(self, name: str) -> Any:
+        """The document of this name; None where there is none that can be read."""
+        if self._folder is None:
+            return None
+        file = self._folder / name
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            self.damaged(name, why(error) if isinstance(error, OSError) else "it is no text")
+            return None
+        seal, _, content = text.partition("\n")
+        if seal != _seal(content):
+            self.damaged(name, "its content is not what was written")
+            return None
+        with contextlib.suppress(OSError):  # a folder that others own is read all the same
+            os.utime(file)
+        return json.loads(content)
+
+    def write(self, name: str, document: Any) -> None:
+        """Keep a document, where that is possible."""
+        if self._folder is None or self._is_closed:
+            return
+        content = json.dumps(document)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write(self._folder / name, f"{_seal(content)}\n{content}")
+            self._sweep(self._folder)
+        except OSError as error:
+            self._is_closed = True
+            self._tell(f"nothing more is kept in the cache {self._folder}: {why(error)}")
+
+    def damaged(self, name: str, what: str) -> None:
+        """Say that an entry cannot be used, unless it was said of another."""
+        if not self._is_damage_told and self._folder is not None:
+            self._is_damage_told = True
+            self._tell(f"the cache entry {self._folder / name} is damaged ({what}); it is computed anew")
+
+    def _sweep(self, folder: Path) -> None:
+        """Remove what nobody has asked for in a long time, once a process."""
+        if self._is_swept:
+            return
+        self._is_swept = True
+        oldest = time.time() - KEPT_DAYS * 86400.0
+        for entry in os.scandir(folder):
+            if entry.stat().st_mtime < oldest:
+                os.unlink(entry)
+
+
+def _seal(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()

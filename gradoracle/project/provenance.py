@@ -1,0 +1,116 @@
+"""Provenance: of which files and packages kernels, definition and laws are made, so that two places can be compared."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gradoracle.model.location import function_of, is_source, working_tree
+from gradoracle.project.import_closure import closure, digests
+
+_LOGS = ".txt"  # beside a file of no package it is what somebody kept of a run
+_WRITTEN = ("gradoracle-", "https://docs.oasis-open.org/sarif/")  # how the schema of what gradoracle writes begins
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Digests of files, by their paths from the root of their tree, and versions of installed packages, by name."""
+
+    files: dict[str, str]
+    packages: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ProvenanceJob:
+    """Asks a process for the Provenance of what it examines."""
+
+
+def version(package: str) -> str:
+    """The installed version of a package; empty where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def public(version: str) -> str:
+    """A version without its local part: builds of one version for several devices are of one version."""
+    return version.partition("+")[0]
+
+
+def provenance(functions: Sequence[Any], target: str) -> Provenance:
+    """Of functions and a TARGET."""
+    return Provenance(files_of(functions, target), packages_of(functions))
+
+
+def files_of(functions: Sequence[Any], target: str) -> dict[str, str]:
+    """The digests of the files that functions and a TARGET are made of, by their paths from the root of their tree.
+
+    The root is that of a working tree, else the current folder, else the file's own. Installed packages are left out,
+    and so are logs and reports, which lie beside a kernel after one shard and not after another.
+    """
+    files = {Path(code.co_filename) for each in functions if (code := getattr(function_of(each), "__code__", None))}
+    place = target.rpartition(":")[0] if ":" in target else target
+    files |= {Path(place)} if place.endswith(".py") else set()
+    by_root: dict[Path, set[Path]] = {}
+    for file in (file.resolve() for file in files if file.is_file()):
+        root = _root(file)
+        if is_source(str(file), str(root)):
+            by_root.setdefault(root, set()).add(file)
+    found: dict[str, str] = {}
+    for root, starts in sorted(by_root.items()):
+        found |= digests((file for file in _closure(frozenset(starts), root) if not _is_written(file)), root)
+    return found
+
+
+def packages_of(functions: Sequence[Any]) -> dict[str, str]:
+    """The versions of the installed packages that functions are from, gradoracle's own left out."""
+    found: dict[str, str] = {}
+    for function in map(function_of, functions):
+        name = (getattr(function, "__module__", None) or "").partition(".")[0]
+        code = getattr(function, "__code__", None)
+        file = None if code is None else Path(code.co_filename).resolve()
+        if name in ("", "gradoracle") or (file is not None and is_source(str(file), str(_root(file)))):
+            continue
+        found |= {each: public(version(each)) for each in _distributions().get(name, ())}
+    return dict(sorted(found.items()))
+
+
+@functools.cache
+def _distributions() -> Mapping[str, Sequence[str]]:
+    return metadata.packages_distributions()
+
+
+@functools.cache
+def _closure(starts: frozenset[Path], root: Path) -> frozenset[Path]:
+    return closure(starts, root)
+
+
+def _is_written(file: Path) -> bool:
+    """Whether a file is no part of any kernel, but what a check has written or may have taken away again."""
+    if not os.access(file, os.R_OK):
+        return True
+    if file.suffix == _LOGS:
+        return not (file.parent / "__init__.py").is_file()
+    if file.suffix != ".json":
+        return False
+    try:
+        document = json.loads(file.read_bytes())
+    except ValueError:
+        return False
+    schema = (document.get("schema") or document.get("$schema")) if isinstance(document, dict) else None
+    return isinstance(schema, str) and schema.startswith(_WRITTEN)
+
+
+def _root(file: Path) -> Path:
+    """The folder that a file's path is told from, the same in every copy of its project."""
+    tree, here = working_tree(file.parent), Path.cwd().resolve()
+    if (tree / ".git").exists():
+        return tree
+    return here if file.is_relative_to(here) else file.parent

@@ -1,0 +1,208 @@
+"""Values: the words of options as values, each mistake one sentence; nothing heavy is imported for it."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradoracle.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from gradoracle.model.dims import Sizes
+
+DEVICES = ("auto", "cpu", "cuda")
+ORACLES = ("auto", "float64", "certified", "mpmath")
+
+
+def one_of(option: str, given: str, allowed: Sequence[str]) -> str:
+    """A value that must be among those allowed."""
+    if given not in allowed:
+        close = difflib.get_close_matches(given, allowed, n=1, cutoff=0.75)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise UsageError(f"{option} {given!r} is unknown: {hint}wanted one of {', '.join(allowed)}")
+    return given
+
+
+def dtypes(text: str | None) -> tuple[str, ...] | None:
+    """``float32,bfloat16`` as dtypes, each once."""
+    if text is None:
+        return None
+    from gradoracle.model.contract import PRESETS
+
+    known = tuple(dict.fromkeys(preset.dtype for preset in PRESETS.values()))
+    return tuple(dict.fromkeys(one_of("--dtype", part.strip(), known) for part in text.split(",")))
+
+
+def contracts(texts: Iterable[str]) -> dict[str, str]:
+    """``float32=tf32`` as {dtype: preset}; both must exist and fit."""
+    from gradoracle.model.contract import contract
+
+    found: dict[str, str] = {}
+    for text in texts:
+        dtype, preset = _pair("--contract", text, "DTYPE=PRESET, such as float32=tf32")
+        try:
+            contract(preset, dtype)
+        except ValueError as error:
+            raise UsageError(f"--contract {text}: {error}") from None
+        _once("--contract", dtype, found)
+        found[dtype] = preset
+    return found
+
+
+def arguments(texts: Iterable[str]) -> dict[str, Any]:
+    """``causal=True`` as {name: value}; the value is a Python literal."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, literal = _pair("--arg", text, "NAME=VALUE, such as causal=True")
+        if not name.isidentifier():
+            raise UsageError(f"--arg {text!r}: {name!r} is no name of an argument; wanted NAME=VALUE")
+        _once("--arg", name, found)
+        try:
+            found[name] = ast.literal_eval(literal)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            raise UsageError(f"--arg {text!r}: wanted a Python literal after =, such as True, 0.5 or 'text'") from None
+    return found
+
+
+def dims(texts: Iterable[str]) -> dict[str, Sizes]:
+    """``T=1:4096`` as {dim: sizes}."""
+    from gradoracle.model.dims import parse_sizes
+
+    found: dict[str, Sizes] = {}
+    for text in texts:
+        try:
+            name, sizes = parse_sizes(text)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        _once("--dim", name, found)
+        found[name] = sizes
+    return found
+
+
+def workers(text: str) -> int | None:
+    """``auto`` as None, else a number of processes."""
+    if text == "auto":
+        return None
+    return at_least("--workers", whole("--workers", text, "a number of processes, or auto"), 0)
+
+
+def some_workers(text: str) -> int | None:
+    """As ``workers``, at least one."""
+    found = workers(text)
+    return None if found is None else at_least("--workers", found, 1)
+
+
+def all_or(option: str, text: str) -> int | None:
+    """``all`` as None, else a number of at least 1."""
+    return None if text == "all" else at_least(option, whole(option, text, "a number, or all"), 1)
+
+
+def score(given: float | None) -> float | None:
+    """A score from 0 to 1."""
+    if given is not None and not 0 <= given <= 1:
+        raise UsageError(f"--least must be from 0 to 1, got {given:g}")
+    return given
+
+
+def file(option: str, given: str | None) -> Path | None:
+    """A file, which must exist."""
+    if given is not None and not Path(given).is_file():
+        raise UsageError(f"{option} {given}: no such file")
+    return None if given is None else Path(given)
+
+
+def shard(text: str) -> tuple[int, int]:
+    """``I/N`` as (I, N) with 1 <= I <= N."""
+    wanted = "I/N with 1 <= I <= N, such as 2/4"
+    part, slash, parts = text.partition("/")
+    if not slash:
+        raise UsageError(f"--shard {text!r} is not understood; wanted {wanted}")
+    found = whole("--shard", part, wanted), whole("--shard", parts, wanted)
+    if not 1 <= found[0] <= found[1]:
+        raise UsageError(f"--shard {text!r} is out of range; wanted {wanted}")
+    return found
+
+
+def scheduler(text: str) -> str:
+    """The address of a dask scheduler, such as ``tcp://host:8786``."""
+    protocol, mark, place = text.partition("://")
+    if not (protocol and mark and place):
+        raise UsageError(
+            f"--scheduler {text!r} is not understood; wanted the address of a dask scheduler, such as tcp://host:8786"
+        )
+    return text
+
+
+def whole(option: str, text: str, wanted: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{option} {text!r} is not understood; wanted {wanted}") from None
+
+
+def at_least(option: str, given: int, smallest: int) -> int:
+    """A count that must not be smaller than so much."""
+    if given < smallest:
+        raise UsageError(f"{option} must be at least {smallest}, got {given}")
+    return given
+
+
+def count(option: str, least: int) -> Callable[[Any], int]:
+    """Reads a whole number of at least so much."""
+    return lambda word: at_least(option, whole(option, word, "a whole number"), least)
+
+
+def duration(option: str) -> Callable[[Any], float | None]:
+    """Reads a positive number of seconds."""
+
+    def read(word: Any) -> float | None:
+        try:
+            return seconds(float(word), option)
+        except ValueError:
+            raise UsageError(f"{option} {word!r} is not understood; wanted a number of seconds") from None
+
+    return read
+
+
+def seconds(given: float | None, option: str = "--seconds") -> float | None:
+    """A time that must be positive and finite."""
+    if given is not None and not 0 < given < float("inf"):
+        raise UsageError(f"{option} must be a positive number, got {given:g}")
+    return given
+
+
+def saved(path: str | None) -> str | None:
+    """A file of saved tensors, which must exist."""
+    if path is not None and not Path(path).is_file():
+        raise UsageError(f"--inputs {path}: no such file; wanted tensors saved with torch.save")
+    return path
+
+
+def problems(words: Sequence[str]) -> tuple[dict[str, int], ...]:
+    """``["B=4 H=16 T=4096"]`` as sizes by dim, a dict for each problem."""
+    found = []
+    for text in words:
+        sizes_: dict[str, int] = {}
+        for word in text.split():
+            name, equals, size = word.partition("=")
+            if not equals or not name.isidentifier() or not size.isascii() or not size.isdigit() or int(size) < 1:
+                raise UsageError(f"--timed {text!r}: {word!r} is not understood; wanted sizes, such as B=4 H=16 T=4096")
+            sizes_[name] = int(size)
+        found.append(sizes_)
+    return tuple(found)
+
+
+def _pair(option: str, text: str, wanted: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals and value.strip()):
+        raise UsageError(f"{option} {text!r} is not understood; wanted {wanted}")
+    return name.strip(), value.strip()
+
+
+def _once(option: str, name: str, found: dict[str, Any]) -> None:
+    if name in found:
+        raise UsageError(f"{option} is given twice for {name}")

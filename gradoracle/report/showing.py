@@ -1,0 +1,150 @@
+"""Showing: what a command found goes to its views, the terminal or files, and nothing known is lost on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gradoracle.model.errors import UsageError, named, tell, why
+from gradoracle.project.files import write
+from gradoracle.project.outputs import Output
+
+if TYPE_CHECKING:
+    from gradoracle.model.verdict import Report
+
+INCONCLUSIVE = 4
+
+
+def report(views: Sequence[Output], runs: Sequence[Callable[[], Report]]) -> int:
+    """Run each, show what is known in every view also where one of them fails, and give the exit code."""
+    reports: list[Report] = []
+    failure: BaseException | None = None
+    for one in runs:
+        try:
+            reports.append(one())
+        except (Exception, KeyboardInterrupt) as error:
+            failure = error
+        if failure is not None or reports[-1].interrupted:
+            break
+    if reports:
+        show_reports(views, reports)
+    if failure is None:
+        from gradoracle.report.formats import exit_code
+
+        return exit_code(reports)
+    codes = {report.exit_code for report in reports}
+    if 1 in codes and not isinstance(failure, (KeyboardInterrupt, UsageError)):  # an error hides no violation
+        trace = "".join(traceback.format_exception(failure))
+        return fail(f"an error of its own: {named(failure)}; {keep_trace(trace)}", 1)
+    if isinstance(failure, KeyboardInterrupt) and reports:
+        return max(INCONCLUSIVE if report.exit_code != 1 else 1 for report in reports)
+    raise failure
+
+
+def show_reports(views: Sequence[Output], reports: Sequence[Report]) -> None:
+    """Show reports in every view; the github view's step has its summary too.
+
+    Raises:
+        UsageError: at the end, where a file could not be written.
+    """
+    from gradoracle.report.formats import render
+
+    try:
+        show(views, lambda view, width, color: render(reports, view, width=width, color=color))
+    finally:
+        if any(view.format == "github" for view in views):
+            summarise(render(reports, "markdown"))
+        if errors := [verdict for report in reports for verdict in report.errors]:
+            shown = [
+                f"{v.law}, {v.dtype}, {c.case}\n{c.trace}\n" for v in errors if (c := v.counterexample) is not None
+            ]
+            laws = ", ".join(dict.fromkeys(verdict.law for verdict in errors))
+            sys.stderr.write(f"gradoracle: an error of its own in {laws}; {keep_trace(''.join(shown))}\n")
+
+
+def show(views: Sequence[Output], render: Callable[[str, int | None, bool], str]) -> None:
+    """Write the views that go to files and print the one that does not; what cannot be written is printed.
+
+    Args:
+        views: as ``project.outputs`` has them.
+        render: the text of a format, for so many columns, with or without colours.
+
+    Raises:
+        UsageError: at the end, where a file could not be written.
+        Exception: at the end, what the first view that could not be made raised.
+    """
+    lost: list[str] = []
+    fault: Exception | None = None
+    for view in sorted(views, key=lambda view: view.path is None):
+        width, color = terminal() if view.path is None else (None, False)
+        try:
+            text = render(view.format, width, color)
+        except Exception as error:  # a view that fails takes no other with it
+            fault = fault or error
+            continue
+        if view.path is None:
+            say(text)
+            continue
+        try:
+            write(view.path, text)
+        except OSError as error:
+            say(text)
+            lost.append(f"--output {view.path} cannot be written: {why(error)}")
+    if fault is not None:
+        raise fault
+    if lost:
+        raise UsageError(f"{'; '.join(lost)}; its content was printed instead")
+
+
+def summarise(text: str) -> None:
+    """Add a text to the summary of the step, where this runs in one of GitHub Actions."""
+    file = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not file:
+        return
+    try:
+        with open(file, "a", encoding="utf-8") as summary:
+            summary.write(text)
+    except OSError as error:
+        sys.stderr.write(f"gradoracle: the step's summary cannot be written: {why(error)}\n")
+
+
+def terminal() -> tuple[int | None, bool]:
+    """Columns (None: the default) and whether colours may be used, of standard output."""
+    if not sys.stdout.isatty():
+        return None, False
+    color = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return max(80, min(140, shutil.get_terminal_size().columns)), color
+
+
+def keep_trace(text: str) -> str:
+    """Put the traceback of an error of our own in a file, or print it with GRADORACLE_TRACEBACK=1; says where it is."""
+    if os.environ.get("GRADORACLE_TRACEBACK") == "1":
+        sys.stderr.write(f"{text}\n")
+        return "the traceback is above"
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(prefix="gradoracle-", suffix=".txt")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        return f"the traceback is in {name}"
+    return "set GRADORACLE_TRACEBACK=1 to see the traceback"
+
+
+def say(text: str) -> None:
+    """Print to standard output; where nobody reads it any more, the exit code still says it all."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def fail(text: str, code: int) -> int:
+    """Print why there is no more to show, and give the exit code back."""
+    tell(text)
+    return code

@@ -1,0 +1,51 @@
+"""The shipped kernels of lightning attention, as laws call them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+from gradoracle.kernels import lightning as kernels
+from gradoracle.kernels.lightning.blocks import choose
+from gradoracle.kernels.lightning.compilations import compilations
+from gradoracle.properties.lightning.algorithms import chunks_of
+
+from gradoracle.cases.sample import Sample
+from gradoracle.model.kernel import Kernel
+
+
+def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
+    """The block configurations that every pass can run on this device."""
+    return kernels.fitting(getattr(torch, dtype))
+
+
+def _algorithm(dtype: str, sample: Sample, blocks: str) -> str:
+    """The order of roundings of the configuration that is forced, or else chosen."""
+    chosen = kernels.BLOCKS[blocks] if blocks else choose(getattr(torch, dtype), sample.inputs["q"].shape[2])
+    return chunks_of(chosen.chunk)
+
+
+def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, _: int) -> Mapping[str, int]:
+    """Rows of a chunk."""
+    chosen = kernels.BLOCKS[blocks] if blocks else choose(getattr(torch, dtype), dims["N"])
+    return {"N": chosen.chunk}
+
+
+KERNELS = (
+    Kernel(
+        "lightning",
+        "lightning",
+        kernels.lightning,
+        dtypes=("float32", "bfloat16", "float16"),
+        algorithm=_algorithm,
+        deterministic=True,
+        blocks=dict(kernels.BLOCKS),
+        fits=_fits,
+        tiles=_tiles,
+        extras={
+            "compilations": compilations,
+            "chunk_axes": ("CHUNK",),
+            "feature_axes": ("WIDTH", "BLOCK_VALUE"),
+        },
+    ),
+)

@@ -1,0 +1,135 @@
+"""The law of tile shapes: what a chunked kernel keeps in shared memory grows with the chunk, not with its square."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gradoracle.properties.applicability import all_of, has
+from gradoracle.properties.offline import Allotment, Allotments, Shape, Uncompiled, allotments, shapes_by_line
+
+from gradoracle.check.acceptance import exactly, not_checked
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import Unavailable
+from gradoracle.model.finding import Finding
+from gradoracle.model.property import law
+
+
+@law(applies=all_of(has("compilations"), has("chunk_axes"), has("feature_axes")), scope="kernel")
+def no_shared_allocation_has_two_chunk_axes(evidence: Evidence) -> Iterator[Finding]:
+    """No tile that a compilation puts into shared memory has two axes of a chunk's length, on sm_80, 90, 100 and 120.
+
+    Holds because: scores of a chunk against itself stay in registers, or exist for a part of its keys at a time; what
+    is kept is rows of a chunk by features, and states. Tiles are read from the compiled TTGIR, scratch of layout
+    changes included. Where a feature axis is as long as a chunk, what a tile holds is seen by the same line of source
+    in a compilation with wider features: it is no square where nothing that the line reads or makes is one.
+    Catches: scores of [chunk, chunk] that are written to shared memory, a transposition or a layout change of them.
+    Cannot catch: how many bytes there are in all; shared_memory_fits_each_architecture does. A chunk's square in
+    registers.
+    """
+    kernel, dtype = evidence.kernel, evidence.case.dtype
+    compilations = kernel.extras["compilations"]
+    chunks, features = kernel.extras["chunk_axes"], kernel.extras["feature_axes"]
+    try:
+        known = {name: constants for name, _, _, constants, _ in compilations(dtype)}
+        found = allotments(compilations, dtype)
+        wider = {name: _told_apart(known[name], chunks, features) for name in _suspects(found, known, chunks)}
+        wider = {name: constants for name, constants in wider.items() if constants}
+        lines = shapes_by_line(compilations, dtype, wider) if wider else {}
+        undecided = {name: wider[name] for name in _undecided(found, lines, known, chunks)}
+        again = allotments(compilations, dtype, undecided) if undecided else {}
+    except Uncompiled as reason:
+        raise Unavailable(str(reason)) from None
+    if not found:
+        raise Unavailable("the kernel names no compilation for this dtype")
+    for (name, capability), taken in found.items():
+        shown, lengths = f"{name} on sm_{capability}", _lengths(known[name], chunks)
+        if isinstance(taken, str):  # whether it compiles, the law of architectures judges
+            yield not_checked(shown, "it does not compile")
+            continue
+        others = [other for (of, _), other in again.items() if of == name and isinstance(other, Allotment)]
+        answers = [
+            (tile, _is_square(others, origin, lengths) if name in wider else True)
+            for tile, origin in _squares(taken, lengths)
+            if not _is_clear(lines.get((name, capability), {}), origin, lengths)
+        ]
+        wrong = ", ".join(dict.fromkeys(str(list(tile)) for tile, is_square in answers if is_square))
+        if not wrong and any(is_square is None for _, is_square in answers):
+            yield not_checked(shown, "features are as long as a chunk, and what a tile holds cannot be told")
+            continue
+        yield exactly(shown, bool(wrong), f"keeps {wrong} in shared memory: two axes of a chunk's length")
+
+
+def _lengths(constants: Mapping[str, Any], names: Sequence[str]) -> set[int]:
+    return {constants[name] for name in names if name in constants}
+
+
+def _squares(taken: Allotment, chunks: set[int]) -> list[tuple[Shape, str]]:
+    """The tiles with two axes of one chunk length, and their origins."""
+    tiles = zip(taken.tiles, taken.origins, strict=True)
+    return [(tile, origin) for tile, origin in tiles if _has_two(tile, chunks)]
+
+
+def _has_two(tile: Shape, chunks: set[int]) -> bool:
+    return any(tile.count(length) > 1 for length in chunks)
+
+
+def _is_clear(lines: Mapping[str, Sequence[Shape]], origin: str, chunks: set[int]) -> bool:
+    """Whether the line of source of this origin neither reads nor makes anything with two chunk axes."""
+    shapes = lines.get(_line(origin), ())
+    return bool(shapes) and not any(_has_two(shape, chunks) for shape in shapes)
+
+
+def _is_square(others: Sequence[Allotment], origin: str, chunks: set[int]) -> bool | None:
+    """Whether what has this origin, or else this line of source, has two chunk axes where features are wider.
+
+    None where that is not known. What a line makes is the same on every architecture.
+    """
+    line = _line(origin)
+    same = [shape for other in others for shape in other.shapes.get(origin, ())]
+    near = [s for other in others for at, shapes in other.shapes.items() if _line(at) == line for s in shapes]
+    answers = {_has_two(shape, chunks) for shape in same or near}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _line(origin: str) -> str:
+    """The line of source of an origin, without its operation and element type."""
+    return origin.split(" ", 2)[2]
+
+
+def _suspects(found: Allotments, known: Mapping[str, Mapping[str, Any]], chunks: Sequence[str]) -> list[str]:
+    """The compilations that have such a tile on some architecture."""
+    suspects = [
+        name
+        for (name, _), taken in found.items()
+        if isinstance(taken, Allotment) and _squares(taken, _lengths(known[name], chunks))
+    ]
+    return list(dict.fromkeys(suspects))
+
+
+def _undecided(
+    found: Allotments,
+    lines: Mapping[tuple[str, int], Mapping[str, Sequence[Shape]]],
+    known: Mapping[str, Mapping[str, Any]],
+    chunks: Sequence[str],
+) -> list[str]:
+    """The compilations with wider features that have such a tile of which its line alone does not tell."""
+    undecided = [
+        name
+        for (name, capability), of in lines.items()
+        if isinstance(taken := found[name, capability], Allotment)
+        and any(
+            not _is_clear(of, origin, _lengths(known[name], chunks))
+            for _, origin in _squares(taken, _lengths(known[name], chunks))
+        )
+    ]
+    return list(dict.fromkeys(undecided))
+
+
+def _told_apart(constants: Mapping[str, Any], chunks: Sequence[str], features: Sequence[str]) -> dict[str, int]:
+    """Wider features for those that are as long as a chunk."""
+    lengths = _lengths(constants, chunks)
+    return {name: 2 * max(lengths) for name in features if name in constants and constants[name] in lengths}
+
+
+TILE_SHAPES = (no_shared_allocation_has_two_chunk_axes,)

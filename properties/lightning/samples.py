@@ -1,0 +1,184 @@
+"""Samples: what lightning laws know of a sample in float64, and the samples that they make of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from gradoracle.properties.agreement import differ
+from gradoracle.properties.applicability import supports, takes
+from torch import Tensor
+
+from gradoracle.cases.sample import Sample
+from gradoracle.check.acceptance import exactly
+from gradoracle.check.evidence import Evidence
+from gradoracle.model import hashing
+from gradoracle.model.case import Case
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding
+from gradoracle.model.kernel import Kernel
+
+FORWARD, VJP, JVP, HVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP, Derivative.HVP
+DERIVATIVES = {"o": FORWARD, "state": FORWARD, "dq": VJP, "dk": VJP, "dv": VJP, "dinitial_state": VJP}
+INITIAL = "initial_state"
+EVERY = slice(None)
+ROWS = ("q", "k", "v")  # the inputs with a row for each token
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One sample's tensors in float64 on the CPU, for the constants of laws and the sizes of what they compare.
+
+    Not a truth: truths come from the oracle.
+    """
+
+    sample: Sample
+
+    @property
+    def q(self) -> Tensor:
+        """[B H N D]."""
+        return double(self.sample.inputs["q"])
+
+    @property
+    def k(self) -> Tensor:
+        """[B H N D]."""
+        return double(self.sample.inputs["k"])
+
+    @property
+    def v(self) -> Tensor:
+        """[B H N Dv]."""
+        return double(self.sample.inputs["v"])
+
+    @property
+    def initial(self) -> Tensor:
+        """[B H D Dv] the initial state, 0 where there is none."""
+        given = self.sample.inputs.get(INITIAL)
+        return self.k.transpose(-1, -2) @ self.v * 0 if given is None else double(given)
+
+    @property
+    def g(self) -> Tensor:
+        """[B H N Dv] the cotangent of o."""
+        return double(self.sample.cotangents["o"])
+
+    @property
+    def g_state(self) -> Tensor:
+        """[B H D Dv] the cotangent of the state, 0 where it is not returned."""
+        given = self.sample.cotangents.get("state")
+        return torch.zeros_like(self.initial) if given is None else double(given)
+
+
+def double(tensor: Tensor) -> Tensor:
+    """In float64 on the CPU."""
+    return tensor.detach().to("cpu", torch.float64)
+
+
+def made(
+    sample: Sample, rows: tuple[Tensor, Tensor, Tensor], initial: Tensor | None, g: Tensor, g_state: Tensor | None
+) -> Sample:
+    """Another sample: (q, k, v), an initial state or none, and cotangents; the state is asked for with ``g_state``.
+
+    Its tangents are 0.
+    """
+    inputs = dict(zip(ROWS, rows, strict=True)) | ({} if initial is None else {INITIAL: initial})
+    cotangents = {"o": g} | ({} if g_state is None else {"state": g_state})
+    tangents = {name: torch.zeros_like(t, memory_format=torch.contiguous_format) for name, t in inputs.items()}
+    options = {**sample.options, "return_state": g_state is not None}
+    return replace(sample, inputs=inputs, tangents=tangents, cotangents=cotangents, options=options)
+
+
+def plain(sample: Sample) -> Sample:
+    """The sample with contiguous inputs and cotangents, as its changed forms have them."""
+    inputs = {name: t.contiguous() for name, t in sample.inputs.items()}
+    return replace(sample, inputs=inputs, cotangents={n: t.contiguous() for n, t in sample.cotangents.items()})
+
+
+def in_rows(change: Callable[[Tensor], Tensor], *names: str) -> Callable[[Sample], Sample]:
+    """A change of some inputs of rows, by one function."""
+    return lambda sample: sample.with_inputs(**{name: change(sample.inputs[name]) for name in names or ROWS})
+
+
+def instead(other: Sample) -> Callable[[Sample], Sample]:
+    """The change of a sample into another one."""
+    return lambda sample: other
+
+
+def new_state(sample: Sample, name: str) -> Tensor:
+    """[B H D Dv] float32 (float64 in float64) of hashed values in (-1, 1), on the device of the sample."""
+    k, v = sample.inputs["k"], sample.inputs["v"]
+    shape = (*k.shape[:2], k.shape[3], v.shape[3])
+    drawn = hashing.uniform(1, f"lightning {name}", torch.Size(shape).numel())
+    dtype = torch.float64 if k.dtype == torch.float64 else torch.float32
+    return (2 * torch.from_numpy(drawn).reshape(shape) - 1).to(k.device, dtype)
+
+
+def split(case: Case) -> int:
+    """How many rows come before the split of a case with two rows or more: any from 1 to N - 1, by its seed."""
+    return 1 + int(hashing.integers(case.seed, "split", 1, 0, case.dims["N"] - 1)[0])
+
+
+def several_rows(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws of what comes before and after."""
+    return None if case.dims["N"] > 1 else "it has one row"
+
+
+def any_length(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws that run the kernel on another number of rows."""
+    lengths = (1, case.dims["N"] - 1, case.dims["N"] + 1)
+    fits = all(supports(kernel, N=length) for length in lengths if length > 0)
+    return None if fits else "the kernel does not take every number of rows"
+
+
+def starts_from_a_state(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws that give a kernel an initial state whatever the case."""
+    try:
+        parameters = inspect.signature(kernel.call).parameters
+    except (TypeError, ValueError):
+        return None
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return None if open_ended or INITIAL in parameters else "the kernel takes no initial state"
+
+
+def gives_the_state(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws that ask a kernel for the state whatever the case."""
+    return None if takes(kernel, "return_state", True) else "the kernel does not return the state"
+
+
+def has_initial_state(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws of the initial state of a case."""
+    return None if INITIAL in case.draws else "it has no initial state"
+
+
+def same(one: Evidence, other: Evidence, names: Sequence[str], label: str, rows: slice = EVERY) -> Iterator[Finding]:
+    """Two runs give the same in some rows: values that are equal, or within rounding where no determinism is claimed.
+
+    A sum to which exact zeros are added keeps its value; only the sign of a zero may change, and is not looked at.
+    Where a declared intermediate overflows, products with 0 are NaN, and nothing is said.
+    """
+    for name in names:
+        derivative, shown = DERIVATIVES[name], f"{name}, {label}"
+        a, b = (of_rows(each.tensors(derivative)[name].cpu(), name, rows) for each in (one, other))
+        if not one.kernel.deterministic:
+            yield one.relate(
+                shown,
+                lambda a, b, name=name: of_rows(a, name, rows) - of_rows(b, name, rows),
+                [(one, derivative, name), (other, derivative, name)],
+                scale=lambda a, b, name=name: larger(of_rows(a, name, rows), of_rows(b, name, rows)),
+            )
+            continue
+        wrong = differ(a, b)
+        for each in (one, other) if bool(wrong.any()) else ():
+            overflow = each.allowance(derivative, name).overflow
+            wrong = wrong if overflow is None else wrong & ~of_rows(overflow, name, rows)
+        yield exactly(shown, wrong, f"{int(wrong.sum())} of {wrong.numel()} elements differ", elements=wrong.numel())
+
+
+def of_rows(tensor: Tensor, name: str, rows: slice) -> Tensor:
+    """Some rows of a tensor of a lightning kernel; all of a state."""
+    return tensor if "state" in name else tensor[:, :, rows]
+
+
+def larger(a: Tensor, b: Tensor, *_: Tensor) -> Tensor:
+    """The size of the larger of two sides."""
+    return torch.maximum(a.abs(), b.abs())

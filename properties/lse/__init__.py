@@ -1,0 +1,24 @@
+"""LSE: the log-sum-exp of attention scores: definition, cases, laws and kernels (DESIGN 9)."""
+
+from __future__ import annotations
+
+from gradoracle.properties.lse.definition import lse
+from gradoracle.properties.lse.kernels import KERNELS
+from gradoracle.properties.lse.laws import LAWS
+from gradoracle.properties.lse.strategy import DIMS, DOMAINS, JOINT, OPTIONS
+
+from gradoracle.model.family import family
+
+__all__ = ["FAMILY", "KERNELS"]
+
+FAMILY = family(
+    lse,
+    outputs=("lse",),
+    dims=DIMS,
+    options=OPTIONS,
+    domains=DOMAINS,
+    joint=JOINT,
+    divides={"G": "H"},
+    together=[("q_segments", "kv_segments")],
+    properties=LAWS,
+)

@@ -1,0 +1,10 @@
+"""The laws of LSE, beside the universal ones."""
+
+from __future__ import annotations
+
+from gradoracle.properties.lse.laws.backwards import BACKWARDS
+from gradoracle.properties.lse.laws.identities import IDENTITIES
+from gradoracle.properties.lse.laws.masks import MASKS
+from gradoracle.properties.lse.laws.symmetries import SYMMETRIES
+
+LAWS = (*IDENTITIES, *MASKS, *SYMMETRIES, *BACKWARDS)

@@ -1,0 +1,269 @@
+"""Laws of what masks hide: causal LSE, segments, and rows that see no key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from gradoracle.properties.agreement import differ
+from gradoracle.properties.applicability import all_of, causal, small_enough, supports, takes
+from gradoracle.properties.lse.scores import (
+    DERIVATIVES,
+    FORWARD,
+    HVP,
+    JVP,
+    SEGMENTS,
+    VJP,
+    Scores,
+    has_segments,
+    has_sinks,
+    larger,
+    no_sinks,
+)
+from torch import Tensor
+
+from gradoracle.cases.sample import Sample
+from gradoracle.check.acceptance import exactly, judge
+from gradoracle.check.evidence import Evidence
+from gradoracle.model.case import Case
+from gradoracle.model.contract import LARGEST
+from gradoracle.model.finding import Finding
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import law
+
+
+def _some_row_sees_no_key(case: Case, kernel: Kernel) -> str | None:
+    if SEGMENTS[0] in case.draws or (case.options.get("causal", False) and case.dims["T"] > case.dims["M"]):
+        return None
+    return "every query sees a key"
+
+
+def _without_keys(evidence: Evidence) -> Evidence:
+    """The evidence, or where there are segments its variant whose every third query is of a segment without keys."""
+    if SEGMENTS[0] not in evidence.sample.inputs:
+        return evidence
+
+    def change(sample: Sample) -> Sample:
+        own, keys = (sample.inputs[name].clone() for name in SEGMENTS)
+        own[:, ::3] = 2
+        return sample.with_inputs(q_segments=own, kv_segments=keys % 2)
+
+    return evidence.variant("a segment without keys", change)
+
+
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, no_sinks, _some_row_sees_no_key), rank=6)
+def rows_without_a_term_are_minus_infinity(evidence: Evidence) -> Iterator[Finding]:
+    """A query that sees neither key nor sink has lse = -inf, and dq, tangent and Hessian product exactly 0.
+
+    Holds because: the sum is empty and its log is the constant -inf; derivatives of a constant are 0.
+    Catches: NaN from -inf - -inf, log 0 of a finite mask value (-1e9), top-left alignment, P of equal masked scores.
+    Cannot catch: anything in rows that see a key.
+    """
+    variant = _without_keys(evidence)
+    blind = ~Scores(variant.sample).sees
+    got = variant.tensors(FORWARD)["lse"].cpu()
+    yield exactly(
+        "lse of rows without a term", (got != -torch.inf) & blind, "is not -inf", lost=bool(got[blind].isnan().any())
+    )
+    yield from _zeros(variant, blind)
+
+
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, has_sinks, _some_row_sees_no_key), rank=6)
+def rows_that_see_no_key_give_the_sink(evidence: Evidence) -> Iterator[Finding]:
+    """A query that sees no key has lse = sink, and dq and the Hessian product of q exactly 0.
+
+    Holds because: the sink is the only term, log(e^sink) = sink, and q does not enter it.
+    Catches: a sink that such rows skip, -inf in place of the sink, a result in base 2, top-left alignment.
+    Cannot catch: anything in rows that see a key; dsinks: its own law does.
+    """
+    variant = _without_keys(evidence)
+    scores = Scores(variant.sample)
+    blind = (~scores.sees).double()
+    yield variant.relate(
+        "lse - sink of rows that see no key",
+        lambda lse, blind, sinks: (lse - sinks) * blind,
+        [(variant, FORWARD, "lse")],
+        scale=lambda lse, blind, sinks: sinks.abs() * blind,
+        constants=[blind, scores.sinks],  # type: ignore[list-item]
+    )
+    yield from _zeros(variant, ~scores.sees, tangent=False)
+
+
+def _zeros(variant: Evidence, blind: Tensor, tangent: bool = True) -> Iterator[Finding]:
+    """Exact zeros of dq, hvp.q and, without a sink, of the tangent of lse in rows that see no key."""
+    wanted = [(VJP, "dq"), (HVP, "hvp.q"), *([(JVP, "jvp.lse")] if tangent else [])]
+    for name, got in variant.available(wanted):
+        rows = got.cpu()[blind]
+        lost = bool(rows.isnan().any())
+        yield exactly(f"{name} of rows that see no key", rows != 0, "is not 0 where the query sees no key", lost=lost)
+
+
+def _of_no_query(sample: Sample) -> tuple[Sample, Tensor]:
+    """Every second key put in a segment that no query is in, and which keys those are [M]."""
+    own, keys = (sample.inputs[name].clone() for name in SEGMENTS)
+    hidden = torch.arange(keys.shape[1], device=keys.device) % 2 == 0
+    keys[:, hidden] = 2
+    return sample.with_inputs(q_segments=own % 2, kv_segments=keys), hidden
+
+
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, has_segments), one_in=2, rank=5)
+def keys_of_another_segment_have_no_gradient(evidence: Evidence) -> Iterator[Finding]:
+    """Keys whose segment no query is in have dk, and Hessian product, of exactly 0.
+
+    Holds because: no lse depends on them.
+    Catches: segments that backward does not mask, masked shares that are not exactly 0, an unwritten tile of dk.
+    Cannot catch: keys that some query sees; vjp_matches_the_oracle does.
+    """
+    variant = evidence.variant("keys of no query", lambda s: _of_no_query(s)[0])
+    hidden = _of_no_query(evidence.sample)[1].cpu()
+    for name, got in variant.available([(VJP, "dk"), (HVP, "hvp.k")]):
+        rows = got.cpu()[:, :, hidden]
+        lost = bool(rows.isnan().any())
+        yield exactly(f"{name} of another segment", rows != 0, "is not 0 where no query sees the key", lost=lost)
+
+
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, has_segments), one_in=2, rank=5)
+def keys_of_another_segment_do_not_matter(evidence: Evidence) -> Iterator[Finding]:
+    """lse and dq stay when keys that no query sees change sign, bit for bit where determinism is claimed.
+
+    Holds because: no lse depends on them.
+    Catches: segments that forward does not mask, a maximum over masked scores, a large negative number for -inf.
+    Cannot catch: keys that are masked and should not be; forward_matches_the_oracle does.
+    """
+
+    def changed(sample: Sample) -> Sample:
+        apart, hidden = _of_no_query(sample)
+        k = apart.inputs["k"].clone(memory_format=torch.contiguous_format)
+        k[:, :, hidden] = -k[:, :, hidden]
+        return apart.with_inputs(k=k)
+
+    def plain(sample: Sample) -> Sample:
+        apart = _of_no_query(sample)[0]
+        return apart.with_inputs(k=apart.inputs["k"].contiguous())
+
+    before = evidence.variant("keys of no query, contiguous", plain)
+    after = evidence.variant("keys of no query negated", changed)
+    yield from _same(evidence, before, after, slice(None), "keys of no query negated")
+
+
+def _has_a_later_query(case: Case, kernel: Kernel) -> str | None:
+    return None if case.dims["T"] > 1 else "there is no later query"
+
+
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, _has_a_later_query), rank=5)
+def what_comes_later_leaves_lse(evidence: Evidence) -> Iterator[Finding]:
+    """The first queries give the same lse and dq whatever comes later, and where nothing comes later.
+
+    Holds because: query i sees keys j <= i + M - T only; others add nothing. Without the later ones the truth is the
+    same. Bits are compared where the kernel claims determinism.
+    Catches: a mask that is off by one, masked shares that are not exactly 0, a maximum over later keys.
+    Cannot catch: keys that are masked and should not be; lse_of_the_last_query_is_that_of_it_alone does.
+    """
+    queries, keys = evidence.case.dims["T"], evidence.case.dims["M"]
+    blind = max(0, queries - keys)
+    rows = min(blind + (queries - blind + 1) // 2, queries - 1)
+    prefix = max(0, rows + keys - queries)  # keys that these rows see
+    starts = {"q": rows, "k": prefix}
+
+    def plain(sample: Sample) -> Sample:
+        return sample.with_inputs(**{name: sample.inputs[name].contiguous() for name in starts})
+
+    def change(sample: Sample) -> Sample:
+        tensors = {name: sample.inputs[name] for name in starts}
+        return sample.with_inputs(
+            **{n: torch.cat([t[:, :, : starts[n]], -t[:, :, starts[n] :]], 2) for n, t in tensors.items()}
+        )
+
+    before = evidence.variant("contiguous", plain)
+    after = evidence.variant("what comes later negated", change)
+    yield from _same(evidence, before, after, slice(0, rows), "what comes later negated")
+    if prefix and supports(evidence.kernel, T=rows, M=prefix):
+        cut = evidence.variant("without what comes later", lambda s: _cut(s, slice(0, rows), prefix))
+        yield from _held_to_rows(before, _rows(cut, slice(0, rows)), slice(0, rows), "without what comes later")
+
+
+def _bidirectional_too(case: Case, kernel: Kernel) -> str | None:
+    if takes(kernel, "causal", False) and supports(kernel, T=1):
+        return None
+    return "the kernel does not take one query that is not causal"
+
+
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, _bidirectional_too), one_in=2, rank=5)
+def lse_of_the_last_query_is_that_of_it_alone(evidence: Evidence) -> Iterator[Finding]:
+    """The last query gives the lse and dq that it gives by itself when it is not causal.
+
+    Holds because: causal aligns the last query with the last key, so it sees every key of its segment.
+    Catches: top-left alignment, a diagonal tile that is skipped, a mask that is off by one.
+    Cannot catch: masks of other rows; what_comes_later_leaves_lse and forward_matches_the_oracle do.
+    """
+    last = slice(evidence.case.dims["T"] - 1, None)
+    alone = evidence.variant(
+        "last query alone: ", lambda s: _cut(s, last, evidence.case.dims["M"]).with_options(causal=False)
+    )
+    for name in ("lse", "dq"):
+        yield evidence.relate(
+            f"{name} of the last query and of it alone",
+            lambda whole, alone: whole[:, :, -1:] - alone,
+            [(evidence, DERIVATIVES[name], name), (alone, DERIVATIVES[name], name)],
+            scale=lambda whole, alone: larger(whole[:, :, -1:], alone),
+        )
+
+
+def _cut(sample: Sample, rows: slice, keys: int) -> Sample:
+    """Some of the queries, with their cotangents, and the first so many keys."""
+    cuts: dict[str, Callable[[Tensor], Tensor]] = {
+        "q": lambda t: t[:, :, rows],
+        "k": lambda t: t[:, :, :keys],
+        "q_segments": lambda t: t[:, rows],
+        "kv_segments": lambda t: t[:, :keys],
+    }
+    inputs = {name: cuts[name](tensor) for name, tensor in sample.inputs.items() if name in cuts}
+    return sample.with_inputs(**inputs).with_cotangents(lse=sample.cotangents["lse"][:, :, rows])
+
+
+def _rows(evidence: Evidence, rows: slice) -> dict[str, Tensor]:
+    """lse and dq of some queries."""
+    found = evidence.vjp()
+    return {name: found[name][:, :, rows] for name in ("lse", "dq")}
+
+
+def _same(evidence: Evidence, before: Evidence, after: Evidence, rows: slice, label: str) -> Iterator[Finding]:
+    """Judge lse and dq of some queries after a change that they must not see: bits, and the truth before it."""
+    changed = _rows(after, rows)
+    if evidence.kernel.deterministic:
+        same = _rows(before, rows)
+        for name, tensor in changed.items():
+            wrong = differ(tensor, same[name]).cpu()
+            message = "depends on what it does not see"
+            yield exactly(f"bits of {name}, {label}", wrong, message, elements=wrong.numel())
+    yield from _held_to_rows(before, changed, rows, label)
+
+
+def _held_to_rows(evidence: Evidence, got: Mapping[str, Tensor], rows: slice, label: str) -> Iterator[Finding]:
+    """Judge lse and dq of some queries against their truth in the whole sample."""
+    for name, tensor in got.items():
+        whole = evidence.allowance(DERIVATIVES[name], name)
+        at = (..., rows) if name == "lse" else (..., rows, slice(None))
+        fields = ("sigma", "errors", "worst", "floor", "overflow", "radius", "undecided")
+        cut = {field: value[at] for field in fields if (value := getattr(whole, field)) is not None}
+        truth = evidence.truths(DERIVATIVES[name])[name].value[at]
+        yield judge(
+            f"{name}, {label}",
+            tensor,
+            truth,
+            replace(whole, **cut),
+            continuous=evidence.continuous,
+            largest=LARGEST[evidence.dtype(name)],
+            axes=evidence.axes(name),
+        )
+
+
+MASKS = (
+    rows_without_a_term_are_minus_infinity,
+    rows_that_see_no_key_give_the_sink,
+    keys_of_another_segment_have_no_gradient,
+    keys_of_another_segment_do_not_matter,
+    what_comes_later_leaves_lse,
+    lse_of_the_last_query_is_that_of_it_alone,
+)

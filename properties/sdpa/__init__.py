@@ -1,0 +1,15 @@
+"""SDPA: scaled dot-product attention: definition, cases, algorithms, laws and kernels (DESIGN 9)."""
+
+from __future__ import annotations
+
+from gradoracle.properties.sdpa.algorithms import ALGORITHMS
+from gradoracle.properties.sdpa.definition import sdpa
+from gradoracle.properties.sdpa.kernels import KERNELS
+from gradoracle.properties.sdpa.laws import LAWS
+from gradoracle.properties.sdpa.strategy import DIMS, JOINT, OPTIONS
+
+from gradoracle.model.family import family
+
+__all__ = ["FAMILY", "KERNELS"]
+
+FAMILY = family(sdpa, outputs=("o",), dims=DIMS, options=OPTIONS, joint=JOINT, algorithms=ALGORITHMS, properties=LAWS)

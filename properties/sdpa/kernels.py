@@ -1,0 +1,97 @@
+"""The shipped kernels of SDPA, as laws call them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from gradoracle.kernels import sdpa as kernels
+from gradoracle.kernels.sdpa.blocks import choose, interpreted, padded_features
+from gradoracle.kernels.sdpa.compilations import compilations
+from torch import Tensor
+
+from gradoracle.model.kernel import Kernel
+
+Tensors = Sequence[Tensor]
+Options = Mapping[str, Any]
+Named = Mapping[str, Tensor]
+
+
+def _stats(inputs: Tensors, options: Options, blocks: Any) -> tuple[Tensor, ...]:
+    """(o, m, l)."""
+    return kernels.forward(*inputs, **options, blocks=blocks)
+
+
+def _backward(inputs: Tensors, cotangents: Tensors, statistics: Tensors, options: Options, blocks: Any) -> Any:
+    """(dq, dk, dv) from given (m, l)."""
+    return kernels.backward(*inputs, *cotangents, *statistics, **options, blocks=blocks)
+
+
+def _jvp(inputs: Named, tangents: Named, options: Options, blocks: Any) -> tuple[Tensor, Tensor]:
+    """(o, tangent of o)."""
+    return kernels.jvp(*inputs.values(), *tangents.values(), **options, blocks=blocks)
+
+
+def _jvp_from_statistics(
+    inputs: Tensors, tangents: Tensors, statistics: Tensors, options: Options, blocks: Any
+) -> tuple[Tensor, Tensor]:
+    """(o rebuilt from given m and l, tangent of o)."""
+    m, l = statistics
+    return kernels.jvp(*inputs, *tangents, m=m, l=l, **options, blocks=blocks)
+
+
+def _jvp_frozen(
+    inputs: Tensors, tangents: Tensors, statistics: Tensors | None, options: Options, blocks: Any
+) -> Tensor:
+    """The tangent of o with m and l frozen, those given or the forward's."""
+    m, l = statistics if statistics is not None else (None, None)
+    return kernels.jvp_frozen(*inputs, *tangents, m=m, l=l, **options, blocks=blocks)[1]
+
+
+def _hvp(inputs: Named, tangents: Named, cotangents: Named, options: Options, blocks: Any) -> Any:
+    """(hq, hk, hv)."""
+    return kernels.hvp(*inputs.values(), *cotangents.values(), *tangents.values(), **options, blocks=blocks)
+
+
+def _hvp_central_difference(
+    inputs: Tensors, tangents: Tensors, cotangents: Tensors, step: float, options: Options, blocks: Any
+) -> Any:
+    """(hq, hk, hv) by a central difference of VJPs."""
+    return kernels.hvp_central_difference(*inputs, *cotangents, *tangents, step=step, **options, blocks=blocks)
+
+
+def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
+    """The block configurations that every pass can run on this device."""
+    return kernels.fitting(getattr(torch, dtype), dims["D"], dims["Dv"])
+
+
+def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, order: int) -> Mapping[str, int]:
+    """Rows of a tile of queries and of one of keys."""
+    width = padded_features(dims["D"], dims["Dv"])
+    chosen = kernels.BLOCKS[blocks] if blocks else choose(order, getattr(torch, dtype), width, dims["T"], dims["M"])
+    return {"T": chosen.query, "M": chosen.key}
+
+
+KERNELS = (
+    Kernel(
+        "sdpa",
+        "sdpa",
+        kernels.sdpa,
+        jvp=_jvp,
+        hvp=_hvp,
+        dtypes=("float32", "bfloat16", "float16", *(("float64",) if interpreted() else ())),
+        deterministic=True,
+        blocks=dict(kernels.BLOCKS),
+        fits=_fits,
+        tiles=_tiles,
+        extras={
+            "stats": _stats,
+            "backward": _backward,
+            "jvp_from_statistics": _jvp_from_statistics,
+            "jvp_frozen": _jvp_frozen,
+            "hvp_central_difference": _hvp_central_difference,
+            "compilations": compilations,
+        },
+    ),
+)

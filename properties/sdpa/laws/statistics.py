@@ -1,0 +1,315 @@
+"""Laws of SDPA about the row statistics m and l that a forward keeps, and about JVPs that hold them frozen.
+
+Kernels show them through extra entry points (``Kernel.extras``); without one, its laws do not apply::
+
+    stats(inputs, options, blocks) -> (o, m, l)                          m, l [B, H, T], natural log units
+    jvp_frozen(inputs, tangents, statistics, options, blocks) -> tangent of o; statistics: (m, l) or None
+    backward(inputs, cotangents, statistics, options, blocks) -> (dq, dk, dv)
+    jvp_from_statistics(inputs, tangents, statistics, options, blocks) -> (o, tangent of o)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from gradoracle.properties.applicability import all_of, has, small_enough
+from gradoracle.properties.sdpa.scores import Scores, softmax
+from torch import Tensor
+
+from gradoracle.check.acceptance import exactly, judge, not_checked
+from gradoracle.check.error_relation import Part
+from gradoracle.check.evidence import Evidence
+from gradoracle.model import layouts
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.property import law
+
+FORWARD, VJP, JVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP
+_LAYOUTS = ("contiguous", "transposed", "sliced", "strided")  # of m and l, from case to case
+LARGEST_EXPONENT = 60.0  # of a stale exp(S - m): beyond it float32 and the formats of operands overflow
+
+
+def extra(evidence: Evidence, name: str, *arguments: Any, key: str = "") -> Any:
+    """What an extra entry point of the kernel gives on the sample, kept under its name (and ``key``)."""
+    sample, kernel = evidence.sample, evidence.kernel
+    barred = {option for option, values in kernel.options.items() if not values}
+    options = {option: value for option, value in sample.options.items() if option not in barred}
+    blocks = kernel.blocks[evidence.blocks] if evidence.blocks else None
+    inputs = tuple(sample.inputs.values())
+    return evidence.ask(f"{name}{key}", lambda: kernel.extras[name](inputs, *arguments, options, blocks))
+
+
+def statistics(evidence: Evidence) -> dict[str, Part]:
+    """The kernel's m and l with their truths: m = max_j S, l = sum_j exp(S - m); -inf and 0 where no key is seen."""
+    scores, kept = Scores(evidence.sample), evidence.contract.residuals
+    visible, scale = scores.visible, scores.scale
+    sees = visible.any(-1)
+
+    def program(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        s = torch.where(visible, q @ k.transpose(-1, -2) * scale, -torch.inf)
+        m = s.amax(-1)
+        level = torch.where(sees, m, 0.0)[..., None]
+        return m, torch.exp(s - level).sum(-1)
+
+    defined = evidence.define("m and l", program, [scores.q, scores.k], [kept, kept])
+    _, m, l = extra(evidence, "stats")
+    return {
+        name: Part(name, got, truth.value, allowance)
+        for name, got, (truth, allowance) in zip("ml", (m, l), defined, strict=True)
+    }
+
+
+@law(needs=(FORWARD,), applies=all_of(small_enough, has("stats")), rank=5)
+def the_saved_statistics_are_those_of_the_scores(evidence: Evidence) -> Iterator[Finding]:
+    """The m that forward keeps is the largest score of each row, and l the sum of exp(S - m).
+
+    Holds because: they are defined so; both are held to their own truth and budget.
+    Catches: a padded or masked key in m or l, base-2 units, a running sum that is not rescaled, a lower bound as m.
+    Cannot catch: a right m and l next to a wrong o; stats_rebuild_p does.
+    """
+    for part in statistics(evidence).values():
+        yield judge(
+            part.name,
+            part.got,
+            part.true,
+            part.allowance,
+            continuous=evidence.continuous,
+            axes=("B", "H", "T"),
+        )
+
+
+@law(needs=(FORWARD,), applies=all_of(small_enough, has("stats")), rank=5)
+def l_lies_between_one_and_the_number_of_keys(evidence: Evidence) -> Iterator[Finding]:
+    """The l that forward keeps is at least 1 and at most the number of keys that the query sees, exactly.
+
+    Holds because: the largest score adds exp(0) = 1, no key adds more, and rounding to nearest keeps order.
+    Catches: an m that is no score of the row (l below 1), or is below one (l above the number of keys); padded keys.
+    Cannot catch: a wrong l within the bounds; the_saved_statistics_are_those_of_the_scores does.
+    """
+    scores = Scores(evidence.sample)
+    _, m, l = extra(evidence, "stats")
+    rows = slice(scores.first, None)
+    m, l = m[:, :, rows].cpu().double(), l[:, :, rows].cpu().double()
+    finite = m.isfinite() | ~torch.tensor(bool(scores.p.isfinite().all()))  # a score may overflow
+    wrong = ~((l >= 1) & (l <= scores.seen[rows])) & finite
+    yield exactly("l", wrong, "l is not between 1 and the number of keys that the query sees")
+
+
+@law(needs=(FORWARD,), applies=all_of(small_enough, has("stats")), one_in=2, rank=5)
+def stats_rebuild_p(evidence: Evidence) -> Iterator[Finding]:
+    """P = exp(S - m) / l from the kernel's m and l has rows that sum to 1, and P V is the kernel's o.
+
+    Holds because: that is what a backward rebuilds P from.
+    Catches: m and l that do not belong together, or to o: stale, of another tile, m of one scale and l of another.
+    Cannot catch: a backward that does not use them; ones_transposed_dv_equals_ones_transposed_g does.
+    """
+    scores = Scores(evidence.sample)
+    rows = slice(scores.first, None)
+    visible, scale = scores.visible[rows], scores.scale
+
+    def rebuilt(m: Tensor, l: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        s = torch.where(visible, q @ k.transpose(-1, -2) * scale, -torch.inf)
+        return torch.exp(s - m[..., None]) / l[..., None]
+
+    kept = [_of_rows(part, rows) for part in statistics(evidence).values()]
+    o = _of_rows(evidence.part(FORWARD, "o"), rows)
+    q, k, v = scores.q[:, :, rows], scores.k, scores.v
+    size = scores.p[:, :, rows] @ v.abs()
+    yield evidence.relate(
+        "rowsum of exp(S - m) / l, less 1",
+        lambda m, l, q, k: rebuilt(m, l, q, k).sum(-1) - 1.0,
+        kept,
+        scale=lambda m, l, q, k: torch.ones_like(m),
+        constants=[q, k],
+    )
+    yield evidence.relate(
+        "o - exp(S - m) / l v",
+        lambda m, l, o, q, k, v, size: o - rebuilt(m, l, q, k) @ v,
+        [*kept, o],
+        scale=lambda m, l, o, q, k, v, size: size,
+        constants=[q, k, v, size],
+    )
+
+
+def _of_rows(part: Part, rows: slice) -> Part:
+    """A part for some of the queries."""
+    own = part.allowance
+
+    def cut(tensor: Tensor | None, before: int) -> Tensor | None:
+        return None if tensor is None else tensor[(slice(None),) * before + (rows,)]
+
+    allowance = replace(
+        own,
+        sigma=own.sigma[:, :, rows],
+        errors=own.errors[:, :, :, rows],
+        **{name: cut(getattr(own, name), 2) for name in ("worst", "floor", "overflow", "radius", "undecided")},
+    )
+    return Part(part.name, part.got[:, :, rows], part.true[:, :, rows], allowance)
+
+
+@law(needs=(VJP,), applies=all_of(small_enough, has("stats"), has("backward")), one_in=4, rank=3)
+def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterator[Finding]:
+    """The explicit backward, given the m and l of the forward in any layout, gives the VJP.
+
+    Holds because: the derivatives of m and l are in the formula: dS = P (dP - z) is that of the softmax as a whole.
+    Catches: an explicit entry point whose arguments are crossed, that ignores an option or the m and l it is given, or
+    takes them for contiguous.
+    Cannot catch: errors that it shares with autograd's backward; vjp_matches_the_oracle does.
+    """
+    laid, layout = _laid_out(evidence)
+    gradients = extra(evidence, "backward", tuple(evidence.sample.cotangents.values()), laid)
+    got = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
+    for finding in evidence.compare(VJP, got):
+        yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}")
+
+
+@law(needs=(FORWARD, JVP), applies=all_of(small_enough, has("stats"), has("jvp_from_statistics")), one_in=4, rank=3)
+def jvp_from_the_saved_statistics_is_the_jvp(evidence: Evidence) -> Iterator[Finding]:
+    """The explicit JVP, given the m and l of the forward in any layout, gives the JVP, and o rebuilt from them.
+
+    Holds because: P = e^(S - m) / l is the softmax, whoever computed m and l, and o = P V.
+    Catches: an o that is rebuilt wrongly, or from statistics taken for contiguous; a pass of its own for given m and l.
+    Cannot catch: errors that it shares with the JVP that computes m and l; jvp_matches_the_oracle does.
+    """
+    laid, layout = _laid_out(evidence)
+    o, tangent = extra(evidence, "jvp_from_statistics", tuple(evidence.sample.tangents.values()), laid)
+    for derivative, got in ((FORWARD, {"o": o}), (JVP, {"jvp.o": tangent})):
+        for finding in evidence.compare(derivative, got):
+            yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}")
+
+
+def _laid_out(evidence: Evidence) -> tuple[tuple[Tensor, ...], str]:
+    """The forward's m and l in a layout, another from case to case, and its name."""
+    layout = _LAYOUTS[evidence.case.seed // 11 % len(_LAYOUTS)]
+    _, *stats = extra(evidence, "stats")
+    return tuple(layouts.apply(each, layout) for each in stats), layout
+
+
+def frozen(evidence: Evidence) -> Part:
+    """The kernel's JVP with m and l frozen: P' = P * S', o' = P' V + P v', with its truth."""
+    scores = Scores(evidence.sample)
+    visible, scale = scores.visible, scores.scale
+
+    def program(*args: Tensor) -> tuple[Tensor]:
+        q, k = args[:2]
+        p = softmax(q @ k.transpose(-1, -2) * scale, visible)
+        return (_frozen_tangent(p, scale, *args),)
+
+    args = [*evidence.sample.inputs.values(), *evidence.sample.tangents.values()]
+    ((truth, allowance),) = evidence.define("frozen jvp", program, args)
+    got = extra(evidence, "jvp_frozen", tuple(evidence.sample.tangents.values()), None)
+    return Part("frozen jvp.o", got, truth.value, allowance)
+
+
+def _frozen_tangent(
+    p: Tensor, scale: float, q: Tensor, k: Tensor, v: Tensor, tq: Tensor, tk: Tensor, tv: Tensor
+) -> Tensor:
+    s_tangent = (tq @ k.transpose(-1, -2) + q @ tk.transpose(-1, -2)) * scale
+    return (p * s_tangent) @ v + p @ tv
+
+
+def _judged(part: Part, evidence: Evidence) -> Finding:
+    return judge(
+        part.name,
+        part.got,
+        part.true,
+        part.allowance,
+        continuous=evidence.continuous,
+        axes=evidence.axes("jvp.o"),
+    )
+
+
+@law(needs=(JVP,), applies=all_of(small_enough, has("jvp_frozen")), one_in=3, rank=6)
+def frozen_stats_jvp_vs_autograd_gap(evidence: Evidence) -> Iterator[Finding]:
+    """The frozen-stats JVP differs from the true one by a known gap: JVP - JVP_frozen = -rowsum(P * S') * O.
+
+    Holds because: the true P' is P * (S' - rowsum(P * S')): centring is the derivative of m and l. Frozen, P' = P * S'.
+    The centred JVP is the true one (the seed says otherwise), so it is held to the oracle, and the frozen one to its
+    own definition.
+    Catches: the two modes swapped, a JVP that is centred by another mean, a frozen JVP that is centred.
+    Cannot catch: errors that both modes and o share; jvp_matches_the_oracle does.
+    """
+    scores, part = Scores(evidence.sample), frozen(evidence)
+    yield _judged(part, evidence)
+    for finding in evidence.compare(JVP):
+        yield replace(finding, tensor=f"centred {finding.tensor}")
+    visible, factor = scores.visible, scores.scale
+
+    def shift(o: Tensor, q: Tensor, k: Tensor, tq: Tensor, tk: Tensor) -> Tensor:
+        p = softmax(q @ k.transpose(-1, -2) * factor, visible)
+        s_tangent = (tq @ k.transpose(-1, -2) + q @ tk.transpose(-1, -2)) * factor
+        return (p * s_tangent).sum(-1, keepdim=True) * o
+
+    yield evidence.relate(
+        "jvp.o - frozen jvp.o + rowsum(P S') o",
+        lambda true, frozen, o, *exact: true - frozen + shift(o, *exact),
+        [evidence.part(JVP, "jvp.o"), part, evidence.part(FORWARD, "o")],
+        scale=lambda true, frozen, o, *exact: true.abs() + frozen.abs() + shift(o, *exact).abs(),
+        constants=[scores.q, scores.k, scores.tensor("tangents", "q"), scores.tensor("tangents", "k")],
+    )
+
+
+@law(needs=(JVP,), applies=all_of(small_enough, has("stats"), has("jvp_frozen")), one_in=4, rank=5)
+def frozen_stats_jvp_of_stale_statistics(evidence: Evidence) -> Iterator[Finding]:
+    """With the m and l of another sample (q half a tangent back) the frozen JVP is that of P = exp(S - m) / l as given.
+
+    Holds because: it is defined for any m and l. How far the rows of the stale P are from 1, and so how far from any
+    derivative that tangent is, is reported.
+    Catches: a kernel that computes its own m and l where others are given, or normalises P again.
+    Cannot catch: errors in m and l themselves; the_saved_statistics_are_those_of_the_scores does.
+    """
+    before = evidence.variant(
+        "half a tangent back: ", lambda s: s.with_inputs(q=torch.sub(s.inputs["q"], s.tangents["q"], alpha=0.5))
+    )
+    if not all(t.isfinite().all() for t in before.sample.inputs.values()):
+        yield not_checked("frozen jvp.o", "the sample that the stale statistics are of overflows")
+        return
+    _, m, l = extra(before, "stats")
+    scores = Scores(evidence.sample)
+    rows, scale = slice(scores.first, None), scores.scale
+    visible, m_seen, l_seen = scores.visible[rows], m[:, :, rows].cpu().double(), l[:, :, rows].cpu().double()
+    rebuild = _rebuild(visible, scale)
+    exponents = torch.where(visible, scores.q[:, :, rows] @ scores.k.transpose(-1, -2) * scale, -torch.inf)
+    if not bool((exponents - m_seen[..., None]).max() < LARGEST_EXPONENT):
+        yield not_checked("frozen jvp.o", f"exp(S - m) of stale m overflows: S - m is above {LARGEST_EXPONENT:g}")
+        return
+
+    def program(*args: Tensor) -> tuple[Tensor]:
+        *primals, m, l = args
+        return (_frozen_tangent(rebuild(primals[0], primals[1], m, l), scale, *primals),)
+
+    inputs, tangents = evidence.sample.inputs, evidence.sample.tangents
+    args = [inputs["q"][:, :, rows], inputs["k"], inputs["v"]]
+    args += [tangents["q"][:, :, rows], tangents["k"], tangents["v"], m_seen, l_seen]
+    ((truth, allowance),) = evidence.define("stale frozen jvp", program, args)
+    got = extra(evidence, "jvp_frozen", tuple(tangents.values()), (m, l), key=" stale")[:, :, rows]
+    finding = _judged(Part("frozen jvp.o of stale m, l", got, truth.value, allowance), evidence)
+    if finding.outcome is Outcome.HOLDS:
+        sums = rebuild(scores.q[:, :, rows], scores.k, m_seen, l_seen).sum(-1)
+        note = f"rows of the stale P sum to {float(sums.min()):.3g} .. {float(sums.max()):.3g}"
+        finding = replace(finding, message=note)
+    yield finding
+
+
+def _rebuild(visible: Tensor, scale: float) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """P = exp(S - m) / l of given q, k, m, l."""
+
+    def p(q: Tensor, k: Tensor, m: Tensor, l: Tensor) -> Tensor:
+        s = torch.where(visible, q @ k.transpose(-1, -2) * scale, -torch.inf)
+        return torch.exp(s - m[..., None]) / l[..., None]
+
+    return p
+
+
+STATISTICS = (
+    the_saved_statistics_are_those_of_the_scores,
+    l_lies_between_one_and_the_number_of_keys,
+    stats_rebuild_p,
+    backward_from_the_saved_statistics_is_the_vjp,
+    jvp_from_the_saved_statistics_is_the_jvp,
+    frozen_stats_jvp_vs_autograd_gap,
+    frozen_stats_jvp_of_stale_statistics,
+)

@@ -1,0 +1,20 @@
+"""Which cases of SDPA there are: sizes, options, and recipes of several tensors at once."""
+
+from __future__ import annotations
+
+from gradoracle.model.dims import sizes
+
+DIMS = {
+    "B": sizes(1, 3),
+    "H": sizes(1, 4),
+    "T": sizes(1, 320, large=131_072),
+    "M": sizes(1, 320),
+    "D": sizes(1, 128),
+    "Dv": sizes(1, 128),
+}
+OPTIONS = {"scale": (None, 0.25, 1.0), "causal": (False, True)}
+JOINT = {
+    "logits 1e4": {"q": "normal:100", "k": "normal:100"},
+    "peaked": {"q": "normal:8", "k": "normal:1"},
+    "positive": {"q": "positive", "k": "positive", "v": "positive", "do": "positive"},
+}

@@ -1,0 +1,25 @@
+"""Semi-CRF: log Z over labelled segmentations: definition, cases, laws, kernels, and readings of its own (DESIGN 9)."""
+
+from __future__ import annotations
+
+from gradoracle.properties.semicrf.definition import semicrf
+from gradoracle.properties.semicrf.kernels import KERNELS
+from gradoracle.properties.semicrf.laws import LAWS
+from gradoracle.properties.semicrf.readings.scalable import SemiCRF
+from gradoracle.properties.semicrf.strategy import BESIDE_LARGE, DIMS, DOMAINS, JOINT
+
+from gradoracle.model.family import family
+
+__all__ = ["FAMILY", "KERNELS"]
+
+FAMILY = family(
+    semicrf,
+    outputs=("log_z",),
+    dims=DIMS,
+    domains=DOMAINS,
+    joint=JOINT,
+    alternatives=[("transition", "transition_by_duration")],
+    properties=LAWS,
+    scalable=SemiCRF(),
+    beside_large=BESIDE_LARGE,
+)

@@ -1,0 +1,123 @@
+"""Laws of accesses: what programs of a launch touch, by the record of Triton's interpreter; exact, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from gradoracle.check.acceptance import exactly, not_checked
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.interpreter import is_active
+from gradoracle.execution.interpreter.faults import Kind
+from gradoracle.execution.kernel_runner import Unavailable
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding
+from gradoracle.model.property import law
+
+_SHOWN = 3
+
+
+@law(rank=8)
+def every_access_stays_inside_its_tensor(evidence: Evidence) -> Iterator[Finding]:
+    """No program reads, writes or adds to an element that the tensor it was given a pointer to does not have.
+
+    Holds because: a kernel may touch what it was given; what lies between the elements of a view, or beyond them in the
+    same storage, belongs to somebody else. A pointer carries its tensor through whatever arithmetic is done with it.
+    Catches: a mask that is missing or one element too wide, also of a load whose value is thrown away; an index into
+    the wrong tensor; a stride taken for granted.
+    Cannot catch: an index that is wrong and inside, which the matching laws see; accesses on a GPU, where
+    writes_stay_inside_their_tensors sees stores near what the kernel allocated.
+    """
+    yield from _none_of(evidence, (Kind.READ_OUTSIDE, Kind.WRITTEN_OUTSIDE))
+
+
+@law(rank=8)
+def programs_of_a_launch_do_not_race(evidence: Evidence) -> Iterator[Finding]:
+    """No two programs of one launch touch an element that one of them writes, unless atomics do it or order them.
+
+    Holds because: programs run in any order and at the same time; only atomics order them. The interpreter runs them in
+    one order, so that a race has the same result every time: what shows it is who touched what.
+    Catches: partial sums stored to one place, a grid with an axis too many, a block that overlaps the next, an update
+    without an atomic, a reduction in the launch that makes its terms.
+    Cannot catch: races between launches on several streams; what runs_are_bit_identical sees of atomics' order.
+    """
+    yield from _none_of(evidence, (Kind.RACE,))
+
+
+@law(rank=8)
+def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[Finding]:
+    """No program loads what it stored, or stores what it loaded, with no barrier between the two.
+
+    Holds because: Triton orders the threads of a program at a barrier, and not between a store and a load of one
+    address, which other threads may make; the load may come first.
+    Catches: a ring buffer in global memory that is written and read by one program, partial sums kept there, an update
+    in place. Of a kernel from outside a store of what was loaded is noted and not a violation: it is safe where what is
+    stored to each element depends on what was loaded from it, so that the store has to wait.
+    Cannot catch: what threads do to shared memory, which Triton orders itself.
+    """
+    kinds = [Kind.STORED_AND_LOADED] + ([] if evidence.kernel.outside else [Kind.LOADED_AND_STORED])
+    yield from _none_of(evidence, kinds)
+    if evidence.kernel.outside:
+        safe = "safe if each element stored depends on itself as loaded"
+        yield from _noted(evidence, Kind.LOADED_AND_STORED, "updates in place", safe)
+
+
+@law(rank=8)
+def a_barrier_stands_between_two_stores(evidence: Evidence) -> Iterator[Finding]:
+    """No program stores an element at two lines of the source, or adds to it atomically what it stores, with no barrier
+    between the two.
+
+    Holds because: Triton orders the threads of a program at a barrier, and not two stores to one address, which other
+    threads may make; the earlier may be the one that stays.
+    Catches: memory that is cleared and then filled by one program, a clear that reaches too far, a result that a later
+    line corrects. Of a kernel from outside they are noted and no violation: safe where both lines' tiles lie on the
+    program's threads in one way, so that each thread stores what it stored.
+    Cannot catch: one line that stores an element twice, in a loop or from two places of a tile.
+    """
+    if evidence.kernel.outside:
+        safe = "safe if one thread makes both stores of an element"
+        yield from _noted(evidence, Kind.STORED_AND_STORED, "second stores", safe)
+    else:
+        yield from _none_of(evidence, [Kind.STORED_AND_STORED])
+
+
+@law(rank=8)
+def nothing_is_loaded_before_it_is_written(evidence: Evidence) -> Iterator[Finding]:
+    """No program loads, and no operator of PyTorch reads, what torch.empty gave and nothing has written since.
+
+    Holds because: while the kernel runs, torch.empty and its kin give memory filled with a pattern that no arithmetic
+    makes; whoever finds it there reads what happened to be there. Of an operator it counts which elements it reads:
+    those that it selects, none for a view, and of what it writes to those that it adds to.
+    Catches: partial sums of blocks that were skipped and not set to zero, whether a program adds them up or torch.sum,
+    a conversion or a copy; a workspace that is longer than what was written; a tail of a saved statistic.
+    Cannot catch: memory from torch.zeros that should have been written; what operators of other libraries than PyTorch
+    read; what autograd itself reads of a gradient where forward allocated nothing; elements of one byte.
+    """
+    yield from _none_of(evidence, (Kind.UNWRITTEN,))
+
+
+def _none_of(evidence: Evidence, kinds: Collection[Kind]) -> Iterator[Finding]:
+    for derivative in _recorded(evidence):
+        found = [str(fault) for fault in evidence.memory(derivative).faults if fault.kind in kinds]
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        yield exactly(f"launches of {derivative.value}", bool(found), "; ".join(found[:_SHOWN]) + more)
+
+
+def _noted(evidence: Evidence, kind: Kind, shown: str, safe: str) -> Iterator[Finding]:
+    """Tell what would be a fault of a kernel of ours; in one from outside it may be meant."""
+    for derivative in _recorded(evidence):
+        found = [fault for fault in evidence.memory(derivative).faults if fault.kind is kind]
+        name = f"{shown} of {derivative.value}"
+        yield not_checked(name, f"{safe}: {found[0]}") if found else exactly(name, False, "")
+
+
+def _recorded(evidence: Evidence) -> list[Derivative]:
+    """The derivatives that were run on this sample and launched Triton kernels."""
+    if not is_active():
+        raise Unavailable("needs Triton's interpreter, which records accesses: --device cpu")
+    evidence.forward()
+    evidence.vjp()
+    ran = [derivative for derivative in Derivative if evidence.has_run(derivative)]
+    launched = [derivative for derivative in ran if evidence.memory(derivative).launches]
+    if not launched:
+        raise Unavailable("no Triton kernel was launched")
+    return launched

@@ -1,0 +1,190 @@
+"""Laws of arguments: what a kernel declares it takes, it takes; what it cannot take, it refuses in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradoracle.check.acceptance import exactly
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import REFUSALS, Refused, Unavailable
+from gradoracle.model.case import Case
+from gradoracle.model.finding import Finding
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import law
+
+_NAMES_A_WANT = re.compile(r"\b(wants?|wanted|expect(s|ed)?|must|requires?|required|should)\b", re.I)
+
+
+@dataclass(frozen=True)
+class BadArgument:
+    """One argument that no kernel of the family can take.
+
+    Attributes:
+        what: in words, the name in a report.
+        changed: inputs by name.
+        names: arguments that an error may name, any of them.
+        values: texts of what was given, any of which shows the value.
+    """
+
+    what: str
+    changed: dict[str, Tensor]
+    names: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+@law(scope="kernel")
+def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
+    """A wrong dtype, rank, shape or device raises ValueError naming the argument, its value and what is wanted.
+
+    Holds because: a kernel reads raw addresses, so what it does not check it reads wrongly. A shipped kernel raises
+    ValueError with the three parts. A kernel from outside may raise any refusal, TypeError or IndexError, as PyTorch
+    does for a dim that is not there; where it takes without an error what the definition itself refuses, the law says
+    which arguments these are and is not checked.
+    Catches: a missing guardrail, a mismatch that is broadcast or cut off in silence, a silent reference path on
+    another device, an error that says neither what was given nor what is wanted.
+    Cannot catch: arguments that are refused but should be taken; declared_support_is_accepted does.
+    """
+    shipped, taken = not evidence.kernel.outside, []
+    for bad in bad_arguments(evidence):
+        inputs = {**evidence.sample.inputs, **bad.changed}
+        raised = evidence.ask(f"bad argument, {bad.what}", partial(_raised, evidence, inputs))
+        if shipped:
+            yield exactly(bad.what, bool(_fault(raised, bad)), _fault(raised, bad))
+        elif raised is None and _definition_refuses(evidence, inputs):
+            taken.append(bad.what)
+        else:
+            wrong = raised is not None and not isinstance(raised, (*REFUSALS, TypeError, IndexError))
+            yield exactly(bad.what, wrong, f"raised {_shown(raised)}, wanted ValueError")
+    if taken:
+        raise Unavailable(f"it takes without an error what the definition refuses: {', '.join(taken)}")
+
+
+def _declares_support(case: Case, kernel: Kernel) -> str | None:
+    """Whether the kernel has declared that it takes the case: a shipped one, or one that declares dims or dtypes."""
+    if not kernel.outside:
+        return None
+    if not kernel.dims and kernel.dtypes is None:
+        return "the kernel declares neither dims nor dtypes"
+    strided = any(draw.layout != "contiguous" for draw in case.draws.values())
+    return "the kernel declares no layouts, and the case has one that is not contiguous" if strided else None
+
+
+@law(applies=_declares_support)
+def declared_support_is_accepted(evidence: Evidence) -> Iterator[Finding]:
+    """What a kernel declares that it supports, forward and backward do not refuse.
+
+    Holds because: cases are drawn inside the dims, dtypes and options that the kernel declares. A shipped kernel
+    declares every layout too; a kernel from outside, which declares dims or dtypes, contiguous tensors.
+    Catches: a guardrail that is too narrow, an error raised for a size at an edge, a backward that refuses what its
+    forward took. Without this law such cases would only be counted as refused.
+    Cannot catch: wrong results; the matching laws do.
+    """
+    for name, call in (("forward", evidence.forward), ("backward", evidence.vjp)):
+        try:
+            call()
+        except Refused as refusal:
+            yield exactly(name, True, f"refused inside declared support: {refusal}")
+        else:
+            yield exactly(name, False, "")
+
+
+def bad_arguments(evidence: Evidence) -> list[BadArgument]:
+    """What is tried: dtype, rank and device of the first float input, the dtype of the last one, each shared dim."""
+    family, inputs = evidence.oracle.family, evidence.sample.inputs
+    floats = [spec for spec in family.signature.primals if spec.name in inputs]
+    first, last = floats[0].name, floats[-1].name
+    tensor = inputs[first]
+    longer = tensor.unsqueeze(0)
+    found = [
+        BadArgument(f"{first} of dtype int32", {first: tensor.to(torch.int32)}, (first,), ("int32",)),
+        BadArgument(f"{first} with a rank too large", {first: longer}, (first,), _shapes(longer)),
+        BadArgument(f"{first} on device meta", {first: tensor.to("meta")}, (first,), ("meta",)),
+    ]
+    if tensor.dim() > 1:
+        shorter = tensor.select(0, 0)
+        found.append(BadArgument(f"{first} with a rank too small", {first: shorter}, (first,), _shapes(shorter)))
+    if last != first:
+        other = torch.float64 if inputs[last].dtype != torch.float64 else torch.float32
+        mixed = inputs[last].to(other)
+        found.append(BadArgument(f"{last} of another dtype", {last: mixed}, (first, last), (str(other)[6:],)))
+    for dim in family.signature.dims:
+        owners = [spec for spec in floats if spec.dims.count(dim) == 1]
+        if len(owners) > 1:
+            victim = owners[-1]
+            axis = victim.dims.index(dim)
+            own = inputs[victim.name]
+            larger = torch.cat([own, own.narrow(axis, 0, 1)], axis)
+            what, names = f"{victim.name} with {dim} larger by one", tuple(spec.name for spec in owners)
+            groups = [group for group in family.signature.constraints.alternatives if set(group) & set(names)]
+            named = tuple(dict.fromkeys((*names, *(name for group in groups for name in group))))
+            values = [
+                *_shapes(larger),
+                *(shape for spec in owners[:-1] if groups for shape in _shapes(inputs[spec.name])),
+            ]
+            found.append(BadArgument(what, {victim.name: larger}, named, tuple(values)))
+    return found
+
+
+def _shapes(tensor: Tensor) -> tuple[str, ...]:
+    """How an error may show a shape: the tuple, the list, the sizes with x, or its rank in words."""
+    shape, rank = tuple(tensor.shape), tensor.dim()
+    sizes = ", ".join(map(str, shape))
+    ranks = tuple(text.format(rank) for text in ("{} dims", "{} dimensions", "{}-d", "{}d", "{}D", "rank {}"))
+    return (str(shape), f"[{sizes}]", "x".join(map(str, shape)), *ranks)
+
+
+def _raised(evidence: Evidence, inputs: dict[str, Tensor]) -> Exception | None:
+    """What the kernel raises on these inputs, None where it returns."""
+    try:
+        evidence.kernel.call(*_positional(evidence, inputs), **_keywords(evidence, inputs))
+    except Exception as error:
+        return error
+    return None
+
+
+def _definition_refuses(evidence: Evidence, inputs: dict[str, Tensor]) -> bool:
+    options = {**_keywords(evidence, inputs), **evidence.sample.options}
+    try:
+        evidence.oracle.family.definition(*_positional(evidence, inputs), **options)
+    except Exception:
+        return True
+    return False
+
+
+def _positional(evidence: Evidence, inputs: dict[str, Tensor]) -> list[Tensor]:
+    return [t for n, t in inputs.items() if not evidence.oracle.family.signature.input(n).keyword]
+
+
+def _keywords(evidence: Evidence, inputs: dict[str, Tensor]) -> dict[str, Any]:
+    barred = {name for name, values in evidence.kernel.options.items() if not values}
+    tensors = {n: t for n, t in inputs.items() if evidence.oracle.family.signature.input(n).keyword}
+    return {**tensors, **{n: v for n, v in evidence.sample.options.items() if n not in barred}}
+
+
+def _fault(raised: Exception | None, bad: BadArgument) -> str:
+    """What is wrong with the answer of a shipped kernel; empty where nothing is."""
+    if raised is None:
+        return "was accepted without an error, wanted ValueError"
+    if type(raised) is not ValueError:
+        return f"raised {_shown(raised)}, wanted ValueError"
+    text = str(raised)
+    missing = []
+    if not any(re.search(rf"\b{re.escape(name)}\b", text) for name in bad.names):
+        missing.append(f"the argument ({' or '.join(bad.names)})")
+    if not any(value in text for value in bad.values):
+        missing.append(f"the value given ({bad.values[0]})")
+    if not _NAMES_A_WANT.search(text):
+        missing.append("what is wanted")
+    return f"raised ValueError {text!r}, which does not name {' and '.join(missing)}" if missing else ""
+
+
+def _shown(raised: Exception | None) -> str:
+    lines = str(raised).strip().splitlines()
+    return f"{type(raised).__name__}: {lines[0]}" if lines else type(raised).__name__

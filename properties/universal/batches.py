@@ -1,0 +1,115 @@
+"""Laws of batches: members that the definition treats apart are treated apart, in any order and any company."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from gradoracle.properties.agreement import agree
+from gradoracle.properties.applicability import OF_A_DIM_OF_ALL_OUTPUTS, small_enough
+from gradoracle.properties.members import (
+    Appended,
+    apart,
+    changed,
+    everywhere,
+    extensible,
+    permutable,
+    rolled,
+    separable,
+)
+from torch import Tensor
+
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import Unavailable
+from gradoracle.model.finding import Finding
+from gradoracle.model.property import law
+
+
+@law(applies=small_enough, one_in=5)
+def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Finding]:
+    """Permuting the members of a batch, or the heads, permutes outputs and gradients alike and changes nothing else.
+
+    Holds because: the definition itself has this symmetry, which is tried on it in float64 for each named dim before
+    the kernel is asked (so the queries of attention count, and those of causal attention do not). What is shared by
+    all members keeps its gradient. All such dims are rolled at once by one member, dims of which one divides another
+    (key heads and the query heads that share them) by the same part of each.
+    Catches: an index that takes one member's data for another's, a stride multiplied by the wrong id, the first or
+    last member treated apart, a tile that is skipped at some places. vjp_matches_the_oracle sees it too.
+    Cannot catch: a fault that is the same for all members; forward_matches_the_oracle does.
+    """
+    along, family = permutable(evidence), evidence.oracle.family
+    if not along:
+        raise Unavailable("no dim of several members along which the definition permutes")
+    moved = evidence.variant(
+        "members rolled",
+        lambda sample: changed(family, sample, lambda tensor, dims, name: rolled(tensor, dims, along)),
+    )
+    back = {name: rolled(tensor, evidence.axes(name), along, -1) for name, tensor in moved.vjp().items()}
+    yield from agree(evidence, back, evidence.vjp())
+
+
+@law(applies=small_enough, one_in=5, families=OF_A_DIM_OF_ALL_OUTPUTS)
+def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
+    """A member of a batch that holds nothing but NaN leaves the outputs and gradients of all other members alone.
+
+    Holds because: along a dim that every output has, and along which the definition computes its members apart, no
+    number of one member enters another's. NaN survives every multiplication by a mask. The gradient of an input that
+    all members share is left out: it is a sum over them.
+    Catches: a load that runs over into the next member and is masked by multiplication, a reduction over the whole
+    tensor, a sum across the batch, programs that share a tile. tail_and_padding_invariance sees the sums.
+    Cannot catch: what happens within a member; the matching laws do.
+    """
+    family = evidence.oracle.family
+    dims = sorted(separable(evidence))
+    if not dims:
+        raise Unavailable("no dim of several members which the definition computes apart")
+    dim = dims[evidence.case.seed % len(dims)]
+
+    def spoilt(tensor: Tensor, own: tuple[str, ...], name: str) -> Tensor:
+        if dim not in own or not tensor.is_floating_point():
+            return tensor
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+        tensor.narrow(own.index(dim), tensor.shape[own.index(dim)] - 1, 1).fill_(torch.nan)
+        return tensor
+
+    variant = evidence.variant(f"NaN in the last of {dim}", lambda sample: changed(family, sample, spoilt))
+    others: dict[str, Tensor] = {}
+    having = {name: tensor for name, tensor in evidence.vjp().items() if dim in evidence.axes(name)}
+    for name, base in having.items():
+        axis, tensor = evidence.axes(name).index(dim), variant.vjp()[name]
+        last = base.shape[axis] - 1
+        others[name] = torch.cat([tensor.narrow(axis, 0, last), base.narrow(axis, last, 1)], axis)
+    yield from agree(evidence, others, having, label=f", without the last of {dim}")
+
+
+@law(applies=small_enough, one_in=5)
+def tail_and_padding_invariance(evidence: Evidence) -> Iterator[Finding]:
+    """Appending a member along each dim where the definition allows it leaves what was there before as it is.
+
+    Holds because: the definition, tried in float64 for each dim first, gives its former members the same outputs. The
+    new members' cotangents are 0 where an input is shared or an earlier member enters later ones, so gradients stay.
+    Catches: tails: results that depend on whether a dim fills its tile, a mask off by one at the end, a grid too
+    short, a row read from beyond the end, members that leak into one another. vjp_matches_the_oracle sees it at the
+    sizes that it meets.
+    Cannot catch: tails of dims that are summed over; the laws of each family look at those.
+    """
+    family, case = evidence.oracle.family, evidence.case
+    dims = frozenset(d for d in extensible(evidence) if _allowed(evidence, d, case.dims[d] + 1))
+    if not dims:
+        raise Unavailable("no dim may be larger by one without changing what was there before")
+    more = Appended(dims, dims - everywhere(evidence, apart(evidence)), case.seed)
+    variant = evidence.variant(
+        "members appended",
+        lambda sample: changed(
+            family, sample, more.larger, lambda tensor, own, name: more.larger(tensor, own, f"d{name}", True), True
+        ),
+    )
+    before: Mapping[str, Tensor] = evidence.vjp()
+    after = {name: more.former(tensor, evidence.axes(name)) for name, tensor in variant.vjp().items()}
+    yield from agree(evidence, after, before)
+
+
+def _allowed(evidence: Evidence, dim: str, size: int) -> bool:
+    """Whether family and kernel take this size of a dim."""
+    domains = [evidence.oracle.family.dims.get(dim), evidence.kernel.dims.get(dim)]
+    return all(domain is None or size in domain for domain in domains)

@@ -1,0 +1,167 @@
+"""Laws of derivatives against the truth: the function, J^T g, J t and H t, whole and one argument at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from gradoracle.properties.agreement import agree
+from gradoracle.properties.applicability import OF_SEVERAL_OUTPUTS, all_of, small_enough, through_autograd
+
+from gradoracle.check.acceptance import exactly, not_checked
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import Unavailable
+from gradoracle.model.case import Case
+from gradoracle.model.contract import LARGEST
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import law
+
+
+@law(needs=(Derivative.FORWARD,), decisive=True)
+def forward_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """The outputs equal those of the definition, within what rounding explains.
+
+    Holds because: the definition is the mathematics that the kernel claims, and the budget is the rounding reading of
+    it under the kernel's precision contract.
+    Catches: any wrong output: a mask, a tail, a scale, a dropped tile, a cast that the contract does not have. A fault
+    in one member or tile shows in the equivariance and block laws too.
+    Cannot catch: a backward that is wrong while the forward is right; vjp_matches_the_oracle does.
+    """
+    yield from evidence.compare(Derivative.FORWARD)
+
+
+@law(needs=(Derivative.VJP,), decisive=True)
+def vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """Each gradient J^T g equals that of the definition, within what rounding explains.
+
+    Holds because: the VJP of the definition is derived from it by torch.func and not written by hand; the budget is
+    the rounding reading of that derivative.
+    Catches: any wrong gradient: a term or cotangent dropped, a wrong scale, sign, mask, tail or index, z taken from a
+    rounded O. vjp_and_jvp_are_adjoint sees it too wherever the JVP is right.
+    Cannot catch: a fault on inputs, layouts or configurations that this case does not have; the layout, block and
+    permutation laws vary these.
+    """
+    yield from evidence.compare(Derivative.VJP)
+
+
+@law(needs=(Derivative.JVP,), applies=small_enough, one_in=2, decisive=True)
+def jvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """Each output tangent J t equals that of the definition, within what rounding explains.
+
+    Holds because: the JVP of the definition is derived from it by torch.func; the budget is the rounding reading of
+    that derivative.
+    Catches: any wrong tangent: statistics held frozen where they move, a tangent of one input dropped, a wrong scale.
+    jvp_of_a_tangent_on_each_input_alone and vjp_and_jvp_are_adjoint see most of these too.
+    Cannot catch: errors of the VJP; vjp_matches_the_oracle does.
+    """
+    yield from evidence.compare(Derivative.JVP)
+
+
+def _explicit_jvp(case: Case, kernel: Kernel) -> str | None:
+    return None if kernel.jvp is not None else "its JVP is torch.autograd's, which takes the outputs of the forward"
+
+
+@law(needs=(Derivative.FORWARD,), applies=all_of(small_enough, _explicit_jvp), one_in=4)
+def the_outputs_of_an_explicit_jvp_match_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """The outputs that an explicit JVP gives beside the tangents are those of the definition.
+
+    Holds because: they are the same outputs, whichever pass computes them.
+    Catches: a JVP that computes its outputs by code of its own and wrongly, which jvp_matches_the_oracle does not see.
+    Cannot catch: anything of the tangents; jvp_matches_the_oracle does.
+    """
+    found = evidence.jvp()
+    outputs = {name: found[name] for name in evidence.names(Derivative.FORWARD) if name in found}
+    if not outputs:
+        raise Unavailable("its JVP gives no outputs")
+    yield from evidence.compare(Derivative.FORWARD, outputs)
+
+
+@law(needs=(Derivative.HVP,), applies=small_enough, one_in=3, decisive=True)
+def hvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
+    """Each Hessian-vector product of <g, f> equals that of the definition, within what rounding explains.
+
+    Holds because: the HVP of the definition is forward over reverse by torch.func; the budget is the rounding reading
+    of that derivative.
+    Catches: any wrong second derivative: a dropped term of the product rule, a statistic whose tangent is missing, a
+    backward that is differentiable in name only. hvp_is_symmetric sees the unsymmetric ones too.
+    Cannot catch: errors of first derivatives; vjp_matches_the_oracle and jvp_matches_the_oracle do.
+    """
+    yield from evidence.compare(Derivative.HVP)
+
+
+@law(needs=(Derivative.JVP,), applies=small_enough, one_in=3)
+def jvp_of_a_tangent_on_each_input_alone(evidence: Evidence) -> Iterator[Finding]:
+    """With a tangent on one input and none, or zero, on all others, the output tangents equal the definition's.
+
+    Holds because: J t is a sum of one term for each input, and each term has a truth and a budget of its own. A tangent
+    that forward mode does not give and a zero tangent mean the same. The input changes from case to case, so a run
+    meets all of them.
+    Catches: a term that is missing, doubled or wrong but small beside the others, a tangent routed to the wrong input,
+    one that is computed only where another input has a tangent too. jvp_matches_the_oracle sees those that are not
+    small, but for the last.
+    Cannot catch: terms that mix two tangents: there are none in a first derivative; hvp_matches_the_oracle looks there.
+    """
+    primals = list(evidence.sample.tangents)
+    chosen = primals[evidence.case.seed % len(primals)]
+    tangents = {
+        name: tangent if name == chosen else torch.zeros_like(tangent, memory_format=torch.contiguous_format)
+        for name, tangent in evidence.sample.tangents.items()
+    }
+    alone = evidence.variant(f"tangent of {chosen} alone", lambda sample: sample.with_tangents(**tangents))
+    yield from alone.compare(Derivative.JVP)
+    if evidence.kernel.jvp is None and len(primals) > 1:
+        partial, _ = evidence.subject.jvp(alone.sample, evidence.blocks, along=(chosen,))
+        yield from agree(alone, partial, alone.tensors(Derivative.JVP), label=f", no tangent but that of {chosen}")
+
+
+@law(needs=(Derivative.VJP,), applies=all_of(small_enough, through_autograd), one_in=2, families=OF_SEVERAL_OUTPUTS)
+def vjp_of_a_cotangent_on_each_output_alone(evidence: Evidence) -> Iterator[Finding]:
+    """With a cotangent on one output and none, or zero, on the others, the gradients equal the definition's.
+
+    Holds because: J^T g is a sum of one term for each output. A cotangent that autograd does not give and a zero
+    cotangent mean the same. The output changes from case to case, so a run meets all of them.
+    Catches: the cotangent of a second output dropped in silence (log-sum-exp, final state), a backward that fails on
+    a missing cotangent, a cotangent counted twice. vjp_matches_the_oracle sees the first and the last.
+    Cannot catch: anything for a family with one output, which has no such law.
+    """
+    outputs = list(evidence.sample.cotangents)
+    if len(outputs) < 2:
+        raise Unavailable("this case has one output")
+    chosen = outputs[evidence.case.seed % len(outputs)]
+    cotangents = {
+        name: cotangent if name == chosen else torch.zeros_like(cotangent, memory_format=torch.contiguous_format)
+        for name, cotangent in evidence.sample.cotangents.items()
+    }
+    alone = evidence.variant(f"cotangent of {chosen} alone", lambda sample: sample.with_cotangents(**cotangents))
+    yield from alone.compare(Derivative.VJP)
+    partial, _ = evidence.subject.vjp(alone.sample, evidence.blocks, upstream=(chosen,))
+    gradients = alone.tensors(Derivative.VJP)
+    yield from agree(alone, partial, gradients, label=f", no cotangent but that of {chosen}")
+
+
+@law(needs=(Derivative.VJP,))
+def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
+    """No output or gradient is infinite or NaN where the truth, rounded to the stored dtype, is finite.
+
+    Holds because: a right kernel loses a finite truth only where an intermediate that its contract declares overflows;
+    such elements are excused, and only these.
+    Catches: exp without its maximum subtracted, inf - inf on masked rows, 0 * inf, log of 0, an fp16 accumulator.
+    forward_matches_the_oracle and vjp_matches_the_oracle see it too; this law is the one that names it.
+    Cannot catch: wrong finite values; those two do.
+    """
+    for derivative in (Derivative.FORWARD, Derivative.VJP):
+        for name, got in evidence.tensors(derivative).items():
+            truth, undecided = evidence.truths(derivative)[name].value, evidence.truths(derivative)[name].undecided
+            compared = truth.isfinite() & (truth.abs() <= LARGEST[evidence.dtype(name)])
+            compared &= ~undecided if undecided is not None else True
+            if not got.isfinite().all():
+                overflow = evidence.allowance(derivative, name).overflow
+                compared &= ~overflow if overflow is not None else True
+            if not compared.any():
+                yield not_checked(name, "no element has a finite truth that is decided")
+                continue
+            wrong = compared & ~got.detach().cpu().isfinite()
+            said = f"{int(wrong.sum())} elements are not finite where the truth is"
+            yield exactly(name, wrong, said, lost=True, axes=evidence.axes(name))

@@ -1,0 +1,58 @@
+"""Laws of GPUs: streams and devices. What this machine cannot run says so and is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from gradoracle.properties.agreement import agree
+from gradoracle.properties.applicability import small_enough
+from gradoracle.properties.universal.repetition import own_storage
+
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import Unavailable
+from gradoracle.model.finding import Finding
+from gradoracle.model.property import law
+
+
+@law(applies=small_enough, one_in=10)
+def non_default_stream_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
+    """On a stream other than the default the kernel gives the same, without a synchronisation of the device.
+
+    Holds because: the kernel must be launched on the stream that is current; work queued before it there is done first.
+    The stream is made to wait for nothing but the inputs, and the inputs are copied on it just before the call.
+    Catches: a launch on the default stream, a copy or memset on another stream than the kernel's.
+    Cannot catch: anything without a GPU, where it is not checked.
+    """
+    _require_gpu(evidence)
+    exact = evidence.kernel.deterministic
+    wanted = evidence.vjp()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)  # cycles: what does not wait for this stream reads the copies too soon
+        copy = evidence.sample.map(own_storage)
+        found, _ = evidence.subject.vjp(copy, evidence.blocks)
+    stream.synchronize()
+    yield from agree(evidence, found, wanted, exact=exact)
+
+
+@law(applies=small_enough, one_in=10)
+def second_device_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
+    """On a GPU that is not the current one the kernel runs, and gives the same within rounding.
+
+    Holds because: a kernel belongs on the device of its arguments, whichever is current.
+    Catches: a launch on the current device, a workspace allocated on device 0, constants cached for one device.
+    Cannot catch: anything without a second GPU, where it is not checked.
+    """
+    _require_gpu(evidence)
+    if torch.cuda.device_count() < 2:
+        raise Unavailable("needs a second GPU")
+    other = (torch.cuda.current_device() + 1) % torch.cuda.device_count()
+    found, _ = evidence.subject.vjp(evidence.sample.to(f"cuda:{other}"), evidence.blocks)
+    yield from agree(evidence, {name: tensor.to("cuda") for name, tensor in found.items()}, evidence.vjp())
+
+
+def _require_gpu(evidence: Evidence) -> None:
+    if next(iter(evidence.sample.inputs.values())).device.type != "cuda":
+        raise Unavailable("needs a GPU")

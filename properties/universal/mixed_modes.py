@@ -1,0 +1,89 @@
+"""Mixed modes: universal laws of second derivatives that mix forward and reverse mode, or are of some inputs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from gradoracle.properties.applicability import (
+    OF_SEVERAL_PRIMALS,
+    all_of,
+    every_input_has_a_gradient,
+    small_enough,
+    through_autograd,
+)
+
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.second_order import (
+    forward_over_reverse,
+    in_the_cotangents,
+    of_some_inputs,
+    reverse_over_forward,
+)
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding
+from gradoracle.model.property import law
+
+_APPLIES = all_of(small_enough, every_input_has_a_gradient, through_autograd)
+
+
+@law(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6, families=OF_SEVERAL_PRIMALS)
+def hvp_of_some_inputs_alone(evidence: Evidence) -> Iterator[Finding]:
+    """Where only some inputs require grad, their Hessian-vector products are those of the others held fixed.
+
+    Holds because: they are blocks of the Hessian; the truth is that of tangents which are zero on the other inputs.
+    Catches: a double backward that skips what another input needs, or takes its presence for granted.
+    every_subset_of_requires_grad_gives_the_same_gradients sees this of the first backward.
+    Cannot catch: subsets that no case draws; each case takes one.
+    """
+    evidence.hvp()  # a kernel that has none of all inputs has none of some
+    primals = list(evidence.sample.tangents)
+    bits = 1 + evidence.case.seed % (2 ** len(primals) - 2)  # neither none of them nor all
+    wanted = [name for number, name in enumerate(primals) if bits >> number & 1]
+
+    tangents = {
+        name: tangent if name in wanted else torch.zeros_like(tangent, memory_format=torch.contiguous_format)
+        for name, tangent in evidence.sample.tangents.items()
+    }
+    variant = evidence.variant(f"tangents on {', '.join(wanted)}", lambda sample: sample.with_tangents(**tangents))
+    yield from variant.compare(Derivative.HVP, of_some_inputs(variant.subject, variant.sample, variant.blocks, wanted))
+
+
+@law(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6)
+def reverse_over_forward_gives_hvp_and_vjp(evidence: Evidence) -> Iterator[Finding]:
+    """The gradient of <g, J t> is the Hessian-vector product in the inputs, and the VJP in the tangents.
+
+    Holds because: <g, J(x) t> has the derivative H t in x, with H the Hessian of <g, f>, and is linear in t.
+    Catches: a forward mode that is differentiated wrongly: a saved tensor of another pass, a tangent that is detached,
+    a cotangent that is dropped. hvp_matches_the_oracle takes reverse over reverse and sees none of this.
+    Cannot catch: what a kernel without such derivatives refuses; that is not checked.
+    """
+    products, gradients = reverse_over_forward(evidence.subject, evidence.sample, evidence.blocks)
+    yield from evidence.compare(Derivative.HVP, products)
+    yield from evidence.compare(Derivative.VJP, gradients)
+
+
+@law(needs=(Derivative.HVP,), applies=_APPLIES, one_in=5)
+def forward_over_reverse_gives_the_hvp(evidence: Evidence) -> Iterator[Finding]:
+    """The tangent of the gradients along t is the Hessian-vector product.
+
+    Holds because: d/dh of J(x + h t)^T g at h = 0 is H t.
+    Catches: a backward whose forward mode is missing a term or a saved tensor's tangent. hvp_matches_the_oracle takes
+    reverse over reverse and sees none of this.
+    Cannot catch: what a kernel without such derivatives refuses; that is not checked.
+    """
+    yield from evidence.compare(
+        Derivative.HVP, forward_over_reverse(evidence.subject, evidence.sample, evidence.blocks)
+    )
+
+
+@law(needs=(Derivative.JVP,), applies=_APPLIES, one_in=6)
+def double_backward_in_the_cotangents_gives_the_jvp(evidence: Evidence) -> Iterator[Finding]:
+    """The gradient of <J^T g, t> in the cotangents g is J t.
+
+    Holds because: J^T g is linear in g, so that its transpose along t is J t whatever g is.
+    Catches: a double backward that drops the gradient of a cotangent, or hands it to another argument; a gradient
+    penalty on a layer behind the kernel trains with it. hvp_matches_the_oracle asks for gradients in the inputs alone.
+    Cannot catch: what a kernel without such derivatives refuses; that is not checked.
+    """
+    yield from evidence.compare(Derivative.JVP, in_the_cotangents(evidence.subject, evidence.sample, evidence.blocks))

@@ -1,0 +1,131 @@
+"""The law of large offsets: an element may lie further from its tensor's first than 32 bits count."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from gradoracle.properties.agreement import agree
+from gradoracle.properties.applicability import small_enough
+from torch import Tensor
+
+from gradoracle.cases.sample import Sample
+from gradoracle.check.evidence import Evidence, Tensors
+from gradoracle.execution.kernel_runner import Refused, Unavailable
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding
+from gradoracle.model.property import law
+
+FAR = 1 << 31  # elements
+_ADDRESSES = 1 << 42  # bytes of one tensor on a CPU, which gives a process 2^47
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named from Python 3.11 on
+
+
+@law(applies=small_enough, one_in=6)
+def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
+    """Tensors that reach past element 2^31 of their storage give the same, in every derivative that the kernel has.
+
+    Holds because: an address is base plus index times stride in 64 bits; only arithmetic in 32 bits wraps round. Along
+    one dim, another from case to case, the stride fits 32 bits and the last index times it does not. On a CPU all
+    inputs, cotangents and tangents are laid so, with the largest such stride, which an index of 2 takes past 2^31:
+    memory that nothing touches is only addresses. On a GPU one tensor is, with the least, since memory there is taken
+    at once.
+    Catches: a program id or row index multiplied by a stride in 32 bits, in the forward or in any derivative.
+    Cannot catch: a dim of one or two members, where the stride itself needs 64 bits; a kernel that copies its arguments
+    before it computes; a GPU without the memory: not checked.
+    """
+    fars = _fars(evidence.sample, evidence.case.seed // 7)
+    if not fars:
+        raise Unavailable("no tensor has a dim of several members")
+    on_gpu = next(iter(evidence.sample.inputs.values())).device.type == "cuda"
+    if on_gpu:
+        fars = [fars[evidence.case.seed // 7 % len(fars)]]
+    told = f", {fars[0]} past 2^31" if on_gpu else ", all arguments past 2^31"
+    found = _derivatives(evidence, fars)
+    torch.cuda.empty_cache()  # gigabytes, which the other workers of this GPU want too
+    for tensors, wanted in found:
+        yield from agree(evidence, tensors, wanted, label=told)
+
+
+@dataclass(frozen=True)
+class _Far:
+    """A tensor of a sample and the axis along which its stride is to be large."""
+
+    group: str
+    name: str
+    axis: int
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.name} along dim {self.axis}"
+
+
+def _groups(sample: Sample) -> dict[str, Mapping[str, Tensor]]:
+    return {"input": sample.inputs, "cotangent": sample.cotangents, "tangent": sample.tangents}
+
+
+def _fars(sample: Sample, turn: int) -> list[_Far]:
+    """Each tensor that has a dim of several members, with one of these dims; a tangent has that of its input.
+
+    The longest has two turns, since a kernel goes along it tile by tile. A tangent laid otherwise than its input is
+    copied by PyTorch's forward mode, gaps included.
+    """
+    found = []
+    for group, tensors in _groups(sample).items():
+        for number, (name, tensor) in enumerate(tensors.items()):
+            most = 3 if max(tensor.shape, default=1) > 2 else 2
+            axes = [axis for axis, size in enumerate(tensor.shape) if size >= most]
+            if axes:
+                axes.append(max(axes, key=tensor.shape.__getitem__))
+                place = number if group == "cotangent" else list(sample.inputs).index(name)
+                found.append(_Far(group, name, axes[(turn + place) % len(axes)]))
+    return found
+
+
+def _derivatives(evidence: Evidence, fars: list[_Far]) -> list[tuple[Tensors, Tensors]]:
+    """What the kernel gives of the far sample and of the case's own: outputs and gradients, tangents, products."""
+    changed: dict[str, dict[str, Tensor]] = {group: {} for group in _groups(evidence.sample)}
+    for far in fars:
+        changed[far.group][far.name] = _laid(_groups(evidence.sample)[far.group][far.name], far.axis)
+    moved = evidence.sample.with_inputs(**changed["input"]).with_cotangents(**changed["cotangent"])
+    moved = moved.with_tangents(**changed["tangent"])
+    found: list[tuple[Tensors, Tensors]] = []
+    for derivative in (Derivative.VJP, Derivative.JVP, Derivative.HVP):
+        try:
+            wanted = evidence.vjp() if derivative is Derivative.VJP else evidence.tensors(derivative)
+        except (Refused, Unavailable):
+            if derivative is Derivative.VJP:
+                raise
+            continue  # the law of that derivative says so
+        found.append((getattr(evidence.subject, derivative.value)(moved, evidence.blocks)[0], wanted))
+    return found
+
+
+def _laid(tensor: Tensor, axis: int) -> Tensor:
+    """The tensor with its last member along an axis beyond element 2^31 of its storage, and the rest of it dense."""
+    rest = torch.empty([size for other, size in enumerate(tensor.shape) if other != axis], device="meta")
+    last = tensor.shape[axis] - 1
+    most = 0 if tensor.device.type == "cuda" else min(FAR - 16, _ADDRESSES // (last * tensor.element_size()))
+    step = 16 * -(-max(most, FAR // last + 1, rest.numel()) // 16)
+    count = last * step + rest.numel()
+    strides = list(rest.stride())
+    strides.insert(axis, step)
+    storage = _memory(count, tensor)
+    return storage.as_strided(tensor.shape, tuple(strides)).copy_(tensor)
+
+
+def _memory(count: int, like: Tensor) -> Tensor:
+    """So many elements: on a GPU of its free memory, on a CPU of addresses that are backed where they are touched."""
+    size = count * like.element_size()
+    needs = f"needs {math.ceil(size / 2**30)} GiB of"
+    if like.device.type == "cuda":
+        if size > torch.cuda.mem_get_info()[0] / 4:  # other workers want memory at the same time
+            raise Unavailable(f"{needs} free GPU memory")
+        return torch.empty(count, dtype=like.dtype, device=like.device)
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+    except (OSError, ValueError, OverflowError):
+        raise Unavailable(f"{needs} addresses") from None
+    return torch.frombuffer(pages, dtype=like.dtype, count=count)

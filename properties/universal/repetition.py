@@ -1,0 +1,150 @@
+"""Laws of repetition: the same question has the same answer, however often and in whichever way it is put."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradoracle.properties.agreement import agree
+from gradoracle.properties.applicability import (
+    OF_SEVERAL_PRIMALS,
+    all_of,
+    has_block_configurations,
+    small_enough,
+    through_autograd,
+)
+from torch import Tensor
+
+from gradoracle.cases.sample import Sample
+from gradoracle.check.acceptance import exactly
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.kernel_runner import Refused, Unavailable
+from gradoracle.model.finding import Finding
+from gradoracle.model.property import law
+
+
+@law(applies=small_enough, one_in=4)
+def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
+    """A second run gives the same bits where determinism is claimed, and the same within rounding elsewhere.
+
+    Holds because: a claim of determinism is one of bits; without it only the order of sums may change, and the
+    rounding of both runs bounds what that does.
+    Catches: atomics in what is claimed deterministic, a race, uninitialised memory that enters a result, state that
+    one run leaves to the next. no_memory_is_left_unwritten names the third.
+    Cannot catch: a wrong answer that is given every time; the matching laws do.
+    """
+    again = evidence.variant("again", lambda sample: sample)
+    yield from agree(evidence, again.vjp(), evidence.vjp(), exact=evidence.kernel.deterministic)
+
+
+@law(applies=small_enough, one_in=5)
+def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
+    """What a call gives does not depend on the calls before it, nor on whose memory its arguments reuse.
+
+    Holds because: a derivative is a function of its arguments. The kernel is called on a copy of the sample, then on
+    halved inputs written into the same memory, and both answers are compared with those from memory of their own.
+    Catches: results cached by address, shape or version, a workspace that is not cleared between calls, a first call
+    that tunes itself on the caller's tensors and leaves them changed.
+    Cannot catch: state that every call meets alike; runs_are_bit_identical sees what differs between equal calls.
+    """
+    exact = evidence.kernel.deterministic
+    copy = evidence.sample.map(own_storage)
+    first, _ = evidence.subject.vjp(copy, evidence.blocks)
+    kept = {name: tensor.clone() for name, tensor in first.items()}
+    arguments = {tensor.untyped_storage().data_ptr() for tensor in copy.inputs.values()}
+    first = {n: kept[n] if t.untyped_storage().data_ptr() in arguments else t for n, t in first.items()}  # x is x
+    yield from agree(evidence, kept, evidence.vjp(), exact=exact, label=", first")
+    halved = evidence.variant("inputs halved", lambda sample: sample.map(own_storage).with_inputs(**_halves(sample)))
+    for tensor in copy.inputs.values():
+        if tensor.is_floating_point():
+            _storage(tensor).mul_(0.5)
+    second, _ = evidence.subject.vjp(copy, evidence.blocks)
+    yield from agree(halved, second, halved.vjp(), exact=exact, label=", other inputs in the same memory")
+    yield from agree(evidence, first, kept, exact=True, label=", kept from the first call")
+
+
+@law(applies=all_of(small_enough, through_autograd), one_in=5)
+def backward_twice_with_retain_graph_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
+    """Two backward passes over one retained graph give the same gradients.
+
+    Holds because: retain_graph=True keeps what forward saved, and a backward that reads it and does not write it
+    cannot tell the first pass from the second.
+    Catches: a backward that overwrites saved tensors or its cotangent, frees them, accumulates into a buffer that it
+    does not clear, or counts its calls. saved_tensors_are_unmodified names the first.
+    Cannot catch: a gradient that is wrong both times; vjp_matches_the_oracle does.
+    """
+    evidence.vjp()
+    try:
+        first, second = evidence.subject.vjp_twice(evidence.sample, evidence.blocks)
+    except Refused as refusal:
+        yield exactly("second backward", True, f"one backward works, two over a retained graph raise: {refusal}")
+        return
+    yield from agree(evidence, second, first, exact=evidence.kernel.deterministic)
+
+
+@law(applies=all_of(small_enough, through_autograd), one_in=5, families=OF_SEVERAL_PRIMALS)
+def every_subset_of_requires_grad_gives_the_same_gradients(evidence: Evidence) -> Iterator[Finding]:
+    """A gradient is the same whichever other inputs require one.
+
+    Holds because: whether another gradient is asked for is no part of the mathematics. Each case tries one input alone
+    and all inputs but that one; which one changes from case to case.
+    Catches: a gradient that is computed only as a by-product of another, gradients returned in the wrong place when
+    some are None, an output that loses its graph, needs_input_grad read at the wrong index.
+    Cannot catch: a gradient that is wrong in every subset; vjp_matches_the_oracle does.
+    """
+    names = [name for name in evidence.sample.tangents if name not in evidence.kernel.no_gradient]
+    if len(names) < 2:
+        raise Unavailable("one input of this case has a gradient")
+    chosen = names[evidence.case.seed % len(names)]
+    whole = evidence.vjp()
+    for wanted in ([chosen], [name for name in names if name != chosen]):
+        part, _ = evidence.subject.vjp(evidence.sample, evidence.blocks, wanted)
+        label = f", requires_grad of {', '.join(wanted)} alone"
+        yield from agree(evidence, part, {name: whole[name] for name in part}, label=label)
+
+
+@law(applies=all_of(small_enough, has_block_configurations), one_in=5)
+def every_block_configuration_agrees(evidence: Evidence) -> Iterator[Finding]:
+    """Each block configuration gives what the kernel's own choice gives, within the rounding of both.
+
+    Holds because: blocks decide the order of sums and nothing else. Which configuration is forced changes from case to
+    case, so that a run meets all of them; the next one is taken for one that this GPU has no room for.
+    Catches: a fault that only some tile sizes have: a mask that a full tile hides, a loop bound by the wrong block, a
+    configuration that was never run because the autotuner does not choose it. Cases that force blocks let
+    vjp_matches_the_oracle see it too.
+    Cannot catch: a fault of all configurations; the matching laws do.
+    """
+    names = [name for name in evidence.kernel.blocks if name != evidence.blocks]
+    if not names:
+        raise Unavailable("the kernel has no second block configuration")
+    first = evidence.case.seed // 5 % len(names)
+    refusals = []
+    for chosen in (*names[first:], *names[:first]):
+        forced = evidence.variant(f"blocks {chosen}", lambda sample: sample, blocks=chosen)
+        try:
+            found = forced.vjp()
+        except Refused as refusal:
+            refusals.append(refusal)
+            continue
+        own = forced if forced.algorithm != evidence.algorithm else None
+        yield from agree(evidence, found, evidence.vjp(), label=f", blocks {chosen}", other=own)
+        return
+    raise refusals[0]
+
+
+def _storage(tensor: Tensor) -> Tensor:
+    """All of a tensor's storage as one dim."""
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.detach().as_strided((count,), (1,), 0)
+
+
+def own_storage(tensor: Tensor) -> Tensor:
+    """A tensor of the same bits and layout in storage of its own."""
+    return _storage(tensor).clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def _halves(sample: Sample) -> dict[str, Tensor]:
+    halves = {}
+    for name, tensor in sample.inputs.items():
+        if tensor.is_floating_point():
+            halves[name] = (_storage(tensor) * 0.5).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return halves

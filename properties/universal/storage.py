@@ -1,0 +1,154 @@
+"""Laws of memory: everything that is returned is written, nothing else is, and arguments stay as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from gradoracle.properties.agreement import differing
+from gradoracle.properties.applicability import all_of, small_enough, through_autograd
+from torch import Tensor
+
+from gradoracle.cases.sample import Change
+from gradoracle.cases.saved_tensors import sample_of
+from gradoracle.check.acceptance import exactly
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.guard_memory import differing_bits, is_poison, storage_bytes
+from gradoracle.execution.kernel_runner import Refused, Unavailable
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding
+from gradoracle.model.property import law
+
+_MOST_SAVED = 1 << 28  # bytes of saved tensors that are copied
+
+
+@law(rank=7)
+def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
+    """No element of an output, gradient, tangent or product holds what torch.empty gave: all of it was written.
+
+    Holds because: while the kernel runs, torch.empty and its kin give memory filled with a NaN whose payload no
+    arithmetic makes; a result that still holds it was never stored to, or was copied from memory that was not.
+    Catches: a tail that is not stored, a grid that is too small, a branch that returns early, a gradient of masked or
+    skipped tiles that is left as it was. The matching laws see it as NaN.
+    Cannot catch: memory from torch.zeros that should have been written; the matching laws do.
+    """
+    for derivative in _run(evidence):
+        for name, tensor in evidence.tensors(derivative).items():
+            left = is_poison(tensor.detach()) if tensor.is_floating_point() else torch.zeros(())
+            count = int(left.sum())
+            said = f"{count} of {tensor.numel()} elements were never written"
+            yield exactly(name, left.bool().cpu(), said, lost=True, axes=evidence.axes(name))
+
+
+@law(rank=7)
+def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
+    """Nothing is written before or behind a tensor that the kernel allocated.
+
+    Holds because: each allocation lies between two bands of a NaN whose payload no arithmetic makes, and after the run
+    the bands are as they were.
+    Catches: a store without a mask, a tail that runs over, an index that is negative or counted in the wrong unit.
+    Cannot catch: writes further out than the bands, into inputs, or into another tensor: the interpreter's record of
+    addresses sees these, and inputs_and_cotangents_are_unmodified those into inputs.
+    """
+    for derivative in _run(evidence):
+        found = evidence.memory(derivative).overwritten()
+        yield exactly(f"memory of {derivative.value}", bool(found), "; ".join(found[:3]))
+
+
+@law(rank=9)
+def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
+    """No run changes a bit of inputs, cotangents and tangents, or of the storage around them.
+
+    Holds because: a function reads its arguments; only those that the kernel declares in ``mutates`` may change. They
+    are compared bit for bit after each call, poison between the elements included, and put back, so that other laws
+    judge the kernel on what it was given; in the end they are compared with a sample built anew.
+    Catches: a scale applied in place, a cotangent reused as a buffer, a write into the gap of a sliced tensor, an
+    output written over an input. This law leads the report.
+    Cannot catch: a change that is undone before the call returns; a changed saved tensor, which
+    saved_tensors_are_unmodified sees.
+    """
+    family, sample = evidence.oracle.family, evidence.sample
+    refused = _refusal(evidence)
+    if refused is not None and not sample.changes:
+        raise refused
+    device = next(iter(sample.inputs.values())).device
+    fresh = sample_of(evidence.case, family, sample.source or None, str(device))
+    groups = ((sample.inputs, fresh.inputs, ""), (sample.cotangents, fresh.cotangents, "d"))
+    for mine, original, prefix in (*groups, (sample.tangents, fresh.tangents, "t")):
+        for name, tensor in mine.items():
+            if prefix == "" and name in evidence.kernel.mutates:
+                continue
+            yield _unchanged(f"{prefix}{name}", tensor, original[name], sample.changes.get(f"{prefix}{name}"))
+
+
+@law(applies=all_of(small_enough, through_autograd), one_in=5)
+def saved_tensors_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
+    """What forward saves for backward has the same bits when it is packed, when it is unpacked and after backward.
+
+    Holds because: a saved tensor belongs to the graph; whoever writes to it breaks a second backward, double backward
+    and whoever else holds it. The hooks of torch.autograd.graph see every tensor given to save_for_backward.
+    Catches: a backward that scales or overwrites a saved statistic or input in place, a workspace that is saved and
+    used again. backward_twice_with_retain_graph_gives_the_same sees its effect.
+    Cannot catch: tensors kept on ctx by other means, which no hook sees; that law does.
+    """
+    saved: list[tuple[Tensor, Tensor]] = []
+    changed_early = []
+
+    def pack(tensor: Tensor) -> int:
+        if sum(t.nbytes for t, _ in saved) > _MOST_SAVED:
+            raise Unavailable("memory: the saved tensors are too large to be copied")
+        saved.append((tensor, tensor.detach().clone()))
+        return len(saved) - 1
+
+    def unpack(index: int) -> Tensor:
+        tensor, before = saved[index]
+        if differing(tensor.detach(), before).any():
+            changed_early.append(index)
+        return tensor
+
+    wanted = [name for name in evidence.sample.tangents if name not in evidence.kernel.no_gradient]
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        evidence.subject.vjp(evidence.sample, evidence.blocks, wanted)
+    if not saved:
+        raise Unavailable("nothing is saved through save_for_backward")
+    for index, (tensor, before) in enumerate(saved):
+        when = "between forward and backward" if index in changed_early else "during backward"
+        wrong = differing(tensor.detach(), before)
+        name = f"saved tensor {index} of shape {tuple(tensor.shape)}"
+        yield exactly(name, wrong.cpu(), f"{int(wrong.sum())} of {wrong.numel()} elements changed {when}")
+
+
+def _run(evidence: Evidence) -> list[Derivative]:
+    """The derivatives that were run on this sample, after forward and VJP have been."""
+    evidence.forward()
+    evidence.vjp()
+    return [derivative for derivative in Derivative if evidence.has_run(derivative)]
+
+
+def _refusal(evidence: Evidence) -> Refused | Unavailable | None:
+    """What forward or VJP refused, if one did, after both were asked."""
+    refused: Refused | Unavailable | None = None
+    for call in (evidence.forward, evidence.vjp):
+        try:
+            call()
+        except (Refused, Unavailable) as reason:
+            refused = reason
+    return refused
+
+
+def _unchanged(name: str, tensor: Tensor, original: Tensor, noted: tuple[str, Change] | None) -> Finding:
+    """The law on one tensor: what calls did and was undone; then elements, which have an index; then its storage."""
+    if noted is not None:
+        call, change = noted
+        if change.elements is not None and change.elements.any():
+            wrong = change.elements
+            return exactly(name, wrong, f"{int(wrong.sum())} of {wrong.numel()} elements were changed by {call}")
+        what = "elements" if change.elements is None else f"{change.around} bytes around the elements"
+        return exactly(name, True, f"{what} of {name} were changed by {call}", elements=tensor.numel())
+    wrong = differing_bits(tensor, original)
+    if wrong.any():
+        return exactly(name, wrong.cpu(), f"{int(wrong.sum())} of {wrong.numel()} elements were changed")
+    whole, before = storage_bytes(tensor), storage_bytes(original)
+    around = int((whole != before).sum()) if whole.shape == before.shape else 0
+    message = f"{around} bytes around the elements of {name} were changed"
+    return exactly(name, around > 0, message, elements=wrong.numel())

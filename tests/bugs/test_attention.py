@@ -1,0 +1,116 @@
+"""Bugs of released attention, LSE, loss and norm kernels: the law that each names catches it, the right one holds."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweeps import slow
+
+from gradoracle.check import minimise
+from gradoracle.check.run import check, replay
+from gradoracle.execution import interpreter
+from gradoracle.model.causes import CAUSES
+from gradoracle.model.dims import parse_sizes
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Report, Status, Verdict
+from gradoracle.mutation.bugs import Bug
+from gradoracle.project.request import Request
+
+pytestmark = pytest.mark.skipif(
+    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
+)
+interpreter.activate()
+
+FILES = (
+    "attention_bias", "attention_blocks", "attention_memory", "attention_outputs",
+    "attention_prefix", "attention_window", "cross_entropy", "losses", "lse_terms", "lse_tiles", "rmsnorm",
+    "scattered_rows", "varlen",
+)  # fmt: skip
+FEW, EXAMPLES = 6, 12  # the cases of a run; one that nobody limits has 126
+MORE = {
+    "cotangent_of_lse_ignored": EXAMPLES,
+    "dk_with_the_strides_of_k": EXAMPLES,
+    "dv_made_like_k": EXAMPLES,
+    "exponentials_divided": EXAMPLES,
+    "finite_mask_in_backward": EXAMPLES,
+    "keys_counted_by_queries": EXAMPLES,
+    "keys_counted_from_the_shrunk_grid": EXAMPLES,
+    "log_of_underflowed_probabilities": EXAMPLES,
+    "padding_capped": EXAMPLES,
+    "partial_blocks_taken_for_full": EXAMPLES,
+    "statistics_of_the_first_block": EXAMPLES,
+    "zeros_stored_by_the_longest_length": EXAMPLES,
+    "aligned_at_the_first_key": 24,
+    "cotangent_of_the_entropy_ignored": 24,
+    "empty_splits_combined": 24,
+    "keys_scaled_for_the_backward_alone": 24,
+    "strides_taken_before_contiguous": 24,
+    "no_tangent_without_that_of_q": 24,
+    "loss_of_the_unshifted_sum": 100,  # from 100 on each joint recipe is promised: here, logits near 10 000
+}
+
+Place = tuple[Any, Bug]
+MODULES = [importlib.import_module(f"tests.bugs.{name}") for name in FILES]
+CAUGHT: list[Place] = [(module, bug) for module in MODULES for bug in module.BUGS]
+
+
+def target(module: Any, subject: Any) -> str:
+    """``file:callable`` of one of a module's kernels."""
+    (name,) = (name for name, value in vars(module).items() if value is subject)
+    return f"{Path(module.__file__)}:{name}"
+
+
+def judged(module: Any, bug: Bug, subject: Any, examples: int) -> Report:
+    """The bug's law on a kernel, on the same cases for the wrong and the right one."""
+    dims = dict(parse_sizes(f"{dim}={size}") for dim, size in bug.dims.items())
+    where = target(module, subject)
+    return check(
+        Request(where, bug.family or None, device="cpu", property=bug.law, dims=dims, examples=examples, workers=0)
+    )
+
+
+def violated(report: Report) -> list[Verdict]:
+    return [verdict for verdict in report.verdicts if verdict.status is Status.VIOLATED]
+
+
+@pytest.fixture(autouse=True)
+def without_shrinking(monkeypatch):
+    """The first case that violates a law is enough here."""
+    monkeypatch.setattr(minimise, "SHRINK_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("module", "bug", "examples"),
+    [
+        *(pytest.param(*place, MORE.get(place[1].name, FEW), id=place[1].name) for place in CAUGHT),
+        *(slow(*place, EXAMPLES, id=f"{place[1].name}-more") for place in CAUGHT if place[1].name not in MORE),
+    ],
+)
+def test_its_law_catches_the_bug_and_the_right_kernel_holds(module, bug, examples):
+    right = judged(module, bug, bug.right, examples)
+    statuses = {verdict.status for verdict in right.verdicts}  # not checked: budgets too wide, on all cases of a dtype
+    assert Status.HOLDS in statuses and statuses <= {Status.HOLDS, Status.NOT_CHECKED}
+    assert not any(verdict.cases_refused or verdict.cases_crashed for verdict in right.verdicts)
+    found = violated(judged(module, bug, bug.wrong, examples))
+    assert [verdict.law for verdict in found] == [bug.law] * len(found) and found
+    lines = [verdict.counterexample.case for verdict in found]
+    assert all(target(module, bug.wrong) in line for line in lines)
+    lines = [line.replace(target(module, bug.wrong), target(module, bug.right)) for line in lines]
+    same = [replay(line, property=bug.law, workers=0).verdicts[0].status for line in lines]
+    assert Status.HOLDS in same and set(same) <= {Status.HOLDS, Status.NOT_CHECKED}
+
+
+def test_each_bug_is_of_a_release_of_its_own():
+    bugs = [bug for _, bug in CAUGHT]
+    assert len({bug.name for bug in bugs}) == len({bug.cites for bug in bugs}) == len(bugs) >= 46
+
+
+@pytest.mark.parametrize("bug", [bug for _, bug in CAUGHT], ids=lambda bug: bug.name)
+def test_its_wrong_kernel_says_where_it_was_reported(bug):
+    wrong = bug.wrong.call if isinstance(bug.wrong, Kernel) else bug.wrong
+    repository = bug.cites.partition("#")[0].partition("@")[0]
+    assert wrong.__name__ == bug.name and wrong.__doc__.startswith(repository)
+    assert bug.cause in CAUSES or bug.cause == ""

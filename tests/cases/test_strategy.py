@@ -1,0 +1,330 @@
+"""Strategies: one fixed stream, every situation reached and counted, shrinking that ends in a small case."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from case_families import CHAIN, FLASH, LOOKUP, NARROW, PLAIN, attention, chain, lookup
+from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import strategies as st
+from places import TESTS
+
+from gradoracle.cases.case_space import domain
+from gradoracle.cases.coverage import FULL_RUN, focuses, situations, wanted_situations
+from gradoracle.cases.hypothesis_backend import Hashed, Provider, Scripted, drawing_from
+from gradoracle.cases.sample import build
+from gradoracle.cases.strategy import cases, focused
+from gradoracle.cases.strategy import drawn as drawn_case
+from gradoracle.cases.stream import _covering, stream
+from gradoracle.model import layouts, recipes
+from gradoracle.model.case import Case, Draw, parse
+from gradoracle.model.dims import Sizes, choices, sizes
+from gradoracle.model.kernel import Kernel
+
+SUBJECTS = [(attention, FLASH), (attention, PLAIN), (attention, NARROW), (lookup, LOOKUP)]
+IDS = [kernel.name for _, kernel in SUBJECTS]
+
+
+def digest(run: list[Case]) -> str:
+    return hashlib.sha256("\n".join(case.line() for case in run).encode()).hexdigest()[:16]
+
+
+def counted(subject: Any, kernel: Kernel, run: list[Case]) -> Counter[str]:
+    return Counter(name for case in run for name in situations(subject, kernel, case))
+
+
+def short_of(subject: Any, kernel: Kernel, run: list[Case], examples: int) -> set[str]:
+    counts = counted(subject, kernel, run)
+    wanted = wanted_situations(subject, kernel, kernel.dtypes or subject.dtypes, examples)
+    return {name for name, count in wanted.items() if counts[name] < count}
+
+
+@pytest.mark.parametrize(("subject", "kernel"), SUBJECTS, ids=IDS)
+@pytest.mark.parametrize("examples", [1, 2, 7, 126, 300])
+def test_a_stream_has_exactly_so_many_distinct_cases(subject: Any, kernel: Kernel, examples: int) -> None:
+    run = stream(subject, kernel, examples=examples, seed=1)
+    assert len(run) == len(set(run)) == len({case.line() for case in run}) == examples
+    counts = Counter(case.dtype for case in run)
+    assert max(counts.values()) - min(counts.values()) <= 1
+    dtypes = kernel.dtypes or subject.dtypes
+    assert [case.dtype for case in run[: len(dtypes)]] == list(dtypes)[:examples]
+
+
+@pytest.mark.parametrize(("subject", "kernel"), SUBJECTS, ids=IDS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_wanted_situation_is_reached(subject: Any, kernel: Kernel, seed: int) -> None:
+    for examples in (FULL_RUN, 260):
+        assert not short_of(subject, kernel, stream(subject, kernel, examples=examples, seed=seed), examples)
+
+
+def test_what_is_wanted_names_what_the_design_names() -> None:
+    wanted = wanted_situations(attention, FLASH, attention.dtypes, 126)
+    named = "T < M, T > M, D < Dv, D > Dv, T > 100 000, T has 3 tiles, causal = True, scale = 0.25, scale = None"
+    assert set(named.split(", ")) <= set(wanted)
+    assert {"joint logits 1e4", "blocks auto", "blocks small", "dtype float16"} <= set(wanted)
+    for dim in attention.dims:
+        assert {f"{dim} = 1", f"{dim} has a tail"} <= set(wanted)
+    assert {f"recipe {name}" for name in (*recipes.RECIPES, "normal:p")} <= set(wanted)
+    assert {f"{role} {name}" for role in ("input", "cotangent") for name in layouts.LAYOUTS} <= set(wanted)
+    assert "M > 100 000" not in wanted and "B has 3 tiles" not in wanted
+    others = wanted_situations(lookup, LOOKUP, lookup.dtypes, 126)
+    assert {"bias given", "bias absent", "recipe collisions", "recipe index", "T > 100 000"} <= set(others)
+
+
+def test_what_a_kernel_cannot_have_is_not_wanted() -> None:
+    wanted = set(wanted_situations(attention, NARROW, ("bfloat16",), 126))
+    assert not wanted & {"T has a tail", "T = 1", "D = 1", "scale = None", "causal = False", "dtype float32", "D < Dv"}
+    assert {"B has a tail", "T < M", "D > Dv", "causal = True", "T has 3 tiles"} <= wanted
+    fixed = wanted_situations(attention, PLAIN, ("float32",), 126, {"T": sizes(1, 16), "M": choices(64)})
+    assert not set(fixed) & {"T > M", "T > 100 000", "T has 3 tiles", "M has a tail"} and "T < M" in fixed
+
+
+@pytest.mark.parametrize(
+    "misses",
+    [
+        lambda case: case.draw("do").layout == "expanded",
+        lambda case: any(draw.recipe == "subnormal" for draw in case.draws.values()),
+        lambda case: case.dims["T"] > 100_000,
+        lambda case: case.dims["Dv"] == 1,
+        lambda case: case.dims["T"] > 128,
+        lambda case: case.dims["D"] < case.dims["Dv"],
+        lambda case: case.dims["M"] % 16 != 0,
+        lambda case: case.options.get("causal"),
+        lambda case: "causal" not in case.options,
+        lambda case: case.dtype == "float16",
+        lambda case: case.blocks == "big",
+        lambda case: case.draw("q").recipe == "normal:100",
+    ],
+)
+def test_a_stream_that_misses_a_situation_is_noticed(misses: Callable[[Case], bool]) -> None:
+    run = stream(attention, FLASH, examples=126, seed=0)
+    assert not short_of(attention, FLASH, run, 126)
+    assert short_of(attention, FLASH, [case for case in run if not misses(case)], 126)
+
+
+def test_situations_look_at_what_the_tensors_are() -> None:
+    dims = {"B": 1, "H": 2, "T": 33, "D": 16, "M": 129, "Dv": 17}
+    case = Case("attention", dims, draws={"q": Draw("normal:3", "transposed"), "do": Draw("ties", "expanded")})
+    found = situations(attention, FLASH, case)
+    held = "B = 1, T has a tail, M has 3 tiles, T < M, D < Dv, recipe normal:p, recipe ties, recipe normal, blocks auto"
+    places = "input transposed, cotangent expanded, input contiguous, scale = None, causal = False"
+    assert {*held.split(", "), *places.split(", ")} <= found
+    others = "D has a tail, T has 3 tiles, T > M, cotangent contiguous, input expanded, blocks small"
+    assert not set(others.split(", ")) & found
+    narrow = replace(case, dims={**dims, "T": 1})  # exchanging a dim of one element changes nothing
+    assert "input transposed" not in situations(attention, FLASH, narrow)
+
+
+def test_short_runs_promise_dtypes_only() -> None:
+    assert wanted_situations(attention, PLAIN, ("float32", "float16"), 5) == {"dtype float32": 1, "dtype float16": 1}
+    assert wanted_situations(attention, PLAIN, ("float32", "float16"), 1) == {}
+
+
+@pytest.mark.parametrize(("subject", "kernel"), SUBJECTS, ids=IDS)
+def test_every_case_is_allowed_and_builds(subject: Any, kernel: Kernel) -> None:
+    allowed = domain(subject, kernel).sizes
+    for place, case in enumerate(stream(subject, kernel, examples=126, seed=3)):
+        assert parse(case.line()) == (subject.name, "cpu", case)
+        for dim, size in case.dims.items():
+            assert size in allowed[dim]
+        assert "scale" not in case.options or kernel is not NARROW
+        if place % 6 == 0 and max(case.dims.values()) < 100_000:
+            sample = build(case, subject.signature, domains=subject.domains)
+            assert all(tensor.isfinite().all() for tensor in sample.inputs.values())
+
+
+def test_cases_are_small_but_for_the_large_ones() -> None:
+    run = stream(attention, PLAIN, examples=600, seed=0)
+    large = [case for case in run if case.dims["T"] > 100_000]
+    assert len(large) == 1
+    assert all(case.dims["M"] <= 64 and case.dims["D"] <= 8 and case.dims["B"] == case.dims["H"] == 1 for case in large)
+    rows = [case.dims["B"] * case.dims["H"] * case.dims["T"] * case.dims["M"] for case in run if case not in large]
+    assert max(rows) <= 60_000 and sum(rows) / len(rows) < 12_000 and max(case.dims["T"] for case in run) >= 300
+    assert 0.4 < sum(case.continuous for case in run) / len(run) < 0.75
+    assert sum(len(case.line()) for case in run) / len(run) < 140
+
+
+def test_on_a_gpu_a_few_cases_are_larger_still() -> None:
+    dims = {**lookup.dims, "T": sizes(1, 200, large=150_000, large_on_gpu=1_048_576)}
+    subject = replace(lookup, dims=dims).on("cuda")
+    drawn = stream(subject, LOOKUP, examples=FULL_RUN)
+    wanted = wanted_situations(subject, LOOKUP, subject.dtypes, FULL_RUN)
+    assert wanted["T > 100 000"] == wanted["T > 1 000 000"] == 1
+    assert {case.dims["T"] for case in drawn} & {1_048_575, 1_048_576}
+    assert "T > 1 000 000" not in wanted_situations(replace(lookup, dims=dims), LOOKUP, lookup.dtypes, FULL_RUN)
+
+
+def test_what_a_large_size_is_repeated_for_is_there_once() -> None:
+    large = [case for case in stream(chain, CHAIN, examples=FULL_RUN) if case.dims["T"] > 100_000]
+    assert large and all(case.dims["B"] == 1 for case in large)
+
+
+def test_sizes_favour_what_breaks_kernels() -> None:
+    run = stream(attention, PLAIN, examples=600, seed=0)
+    assert {1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129} <= {case.dims["T"] for case in run}
+    assert sum(case.dims["D"] == case.dims["Dv"] for case in run) > 60
+    assert sum(case.dims["T"] == case.dims["M"] for case in run) > 60
+
+
+def test_a_longer_range_of_the_user_is_used() -> None:
+    run = stream(attention, PLAIN, dims={"T": Sizes(1000, 4096), "M": sizes(1, 8)}, examples=60)
+    assert all(1000 <= case.dims["T"] <= 4096 and case.dims["M"] <= 8 for case in run)
+    assert len({case.dims["T"] for case in run}) > 10
+    only = stream(attention, PLAIN, dims={"T": choices(100_003)}, examples=5)
+    assert {case.dims["T"] for case in only} == {100_003}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments", "message"),
+    [
+        (PLAIN, {"dims": {"N": sizes(1, 4)}}, "family attention has no dim N; it has B, H, T, D, M, Dv"),
+        (
+            NARROW,
+            {"dims": {"D": choices(32)}},
+            "dim D of narrow: 32 was asked for; family attention allows 1 to 128, narrow sup",
+        ),
+        (NARROW, {"dtypes": ("float32",)}, "narrow supports bfloat16; wanted one of float32"),
+        (PLAIN, {"examples": 0}, "0 cases were asked for; wanted at least 1"),
+    ],
+)
+def test_impossible_streams_say_why(kernel: Kernel, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stream(attention, kernel, **{"examples": 5, **arguments})
+
+
+def test_too_few_distinct_cases_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradoracle.cases.strategy._HUNDRED", (0,))
+    monkeypatch.setattr("gradoracle.cases.strategy._MODES", ("plain",))
+    monkeypatch.setattr("gradoracle.cases.strategy._LAYOUT_MODES", ("contiguous",))
+    monkeypatch.setattr("gradoracle.cases.strategy._tangents", lambda *arguments: {})
+    tiny = dict.fromkeys(attention.dims, choices(1))
+    with pytest.raises(ValueError, match="400 distinct cases of plain were asked for; only"):
+        stream(attention, PLAIN, dims=tiny, dtypes=("float32",), examples=400)
+
+
+GOLDEN = {"attention": "efa98080070cdf22", "lookup": "2dc089b934533616"}
+
+
+def test_the_stream_is_golden() -> None:
+    assert digest(stream(attention, FLASH, examples=200, seed=7)) == GOLDEN["attention"]
+    assert digest(stream(lookup, LOOKUP, examples=200, seed=7)) == GOLDEN["lookup"]
+
+
+def test_offsets_of_packed_sequences_are_in_no_layout_that_repeats_them() -> None:
+    """Their first is 0 and their last the number of rows: repeated, they would give rows to no sequence."""
+    found = {case.draw("offsets").layout for case in stream(lookup, LOOKUP, examples=200, seed=7)}
+    assert found == {name for name in found if not layouts.LAYOUTS[name].repeats} and len(found) > 2
+    others = {case.draw("rows").layout for case in stream(lookup, LOOKUP, examples=200, seed=7)}
+    assert "broadcast" in others
+
+
+def test_another_seed_gives_another_stream() -> None:
+    first, second = (set(stream(attention, PLAIN, examples=126, seed=seed)) for seed in (0, 1))
+    assert len(first & second) <= 3  # the plainest case of each dtype
+
+
+def test_the_stream_does_not_depend_on_the_process(tmp_path: Path) -> None:
+    """Hypothesis mixes constants of the modules that are loaded into its own draws: the stream must not notice."""
+    constants = tmp_path / "constants.py"
+    constants.write_text("\n".join(f"a{number} = {number}" for number in range(1, 400)) + "\nb = 1234567\nc = 'text'\n")
+    script = f"""
+import sys, random
+sys.path.insert(0, {str(tmp_path)!r})
+import constants, json, decimal, hypothesis
+random.seed(5)
+sys.path.insert(0, {str(TESTS)!r})
+import hashlib
+from case_families import FLASH, attention
+from gradoracle.cases.stream import stream
+lines = "\\n".join(case.line() for case in stream(attention, FLASH, examples=200, seed=7))
+print(hashlib.sha256(lines.encode()).hexdigest()[:16])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == GOLDEN["attention"]
+
+
+def test_the_strategy_shrinks_in_a_users_own_test() -> None:
+    smallest = find(
+        cases(attention, FLASH), lambda c: c.dims["T"] > 16 and c.dtype == "bfloat16",
+        settings=settings(max_examples=500, database=None, derandomize=True, suppress_health_check=list(HealthCheck)),
+    )  # fmt: skip
+    assert smallest == replace(Case("attention", {**dict.fromkeys(attention.dims, 1), "T": 17}), dtype="bfloat16")
+
+
+@settings(max_examples=60, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases(attention, NARROW, dtypes=("bfloat16",), dims={"B": choices(2)}))
+def test_the_strategy_keeps_to_its_domain(case: Case) -> None:
+    assert case.dims["B"] == 2 and case.dims["T"] % 16 == 0 and case.dims["D"] in (64, 128)
+    assert case.dtype == "bfloat16" and case.options == {"causal": True}
+
+
+def drawn(source: Hashed | Scripted, strategy: st.SearchStrategy[Any]) -> list[Any]:
+    found = []
+    with drawing_from(source) as backend:
+
+        @settings(max_examples=20, backend=backend, phases=[Phase.generate], database=None, deadline=None)
+        @given(strategy)
+        def collect(value: Any) -> None:
+            found.append(value)
+
+        collect()
+    return found
+
+
+def _below(source: Hashed, count: int) -> int:
+    return source.integer(0, count - 1)
+
+
+def test_the_stream_draws_what_hypothesis_draws_of_the_same_choices() -> None:
+    """The stream leaves the engine of Hypothesis out: the cases of a seed must not change for it."""
+    for kernel, often in ((FLASH, 3), (NARROW, 1)):
+        within = domain(attention, kernel)
+        towards = [focus for focus in focuses(within) if not focus.large]
+        engine = drawn(Hashed(3, "x"), focused(within, towards, often=often))
+        source = Hashed(3, "x")
+        index = partial(_below, source)
+        own = [drawn_case(index, within, towards, often=often) for _ in range(20)]
+        assert own[:19] in (engine[:19], engine[1:20]), "some versions try the plainest case first"
+        assert len(set(own)) > 15
+
+
+def test_covering_takes_the_first_of_the_cases_that_fill_the_most() -> None:
+    """Against the greedy choice written plainly, on pools with many ties."""
+    for seed in range(30):
+        source = Hashed(seed, "covering")
+        names = [f"s{n}" for n in range(12)]
+        pool = {
+            Case("f", {"N": n + 1}): frozenset(name for name in names if not source.integer(0, 3)) for n in range(80)
+        }
+        wanted = {name: source.integer(0, 9) for name in names}
+        left, open_, plain = dict(pool), {name: n for name, n in wanted.items() if n}, []
+        while open_ and left and len(plain) < 40:
+            best = max(left, key=lambda case: len(left[case] & open_.keys()))
+            if not left[best] & open_.keys():
+                break
+            for name in left.pop(best) & open_.keys():
+                open_[name] -= 1
+                open_ = {name: n for name, n in open_.items() if n}
+            plain.append(best)
+        assert _covering(pool, wanted, 40) == plain and plain
+
+
+def test_the_provider_draws_what_its_source_says() -> None:
+    numbers = drawn(Scripted([3, 9, 4, 99]), st.integers(0, 9))
+    assert [n for n in numbers if n][:4] == [3, 9, 4, 9]
+    assert set(drawn(Hashed(1, "a"), st.integers(0, 2))) == {0, 1, 2}
+    assert drawn(Hashed(1, "a"), st.integers(0, 99)) == drawn(Hashed(1, "a"), st.integers(0, 99))
+    assert set(drawn(Hashed(1, "a"), st.booleans())) == {True, False}
+    with pytest.raises(NotImplementedError, match="drew a float; wanted bounded integers"):
+        Provider(None).draw_float(min_value=0.0)
+    with pytest.raises(NotImplementedError, match="drew an integer without bounds"):
+        Provider(None).draw_integer(0, None)

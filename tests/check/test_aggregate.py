@@ -1,0 +1,177 @@
+"""Case results added up: the worst status that says something, reasons counted, pooled rules, what stays undecided."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from gradoracle.check.aggregate import Aggregate, undecided, verdict_of
+from gradoracle.model.case import Case
+from gradoracle.model.finding import Finding, Outcome, Pool
+from gradoracle.model.job import CaseResult, LawResult
+from gradoracle.model.verdict import Counterexample, Status, Verdict
+
+CASES = [Case("f", {"N": n}) for n in range(1, 9)]
+
+
+def finding(outcome: Outcome = Outcome.HOLDS, **fields: Any) -> Finding:
+    return Finding("y", outcome, "local", **fields)
+
+
+def added(*results: LawResult, decisive: tuple[str, ...] = ()) -> Aggregate:
+    """A tally of one law on so many cases."""
+    tally = Aggregate(decisive, lambda kernel, case: case.line(f"file.py:{kernel}", "cuda"))
+    for case, result in zip(CASES, results, strict=False):
+        tally.add(CaseResult("k", case, (result,)))
+    return tally
+
+
+def verdict(tally: Aggregate, counterexamples: Any = None) -> Verdict:
+    (found,) = tally.verdicts(counterexamples or {})
+    return found
+
+
+HOLDS = LawResult("law", Status.HOLDS, (finding(error=0.5, error_in_sigma=2.0, sensitivity=1e-3),))
+VIOLATED = LawResult("law", Status.VIOLATED, (finding(Outcome.VIOLATED, error=3.0, error_in_sigma=24.0),))
+CRASHED = LawResult("law", Status.CRASHED, reason="vjp: exited with code 3")
+REFUSED = LawResult("law", Status.REFUSED, reason="ValueError: no")
+LEFT = LawResult(
+    "law", Status.NOT_CHECKED, (finding(Outcome.NOT_CHECKED, message="budget too wide"),), "budget too wide"
+)
+
+
+@pytest.mark.parametrize(
+    ("results", "status"),
+    [
+        ([HOLDS, HOLDS], Status.HOLDS),
+        ([HOLDS, VIOLATED, CRASHED, REFUSED, LEFT], Status.VIOLATED),
+        ([HOLDS, CRASHED, REFUSED, LEFT], Status.CRASHED),
+        ([REFUSED, LEFT, HOLDS], Status.HOLDS),
+        ([REFUSED, LEFT], Status.REFUSED),
+        ([LEFT, LEFT], Status.NOT_CHECKED),
+    ],
+)
+def test_the_worst_status_that_says_something_is_the_verdict(results: list[LawResult], status: Status) -> None:
+    found = verdict(added(*results))
+    assert found.status is status
+    counts = (
+        found.cases_held, found.cases_violated, found.cases_crashed, found.cases_refused, found.cases_not_checked
+    )  # fmt: skip
+    assert counts == tuple(results.count(each) for each in (HOLDS, VIOLATED, CRASHED, REFUSED, LEFT))
+
+
+def test_reasons_and_worst_errors_are_counted() -> None:
+    found = verdict(added(REFUSED, REFUSED, LEFT, HOLDS, VIOLATED))
+    assert found.reasons == {"ValueError: no": 2, "budget too wide": 1}
+    assert (found.worst_error, found.worst_in_sigma, found.sensitivity) == (3.0, 24.0, 1e-3)
+
+
+def test_cases_are_judged_or_alarm_once_whatever_their_laws_say() -> None:
+    def case(*results: LawResult) -> CaseResult:
+        return CaseResult("k", CASES[0], results)
+
+    tally = Aggregate()
+    for results in ((HOLDS, HOLDS), (VIOLATED, CRASHED), (LEFT, VIOLATED), (REFUSED, LEFT), (LEFT, HOLDS), ()):
+        tally.add(case(*results))
+    assert (tally.judged, tally.alarming) == (4, 2)
+    assert verdict(tally).tensors_compared == 5, "tensors that hold or are wrong, and none of a crash"
+
+
+def test_an_infinite_error_is_no_worst_error() -> None:
+    exact = LawResult("law", Status.VIOLATED, (finding(Outcome.VIOLATED, error=float("inf")),))
+    assert verdict(added(HOLDS, exact)).worst_error == 0.5
+
+
+def test_the_first_failing_case_of_each_verdict_is_kept() -> None:
+    tally = added(HOLDS, CRASHED, VIOLATED, VIOLATED)
+    assert [(key, status, case) for key, status, case, _ in tally.failing()] == [
+        (("law", "k", "float32"), Status.VIOLATED, CASES[2])
+    ]
+    assert [(status, case) for _, status, case, _ in added(HOLDS, CRASHED).failing()] == [(Status.CRASHED, CASES[1])]
+    assert not list(added(HOLDS, LEFT, REFUSED).failing())
+    shown = Counterexample("case:1 ...", ())
+    assert verdict(tally, {("law", "k", "float32"): shown}).counterexample is shown
+
+
+def test_a_verdict_that_is_owed_and_has_no_case_is_not_checked() -> None:
+    tally = Aggregate()
+    tally.expect("law", "k", "float32")
+    assert (verdict(tally).status, verdict(tally).reasons) == (Status.NOT_CHECKED, {"no case of this run applies": 0})
+
+
+def test_a_tensor_that_no_case_decides_is_named() -> None:
+    assert added(LEFT, LEFT, decisive=("law",)).undecided() == [
+        "y of law was decided on no float32 case of k: budget too wide"
+    ]
+    assert added(LEFT, HOLDS, decisive=("law",)).undecided() == []
+    assert added(LEFT, VIOLATED, decisive=("law",)).undecided() == []
+    assert added(LEFT, LEFT).undecided() == [], "only decisive laws must decide every tensor"
+
+
+def test_a_reason_that_several_laws_share_is_said_once() -> None:
+    lacking = "the rounding reading has no rule for the operator aten.i0.default"
+    left = {name: LawResult(name, Status.NOT_CHECKED, reason=lacking) for name in ("one", "two")}
+    other = LawResult("three", Status.NOT_CHECKED, reason="no rule for the operator aten.special_i1.default")
+    tally = Aggregate(("one", "two", "three"))
+    for dtype, results in (("float32", [*left.values(), other]), ("bfloat16", [*left.values()])):
+        tally.add(CaseResult("k", Case("f", {"N": 1}, dtype), tuple(results)))
+    assert tally.undecided() == [
+        f"2 laws (one, two) were decided on no float32 or bfloat16 case of k: {lacking}",
+        "three was decided on no float32 case of k: no rule for the operator aten.special_i1.default",
+    ]
+    tally.add(CaseResult("k", CASES[0], (LawResult("two", Status.HOLDS, HOLDS.findings),)))
+    assert tally.undecided()[0] == f"2 laws (one, two) were decided on no float32 or bfloat16 case of k: {lacking}"
+    assert Aggregate().undecided() == []
+
+
+def test_a_backward_that_always_refuses_is_owed_where_the_forward_was_judged() -> None:
+    refused = LawResult("vjp", Status.REFUSED, reason="RuntimeError: modified by an inplace operation")
+    tally = Aggregate(("law", "vjp"))
+    tally.add(CaseResult("k", CASES[0], (HOLDS, refused)))
+    assert tally.undecided() == [f"vjp was decided on no float32 case of k: refused: {refused.reason}"]
+    tally.add(CaseResult("k", CASES[1], (HOLDS, LawResult("vjp", Status.HOLDS, HOLDS.findings))))
+    assert tally.undecided() == []
+    unsupported = Aggregate(("law", "vjp"))
+    unsupported.add(CaseResult("k", CASES[0], (REFUSED, refused)))
+    assert unsupported.undecided() == [], "a dtype that the kernel does not take"
+
+
+def slanted(slope: float) -> LawResult:
+    """A tensor within its budget whose errors all lean one way by so much."""
+    pool = Pool(1000, 1000.0, (1000.0,) * 16, slope * 1e12, 1e12, tuple((-1) ** i * 1e-7 * 1e12 for i in range(16)))
+    return LawResult("law", Status.HOLDS, (finding(error=0.9, pool=pool),))
+
+
+def test_what_each_case_explains_and_all_together_do_not_is_violated_with_a_line_that_can_be_read() -> None:
+    assert verdict(added(*[slanted(1e-8)] * 8)).status is Status.HOLDS
+    found = verdict(added(*[slanted(4e-6)] * 8))
+    assert found.status is Status.VIOLATED and found.counterexample is not None
+    assert found.counterexample.case == CASES[0].line("file.py:k", "cuda")
+    assert found.counterexample.message == ("over 8 tensors of all float32 cases together, each within its own budget")
+    assert found.worst_error > 1
+
+
+def test_what_results_add_up_to_does_not_depend_on_the_order_in_which_they_come() -> None:
+    """Nor on the part of the plan that has them: counts, reasons and first cases are those of the stream."""
+    cases = [Case("f", {"N": size}) for size in range(1, 9)]
+    told = [HOLDS, LEFT, VIOLATED, REFUSED, CRASHED, VIOLATED, HOLDS, LEFT]
+    results = [CaseResult("k", case, (law,)) for case, law in zip(cases, told, strict=True)]
+
+    def of(some: list[CaseResult]) -> Aggregate:
+        found = Aggregate(place=lambda kernel, case: cases.index(case))
+        for each in some:
+            found.add(each)
+        return found
+
+    key, whole = ("law", "k", "float32"), of(results)
+    for seed in range(10):
+        mixed = list(results)
+        random.Random(seed).shuffle(mixed)
+        again = of(mixed)
+        assert verdict(again) == verdict(whole) and list(again.failing()) == list(whole.failing())
+        assert again.telling(key) == whole.telling(key)
+        parts = of(mixed[:3]).sums[key] + of(mixed[3:]).sums[key]
+        assert verdict_of(parts, None) == verdict(whole) and parts.held == whole.sums[key].held
+        assert undecided({key: parts}, ["law"]) == undecided(whole.sums, ["law"])

@@ -1,0 +1,187 @@
+"""One case through its laws: what a law does becomes a status, what it found before is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from places import TESTS
+
+from gradoracle.cases.saved_tensors import sample_of
+from gradoracle.check.acceptance import exactly, not_checked
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import Setup, entry, examine, judge_law, require_case, subjects
+from gradoracle.execution.kernel_runner import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong
+from gradoracle.execution.process import Poisoned
+from gradoracle.model.case import Case
+from gradoracle.model.errors import UsageError
+from gradoracle.model.finding import Outcome
+from gradoracle.model.job import Job
+from gradoracle.model.property import law
+from gradoracle.model.verdict import Status
+from gradoracle.oracle.exact.definition import Undefined
+from gradoracle.oracle.exact.trace import UnsupportedOperator
+from gradoracle.oracle.truth import Oracle
+
+FILE = TESTS / "scaled.py"
+CASE = Case("scaled", {"B": 2, "N": 3})
+SETUP = Setup(f"{FILE}:right", None, "cpu", "auto", {}, {})
+WRONG, RIGHT = exactly("y", True, "is wrong"), exactly("y", False, "")
+
+
+def evidence(setup: Setup = SETUP, case: Case = CASE) -> Evidence:
+    family, kernels, _ = subjects(setup)
+    (kernel,) = kernels.values()
+    return Evidence(case, sample_of(case, family, None, "cpu"), Subject(family, kernel), Oracle(family))
+
+
+def does(*steps: Any) -> Any:
+    """A law that yields findings and raises exceptions in this order."""
+
+    @law()
+    def some_law(evidence: Any) -> Iterator[Any]:
+        """Something holds.
+
+        Holds because: it does.
+        Catches: what it catches.
+        Cannot catch: what it does not.
+        """
+        for step in steps:
+            if isinstance(step, Exception):
+                raise step
+            yield step
+
+    return some_law
+
+
+@pytest.mark.parametrize(
+    ("steps", "status"),
+    [
+        ([RIGHT], Status.HOLDS),
+        ([RIGHT, WRONG], Status.VIOLATED),
+        ([not_checked("y", "no reason")], Status.NOT_CHECKED),
+        ([not_checked("y", "no reason"), RIGHT], Status.HOLDS),
+        ([Unavailable("no GPU")], Status.NOT_CHECKED),
+        ([RIGHT, Unavailable("no GPU")], Status.NOT_CHECKED),
+        ([WRONG, Unavailable("no GPU")], Status.VIOLATED),
+        ([Refused("ValueError: no")], Status.REFUSED),
+        ([WRONG, Refused("ValueError: no")], Status.VIOLATED),
+        ([UnsupportedOperator("aten.svd", "rounding")], Status.NOT_CHECKED),
+        ([Undefined("the definition of f raises")], Status.NOT_CHECKED),
+        ([Wrong(WRONG)], Status.VIOLATED),
+        ([RIGHT, Crashed("vjp: exited")], Status.CRASHED),
+    ],
+)
+def test_what_a_law_does_becomes_a_status(steps: list[Any], status: Status) -> None:
+    result = judge_law(does(*steps), evidence())
+    assert result.status is status
+    assert (status in (Status.REFUSED, Status.NOT_CHECKED, Status.CRASHED)) == bool(result.reason)
+    assert (status is Status.VIOLATED) == any(f.outcome is Outcome.VIOLATED for f in result.findings)
+
+
+def test_a_law_that_checks_nothing_is_an_error() -> None:
+    result = judge_law(does(), evidence())
+    assert result.status is Status.ERROR
+    assert result.reason == "EmptyCheck: the property applies to the case but checked nothing"
+
+
+@pytest.mark.parametrize("raised", [ZeroDivisionError("its own"), RuntimeError("its own"), KeyError("its own")])
+def test_what_a_law_raises_is_an_error_of_that_law_alone_and_hides_no_violation(raised: Exception) -> None:
+    result = judge_law(does(raised), evidence())
+    assert result.status is Status.ERROR and "its own" in result.reason and type(raised).__name__ in result.trace
+    assert judge_law(does(WRONG, raised), evidence()).status is Status.VIOLATED
+
+
+def test_a_lost_device_ends_the_case_with_what_is_known() -> None:
+    family, kernels, _ = subjects(SETUP)
+    subject, oracle = Subject(family, kernels["right"]), Oracle(family)
+    laws = [does(RIGHT), does(DeviceLost("vjp", "RuntimeError: CUDA error: gone")), does(RIGHT)]
+    with pytest.raises(Poisoned) as caught:
+        examine(Job("right", CASE, ()), subject, oracle, laws, "cpu")
+    assert caught.value.how == "RuntimeError: CUDA error: gone"
+    assert [r.status for r in caught.value.value.results] == [Status.HOLDS, Status.CRASHED]
+    assert caught.value.value.lost == "vjp"
+
+
+def test_calls_that_crash_or_are_barred_are_not_made() -> None:
+    told: list[tuple[Any, ...]] = []
+    work = entry(Setup(f"{FILE}:right", None, "cpu", "auto", {}, {}, call_seconds=7.0))
+    laws = ("forward_matches_the_oracle", "vjp_matches_the_oracle", "jvp_matches_the_oracle")
+    job = Job("right", CASE, laws, crashes={"vjp": "vjp: exited with code 3"}, barred={"jvp": "jvp was called no more"})
+    found = work(job, lambda *message: told.append(message))
+    assert [(r.status, r.reason) for r in found.results] == [
+        (Status.HOLDS, ""),
+        (Status.CRASHED, "vjp: exited with code 3"),
+        (Status.NOT_CHECKED, "jvp was called no more"),
+    ]
+    assert told == [("forward", 7.0), (None, None)]
+    found = work(Job("right", CASE, laws, barred={"*": "left"}), lambda *message: told.append(message))
+    assert {(r.status, r.reason) for r in found.results} == {(Status.NOT_CHECKED, "left")} and len(told) == 2
+
+
+def test_arguments_are_held_fixed_or_passed_or_refused(tmp_path: Path) -> None:
+    file = tmp_path / "options.py"
+    file.write_text(
+        "import gradoracle\nfrom jaxtyping import Float\nfrom torch import Tensor\n"
+        "@gradoracle.family\n"
+        "def times(x: Float[Tensor, 'N'], *, twice: bool = False) -> Float[Tensor, 'N']:\n"
+        "    return 2 * x if twice else x\n"
+        "@gradoracle.kernel(times)\n"
+        "def mine(x, *, twice=False, offset=0):\n"
+        "    return (2 * x if twice else x.clone()) + offset\n"
+    )
+    _, kernels, _ = subjects(Setup(str(file), None, "cpu", "auto", {}, {"twice": True, "offset": 3}))
+    assert kernels["mine"].options["twice"] == (True,)
+    assert kernels["mine"](torch.zeros(2)).tolist() == [3.0, 3.0]
+    with pytest.raises(UsageError, match="--arg nono: mine takes no such argument; it takes x, twice, offset"):
+        subjects(Setup(str(file), None, "cpu", "auto", {}, {"nono": 1}))
+
+
+def test_contracts_are_put_in_the_place_of_the_kernels_own() -> None:
+    _, kernels, _ = subjects(Setup(f"{FILE}:right", None, "cpu", "auto", {"float32": "tf32"}, {}))
+    assert kernels["right"].contract("float32").name == "tf32"
+    assert kernels["right"].contract("bfloat16").name == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "explained"), [("right", ""), ("gives_another_shape", ""), ("gives_no_gradient_of_w", "")]
+)
+def test_presets_explain_no_malformed_answer(kernel: str, explained: str) -> None:
+    work = entry(Setup(f"{FILE}:{kernel}", None, "cpu", "auto", {}, {}))
+    job = Job(kernel, CASE, ("forward_matches_the_oracle", "vjp_matches_the_oracle"), presets=True)
+    assert {result.preset for result in work(job, lambda *_: None).results} == {explained}
+
+
+def test_a_violation_that_another_preset_explains_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "rounded.py"
+    file.write_text(
+        "import torch, gradoracle\nfrom jaxtyping import Float\nfrom torch import Tensor\n"
+        "@gradoracle.family(dims={'B': gradoracle.sizes(1, 40), 'N': gradoracle.sizes(1, 40)})\n"
+        "def product(x: Float[Tensor, 'B N'], w: Float[Tensor, 'N B']) -> Float[Tensor, 'B B']:\n"
+        "    return x @ w\n"
+        "def tf32(x):\n"
+        "    bits = x.detach().contiguous().view(torch.int32)\n"
+        "    return x + (((bits + 0x1000) & ~0x1FFF).view(torch.float32) - x.detach())\n"
+        "@gradoracle.kernel(product)\n"
+        "def narrow(x, w):\n"
+        "    return tf32(x) @ tf32(w)\n"
+    )
+    work = entry(Setup(str(file), None, "cpu", "auto", {}, {}))
+    case = Case("product", {"B": 24, "N": 32})
+    (result,) = work(Job("narrow", case, ("forward_matches_the_oracle",), presets=True), lambda *_: None).results
+    assert (result.status, result.preset) == (Status.VIOLATED, "tf32")
+
+
+def test_a_case_must_fit_family_and_kernel() -> None:
+    family, kernels, _ = subjects(SETUP)
+    require_case(CASE, family, kernels["right"])
+    for case, says in (
+        (Case("other", {"B": 1, "N": 1}), "one of family 'other', but its target is judged by scaled"),
+        (Case("scaled", {"B": 1}), "gives no size of dim N; scaled wants all of B, N"),
+        (Case("scaled", {"B": 1, "N": 1}, blocks="big"), "right has no block configuration 'big'; it has none"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            require_case(case, family, kernels["right"])

@@ -1,0 +1,159 @@
+"""Activation: when it must happen, what it undoes, and the sentences it refuses with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+from places import TESTS
+
+from gradoracle.execution import interpreter
+from gradoracle.execution.interpreter import availability
+
+HERE = TESTS
+installed = pytest.mark.skipif(
+    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
+)
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs `code` in a process of its own, without TRITON_INTERPRET unless given."""
+    variables = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    variables |= {"PYTHONPATH": str(HERE), **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, timeout=120)
+
+
+ROUND = """
+import torch, triton.language as tl
+import interpreter_kernels as kernels
+x, out = torch.full((16,), 1 + 2.0**-8 + 2.0**-9), torch.empty(16, dtype=torch.bfloat16)
+kernels.cast[(1,)](x, out, N=16, TO=tl.bfloat16)
+y, total = torch.ones(4, 8), torch.empty(4)
+kernels.reduce[(1,)](y, total, 4, 8, "sum")
+print(out[0].item(), total[0].item())
+"""
+
+
+@installed
+def test_rounds_once_active():
+    code = "from gradoracle.execution import interpreter\nassert not interpreter.is_active()\n"
+    code += "interpreter.activate()\ninterpreter.activate()\nassert interpreter.is_active()\n"
+    result = python(code + ROUND)
+    assert result.stdout == "1.0078125 8.0\n", result.stderr
+
+
+@installed
+def test_triton_may_have_been_imported_as_a_compiler():
+    result = python("import triton\nfrom gradoracle.execution import interpreter\ninterpreter.activate()\n" + ROUND)
+    assert result.stdout == "1.0078125 8.0\n", result.stderr
+
+
+@installed
+def test_tritons_own_interpreter_truncates():
+    assert python(ROUND, TRITON_INTERPRET="1").stdout == "1.0 8.0\n"
+
+
+@installed
+def test_is_active_only_while_the_variable_stands():
+    code = "import os\nfrom gradoracle.execution import interpreter\ninterpreter.activate()\n"
+    code += "os.environ['TRITON_INTERPRET'] = '0'\nprint(interpreter.is_active())\n"
+    code += "interpreter.activate()\nprint(interpreter.is_active())"
+    assert python(code).stdout == "False\nTrue\n"
+
+
+@installed
+def test_asking_imports_neither_triton_nor_numpy():
+    code = (
+        "import sys\nfrom gradoracle.execution import interpreter\nassert interpreter.explain_unavailable() is None\n"
+    )
+    code += "print({'triton', 'numpy', 'torch'} & set(sys.modules))"
+    assert python(code).stdout == "set()\n"
+
+
+@installed
+@pytest.mark.parametrize("method", ["create_fmul", "create_dot", "cast_impl"])
+def test_missing_method_is_refused_and_leaves_triton_alone(method):
+    code = f"""
+import os
+from triton.runtime import interpreter as stock
+add = stock.InterpreterBuilder.create_fadd
+del stock.InterpreterBuilder.{method}
+from gradoracle.execution import interpreter
+try:
+    interpreter.activate()
+except RuntimeError as error:
+    print(error)
+assert stock.InterpreterBuilder.create_fadd is add
+assert not interpreter.is_active() and "TRITON_INTERPRET" not in os.environ
+print(interpreter.explain_unavailable())
+"""
+    result = python(code)
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2 and lines[0] == lines[1], result.stderr
+    assert lines[0].startswith(f"Triton {metadata.version('triton')} ") and method in lines[0]
+    assert lines[0].endswith("use a Triton from 3.6.0 to 3.9.0.")
+
+
+@installed
+def test_method_with_other_arguments_is_refused():
+    code = """
+from triton.runtime import interpreter as stock
+stock.InterpreterBuilder.create_select = lambda self, cond, lhs, rhs: None
+stock.InterpreterBuilder.create_masked_load = lambda self, mask, ptrs, other: None
+from gradoracle.execution import interpreter
+try:
+    interpreter.activate()
+except RuntimeError as error:
+    print(error)
+"""
+    out = python(code).stdout
+    assert out.count("\n") == 1 and "create_masked_load" in out and "(self, mask, ptrs, other)" in out
+
+
+@installed
+def test_pair_that_cannot_interpret_is_one_sentence_with_both_versions():
+    code = """
+from gradoracle.execution import interpreter
+from gradoracle.execution.interpreter import blocks, launch
+def refuse(self):
+    raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+blocks.index = launch._SCALARS["__index__"] = refuse
+try:
+    interpreter.activate()
+except RuntimeError as error:
+    print(error)
+print(interpreter.explain_unavailable())
+"""
+    lines = python(code).stdout.splitlines()
+    assert len(lines) == 2 and lines[0] == lines[1]
+    assert lines[0].startswith(
+        f"Triton {metadata.version('triton')} cannot interpret kernels with numpy {metadata.version('numpy')} ("
+    )
+    assert "install triton==3.7.1" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("versions", "sentence"),
+    [
+        ({"numpy": "2.0.0"}, "triton is not installed and interpreting Triton kernels needs it: install triton."),
+        ({"triton": "3.7.1"}, "numpy is not installed and interpreting Triton kernels needs it: install numpy."),
+        (
+            {"triton": "3.5.1", "numpy": "2.0.0"},
+            "Triton 3.5.1 was found and interpreting kernels needs 3.6 or later: install triton>=3.7.1.",
+        ),
+        ({"triton": "3.6.0", "numpy": "2.5.2"}, None),
+        ({"triton": "3.10.0+git1", "numpy": "2.5.2"}, None),
+    ],
+)
+def test_explain_unavailable(monkeypatch, versions, sentence):
+    def version(name: str) -> str:
+        if name not in versions:
+            raise metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(availability, "_failure", None)
+    assert interpreter.explain_unavailable() == sentence

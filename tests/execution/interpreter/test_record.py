@@ -1,0 +1,230 @@
+"""The record of memory accesses: right kernels have no fault, each kind of wrong one its own, with where and who."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from places import load
+
+from gradoracle.execution import interpreter
+
+pytestmark = pytest.mark.skipif(
+    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
+)
+interpreter.activate()
+
+from gradoracle.execution.guard_memory import poisoned  # noqa: E402
+from gradoracle.execution.interpreter import lockstep  # noqa: E402
+from gradoracle.execution.interpreter.faults import Fault, Kind  # noqa: E402
+from gradoracle.execution.interpreter.record import recording  # noqa: E402
+from gradoracle.execution.interpreter.stored import stored_parameters  # noqa: E402
+
+kernels = load("recorded_kernels")
+N, BLOCK, PROGRAMS = 100, 16, 7
+
+
+def faults(run) -> list[Fault]:
+    with recording() as record:
+        run()
+    assert record.launches
+    return record.faults()
+
+
+def alone(run) -> Fault:
+    """The one fault of a launch."""
+    found = faults(run)
+    assert len(found) == 1, [str(fault) for fault in found]
+    return found[0]
+
+
+def copy(x: torch.Tensor, y: torch.Tensor, n: int = N, read: int = 0, written: int = 0) -> None:
+    kernels.copied[(-(-n // BLOCK),)](x, y, n, read, written, BLOCK)
+
+
+@pytest.fixture(params=["in step", "one by one"])
+def either(request, monkeypatch):
+    """Programs in step, and one after the other."""
+    monkeypatch.setattr(lockstep, "_alone", set())
+    if request.param == "one by one":
+        monkeypatch.setattr(lockstep, "MOST_PROGRAMS", 1)
+
+
+def test_a_right_copy_has_no_fault_and_gives_what_it_gives_without_a_record(either):
+    x, y = torch.randn(N), torch.zeros(N)
+    assert not faults(lambda: copy(x, y))
+    assert torch.equal(x, y)
+
+
+def test_a_load_of_one_element_too_many_is_found_and_not_made(either):
+    x, y = torch.randn(N), torch.zeros(N)
+    fault = alone(lambda: copy(x, y, read=1))
+    assert fault.kind is Kind.READ_OUTSIDE and (fault.tensor, fault.index, fault.count) == ("X", N, 1)
+    assert fault.programs == ((6, 0, 0),) and fault.kernel == "copied" and fault.place.function == "copied"
+    assert "copied, program (6, 0, 0), reads X[+100 elements from its first] of shape [100], outside of it" in str(
+        fault
+    )
+    assert torch.equal(x, y)
+
+
+def test_a_store_of_one_element_too_many_is_found_and_not_made(either):
+    x, room = torch.randn(N), torch.zeros(N + 1)
+    fault = alone(lambda: copy(x, room[:N], written=1))
+    assert fault.kind is Kind.WRITTEN_OUTSIDE and (fault.tensor, fault.index) == ("Y", N)
+    assert room[N] == 0 and torch.equal(room[:N], x)
+
+
+@pytest.mark.parametrize(("by", "count"), [(0, 0), (1, 1), (BLOCK, BLOCK), (-BLOCK, BLOCK)])
+def test_a_store_without_a_mask_is_made_as_far_as_it_is_inside(by, count):
+    x, y = torch.randn(BLOCK), torch.zeros(BLOCK)
+    found = faults(lambda: kernels.shifted[(1,)](x, y, by, BLOCK))
+    assert [(fault.kind, fault.tensor, fault.count) for fault in found] == [(Kind.WRITTEN_OUTSIDE, "Y", count)][:count]
+    wanted = torch.zeros(BLOCK)
+    if by >= 0:
+        wanted[by:] = x[: BLOCK - by]
+    assert torch.equal(y, wanted)
+
+
+def test_what_lies_in_the_storage_and_not_in_the_view_is_outside():
+    x, y = torch.randn(2 * N), torch.zeros(N)
+    assert alone(lambda: copy(x[:N], y, read=1)).index == N
+    assert alone(lambda: copy(x[4 : 4 + N], y, read=2)).count == 2
+    fault = alone(lambda: copy(x[::2], y))  # a kernel that takes a strided tensor for a contiguous one
+    assert fault.kind is Kind.READ_OUTSIDE and fault.index == 1 and fault.count == N // 2
+
+
+@pytest.mark.parametrize(
+    "layout", [lambda x: x, lambda x: x.t().contiguous().t(), lambda x: x[:, ::2], lambda x: x[::3, 1:]]
+)
+def test_any_layout_that_is_read_by_its_strides_is_inside(layout):
+    x = layout(torch.randn(9, 12))
+    y = torch.zeros(x.shape)
+    assert not faults(lambda: kernels.gathered[(x.shape[0],)](x, y, *x.shape, *x.stride(), BLOCK))
+    assert torch.equal(x, y)
+    expanded = torch.randn(1, 12).expand(9, 12)
+    assert not faults(lambda: kernels.gathered[(9,)](expanded, torch.zeros(9, 12), 9, 12, *expanded.stride(), BLOCK))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int32])
+def test_elements_of_any_width_are_told_apart(dtype):
+    x, y = torch.ones(N, dtype=dtype), torch.zeros(N, dtype=dtype)
+    assert not faults(lambda: copy(x, y))
+    assert alone(lambda: copy(x, y, read=1)).index == N
+
+
+def test_programs_that_write_one_element_race(either):
+    x, y = torch.randn(3, 10), torch.zeros(10)
+    fault = alone(lambda: kernels.summed[(3,)](x, y, 10, "stored", BLOCK))
+    assert fault.kind is Kind.RACE and fault.tensor == "Y" and fault.place.function == "put"
+    assert len(set(fault.programs)) == 2
+
+
+def test_an_update_without_an_atomic_is_a_race_and_a_store_of_what_was_loaded(either):
+    x, y = torch.randn(3, 10), torch.zeros(10)
+    found = faults(lambda: kernels.summed[(3,)](x, y, 10, "read and written", BLOCK))
+    assert Kind.RACE in {fault.kind for fault in found} <= {Kind.RACE, Kind.LOADED_AND_STORED}
+    assert {fault.tensor for fault in found} == {"Y"}
+
+
+def test_atomics_do_not_race_with_each_other_but_with_a_store():
+    x, y = torch.randn(3, 10), torch.zeros(10)
+    assert not faults(lambda: kernels.summed[(3,)](x, y, 10, "atomic", BLOCK))
+    assert torch.allclose(y, x.sum(0))
+    assert alone(lambda: kernels.summed[(3,)](x, y, 10, "mixed", BLOCK)).kind is Kind.RACE
+
+
+def test_a_lock_orders_what_it_guards_and_nothing_does_without_it():
+    x, y, lock = torch.randn(5, 10), torch.zeros(10), torch.zeros(1, dtype=torch.int32)
+    assert not faults(lambda: kernels.locked[(5,)](x, y, lock, 10, True, BLOCK))
+    assert torch.allclose(y, x.sum(0))
+    assert {fault.kind for fault in faults(lambda: kernels.locked[(5,)](x, y, lock, 10, False, BLOCK))} == {Kind.RACE}
+
+
+def test_a_load_of_what_another_program_stores_is_a_race(either):
+    x = torch.randn(4 * BLOCK)
+    fault = faults(lambda: kernels.reading_what_others_write[(2,)](x, torch.zeros(2 * BLOCK), BLOCK))[0]
+    assert fault.kind is Kind.RACE and fault.tensor == "Y" and len(set(fault.programs)) == 2
+
+
+@pytest.mark.parametrize(
+    ("order", "kind", "tensor"),
+    [("none", Kind.STORED_AND_LOADED, "Y"), ("in place", Kind.LOADED_AND_STORED, "X"), ("barrier", None, "")],
+)
+def test_within_a_program_a_barrier_orders_a_load_and_a_store(either, order, kind, tensor):
+    x, y, z = torch.randn(3 * BLOCK), torch.zeros(3 * BLOCK), torch.zeros(3 * BLOCK)
+    found = faults(lambda: kernels.neighbours[(3,)](x, y, z, order, BLOCK))
+    assert [(fault.kind, fault.tensor, len(fault.programs)) for fault in found] == ([(kind, tensor, 1)] if kind else [])
+
+
+@pytest.mark.parametrize("order", ["none", "atomic", "barrier"])
+def test_within_a_program_a_barrier_orders_two_stores(either, order):
+    x, y = torch.randn(3 * BLOCK), torch.full((3 * BLOCK,), 7.0)
+    found = faults(lambda: kernels.cleared[(3,)](x, y, order, BLOCK))
+    assert torch.equal(y, x)
+    if order == "barrier":
+        assert not found
+    else:
+        (fault,) = found
+        assert (fault.kind, fault.tensor, fault.count) == (Kind.STORED_AND_STORED, "Y", 3 * BLOCK)
+        assert fault.earlier is not None and fault.earlier.line < fault.place.line
+        assert f"which it stored at {fault.earlier} too, with no barrier between" in str(fault)
+
+
+def test_programs_that_part_and_run_again_are_not_taken_for_others(monkeypatch):
+    monkeypatch.setattr(lockstep, "_alone", set())
+    x, y = torch.randn(5 * BLOCK), torch.zeros(5 * BLOCK)
+    assert not faults(lambda: kernels.parting[(5,)](x, y, BLOCK))
+
+
+def test_memory_that_nothing_wrote_is_told_when_it_is_loaded():
+    y = torch.zeros(N)
+    with poisoned() as memory, recording(memory.unwritten) as record:
+        x = torch.empty(N)
+        x[: N - 3] = 1.0
+        copy(x, y)
+        copy(torch.full((N,), float("nan")), y)
+    (fault,) = record.faults()
+    assert fault.kind is Kind.UNWRITTEN and (fault.tensor, fault.index, fault.count) == ("X", (N - 3,), 3)
+    assert "which was allocated and never written" in str(fault)
+
+
+def test_a_pointer_chosen_among_tensors_and_a_tuple_of_them_keep_their_tensors():
+    x, y, z = torch.randn(N), torch.randn(N - 1), torch.zeros(N)
+    fault = alone(lambda: kernels.chosen[(PROGRAMS,)](x, y, z, N, BLOCK))
+    assert (fault.tensor, fault.index) == ("Y", N - 1)
+    assert torch.equal(z[: N - 1 : 2], x[: N - 1 : 2]) and torch.equal(z[1:98:2], y[1:98:2])
+    if sys.modules["triton"].__version__ >= "3.6":
+        fault = alone(lambda: kernels.halves[(PROGRAMS,)]((x, torch.randn(N)), z, N, BLOCK))
+        assert (fault.tensor, fault.index) == ("X[1]", N)
+
+
+def test_tensors_that_share_memory_share_their_accesses():
+    x = torch.randn(N)
+    found = faults(lambda: copy(x, x))  # each program in its own place
+    assert [fault.kind for fault in found] == [Kind.LOADED_AND_STORED]
+    assert {fault.kind for fault in faults(lambda: copy(x[:-1], x[1:], N - 1))} >= {Kind.RACE}
+
+
+def test_what_may_be_stored_is_read_off_the_source():
+    assert {"Y"} == stored_parameters(kernels.copied.fn) & {"X", "Y"}
+    assert {"Y"} == stored_parameters(kernels.summed.fn) & {"X", "Y"}  # through `put`, and by atomics
+    assert {"X", "Y", "Z"} == stored_parameters(kernels.neighbours.fn) & {"X", "Y", "Z"}
+    assert stored_parameters(eval("lambda x: x")) is None  # no source: all may be
+
+
+def test_a_tensor_without_elements_has_nothing_to_be_read():
+    y = torch.zeros(N)
+    fault = alone(lambda: copy(torch.empty(0), y))
+    assert fault.kind is Kind.READ_OUTSIDE and (fault.tensor, fault.index, fault.count) == ("X", 0, N)
+    assert "X[+0 elements from its first] of shape [0], outside of it" in str(fault)
+
+
+def test_recordings_are_not_nested_and_end_with_an_error():
+    with pytest.raises(RuntimeError, match="wanted one recording at a time"), recording(), recording():
+        raise AssertionError
+    with pytest.raises(ZeroDivisionError), recording():
+        _ = 1 / 0
+    with recording() as record:
+        pass
+    assert record.launches == 0 and not record.faults()

@@ -1,0 +1,140 @@
+"""A dask cluster that goes bad: before the first case a sentence, and after it what is known, as interrupted."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from distributed import LocalCluster
+from places import TESTS
+
+from gradoracle.check.run import check
+from gradoracle.cli import main
+from gradoracle.execution import dask_pool, environment
+from gradoracle.execution.executor import Lost
+from gradoracle.model.errors import UsageError
+from gradoracle.model.job import Job
+from gradoracle.model.verdict import Status
+from gradoracle.project.request import Request
+
+FILE = TESTS / "scaled.py"
+FORWARD = "forward_matches_the_oracle"
+
+pytestmark = pytest.mark.xdist_group("cluster")
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of the scheduler of one dask worker."""
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50
+    ) as local:
+        yield str(local.scheduler_address)
+
+
+def request(kernel: str, address: str, **fields: Any) -> Request:
+    asked = Request(f"{FILE}:{kernel}", device="cpu", property=FORWARD, scheduler=address)
+    return dataclasses.replace(asked, **{"examples": 8, "shrink_seconds": 6.0, **fields})
+
+
+def unfit(monkeypatch: pytest.MonkeyPatch, place: int, failing: Callable[[], Any]) -> None:
+    """Have a dask worker fail on the case of a place, from 0, and on all that come after it."""
+    real, sent = dask_pool.DaskPool._send, []
+
+    def send(self: Any, job: Any, *args: Any, **more: Any) -> Any:
+        sent.extend([job] if isinstance(job, Job) else [])
+        return real(self, job, *args, **more) if len(sent) <= place else self._client.submit(failing, pure=False)
+
+    monkeypatch.setattr(dask_pool.DaskPool, "_send", send)
+
+
+def other_files() -> None:
+    raise UsageError("the dask worker tcp://late:1 cannot check it: it has another own.py; wanted the same files")
+
+
+def unreadable() -> None:
+    raise ImportError("no module named late")
+
+
+def by_value(function: Callable[[], None]) -> Callable[[], None]:
+    """The same function for a process that cannot import this module."""
+    from distributed.protocol.pickle import cloudpickle
+
+    given: Callable[[], None] = cloudpickle.loads(cloudpickle.dumps(function))
+    given.__module__ = "__main__"
+    return given
+
+
+@pytest.mark.parametrize(
+    ("failing", "said"),
+    [
+        (other_files, "tcp://late:1 cannot check it: it has another own.py; wanted the same files"),
+        (unreadable, "a dask worker cannot examine cases: ImportError: no module named late"),
+    ],
+)
+def test_a_bad_worker_that_comes_late_keeps_what_is_known(
+    address: str, monkeypatch: pytest.MonkeyPatch, failing: Callable[[], None], said: str
+) -> None:
+    unfit(monkeypatch, 3, by_value(failing))
+    report = check(request("loses_its_tail", address))
+    assert report.cases_run == 3 and report.exit_code in (1, 4)
+    assert report.interrupted.endswith(f"{said}, after 3 of 8 cases")
+
+
+def test_a_bad_worker_before_the_first_result_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    unfit(monkeypatch, 0, by_value(other_files))
+    with pytest.raises(UsageError, match=r"it has another own\.py"):
+        check(request("right", address))
+
+
+@pytest.mark.parametrize("kernel", ["loses_its_tail", "raises_index_error"])
+def test_a_cluster_that_is_lost_while_a_case_is_made_smaller_keeps_what_is_known(
+    address: str, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    unfit(monkeypatch, 10, by_value(other_files))  # of 8 cases
+    report = check(request(kernel, address))
+    (verdict,) = report.verdicts
+    assert report.cases_run == 8 and report.exit_code == 1
+    assert verdict.status in (Status.VIOLATED, Status.CRASHED) and verdict.counterexample is not None
+    assert report.interrupted.endswith("wanted the same files, while shrinking")
+    assert verdict.counterexample.shrink_note == "shrinking was interrupted"
+
+
+def test_a_cluster_that_is_lost_while_it_is_looked_at_is_said(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once by its scheduler, which says so, and once by its workers, which are gone by the second look."""
+    words = ["check", f"{FILE}:right", "--scheduler", address, "--device", "cpu"]
+
+    def lost(*_: Any) -> None:
+        raise Lost("the dask cluster has had no worker for 2 s")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dask_pool.DaskPool, "_done", lost)
+        assert main.run(words) == 2
+    assert capsys.readouterr().err == "gradoracle: the dask cluster has had no worker for 2 s\n"
+
+    def emptied(self: Any) -> None:
+        real(self)
+        self._threads = {}
+
+    real = dask_pool.DaskPool._require_versions
+    monkeypatch.setattr(dask_pool.DaskPool, "_require_versions", emptied)
+    assert main.run(words) == 2
+    assert capsys.readouterr().err == (
+        f"gradoracle: the dask cluster at {address} lost all its workers as they were looked at\n"
+    )
+
+
+def test_memory_is_that_of_the_cluster_and_not_of_this_machine(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small machine that sends the cases refuses none; one that the smallest dask worker cannot hold is refused."""
+    monkeypatch.setattr(environment, "memory", lambda *, free=False: 64)
+    assert check(request("right", address, examples=4)).cases_run == 4
+    with pytest.raises(UsageError, match="there is 64 bytes here"):
+        check(dataclasses.replace(request("right", address, examples=4), scheduler=None, workers=0))
+    real = dask_pool.DaskPool._facts
+    monkeypatch.setattr(dask_pool.DaskPool, "_facts", lambda self: (real(self)[0], 32))
+    with pytest.raises(UsageError, match="there is 32 bytes on the dask worker that has least; choose smaller sizes"):
+        check(request("right", address, examples=4))

@@ -1,0 +1,134 @@
+"""Poisoned memory: what was never written shows, what was written beside a tensor shows, and nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradoracle.execution.guard_memory import BAND, Originals, is_poison, poisoned
+from gradoracle.model.errors import out_of_memory
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.int64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_new_memory_holds_the_poison_until_it_is_written(dtype):
+    with poisoned():
+        tensors = [
+            torch.empty(3, 5, dtype=dtype),
+            torch.empty((3, 5), dtype=dtype),
+            torch.empty_like(torch.zeros(5, 3, dtype=dtype).t()),
+            torch.empty_strided((3, 5), (1, 3), dtype=dtype),
+            torch.zeros(1, dtype=dtype).new_empty((3, 5)),
+        ]
+    for tensor in tensors:
+        assert tensor.shape == (3, 5)
+        assert is_poison(tensor).all()
+        tensor.fill_(1)
+        assert not is_poison(tensor).any()
+    assert tensors[2].stride() == (1, 3)
+
+
+def test_ordinary_nan_is_no_poison():
+    values = torch.tensor([float("nan"), 0.0]) / 0.0
+    assert not is_poison(values).any()
+    assert not is_poison(torch.full((4,), float("nan"), dtype=torch.bfloat16)).any()
+
+
+def test_a_write_beside_a_tensor_is_told_with_its_shape():
+    with poisoned() as memory:
+        tensor = torch.empty(7, 3)
+        tensor.fill_(1)
+    assert memory.overwritten() == []
+    outside = torch.as_strided(tensor, (1,), (1,), tensor.storage_offset() + 21)
+    outside.fill_(0.0)
+    (told,) = memory.overwritten()
+    assert "(7, 3)" in told
+    assert "1 elements after" in told
+    torch.as_strided(tensor, (2,), (1,), BAND - 2).fill_(0.0)
+    assert any("2 elements before" in sentence for sentence in memory.overwritten())
+
+
+def test_the_patches_end_with_the_block_also_on_error():
+    plain = torch.empty
+    with pytest.raises(ZeroDivisionError), poisoned():
+        assert torch.empty is not plain
+        _ = 1 / 0
+    assert torch.empty is plain
+
+
+def test_gradients_flow_through_poisoned_allocations():
+    with poisoned():
+        x = torch.empty(4, requires_grad=True)
+        with torch.no_grad():
+            x.copy_(torch.arange(4.0))
+        (x * x).sum().backward()
+    assert torch.equal(x.grad, 2 * torch.arange(4.0))
+
+
+def test_tangents_flow_through_poisoned_allocations():
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        y[:] = 3 * x
+        return y
+
+    with poisoned():
+        value, tangent = torch.func.jvp(written, (torch.ones(4),), (torch.arange(4.0),))
+    assert torch.equal(value, torch.full((4,), 3.0)) and torch.equal(tangent, 3 * torch.arange(4.0))
+
+
+def laid_out() -> dict[str, torch.Tensor]:
+    storage = torch.arange(24.0)
+    return {"x": storage.as_strided((3, 4), (8, 2)), "w": torch.arange(5), "b": torch.ones(()).expand(4)}
+
+
+@pytest.mark.parametrize("most", [1 << 20, 0])
+def test_arguments_that_nobody_wrote_to_are_unchanged(most):
+    originals = Originals(laid_out(), most)
+    assert originals.undo() == {}
+
+
+def test_what_was_written_to_arguments_is_known_and_undone():
+    tensors = laid_out()
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    originals = Originals(tensors)
+    tensors["x"][1, 2] = -1.0
+    tensors["w"].copy_(tensors["w"].flip(0))
+    found = originals.undo()
+    assert set(found) == {"x", "w"} and all(change.undone for change in found.values())
+    assert found["x"].elements.nonzero().tolist() == [[1, 2]]
+    assert int(found["w"].elements.sum()) == 4
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tensors.items())
+    assert originals.undo() == {}
+
+
+def test_a_write_between_the_elements_is_known_by_its_bytes():
+    tensors = laid_out()
+    originals = Originals(tensors)
+    tensors["x"].as_strided((24,), (1,), 0)[1] = torch.nan
+    (change,) = originals.undo().values()
+    assert not change.elements.any() and 0 < change.around <= 4
+    assert originals.undo() == {}
+
+
+def test_of_large_arguments_a_sum_is_kept_that_an_exchange_changes_too():
+    tensors = laid_out()
+    originals = Originals(tensors, most=100)
+    tensors["x"].as_strided((24,), (1,), 0).copy_(torch.arange(24.0).flip(0))
+    (name, change), *more = originals.undo().items()
+    assert (name, change.undone, change.elements, more) == ("x", False, None, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "lacking"),
+    [
+        (torch.OutOfMemoryError("of a GPU"), True),
+        (MemoryError("Unable to allocate 47.7 GiB for an array"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("shape mismatch"), False),
+        (ValueError("T must be a multiple of 16"), False),
+    ],
+)
+def test_a_lack_of_memory_is_told_from_other_errors(error, lacking):
+    assert out_of_memory(error) is lacking

@@ -1,0 +1,118 @@
+"""Families and kernels as a user declares them, and the sentence for each mistake."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+import gradoracle
+from gradoracle.model.kernel import accepted_options
+
+
+@gradoracle.family(outputs=("y",), dims={"N": gradoracle.multiples(8)}, options={"scale": (1.0, 2.0)})
+def scaled(
+    x: Float[Tensor, "B N"], w: Float[Tensor, "N"], *, scale: float = 1.0, flip: bool = False
+) -> Float[Tensor, "B N"]:
+    """X * w * scale."""
+    return x * w * scale
+
+
+def test_a_family_is_its_definition_with_a_domain():
+    x, w = torch.ones(2, 8), torch.full((8,), 3.0)
+    assert torch.equal(scaled(x, w, scale=2.0), x * 6)
+    assert scaled.name == "scaled"
+    assert 16 in scaled.dims["N"]
+    assert 12 not in scaled.dims["N"]
+    assert 7 in scaled.dims["B"]
+
+
+def test_bare_decorators_work():
+    @gradoracle.family
+    def double(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+        return 2 * x
+
+    @gradoracle.kernel(double, deterministic=True)
+    def mine(x):
+        return x + x
+
+    assert (double.name, mine.name, mine.family, mine.deterministic, mine.outside) == (
+        "double",
+        "mine",
+        "double",
+        True,
+        True,
+    )
+    assert mine.contract("bfloat16").name == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"dims": {"Q": gradoracle.sizes(1, 2)}}, r"dims \['Q'\] do not occur"),
+        ({"dtypes": ("float8",)}, r"dtypes \['float8'\] are unknown"),
+        ({"joint": {"both": {"z": "normal"}}}, r"joint recipe 'both' names \['z'\]"),
+        ({"beside_large": {"Z": 3}}, r"beside_large names \['Z'\], no dims or tensors of it"),
+    ],
+)
+def test_a_family_that_does_not_fit_its_definition_says_so(keywords, words):
+    with pytest.raises(ValueError, match=words):
+        gradoracle.family(scaled.definition, **keywords)
+
+
+def test_an_integer_input_needs_a_domain():
+    def pick(x: Float[Tensor, "N"], i: Int[Tensor, "B"]) -> Float[Tensor, "B"]:
+        return x[i]
+
+    with pytest.raises(ValueError, match=r"integer inputs \['i'\] need a domain"):
+        gradoracle.family(pick)
+    assert gradoracle.family(pick, domains={"i": gradoracle.IndexDomain("N")}).domains["i"].bound == "N"
+
+
+def test_outputs_are_of_floats():
+    def largest(x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B"], Int[Tensor, "B"]]:
+        return x.max(-1)
+
+    with pytest.raises(ValueError, match=r"outputs \['i'\] are integers.* wanted a definition that returns float"):
+        gradoracle.family(largest, outputs=("y", "i"))
+
+
+def all_options(x, w, *, scale=1.0, flip=False):
+    return x
+
+
+def no_options(x, w):
+    return x
+
+
+def any_options(*tensors, **options):
+    return tensors[0]
+
+
+def too_few(x):
+    return x
+
+
+def too_many(x, w, bias):
+    return x
+
+
+def needs_more(x, w, *, bias):
+    return x
+
+
+def test_options_are_passed_where_the_signature_names_them():
+    assert accepted_options(scaled, all_options) == ({}, ())
+    assert accepted_options(scaled, any_options) == ({}, ())
+    assert accepted_options(scaled, no_options) == ({"scale": (), "flip": ()}, ())
+    dropped, notes = accepted_options(scaled, torch.nn.functional.scaled_dot_product_attention)
+    assert set(dropped) == {"scale", "flip"}
+    assert "cannot be read" in notes[0]
+
+
+@pytest.mark.parametrize("function", [too_few, too_many, needs_more])
+def test_a_signature_that_does_not_fit_is_one_sentence(function):
+    words = rf"{function.__name__} does not fit family scaled: .*wanted the inputs \(x, w\)"
+    with pytest.raises(TypeError, match=words):
+        accepted_options(scaled, function)

@@ -1,0 +1,87 @@
+"""Signatures: what annotations say is what is read, and what they do not say is an error that names the parameter."""
+
+from __future__ import annotations
+
+import pytest
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gradoracle.model.signature import OptionSpec, read_signature
+
+
+def attention(
+    q: Float[Tensor, "B H T D"],
+    lengths: Int[Tensor, "B"],
+    *,
+    sinks: Float[Tensor, "H"] | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+) -> tuple[Float[Tensor, "B H T+1 D"], Float[Tensor, "B H T"]]:
+    raise NotImplementedError
+
+
+def test_inputs_outputs_and_options_are_read():
+    signature = read_signature(attention, outputs=("o", "lse"), options={"scale": (0.5, None)})
+    assert [(s.name, s.kind, s.optional, s.keyword) for s in signature.inputs] == [
+        ("q", "float", False, False),
+        ("lengths", "int", False, False),
+        ("sinks", "float", True, True),
+    ]
+    assert [s.name for s in signature.outputs] == ["o", "lse"]
+    assert [(o.name, o.default, o.values) for o in signature.options] == [
+        ("scale", None, (None, 0.5)),
+        ("causal", False, (False, True)),
+    ]
+    assert signature.dims == ("B", "H", "T", "D")
+    assert signature.outputs[0].shape({"B": 2, "H": 3, "T": 4, "D": 5}) == (2, 3, 5, 5)
+    assert [s.name for s in signature.primals] == ["q", "sinks"]
+
+
+@pytest.mark.parametrize(
+    ("option", "right", "wrong", "wanted"),
+    [
+        (OptionSpec("causal", False, (False, True)), (True, False), (1, "yes", None), "true or false"),
+        (OptionSpec("scale", None, (None, 0.5)), (None, 2, 0.1), (True, "x"), "null or a number"),
+        (OptionSpec("mode", "a", ("a", "b")), ("c",), (0, None), "a string"),
+        (OptionSpec("scale", None, (None,)), (None, 0.5, "x"), (), ""),
+    ],
+)
+def test_an_option_wants_values_of_the_types_that_are_known(option, right, wrong, wanted):
+    assert [option.wanted(value) for value in right] == [""] * len(right)
+    assert [option.wanted(value) for value in wrong] == [wanted] * len(wrong)
+
+
+def test_names_of_outputs_have_a_default():
+    assert [s.name for s in read_signature(attention).outputs] == ["out0", "out1"]
+
+
+def unannotated(x, y: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    raise NotImplementedError
+
+
+def unreturned(x: Float[Tensor, "N"]):
+    raise NotImplementedError
+
+
+def doubled(x: Float[Tensor, "B T 2*D"]) -> Float[Tensor, "B T D"]:
+    raise NotImplementedError
+
+
+def many(x: Float[Tensor, "T"]) -> Float[Tensor, "*batch T"]:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("function", "keywords", "words"),
+    [
+        (doubled, {}, r"the dims \"B T 2\*D\" of x of doubled have '2\*D', which is not understood; wanted names"),
+        (many, {}, r"the dims \"\*batch T\" of out of many have '\*batch', which is not understood"),
+        (unannotated, {}, "parameter 'x' of unannotated"),
+        (unreturned, {}, "the return of unreturned must be annotated"),
+        (attention, {"outputs": ("o",)}, "returns 2 tensors, but 1 output names"),
+        (attention, {"options": {"dropout": (0.1,)}}, "no such keyword-only option"),
+    ],
+)
+def test_what_cannot_be_read_is_named(function, keywords, words):
+    with pytest.raises(TypeError, match=words):
+        read_signature(function, **keywords)

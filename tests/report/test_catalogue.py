@@ -1,0 +1,77 @@
+"""A law's name that several families have: one text where they say the same, else one for each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from jaxtyping import Float
+from torch import Tensor
+
+from gradoracle.check.judge_case import laws_of
+from gradoracle.cli import main
+from gradoracle.cli.commands import catalogue
+from gradoracle.execution import device
+from gradoracle.model.family import Family, family
+from gradoracle.model.property import Property, law
+from gradoracle.project.target import Target, resolve, shipped_names
+
+
+def rows_sum_to_one(evidence):
+    """Each row sums to 1.
+
+    Holds because: it was normalised.
+    Catches: a row that was not.
+    Cannot catch: mass moved within a row.
+    """
+    yield from ()
+
+
+ROWS = law()(rows_sum_to_one)
+
+
+def owning(name: str, *laws: Property) -> Target:
+    @family(name=name, properties=laws)
+    def double(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+        return 2 * x
+
+    return Target(double, [], None, name)
+
+
+def explained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *targets: Target) -> str:
+    monkeypatch.setattr(catalogue, "_catalogue", lambda: (list(targets), []))
+    catalogue.explain("rows_*")
+    return capsys.readouterr().out
+
+
+def test_families_that_say_different_things_under_one_name_are_told_apart(monkeypatch, capsys) -> None:
+    other = replace(ROWS, statement="Each row of dS sums to 0.", because="softmax does not see a shift.")
+    text = explained(monkeypatch, capsys, owning("first", ROWS), owning("second", other), owning("third", ROWS))
+    assert text.count("rows_sum_to_one\n") == text.count("  Holds because:") == 2
+    first, second = text.split("\n\n")
+    assert "Each row sums to 1." in first and first.rstrip().endswith("Law of:        first, third")
+    assert "Each row of dS sums to 0." in second and second.rstrip().endswith("Law of:        second")
+
+
+def test_one_text_of_several_families_is_shown_once(monkeypatch, capsys) -> None:
+    text = explained(monkeypatch, capsys, owning("first", ROWS), owning("second", ROWS))
+    assert text.count("rows_sum_to_one\n") == 1 and text.rstrip().endswith("Law of:        first, second")
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_no_law_of_a_family_hides_another_of_its_laws(name: str) -> None:
+    device.prepare(device.choose("auto"))
+    own: Family = resolve(name).family
+    names = [each.name for each in laws_of(own)]
+    assert len(names) == len(set(names)) > len(own.properties)
+
+
+def test_every_shipped_law_is_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["list"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("families\n") and "\n  sdpa(q[B H T D], k[B H M D], v[B H M Dv], *, " in out
+    assert main.run(["explain", "*"]) == 0
+    explained = capsys.readouterr().out
+    for name in (line.split()[0] for line in explained.splitlines() if line and not line.startswith(" ")):
+        assert f"\n  {name}\n" in out
+    assert explained.count("  Cannot catch:") == explained.count("  Holds because:") > 25
