@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gradoracle.project.shipped import law_names
+
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = sorted(p for p in (ROOT / "gradoracle").rglob("*.py"))
 KERNELS = sorted((ROOT / "kernels").rglob("*.py"))
@@ -114,6 +116,21 @@ def test_no_two_modules_import_each_other():
 def test_a_circle_is_seen():
     graph = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("ad"), "d": frozenset()}
     assert circles(graph) == [{"a", "b", "c"}] and not circles({**graph, "c": frozenset("d")})
+
+
+def test_the_engine_knows_no_property_by_name():
+    """What it must know of one, the property declares."""
+    names = set(law_names())
+    assert len(names) > 100
+    for path in ENGINE:
+        tree = ast.parse(path.read_text())
+        texts = {
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        assert not texts & names, f"{named(path)} names {', '.join(texts & names)}"
+        assert not any(
+            text.startswith("_") and name.endswith(text) for text in texts for name in names if len(text) > 8
+        )
 
 
 @pytest.mark.parametrize("path", KERNELS, ids=named)

@@ -173,7 +173,12 @@ class _Whole:
         verdicts = [verdict_of(sums, self._counterexample(key)) for key, sums in self._sums.items()]
         for verdict in verdicts:
             like = told[verdict.law, verdict.kernel, verdict.dtype]
-            verdict.statement, verdict.rank = like.statement, like.rank
+            verdict.statement, verdict.rank, verdict.kind, verdict.cause = (
+                like.statement,
+                like.rank,
+                like.kind,
+                like.cause,
+            )
             if "no case of this run applies" in verdict.reasons and self._is_cut():
                 verdict.reasons = {"the run was interrupted before": 0}
             if verdict.counterexample is not None and verdict.counterexample.pooled:

@@ -12,13 +12,13 @@ from gradoracle.cases.shrinking import Late, shrink
 from gradoracle.check.aggregate import Aggregate, Key
 from gradoracle.check.crashes import TIME_LIMIT, Crashes
 from gradoracle.check.diagnosis.likeness import is_one_factor
-from gradoracle.check.diagnosis.symptom import MATCHES
 from gradoracle.check.plan import Subjects
 from gradoracle.execution.executor import Executor, Lost
 from gradoracle.model.case import Case
 from gradoracle.model.fault import Fault
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
 from gradoracle.model.job import Job, LawResult
+from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import Counterexample, Status
 from gradoracle.model.wording import without_numbers
 from gradoracle.project.request import Progress
@@ -53,7 +53,8 @@ def as_found(subjects: Subjects, aggregate: Aggregate) -> dict[Key, Counterexamp
     found = {}
     for key, _, case, result in (*aggregate.failing([Status.ERROR]), *aggregate.failing()):
         line = subjects.line(key[1], case)
-        found[key] = Counterexample(line, result.findings, message=_message(result), trace=result.trace)
+        message = _message(result)
+        found[key] = Counterexample(line, result.findings, message=message, trace=result.trace, preset=result.preset)
     if subjects.request.inputs is None and subjects.request.shrink_seconds != 0:
         found |= {key: replace(found[key], further=_further(aggregate, key)) for key, *_ in aggregate.failing()}
     return found
@@ -168,7 +169,8 @@ class _Minimiser:
                 self._interrupt(error)
         findings = (explained if explained.status is Status.VIOLATED else known[smallest]).findings
         line = self._subjects.line(kernel, smallest)
-        shown = Counterexample(line, findings, shrink_note=note, message=_message(explained))
+        message = _message(explained)
+        shown = Counterexample(line, findings, shrink_note=note, message=message, preset=explained.preset)
         shown = self._shrunk_from(shown, key, case, result)
         return replace(shown, formula=self._formula(key, seconds), further=_further(self._aggregate, key))
 
@@ -176,7 +178,7 @@ class _Minimiser:
         """The formula that explains the largest few cases."""
         law, kernel, _ = key
         formulas: list[Likeness] = []
-        if law.endswith(MATCHES) and seconds > 1 and not self.interrupted:
+        if self._subjects.laws[law].kind is PropertyKind.ORACLE and seconds > 1 and not self.interrupted:
             try:
                 telling = self._aggregate.telling(key)
                 for case, _ in telling[-EXPLAINED_BY_TRIES:] if self._by_tries else telling[:EXPLAINED]:

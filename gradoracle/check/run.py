@@ -199,7 +199,7 @@ def verdicts_of(
     verdicts = totals.aggregate.verdicts(counterexamples)
     for verdict in verdicts:
         law = subjects.laws[verdict.law]
-        verdict.statement, verdict.rank = law.statement, law.rank
+        verdict.statement, verdict.rank, verdict.kind, verdict.cause = law.statement, law.rank, law.kind, law.cause
         if interrupted and "no case of this run applies" in verdict.reasons:
             verdict.reasons = {"the run was interrupted before": 0}
         if verdict.counterexample is not None:

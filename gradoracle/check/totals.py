@@ -5,10 +5,10 @@ from __future__ import annotations
 from gradoracle.cases.case_space import length
 from gradoracle.cases.coverage import situations
 from gradoracle.check.aggregate import Aggregate
-from gradoracle.check.diagnosis.symptom import MATCHES
 from gradoracle.check.plan import Plan
 from gradoracle.model.case import Case
 from gradoracle.model.job import CaseResult
+from gradoracle.model.property import PropertyKind
 from gradoracle.model.statistics import Measurements
 from gradoracle.model.verdict import BROKEN, Status
 
@@ -48,7 +48,8 @@ class Totals:
         subjects, place = self._plan.subjects, self._plan.place(result.kernel, result.case)
         self.aggregate.add(result)
         for each in result.results:
-            self.measurements.add(result.kernel, result.case, each.findings, each.law.endswith(MATCHES))
+            direct = subjects.laws[each.law].kind is PropertyKind.ORACLE
+            self.measurements.add(result.kernel, result.case, each.findings, direct)
         self.done += 1
         self.seconds_compiling += result.compiling
         for sentence in sorted({r.reason for r in result.results if r.reason.startswith("the definition of")})[:1]:

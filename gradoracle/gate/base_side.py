@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gradoracle.gate.process import Side
-from gradoracle.gate.side import is_measured
 from gradoracle.gate.standing import Standing
 
 Asked = dict[str, list[str]]  # case -> laws
@@ -44,19 +43,20 @@ class Base:
         if not self.is_measured and self._measuring is None:
             self._measuring = self._begin(None)
 
-    def ask(self, laws: Mapping[str, Sequence[str]], soon: bool = False) -> None:
+    def ask(self, laws: Mapping[str, Sequence[str]], measured: Collection[str], soon: bool = False) -> None:
         """Begin to judge what is not known yet.
 
         Args:
             laws: by case.
-            soon: whether to judge also what comes of the measuring, which takes longer.
+            measured: those that come of the measuring.
+            soon: whether to judge these too, since the measuring takes longer.
         """
         known = {} if self._known is None else self._known.cases
         new: Asked = {}
         for line, names in laws.items():
             own = known[line].laws if line in known else {}
             wanted = [name for name in names if (line, name) not in self._asked and name not in own]
-            wanted = [name for name in wanted if soon or not is_measured(name)]
+            wanted = [name for name in wanted if soon or name not in measured]
             if wanted:
                 new[line] = wanted
         self._asked |= {(line, name) for line, names in new.items() for name in names}

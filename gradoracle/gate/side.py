@@ -10,7 +10,7 @@ import os
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from gradoracle.gate.standing import UNDECIDED, OnCase, Standing
 from gradoracle.model import serialize
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Outcome
+from gradoracle.model.property import PropertyKind
 from gradoracle.model.verdict import BROKEN, Status
 from gradoracle.project import files, settings
 from gradoracle.project.base_overlay import Apart, Places, modules_of, substituted
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from gradoracle.model.job import CaseResult, Job
 
 PROTOCOL = "gradoracle-side/1"
-ORACLE_LAWS = "_matches_the_oracle"  # how the laws end whose errors are measured in sigma on every case
 CASES_OF_ALL_LAWS = 30  # on the CPU, where no number of cases is asked for: other laws are judged on so many first,
 CASES_OF_EACH_LAW = 2  # and after these where a law has had fewer cases of a dtype than so many
 SHRINK_TRIES = 60  # counted, so that a gate explains a fault in the same way on a busy machine;
@@ -176,7 +176,7 @@ def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
 
     def watch(result: CaseResult) -> None:
         line = _key(result.kernel, result.case)
-        found.cases[line] = _on_case(result)
+        found.cases[line] = _on_case(result, found.measured)
         broken = {(r.law, result.kernel, result.case.dtype) for r in result.results if r.status in BROKEN}
         if task.tells and not broken <= told:
             told.update(broken)
@@ -190,13 +190,16 @@ def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
     )
     with running(request, progress()) as run:
         require_apart(task)
-        pace = _Pace(run.subjects.device == "cpu" and request.examples is None and request.seconds is None)
+        found.measured = [law.name for law in run.subjects.laws.values() if law.kind is PropertyKind.ORACLE]
+        pace = _Pace(
+            found.measured, run.subjects.device == "cpu" and request.examples is None and request.seconds is None
+        )
 
         def chosen(job: Job) -> tuple[str, ...]:
             if task.laws is None:
                 return pace.laws(job)
             asked = task.laws.get(_key(job.kernel, job.case), ())
-            return tuple(law for law in job.laws if (task.measures and is_measured(law)) or law in asked)
+            return tuple(law for law in job.laws if (task.measures and law in found.measured) or law in asked)
 
         planned = plan(run.subjects, chosen)
         require_memory(planned, *run.executor.memory())
@@ -218,8 +221,8 @@ def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
 class _Pace:
     """Which laws a gate judges on a case: all that fall on it, or fewer where it is to be quick."""
 
-    def __init__(self, is_quick: bool) -> None:
-        self._is_quick = is_quick
+    def __init__(self, measured: Collection[str], is_quick: bool) -> None:
+        self._measured, self._is_quick = measured, is_quick
         self._cases: Counter[str] = Counter()  # by kernel
         self._judged: Counter[tuple[str, str, str]] = Counter()  # by law, kernel and dtype
 
@@ -230,14 +233,9 @@ class _Pace:
         chosen = job.laws
         if self._is_quick and self._cases[job.kernel] > CASES_OF_ALL_LAWS:
             few = {law for law, key in keys.items() if self._judged[key] < CASES_OF_EACH_LAW}
-            chosen = tuple(law for law in job.laws if is_measured(law) or law in few)
+            chosen = tuple(law for law in job.laws if law in self._measured or law in few)
         self._judged.update(keys[law] for law in chosen)
         return chosen
-
-
-def is_measured(law: str) -> bool:
-    """Whether a law measures errors in sigma, on every case."""
-    return law.endswith(ORACLE_LAWS)
 
 
 def _key(kernel: str, case: Case) -> str:
@@ -245,11 +243,11 @@ def _key(kernel: str, case: Case) -> str:
     return f"{kernel}: {case.line()}"
 
 
-def _on_case(result: CaseResult) -> OnCase:
+def _on_case(result: CaseResult, measured: Collection[str]) -> OnCase:
     laws = {each.law: each.status.value for each in result.results}
     reasons = {each.law: each.reason for each in result.results if each.status.value in UNDECIDED}
     rms, worst = {}, {}
-    for each in (law for law in result.results if is_measured(law.law)):
+    for each in (law for law in result.results if law.law in measured):
         for finding in each.findings:
             place = f"{each.law}: {finding.tensor}"
             if finding.pool is not None and finding.pool.count:

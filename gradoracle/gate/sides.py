@@ -118,12 +118,12 @@ class Sides:
                 return head, self.base.standings[subject.name]
             if base is None:
                 return head, None
-            base.ask(asked_of_base(head), soon=is_stopped)
+            base.ask(asked_of_base(head), head.measured, soon=is_stopped)
             if base.is_asked:
                 self.tell(f"{subject.name}: the base")
             there = (base.answers() if is_stopped else None) or base.standing()
             if not there.error and not is_stopped:
-                base.ask(asked_of_base(head, there))
+                base.ask(asked_of_base(head, there), head.measured)
                 there = base.standing()
             subject.cannot(BASE, there)
             if there is not base.kept and base.is_measured and subject.base is not None and isinstance(self.base, Tree):
@@ -139,7 +139,7 @@ class Sides:
             if failing.error:
                 return False
             if base is not None:
-                base.ask(asked_of_base(failing), soon=self.stops)
+                base.ask(asked_of_base(failing), failing.measured, soon=self.stops)
             if not self.stops:
                 return False
             there = None if base is None else base.answers()

@@ -45,6 +45,7 @@ class Standing:
         pieces: fingerprints of what judges it, by name.
         cases: case line -> what became of it.
         pooled: "law kernel dtype" of verdicts that all cases together violate.
+        measured: laws whose errors are measured in sigma on every case.
         missing: kernels and block configurations that the judge has and the kernel's own project lacks.
         is_whole: whether every case that there was to judge was judged.
         report: of the check; None in a baseline.
@@ -59,6 +60,7 @@ class Standing:
     pieces: dict[str, str] = field(default_factory=dict)
     cases: dict[str, OnCase] = field(default_factory=dict)
     pooled: list[str] = field(default_factory=list)
+    measured: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     is_whole: bool = False
     report: Report | None = None

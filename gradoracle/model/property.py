@@ -19,6 +19,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from gradoracle.model.case import Case
@@ -26,6 +27,29 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 
 Law = Callable[[Any], Iterable[Finding]]
+
+
+class PropertyKind(str, Enum):
+    """What a property compares: all that the engine must know of it.
+
+    ORACLE: a derivative with the truth, tensor by tensor; errors are measured in sigma.
+    RELATION: tensors of one sample, or of samples that differ in a way that says what must come of it.
+    LAYOUT: the same sample in other layouts.
+    MEMORY: what programs read, write, leave unwritten and change.
+    REPETITION: the same call, made again.
+    ARGUMENTS: what is taken, and what is refused.
+    COMPILATION: what a compiled kernel takes of a GPU, with what there is.
+    """
+
+    ORACLE = "oracle"
+    RELATION = "relation"
+    LAYOUT = "layout"
+    MEMORY = "memory"
+    REPETITION = "repetition"
+    ARGUMENTS = "arguments"
+    COMPILATION = "compilation"
+
+
 _SECTIONS = ("Holds because", "Catches", "Cannot catch")
 
 
@@ -58,6 +82,8 @@ class Property:
         scope: "case" (once a case) or "kernel" (once a kernel and dtype, on the first case).
         decisive: each of its tensors must be decided on some case of each dtype, or the run is inconclusive.
         families: those it belongs to; where the signature rules it out for every case, a family has no such law.
+        kind: what it compares.
+        cause: what it points at where it is violated alone, a name of ``causes.CAUSES``; "" at nothing.
     """
 
     name: str
@@ -73,6 +99,8 @@ class Property:
     scope: str = "case"
     decisive: bool = False
     families: Families = EVERY
+    kind: PropertyKind = PropertyKind.RELATION
+    cause: str = ""
 
     def falls_on(self, case: Case) -> bool:
         """Whether this case is among those that the law is judged on; the same on every machine."""
@@ -94,6 +122,8 @@ def law(
     scope: str = "case",
     decisive: bool = False,
     families: Families = EVERY,
+    kind: PropertyKind = PropertyKind.RELATION,
+    cause: str = "",
 ) -> Callable[[Law], Property]:
     """Make a Property of a law function; its docstring must hold the four parts of the contract.
 
@@ -114,6 +144,6 @@ def law(
         always = applies or (lambda case, kernel: None)
         because, catches, cannot_catch = (parts[section] for section in _SECTIONS)
         contract = (name, statement, because, catches, cannot_catch)
-        return Property(*contract, function, needs, always, one_in, rank, scope, decisive, families)
+        return Property(*contract, function, needs, always, one_in, rank, scope, decisive, families, kind, cause)
 
     return build

@@ -10,6 +10,7 @@ from gradoracle.model.comparison import Comparison, Weight
 from gradoracle.model.fault import Fault
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness
 from gradoracle.model.location import Location
+from gradoracle.model.property import PropertyKind
 from gradoracle.model.shard import Shard
 from gradoracle.model.statistics import Measurements
 
@@ -50,6 +51,7 @@ class Counterexample:
         formula: which other formula gives what the kernel gave, where one was found.
         further: what the law found wrong on those of its cases that have the most elements.
         trace: of an error, where it was raised.
+        preset: another precision contract under which a violation would hold.
     """
 
     case: str
@@ -63,6 +65,7 @@ class Counterexample:
     formula: Likeness = NO_LIKENESS
     further: tuple[Finding, ...] = ()
     trace: str = ""
+    preset: str = ""
 
 
 @dataclass
@@ -89,6 +92,8 @@ class Verdict:
     statement: str = ""  # the law in a sentence
     rank: int = 0  # of the law: where one bug breaks several, the highest leads
     tensors_compared: int = 0  # over all cases: those of which it was decided whether they are right
+    kind: PropertyKind = PropertyKind.RELATION  # what the law compares
+    cause: str = ""  # what the law points at where it is violated alone
 
 
 @dataclass

@@ -357,5 +357,5 @@ def _diagnosed(bench: _Bench, jobs: Sequence[Job], begun: Callable[[], None]) ->
         begun()
         result = bench.judged(replace(job, presets=True, formulas=True), lambda name, limit: None)
         if _is_violated(result):
-            symptoms += of_results(result.results, job.case)
+            symptoms += of_results(result.results, job.case, bench.laws)
     return diagnose(symptoms).cause

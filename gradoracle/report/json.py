@@ -82,8 +82,13 @@ def _report(report: Report) -> dict[str, Any]:
 
 def _fault(failure: Failure) -> dict[str, Any]:
     """Which verdicts one fault has broken, the leading one first, and its likely cause."""
-    broken = [{"law": v.law, "kernel": v.kernel, "dtype": v.dtype} for v in (failure.lead, *failure.others)]
-    return {"verdicts": broken, "diagnosis": dataclasses.asdict(failure.diagnosis)}
+    broken = [_key(verdict) for verdict in (failure.lead, *failure.others)]
+    direct = None if failure.direct is None else _key(failure.direct)
+    return {"verdicts": broken, "direct": direct, "diagnosis": dataclasses.asdict(failure.diagnosis)}
+
+
+def _key(verdict: Verdict) -> dict[str, str]:
+    return {"law": verdict.law, "kernel": verdict.kernel, "dtype": verdict.dtype}
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from gradoracle.execution.interpreter.faults import Kind
 from gradoracle.execution.kernel_runner import Unavailable
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import law
+from gradoracle.model.property import PropertyKind, law
 
 _SHOWN = 3
 
 
-@law(rank=8)
+@law(rank=8, kind=PropertyKind.MEMORY)
 def every_access_stays_inside_its_tensor(evidence: Evidence) -> Iterator[Finding]:
     """No program reads, writes or adds to an element that the tensor it was given a pointer to does not have.
 
@@ -30,7 +30,7 @@ def every_access_stays_inside_its_tensor(evidence: Evidence) -> Iterator[Finding
     yield from _none_of(evidence, (Kind.READ_OUTSIDE, Kind.WRITTEN_OUTSIDE))
 
 
-@law(rank=8)
+@law(rank=8, kind=PropertyKind.MEMORY)
 def programs_of_a_launch_do_not_race(evidence: Evidence) -> Iterator[Finding]:
     """No two programs of one launch touch an element that one of them writes, unless atomics do it or order them.
 
@@ -43,7 +43,7 @@ def programs_of_a_launch_do_not_race(evidence: Evidence) -> Iterator[Finding]:
     yield from _none_of(evidence, (Kind.RACE,))
 
 
-@law(rank=8)
+@law(rank=8, kind=PropertyKind.MEMORY)
 def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[Finding]:
     """No program loads what it stored, or stores what it loaded, with no barrier between the two.
 
@@ -61,7 +61,7 @@ def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[
         yield from _noted(evidence, Kind.LOADED_AND_STORED, "updates in place", safe)
 
 
-@law(rank=8)
+@law(rank=8, kind=PropertyKind.MEMORY)
 def a_barrier_stands_between_two_stores(evidence: Evidence) -> Iterator[Finding]:
     """No program stores an element at two lines of the source, or adds to it atomically what it stores, with no barrier
     between the two.
@@ -80,7 +80,7 @@ def a_barrier_stands_between_two_stores(evidence: Evidence) -> Iterator[Finding]
         yield from _none_of(evidence, [Kind.STORED_AND_STORED])
 
 
-@law(rank=8)
+@law(rank=8, kind=PropertyKind.MEMORY)
 def nothing_is_loaded_before_it_is_written(evidence: Evidence) -> Iterator[Finding]:
     """No program loads, and no operator of PyTorch reads, what torch.empty gave and nothing has written since.
 

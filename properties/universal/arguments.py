@@ -17,7 +17,7 @@ from gradoracle.execution.kernel_runner import REFUSALS, Refused, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import law
+from gradoracle.model.property import PropertyKind, law
 
 _NAMES_A_WANT = re.compile(r"\b(wants?|wanted|expect(s|ed)?|must|requires?|required|should)\b", re.I)
 
@@ -39,7 +39,7 @@ class BadArgument:
     values: tuple[str, ...]
 
 
-@law(scope="kernel")
+@law(scope="kernel", kind=PropertyKind.ARGUMENTS)
 def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
     """A wrong dtype, rank, shape or device raises ValueError naming the argument, its value and what is wanted.
 
@@ -76,7 +76,7 @@ def _declares_support(case: Case, kernel: Kernel) -> str | None:
     return "the kernel declares no layouts, and the case has one that is not contiguous" if strided else None
 
 
-@law(applies=_declares_support)
+@law(applies=_declares_support, kind=PropertyKind.ARGUMENTS)
 def declared_support_is_accepted(evidence: Evidence) -> Iterator[Finding]:
     """What a kernel declares that it supports, forward and backward do not refuse.
 

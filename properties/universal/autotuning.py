@@ -18,14 +18,19 @@ from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import law
+from gradoracle.model.property import PropertyKind, law
 
 
 def _is_autotuned(case: Case, kernel: Kernel) -> str | None:
     return None if autotuners(kernel) else "the kernel's module holds no autotuned Triton kernel"
 
 
-@law(needs=(Derivative.FORWARD, Derivative.VJP), applies=all_of(small_enough, _is_autotuned), one_in=2)
+@law(
+    needs=(Derivative.FORWARD, Derivative.VJP),
+    applies=all_of(small_enough, _is_autotuned),
+    one_in=2,
+    kind=PropertyKind.ORACLE,
+)
 def every_autotuned_configuration_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Outputs and gradients are right under each configuration of the kernel's autotuners, forced in turn.
 
@@ -47,7 +52,12 @@ def every_autotuned_configuration_matches_the_oracle(evidence: Evidence) -> Iter
     yield from evidence.compare(Derivative.VJP, found)
 
 
-@law(needs=(Derivative.FORWARD, Derivative.VJP), applies=all_of(small_enough, _is_autotuned), one_in=2)
+@law(
+    needs=(Derivative.FORWARD, Derivative.VJP),
+    applies=all_of(small_enough, _is_autotuned),
+    one_in=2,
+    kind=PropertyKind.MEMORY,
+)
 def trials_of_an_autotuner_leave_nothing_behind(evidence: Evidence) -> Iterator[Finding]:
     """Outputs and gradients are right in the call in which the kernel's autotuners try their configurations.
 

@@ -16,10 +16,10 @@ from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import law
+from gradoracle.model.property import PropertyKind, law
 
 
-@law(needs=(Derivative.FORWARD,), decisive=True)
+@law(needs=(Derivative.FORWARD,), decisive=True, kind=PropertyKind.ORACLE)
 def forward_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """The outputs equal those of the definition, within what rounding explains.
 
@@ -32,7 +32,7 @@ def forward_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     yield from evidence.compare(Derivative.FORWARD)
 
 
-@law(needs=(Derivative.VJP,), decisive=True)
+@law(needs=(Derivative.VJP,), decisive=True, kind=PropertyKind.ORACLE)
 def vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Each gradient J^T g equals that of the definition, within what rounding explains.
 
@@ -46,7 +46,7 @@ def vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     yield from evidence.compare(Derivative.VJP)
 
 
-@law(needs=(Derivative.JVP,), applies=small_enough, one_in=2, decisive=True)
+@law(needs=(Derivative.JVP,), applies=small_enough, one_in=2, decisive=True, kind=PropertyKind.ORACLE)
 def jvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Each output tangent J t equals that of the definition, within what rounding explains.
 
@@ -78,7 +78,7 @@ def the_outputs_of_an_explicit_jvp_match_the_oracle(evidence: Evidence) -> Itera
     yield from evidence.compare(Derivative.FORWARD, outputs)
 
 
-@law(needs=(Derivative.HVP,), applies=small_enough, one_in=3, decisive=True)
+@law(needs=(Derivative.HVP,), applies=small_enough, one_in=3, decisive=True, kind=PropertyKind.ORACLE)
 def hvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Each Hessian-vector product of <g, f> equals that of the definition, within what rounding explains.
 

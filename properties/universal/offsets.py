@@ -24,7 +24,7 @@ _ADDRESSES = 1 << 42  # bytes of one tensor on a CPU, which gives a process 2^47
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named from Python 3.11 on
 
 
-@law(applies=small_enough, one_in=6)
+@law(applies=small_enough, one_in=6, cause="offset")
 def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
     """Tensors that reach past element 2^31 of their storage give the same, in every derivative that the kernel has.
 

@@ -19,10 +19,10 @@ from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.kernel_runner import Refused, Unavailable
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import law
+from gradoracle.model.property import PropertyKind, law
 
 
-@law(applies=small_enough, one_in=4)
+@law(applies=small_enough, one_in=4, kind=PropertyKind.REPETITION)
 def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
     """A second run gives the same bits where determinism is claimed, and the same within rounding elsewhere.
 
@@ -36,7 +36,7 @@ def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
     yield from agree(evidence, again.vjp(), evidence.vjp(), exact=evidence.kernel.deterministic)
 
 
-@law(applies=small_enough, one_in=5)
+@law(applies=small_enough, one_in=5, kind=PropertyKind.REPETITION)
 def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     """What a call gives does not depend on the calls before it, nor on whose memory its arguments reuse.
 
@@ -62,7 +62,7 @@ def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
     yield from agree(evidence, first, kept, exact=True, label=", kept from the first call")
 
 
-@law(applies=all_of(small_enough, through_autograd), one_in=5)
+@law(applies=all_of(small_enough, through_autograd), one_in=5, kind=PropertyKind.REPETITION)
 def backward_twice_with_retain_graph_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
     """Two backward passes over one retained graph give the same gradients.
 

@@ -17,12 +17,12 @@ from gradoracle.execution.guard_memory import differing_bits, is_poison, storage
 from gradoracle.execution.kernel_runner import Refused, Unavailable
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import law
+from gradoracle.model.property import PropertyKind, law
 
 _MOST_SAVED = 1 << 28  # bytes of saved tensors that are copied
 
 
-@law(rank=7)
+@law(rank=7, kind=PropertyKind.MEMORY)
 def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
     """No element of an output, gradient, tangent or product holds what torch.empty gave: all of it was written.
 
@@ -40,7 +40,7 @@ def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
             yield exactly(name, left.bool().cpu(), said, lost=True, axes=evidence.axes(name))
 
 
-@law(rank=7)
+@law(rank=7, kind=PropertyKind.MEMORY)
 def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
     """Nothing is written before or behind a tensor that the kernel allocated.
 
@@ -55,7 +55,7 @@ def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
         yield exactly(f"memory of {derivative.value}", bool(found), "; ".join(found[:3]))
 
 
-@law(rank=9)
+@law(rank=9, kind=PropertyKind.MEMORY)
 def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
     """No run changes a bit of inputs, cotangents and tangents, or of the storage around them.
 
@@ -81,7 +81,7 @@ def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding
             yield _unchanged(f"{prefix}{name}", tensor, original[name], sample.changes.get(f"{prefix}{name}"))
 
 
-@law(applies=all_of(small_enough, through_autograd), one_in=5)
+@law(applies=all_of(small_enough, through_autograd), one_in=5, kind=PropertyKind.MEMORY)
 def saved_tensors_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
     """What forward saves for backward has the same bits when it is packed, when it is unpacked and after backward.
 

@@ -11,11 +11,11 @@ from places import TESTS
 from sweeps import slow
 
 from gradoracle.check import minimise
-from gradoracle.check.diagnosis.diagnosis import OF_LAWS, diagnose
+from gradoracle.check.diagnosis.diagnosis import NAMED, diagnose
 from gradoracle.check.diagnosis.symptom import Symptom, of_results, of_verdicts
 from gradoracle.check.judge_case import universal_laws
 from gradoracle.check.run import check
-from gradoracle.model.case import Case, Draw
+from gradoracle.model.case import Case
 from gradoracle.model.causes import CAUSES
 from gradoracle.model.fault import UNKNOWN
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
@@ -58,7 +58,7 @@ RARE = ("sum_", "range_")  # whose cause shows on few cases
 
 
 def test_every_cause_has_a_kernel() -> None:
-    assert {name.rstrip("_") for name in KERNELS} == set(CAUSES)
+    assert {name.rstrip("_") for name in KERNELS} == set(CAUSES) > set(NAMED)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,15 @@ def test_every_cause_has_a_kernel() -> None:
         *(slow(kernel, 24) for kernel in KERNELS if kernel not in RARE),
     ],
 )
-def test_the_cause_of_a_fault_is_named(kernel: str, examples: int) -> None:
-    report = checked(kernel, KERNELS[kernel], examples)
+def test_a_cause_is_named_where_it_is_rarely_another_and_else_none(kernel: str, examples: int) -> None:
+    report, cause = checked(kernel, KERNELS[kernel], examples), kernel.rstrip("_")
     found = [failure.diagnosis for failure in failures(report)]
-    assert found and found[0].cause == kernel.rstrip("_"), found
+    if cause not in NAMED:
+        assert found and found[0] == UNKNOWN, found  # of the fault that leads
+        return
+    assert found and found[0].cause == cause, found
     assert found[0].sentence == CAUSES[found[0].cause] and found[0].evidence
-    assert diagnose(of_verdicts(report.verdicts)).cause == kernel.rstrip("_")
+    assert diagnose(of_verdicts(report.verdicts)).cause == cause
 
 
 @pytest.mark.parametrize("laws", sorted(set(KERNELS.values())))
@@ -95,10 +98,6 @@ def test_the_terminal_report_and_json_tell_it_once_a_fault() -> None:
     assert render([report], "terminal").count(said) == len(failures(report)) == 1
     (fault,) = json.loads(render([report], "json"))["reports"][0]["faults"]
     assert fault["diagnosis"]["cause"] == "sign" and fault["verdicts"][0]["law"] == failures(report)[0].lead.law
-
-
-def test_a_sum_taken_as_often_as_a_group_is_large_is_told_from_a_factor() -> None:
-    assert diagnose(of_verdicts(checked("twice").verdicts)).cause in ("sum", "ratio")
 
 
 @pytest.mark.parametrize(
@@ -137,96 +136,59 @@ def finding(tensor: str = "o", **fields: object) -> Finding:
     return Finding(tensor, Outcome.VIOLATED, "local", 9.0, **{"elements": 64, **fields})  # type: ignore[arg-type]
 
 
-def broken(law: str, *findings: Finding, case: Case = CASE, **fields: object) -> Symptom:
-    return Symptom(law, case.dtype, True, findings or (finding(),), case=case, **fields)  # type: ignore[arg-type]
+def broken(law: str, *findings: Finding, dtype: str = "float32", **fields: object) -> Symptom:
+    own = LAWS.get(law)
+    declared = {"kind": own.kind, "cause": own.cause} if own is not None else {}
+    return Symptom(law, dtype, True, findings or (finding(),), **{**declared, **fields})  # type: ignore[arg-type]
 
 
-def held(law: str, case: Case = CASE) -> Symptom:
-    return Symptom(law, case.dtype, False, case=case)
+def held(law: str) -> Symptom:
+    return Symptom(law, "float32", False, kind=LAWS[law].kind)
 
 
-def drawn(**draws: Draw) -> Case:
-    return replace(CASE, draws=draws)
-
-
+LAWS = {law.name: law for law in universal_laws()}
 MALFORMED = finding("dq", malformed=True, message="dq is None: q takes part in the definition")
-OTHERWISE = finding(malformed=True, message="o has dtype float64, wanted float32")
-WIDE = ("wide", "outlier")
-LOST = finding(lost=True, pattern="every element; NaN", place="every element")
-TAIL = finding(lost=True, place="only T >= 8 (of 9)")
-READS = "tiles.py:9: kernel, program (0, 0, 0), reads x[+6 elements from its first] of shape [2, 3], outside of it"
-OUTSIDE, RACES = "every_access_stays_inside_its_tensor", "programs_of_a_launch_do_not_race"
-UNWRITTEN, LAYOUTS = "no_memory_is_left_unwritten", "any_layout_of_inputs_is_right_or_refused"
+TAIL, LOST = finding(place="only T >= 8 (of 9)"), finding(lost=True, pattern="every element; NaN")
+FACTS = ["programs_of_a_launch_do_not_race", "runs_are_bit_identical", "any_layout_of_inputs_is_right_or_refused"]
+RATIO = Likeness("with s times 1.01", "ratio", 1.01)
 
 
 @pytest.mark.parametrize(
     ("cause", "symptoms"),
     [
-        ("access", [broken(RACES), broken(FORWARD, finding(cause="sign"))]),
-        ("tail", [broken(RACES), broken("writes_stay_inside_their_tensors")]),
-        ("access", [broken("inputs_and_cotangents_are_unmodified"), broken(FORWARD)]),
-        ("tail", [broken(OUTSIDE, finding(message=READS)), held(FORWARD)]),
-        ("shift", [broken(OUTSIDE, finding(message=READS)), broken(FORWARD)]),
-        ("access", [broken(OUTSIDE, finding(message=READS + " (96 elements so)")), broken(FORWARD)]),
-        ("stale", [broken(UNWRITTEN, LOST), broken(FORWARD, LOST)]),
-        ("tail", [broken(UNWRITTEN, TAIL), broken(FORWARD, TAIL)]),
-        ("shift", [broken(UNWRITTEN, finding(place="only T = 0")), broken(FORWARD)]),
-        ("shift", [broken(UNWRITTEN, finding(place="only H = 0, only T = 0"))]),
-        ("stale", [broken(UNWRITTEN, finding(place="only B = 1, only T >= 8 (of 9)"))]),
-        ("stale", [broken(UNWRITTEN, finding(place="only B = 1, only T = 0"))]),
-        ("stale", [broken("nothing_is_loaded_before_it_is_written"), broken(FORWARD, LOST)]),
-        ("stale", [broken("runs_are_bit_identical")]),
-        ("stale", [held(FORWARD), *(broken(law) for law in ("vjp_is_linear", "hvp_is_symmetric", "heads_permute"))]),
-        ("term", [broken(VJP, MALFORMED)]),
-        ("term", [*(broken(law, MALFORMED) for law in (VJP, RACES, "inputs_and_cotangents_are_unmodified"))]),
-        ("dtype", [*(broken(law, OTHERWISE) for law in (FORWARD, "inputs_and_cotangents_are_unmodified"))]),
-        ("layout", [broken(LAYOUTS), held(FORWARD)]),
-        ("layout", [broken(FORWARD, case=drawn(q=Draw("normal", "transposed")), shrunk=True), broken(LAYOUTS)]),
-        ("layout", [broken(FORWARD, case=drawn(q=Draw("normal", "transposed"))), held(FORWARD)]),
-        ("", [broken(FORWARD, case=drawn(q=Draw("normal", "transposed"))), broken(FORWARD)]),
-        ("range", [broken(FORWARD, LOST, case=drawn(q=Draw("normal:100"))), held(FORWARD)]),
-        ("", [broken(FORWARD, LOST, case=drawn(q=Draw("normal:100"))), broken(FORWARD, LOST)]),
-        ("range", [*(broken(FORWARD, LOST, case=drawn(q=Draw(r))) for r in WIDE), broken(FORWARD, LOST)]),
-        ("dtype", [broken(FORWARD, note="holds under tf32")]),
-        ("ratio", [broken(FORWARD, note="holds under tf32", formula=Likeness("with s times 1.01", "ratio", 1.01))]),
+        *(("", [broken(law), broken(FORWARD, finding(cause="sign"))]) for law in FACTS),
+        ("", [broken(VJP, MALFORMED)]),
+        ("dtype", [broken(FORWARD, preset="tf32")]),
+        ("ratio", [broken(FORWARD, preset="tf32", formula=RATIO)]),
         (
             "ratio",
             [
-                broken(FORWARD, note="holds under tf32", formula=Likeness("with s times 1.01", "ratio", 1.01)),
-                *[
-                    broken(FORWARD, note="holds under tf32", case=replace(CASE, dtype=d))
-                    for d in ("float16", "bfloat16")
-                ],
+                broken(FORWARD, preset="tf32", formula=RATIO),
+                *[broken(FORWARD, preset="tf32", dtype=dtype) for dtype in ("float16", "bfloat16")],
             ],
         ),
-        (
-            "ratio",
-            [broken(FORWARD, *[finding(cause="ratio", ratio=r) for r in (1.01, 1.0101)], note="holds under tf32")],
-        ),
-        ("dtype", [broken(FORWARD, *[finding(cause="ratio", ratio=r) for r in (1.01, 0.99)], note="holds under tf32")]),
-        ("tail", [broken(FORWARD, *[finding(place="only T >= 8 (of 9)")] * 2, note="holds under tf32")]),
-        ("dtype", [broken(FORWARD, finding(place="only T >= 8 (of 9)"), note="holds under tf32")]),
-        ("dtype", [broken(FORWARD, *[finding(place=f"only T = {n}") for n in (1, 2)], note="holds under tf32")]),
+        ("ratio", [broken(FORWARD, *[finding(cause="ratio", ratio=r) for r in (1.01, 1.0101)], preset="tf32")]),
+        ("dtype", [broken(FORWARD, *[finding(cause="ratio", ratio=r) for r in (1.01, 0.99)], preset="tf32")]),
+        ("", [broken(FORWARD, TAIL, TAIL, preset="tf32")]),
+        ("dtype", [broken(FORWARD, TAIL, preset="tf32")]),
+        ("dtype", [broken(FORWARD, *[finding(place=f"only T = {n}") for n in (1, 2)], preset="tf32")]),
         ("dtype", [broken(FORWARD, finding(cause="dtype"))]),
         ("", [broken(FORWARD, finding(cause="dtype"), finding("l"))]),
         ("dtype", [broken(VJP, finding("dq", cause="dtype"), finding("dk", cause="dtype"), finding("dv"))]),
         ("", [broken(VJP, *[finding("dq", cause="dtype")] * 3, finding("dv", cause="sign"))]),
-        ("dtype", [broken(FORWARD, case=replace(CASE, dtype="float16")), held(FORWARD)]),
+        ("dtype", [broken(FORWARD, dtype="float16"), held(FORWARD)]),
+        ("", [broken(FORWARD, LOST, dtype="float16"), held(FORWARD)]),
         ("sign", [broken(FORWARD, formula=Likeness("with the sign of s changed", "sign"))]),
+        ("", [broken(FORWARD, formula=Likeness("without the term s", "term"))]),
         ("ratio", [broken(VJP, finding("dk", cause="ratio", ratio=3.0))]),
-        ("sum", [broken(VJP, finding("dk", cause="ratio", ratio=1 / 9))]),
-        ("ratio", [broken(VJP, finding("dk", cause="ratio", ratio=2.0))]),
         ("sign", [broken(VJP, finding("dq"), finding("dk", cause="sign"), finding("dv", cause="sign"))]),
         ("", [broken(VJP, finding("dq"), finding("dk", cause="sign"), finding("dv"))]),
         ("sign", [broken(FORWARD, finding(cause="sign")), broken(VJP, finding("dq", cause="term"))]),
-        ("tail", [broken(FORWARD, finding(place="only T >= 8 (of 9)"))]),
-        ("slice", [broken(FORWARD, finding(place="only H = 1"), finding(place="only H = 1"), TAIL)]),
-        ("layout", [broken(FORWARD, *[finding(place=f"only H >= 1 (of {n})") for n in (3, 4)]), broken(OUTSIDE)]),
-        ("tail", [broken(FORWARD, *[finding(place=f"only T >= {n} (of 4)") for n in (1, 2)])]),
-        ("tail", [broken("tail_and_padding_invariance"), held(FORWARD)]),
+        ("", [broken(FORWARD, TAIL)]),
+        ("", [broken("tail_and_padding_invariance"), held(FORWARD)]),
         ("offset", [broken("offsets_past_2_31_give_the_same", TAIL), held(FORWARD)]),
-        ("access", [Symptom(FORWARD, "float32", True, note="RuntimeError: CUDA error: an illegal memory access")]),
-        ("", [Symptom(RACES, "float32", True, note="forward raised KeyError: 'x'")]),
+        ("", [broken("offsets_past_2_31_give_the_same", TAIL), broken(FORWARD, TAIL)]),
+        ("", [Symptom(FORWARD, "float32", True, kind=LAWS[FORWARD].kind)]),
         ("", [held(FORWARD)]),
         ("", []),
     ],
@@ -240,14 +202,13 @@ def test_the_results_of_one_case_are_symptoms_too() -> None:
     results = [
         LawResult(FORWARD, Status.HOLDS, (replace(finding(), outcome=Outcome.HOLDS),)),
         LawResult(VJP, Status.VIOLATED, (replace(finding("dv"), outcome=Outcome.HOLDS), finding("dk", cause="sign"))),
-        LawResult(UNWRITTEN, Status.NOT_CHECKED, reason="needs a GPU"),
+        LawResult("no_memory_is_left_unwritten", Status.NOT_CHECKED, reason="needs a GPU"),
     ]
-    symptoms = of_results(results, CASE)
+    symptoms = of_results(results, CASE, LAWS)
     assert [(s.law, s.broken, len(s.findings)) for s in symptoms] == [(FORWARD, False, 0), (VJP, True, 1)]
     assert diagnose(symptoms).cause == "sign"
 
 
-def test_laws_that_speak_for_themselves_exist() -> None:
-    of_families = {law.name for target in shipped().values() for law in target.family.properties}
-    assert set(OF_LAWS) <= {law.name for law in universal_laws()} | of_families
-    assert set(OF_LAWS.values()) <= set(CAUSES)
+def test_what_laws_point_at_is_a_cause() -> None:
+    laws = [*universal_laws(), *(law for target in shipped().values() for law in target.family.properties)]
+    assert {law.cause for law in laws} - {""} <= set(CAUSES)

@@ -53,13 +53,13 @@ def test_two_cases_of_a_verdict_are_asked_first_and_what_is_measured_is_not() ->
     head = standing({VJP: BREAKS, CAUSAL: BREAKS})
     base.measure()
     base.measure()
-    base.ask(asked_of_base(head))
+    base.ask(asked_of_base(head), [VJP])
     assert processes.orders == [None, {line: [CAUSAL] for line in LINES[:2]}]
     there = base.standing()
     assert there.cases["case 0"].laws == {VJP: "holds", CAUSAL: "holds"} and there.cases["case 4"].laws == {
         VJP: "holds"
     }
-    base.ask(asked_of_base(head, there))
+    base.ask(asked_of_base(head, there), [VJP])
     assert len(processes.orders) == 2 and base.standing() == there and proven(there, head, [], _TODAY)
 
 
@@ -67,9 +67,9 @@ def test_where_the_base_breaks_it_too_all_cases_are_asked() -> None:
     processes = Processes(standing({VJP: HOLDS, CAUSAL: ["violated", "violated", "violated", "violated", "holds"]}))
     base = Base(processes.begin, processes.read, None)
     head = standing({VJP: HOLDS, CAUSAL: BREAKS})
-    base.ask(asked_of_base(head))
+    base.ask(asked_of_base(head), [VJP])
     there = base.standing()
-    base.ask(asked_of_base(head, there))
+    base.ask(asked_of_base(head, there), [VJP])
     assert processes.orders[-1] == {line: [CAUSAL] for line in LINES[2:]}
     assert base.standing().cases["case 4"].laws[CAUSAL] == "holds" and proven(base.standing(), head, [], _TODAY)
 
@@ -87,8 +87,8 @@ def test_what_the_change_does_not_decide_is_asked_until_the_base_decides_it() ->
     processes = Processes(standing({VJP: HOLDS, CAUSAL: ["refused", "refused", "refused", "holds", "refused"]}))
     base = Base(processes.begin, processes.read, None)
     head = standing({VJP: HOLDS, CAUSAL: ["not checked"] * 5})
-    base.ask(asked_of_base(head))
-    base.ask(asked_of_base(head, base.standing()))
+    base.ask(asked_of_base(head), [VJP])
+    base.ask(asked_of_base(head, base.standing()), [VJP])
     assert base.standing().cases["case 3"].laws[CAUSAL] == "holds"
 
 
@@ -97,7 +97,7 @@ def test_what_is_kept_is_not_asked_and_what_is_not_kept_is() -> None:
     processes = Processes(truth)
     base = Base(processes.begin, processes.read, standing({VJP: HOLDS, CAUSAL: ["holds", "", "", "", ""]}))
     base.measure()
-    base.ask({line: [VJP, CAUSAL] for line in LINES[:2]})
+    base.ask({line: [VJP, CAUSAL] for line in LINES[:2]}, [VJP])
     assert processes.orders == [{"case 1": [CAUSAL]}]
     assert base.is_measured and base.standing().cases["case 1"].laws[CAUSAL] == "holds"
 
@@ -107,12 +107,12 @@ def test_asked_soon_it_answers_before_it_is_measured() -> None:
     base = Base(processes.begin, processes.read, None)
     base.measure()
     assert base.answers() is None
-    base.ask({"case 3": [VJP]}, soon=True)
+    base.ask({"case 3": [VJP]}, [VJP], soon=True)
     found = base.answers()
     assert found is not None and found.cases["case 3"].laws == {VJP: "holds"} and not base.is_measured
 
 
 def test_an_error_of_one_process_is_that_of_the_base() -> None:
     base = Base(lambda laws: None, lambda side: Standing("fast", error="killed"), None)  # type: ignore[arg-type, return-value]
-    base.ask({"case 0": [CAUSAL]})
+    base.ask({"case 0": [CAUSAL]}, [VJP])
     assert base.standing().error == "killed"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from gradoracle.model.case import Case, parse
+from gradoracle.model.case import Case
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
+from gradoracle.model.job import LawResult
+from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.verdict import Status, Verdict
 
-MATCHES = "_matches_the_oracle"  # how laws are named that compare a derivative with the truth
 _BY_PRECISION = ("float64", "float32", "float16", "bfloat16")
 _DECIDED = (Status.HOLDS, Status.VIOLATED, Status.CRASHED)
 
@@ -25,9 +25,9 @@ class Symptom:
         broken: whether it is violated, or the kernel crashed; else it holds.
         findings: what is wrong; empty where it holds.
         further: the same on other cases, such as the one before it was made smaller.
-        case: of ``findings``.
-        shrunk: whether the case was made as small as it goes, so that what is left in it is needed.
-        note: what the case's verdict says beside its findings, such as a preset that explains it.
+        kind: what the law compares.
+        cause: what the law points at where it is violated alone.
+        preset: another preset under which the case would hold.
         formula: which other formula gives what the kernel gave, where one was found.
     """
 
@@ -36,38 +36,10 @@ class Symptom:
     broken: bool
     findings: tuple[Finding, ...] = ()
     further: tuple[Finding, ...] = ()
-    case: Case | None = None
-    shrunk: bool = False
-    note: str = ""
+    kind: PropertyKind = PropertyKind.RELATION
+    cause: str = ""
+    preset: str = ""
     formula: Likeness = NO_LIKENESS
-
-
-class Judged(Protocol):
-    """What one law says of one case (``gradoracle.check.judge_case.LawResult``)."""
-
-    @property
-    def law(self) -> str:
-        """Its name."""
-
-    @property
-    def status(self) -> Status:
-        """What is said of it."""
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Of each tensor."""
-
-    @property
-    def reason(self) -> str:
-        """How the kernel crashed."""
-
-    @property
-    def preset(self) -> str:
-        """The preset under which it would hold."""
-
-    @property
-    def formula(self) -> Likeness:
-        """The formula that the kernel seems to compute."""
 
 
 def of_verdicts(verdicts: Sequence[Verdict]) -> list[Symptom]:
@@ -75,7 +47,7 @@ def of_verdicts(verdicts: Sequence[Verdict]) -> list[Symptom]:
     return [_of_verdict(verdict) for verdict in verdicts if verdict.status in _DECIDED]
 
 
-def of_results(results: Sequence[Judged], case: Case) -> list[Symptom]:
+def of_results(results: Sequence[LawResult], case: Case, laws: Mapping[str, Property]) -> list[Symptom]:
     """The symptoms of one case that several laws judged."""
     return [
         Symptom(
@@ -83,8 +55,9 @@ def of_results(results: Sequence[Judged], case: Case) -> list[Symptom]:
             case.dtype,
             result.status is not Status.HOLDS,
             _violated(result.findings),
-            case=case,
-            note=f"holds under {result.preset}" if result.preset else result.reason,
+            kind=laws[result.law].kind,
+            cause=laws[result.law].cause,
+            preset=result.preset,
             formula=result.formula,
         )
         for result in results
@@ -94,15 +67,11 @@ def of_results(results: Sequence[Judged], case: Case) -> list[Symptom]:
 
 def _of_verdict(verdict: Verdict) -> Symptom:
     broken, shown = verdict.status is not Status.HOLDS, verdict.counterexample
+    own = Symptom(verdict.law, verdict.dtype, broken, kind=verdict.kind, cause=verdict.cause)
     if not broken or shown is None:
-        return Symptom(verdict.law, verdict.dtype, broken)
-    try:
-        case = parse(shown.case)[2]
-    except ValueError:  # the tensors of a file, told in words
-        case = None
-    shrunk = bool(shown.shrunk_from) and not shown.shrink_note
+        return own
     wrong, further = _violated(shown.findings), (*shown.first_findings, *shown.further)
-    return Symptom(verdict.law, verdict.dtype, True, wrong, further, case, shrunk, shown.message, shown.formula)
+    return replace(own, findings=wrong, further=further, preset=shown.preset, formula=shown.formula)
 
 
 def _violated(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -111,15 +80,10 @@ def _violated(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 @dataclass(frozen=True)
 class Seen:
-    """All symptoms of one kernel: tensors that are wrong, calls that crash, and laws that hold."""
+    """All symptoms of one kernel: tensors that are wrong, and laws that hold."""
 
     broken: tuple[Symptom, ...]
-    crashed: tuple[Symptom, ...]
     held: tuple[Symptom, ...]
-
-    def of(self, *laws: str) -> list[Symptom]:
-        """The broken symptoms of these laws."""
-        return [symptom for symptom in self.broken if symptom.law in laws]
 
     @property
     def finest(self) -> Seen:
@@ -131,11 +95,10 @@ class Seen:
         finest = next((dtype for dtype in _BY_PRECISION if dtype in dtypes), "")
         if not finest:
             return self
-        broken, crashed, held = (
-            tuple(symptom for symptom in symptoms if symptom.dtype == finest)
-            for symptoms in (self.broken, self.crashed, self.held)
+        broken, held = (
+            tuple(symptom for symptom in symptoms if symptom.dtype == finest) for symptoms in (self.broken, self.held)
         )
-        return Seen(broken, crashed, held)
+        return Seen(broken, held)
 
     @property
     def tensors(self) -> list[tuple[Symptom, Finding]]:
@@ -146,7 +109,7 @@ class Seen:
         found = [
             (symptom, finding)
             for symptom in self.broken
-            if symptom.law.endswith(MATCHES)
+            if symptom.kind is PropertyKind.ORACLE
             for finding in symptom.findings
         ]
         order = [_derivative(finding.tensor) for _, finding in found]

@@ -12,10 +12,14 @@ from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.kernel_runner import Unavailable
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import law
+from gradoracle.model.property import PropertyKind, law
 
 
-@law(applies=all_of(has("compilations"), has("chunk_axes"), has("feature_axes")), scope="kernel")
+@law(
+    applies=all_of(has("compilations"), has("chunk_axes"), has("feature_axes")),
+    scope="kernel",
+    kind=PropertyKind.COMPILATION,
+)
 def no_shared_allocation_has_two_chunk_axes(evidence: Evidence) -> Iterator[Finding]:
     """No tile that a compilation puts into shared memory has two axes of a chunk's length, on sm_80, 90, 100 and 120.
 
