@@ -3,7 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: setup check test test-all lint browser actionlint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration scoreboard length shared-memory clean
+# The shipped families: every folder of properties/ that has a definition.
+FAMILIES := $(patsubst properties/%/definition.py,%,$(wildcard properties/*/definition.py))
+CAMPAIGNS := $(FAMILIES:%=campaign-%)
+
+.PHONY: setup check test test-all lint browser actionlint campaign $(CAMPAIGNS) false-alarms calibration scoreboard length shared-memory clean
 
 setup: $(VENV)/.ready
 
@@ -43,7 +47,6 @@ lint: setup
 # `make campaign-lse` for one family. `make false-alarms` adds the results up (docs/calibration.md).
 CASES ?= 10000
 ARGS ?=
-CAMPAIGNS = campaign-sdpa campaign-lse campaign-lightning campaign-semicrf
 campaign: setup
 	$(BIN)/python benchmarks/campaign.py --cases $(CASES) $(ARGS)
 
@@ -55,10 +58,7 @@ false-alarms: setup
 	$(BIN)/python benchmarks/campaign.py --table $(RESULTS)
 
 calibration: setup
-	$(BIN)/python benchmarks/calibration.py
-	$(BIN)/python benchmarks/calibration.py --family lse
-	$(BIN)/python benchmarks/calibration.py --family lightning
-	$(BIN)/python benchmarks/calibration.py --family semicrf
+	for family in $(FAMILIES); do $(BIN)/python benchmarks/calibration.py --family $$family || exit 1; done
 
 # Peers' acceptance rules beside our laws, on the faults that `gradoracle mutate` scored and on real bugs: docs/scoreboard.md.
 # Resumable; ARGS="--records FOLDER" for reports of other folders, ARGS="--families lse --mutants 20 --seconds 300" to cut.

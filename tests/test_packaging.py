@@ -22,10 +22,27 @@ __all__ = ["scaled"]
 '''
 INNER = '''"""The kernel's own folder may hold folders."""
 
+import torch
+
+
+class Scaled(torch.autograd.Function):
+    """``x * by``, and the gradient that autograd would have."""
+
+    @staticmethod
+    def forward(ctx, x, by):
+        """``x * by``."""
+        ctx.by = by
+        return x * by
+
+    @staticmethod
+    def backward(ctx, g):
+        """``g * by``."""
+        return g * ctx.by, None
+
 
 def scaled(x, *, by=2.0):
     """``x * by``."""
-    return x * by
+    return Scaled.apply(x, by)
 '''
 FAMILY = '''"""Family fifth."""
 
@@ -37,13 +54,13 @@ from gradoracle.model.family import family
 from gradoracle.model.kernel import Kernel
 
 
-@family(options={"by": (2.0, 0.5)}, dtypes=("float32",))
 def fifth(x: Float[Tensor, "B N"], *, by: float = 2.0) -> Float[Tensor, "B N"]:
     """``x * by``."""
     return x * by
 
 
-FAMILY, KERNELS = fifth, [Kernel("kernel", "fifth", scaled)]
+FAMILY = family(fifth, options={"by": (2.0, 0.5)}, dtypes=("float32",))
+KERNELS = [Kernel("kernel", "fifth", scaled)]
 '''
 
 
@@ -56,7 +73,7 @@ def run(*words: str, path: Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree with a fifth family: one folder in kernels/ and one file in properties/."""
+    """A copy of the tree with a fifth family: one folder in kernels/ and one in properties/."""
     copy = tmp_path_factory.mktemp("tree")
     for name in ROOTS:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -65,7 +82,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (copy / "kernels" / "fifth" / "inner").mkdir(parents=True)
     (copy / "kernels" / "fifth" / "__init__.py").write_text(KERNEL)
     (copy / "kernels" / "fifth" / "inner" / "__init__.py").write_text(INNER)
-    (copy / "properties" / "fifth.py").write_text(FAMILY)
+    (copy / "properties" / "fifth").mkdir()
+    (copy / "properties" / "fifth" / "__init__.py").write_text(FAMILY)
     return copy
 
 
@@ -112,6 +130,29 @@ def test_pytest_over_properties_has_the_fifth_familys_laws(tree: Path, wheel: Zi
     words = ("-m", "pytest", "properties", "--family", "fifth", "--examples", "2", "-n", "0", "-k", "vjp_matches")
     out = run(*words, "-p", "no:cacheprovider", "-q", path=tmp_path / "installed", cwd=tmp_path)
     assert "1 passed" in out, "one law in one dtype"
+
+
+@pytest.mark.slow
+def test_a_fifth_family_is_mutated_and_gated_with_nothing_else_edited(tree: Path, tmp_path: Path) -> None:
+    """In a working tree of its own, whose kernel then loses a factor in its gradient."""
+    own, view = tmp_path / "own", tmp_path / "view" / "gradoracle"
+    shutil.copytree(tree, own, ignore=shutil.ignore_patterns("__pycache__", "dist", "build", "editable", "*.egg-info"))
+    view.mkdir(parents=True)  # the packages put together, as an editable install does
+    for place in (*(own / "gradoracle").iterdir(), own / "kernels", own / "properties"):
+        (view / place.name).symlink_to(place)
+    program = f"import sys; sys.path[0] = {str(view.parent)!r}; from gradoracle.__main__ import main; main()"
+    few = ("--examples", "6", "--workers", "1")
+    mutated = run("-c", program, "mutate", "fifth", "--mutants", "4", *few, path=view.parent, cwd=own)
+    assert "score 1.000" in mutated
+    git = ("git", "-C", str(own), "-c", "user.name=a", "-c", "user.email=a@b.c")
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "base")):
+        subprocess.run([*git, *words], check=True)
+    kernel = own / "kernels" / "fifth" / "inner" / "__init__.py"
+    kernel.write_text(kernel.read_text().replace("return g * ctx.by, None", "return g, None"))
+    command = [sys.executable, "-c", program, "gate", "--base", "HEAD", "fifth", "--device", "cpu", *few]
+    variables = {**os.environ, "PYTHONPATH": str(view.parent), "GRADORACLE_CACHE": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=own, env=variables)
+    assert done.returncode == 1 and "vjp_matches_the_oracle" in done.stdout, done.stdout + done.stderr
 
 
 def test_an_editable_install_maps_the_three_folders(tree: Path, tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from torch import Tensor
 from gradoracle.check.diagnosis.error_location import place, read
 from gradoracle.model.error_map import ErrorMap, errormap
 from gradoracle.model.finding import Finding, Outcome, Pool, Worst
+from gradoracle.model.reason import Reason
 
 LOCAL_SIGMA = 8.0
+TOO_WIDE = "budget too wide"
 WIDEST_SENSITIVITY = 0.1
 WIDEST_SLOPE = 0.01  # a bias is judged where the slope is known to one percent
 
@@ -119,8 +121,8 @@ def judge(
     if sensitivity is None:
         return replace(found, sensitivity=None, message="the truth is 0 throughout")
     if sensitivity > WIDEST_SENSITIVITY:
-        reason = f"budget too wide: median budget / |truth| is {sensitivity:.2g}, at most {WIDEST_SENSITIVITY} decides"
-        return replace(found, outcome=Outcome.NOT_CHECKED, message=reason)
+        reason = f"{TOO_WIDE}: median budget / |truth| is {sensitivity:.2g}, at most {WIDEST_SENSITIVITY} decides"
+        return replace(found, outcome=Outcome.NOT_CHECKED, message=reason, why=Reason.BUDGET)
     return found
 
 

@@ -10,10 +10,10 @@ from gradoracle.check.acceptance import pooled
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import CaseResult, LawResult
+from gradoracle.model.reason import Reason
 from gradoracle.model.sums import TELLING, Left, Seen, Sums, Telling, add, in_order, order_of_telling
 from gradoracle.model.verdict import BROKEN, FAILING, Counterexample, Status, Verdict
 
-DECLARED_MISSING = ("no forward mode", "no double backward")  # a derivative that a kernel need not have
 _TOLD = 1 << 18  # elements of a violating case that is kept
 Key = tuple[str, str, str]  # law, kernel, dtype
 
@@ -108,6 +108,8 @@ class Aggregate:
             add(sums.refusals, law.reason, once)
         if law.status in (Status.REFUSED, Status.NOT_CHECKED):
             add(sums.reasons, law.reason, once)
+            if law.why is not None:
+                sums.kinds[law.reason] = law.why
         if law.status is Status.VIOLATED:
             self._keep(key, case, law, place)
         for finding in law.findings:
@@ -122,7 +124,7 @@ class Aggregate:
                 sums.in_sigma = max(sums.in_sigma, finding.error_in_sigma)
             if finding.sensitivity is not None:
                 sums.sensitivities.append(finding.sensitivity)
-            if finding.message and finding.outcome is Outcome.HOLDS and finding.message.startswith("gives away"):
+            if finding.gives_away and finding.outcome is Outcome.HOLDS:
                 note = "gives away accuracy against 'definition': " + finding.tensor
                 sums.notes[note] = sums.notes.get(note, 0) + 1
             if finding.pool is not None:
@@ -186,16 +188,21 @@ def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[str]:
     for (law, kernel, dtype), each in own.items():
         if set(each.statuses) == {"not checked"} and not each.left:
             reason = next(reason for reason, _ in in_order(each.reasons))
-            if not reason.startswith(DECLARED_MISSING):
+            if each.kinds.get(reason) != Reason.NO_DERIVATIVE:  # which a kernel need not have
                 laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
         only_refused = each.refusals and not set(each.statuses) - {"refused", "not checked"}
         if only_refused and (kernel, dtype) in taken:
             reason = f"refused: {next(message for message, _ in in_order(each.refusals))}"
             laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
-        for tensor, left in sorted(each.left.items(), key=lambda item: item[1].first):
-            if not each.decided.get(tensor) and not each.count("violated"):
-                found.append(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {left.reason}")
+        for tensor, why in undecided_tensors(each).items():
+            found.append(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {why}")
     return [*_undecided(laws), *found]
+
+
+def undecided_tensors(sums: Sums) -> dict[str, str]:
+    """Why a tensor was not decided, of each that no case decided where none is violated."""
+    left = sorted(sums.left.items(), key=lambda item: item[1].first)
+    return {name: each.reason for name, each in left if not sums.decided.get(name) and not sums.count("violated")}
 
 
 def _of(kernel: str, case: Case) -> str:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from gradoracle.execution.executor import Crash, Executor, Result
 from gradoracle.model.case import Case
 from gradoracle.model.job import CaseResult, Job, LawResult
+from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 
 MOST_OF_A_CASE = 4  # calls that may end their process on one case; the rest of it is then not checked
 MOST_OF_A_CALL = {"time limit": 2}  # cases on which one call of a kernel may do so; it is then made no more
 MOST_OTHERWISE = 3
-TIME_LIMIT = "exceeded its time limit"  # what worker.py says of a call that hangs
 
 
 class Crashes:
@@ -29,7 +29,7 @@ class Crashes:
     def spare(self, job: Job) -> Job:
         """The job without those calls that have ended a process on too many cases before it."""
         barred = {
-            call: f"{call} was called no more: it had crashed on {count} cases ({kind})"
+            call: (Reason.BARRED, f"{call} was called no more: it had crashed on {count} cases ({kind})")
             for (kernel, call, kind), count in self._ended.items()
             if kernel == job.kernel and count >= MOST_OF_A_CALL.get(kind, MOST_OTHERWISE)
         }
@@ -86,22 +86,21 @@ class Crashes:
         call = result.value.lost if result.value is not None else crash.phase
         counts = call is not None and crash.kind not in ("time limit", "memory")
         status = Status.CRASHED if counts else Status.NOT_CHECKED
-        reason = f"{call}: {crash.how}"
-        return CaseResult(job.kernel, job.case, tuple(LawResult(law, status, reason=reason) for law in job.laws))
+        return _all(job, status, f"{call}: {crash.how}", _kind(crash))
 
     def _without(self, job: Job, call: str, crash: Crash, seen: set[tuple[str, str]]) -> Job:
         """The job again, with this call known to crash (or, where memory ran out, left out)."""
         if crash.kind == "memory":
-            return replace(job, barred={**job.barred, call: f"memory: {call} was {crash.how}"})
+            return replace(job, barred={**job.barred, call: (Reason.MEMORY, f"memory: {call} was {crash.how}")})
         own = call.rpartition(": ")[2]
         if (own, crash.kind) not in seen:
             seen.add((own, crash.kind))
             self._ended[job.kernel, own, crash.kind] += 1
         remedy = "; if it is only slow, raise --call-seconds" if crash.kind == "time limit" else ""
-        crashes = {**job.crashes, call: f"{call}: {crash.how}{remedy}"}
+        crashes = {**job.crashes, call: (_kind(crash), f"{call}: {crash.how}{remedy}")}
         barred = dict(job.barred)
         if len(crashes) >= MOST_OF_A_CASE:
-            barred["*"] = f"left after {len(crashes)} calls that crashed on the same case"
+            barred["*"] = (Reason.BARRED, f"left after {len(crashes)} calls that crashed on the same case")
         return replace(job, crashes=crashes, barred=barred)
 
     def _unplaced(self, job: Job, crash: Crash) -> CaseResult:
@@ -109,12 +108,20 @@ class Crashes:
         lacking = crash.kind == "memory"
         status = Status.NOT_CHECKED if lacking else Status.CRASHED
         reason = f"memory: the process was {crash.how}" if lacking else f"after the kernel's calls: {crash.how}"
-        return CaseResult(job.kernel, job.case, tuple(LawResult(law, status, reason=reason) for law in job.laws))
+        return _all(job, status, reason, _kind(crash))
 
 
 def _error(job: Job, trace: str) -> CaseResult:
     """What is known where gradoracle itself failed on a case, outside of any one law."""
     reason = (trace.strip().splitlines() or ["a process failed and said nothing"])[-1]
-    return CaseResult(
-        job.kernel, job.case, tuple(LawResult(law, Status.ERROR, reason=reason, trace=trace) for law in job.laws)
-    )
+    return _all(job, Status.ERROR, reason, Reason.ERROR, trace)
+
+
+def _all(job: Job, status: Status, reason: str, why: Reason, trace: str = "") -> CaseResult:
+    """The same said by every law of a job."""
+    results = (LawResult(law, status, reason=reason, trace=trace, why=why) for law in job.laws)
+    return CaseResult(job.kernel, job.case, tuple(results))
+
+
+def _kind(crash: Crash) -> Reason:
+    return {"time limit": Reason.HUNG, "memory": Reason.MEMORY}.get(crash.kind, Reason.ENDED)

@@ -13,12 +13,14 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import Allowance, judge, typical
 from gradoracle.check.error_relation import PROBES, Part, related
+from gradoracle.execution.endings import Refused, Unavailable
 from gradoracle.execution.guard_memory import Memory
-from gradoracle.execution.kernel_runner import Refused, Subject, Tensors, Unavailable
+from gradoracle.execution.kernel_runner import Subject, Tensors
 from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST, PRESETS, Contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.reason import Reason
 from gradoracle.model.signature import cotangent_name, tangent_name
 from gradoracle.oracle.exact.trace import trace
 from gradoracle.oracle.rounding import reading
@@ -187,7 +189,7 @@ class Evidence:
                         return near
                 return self.oracle.truth(self.sample, shared, self.budgets(shared, "definition"), self.contract)
             except Unread as error:
-                raise Unavailable(str(error)) from None
+                raise Unavailable(str(error), Reason.UNREAD) from None
 
         return self._once(f"truths {shared.value}", read)
 
@@ -240,7 +242,7 @@ class Evidence:
                 note = (
                     f"gives away accuracy: {found[0].error:.3g} times the budget of 'definition', held to '{algorithm}'"
                 )
-                best = replace(best, message=note)
+                best = replace(best, message=note, gives_away=found[0].error)
             yield best
 
     def _others(self, derivative: Derivative, name: str) -> dict[str, Tensor]:
@@ -297,7 +299,7 @@ class Evidence:
             try:
                 truths = self.oracle.read(graph, exact, budgets, self.contract)
             except Unread as error:
-                raise Unavailable(str(error)) from None
+                raise Unavailable(str(error), Reason.UNREAD) from None
             return [(t, _allowance(b, t)) for t, b in zip(truths, budgets, strict=True)]
 
         return self._once(f"define {key}", read)

@@ -17,12 +17,14 @@ import torch
 
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check import memory_estimate
+from gradoracle.check.acceptance import TOO_WIDE
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import formula
 from gradoracle.execution.called import Called
 from gradoracle.execution.compiling import Compiling
 from gradoracle.execution.device import prepare
-from gradoracle.execution.kernel_runner import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong
+from gradoracle.execution.endings import Crashed, DeviceLost, Refused, Unavailable, Wrong
+from gradoracle.execution.kernel_runner import Subject
 from gradoracle.execution.process import Phase, Poisoned
 from gradoracle.model.case import Case, require_fit
 from gradoracle.model.contract import contract
@@ -33,6 +35,7 @@ from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.job import CaseResult, Job, LawResult, Trial
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
+from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Raises, Undefined, require
 from gradoracle.oracle.exact.trace import UnsupportedOperator
@@ -216,9 +219,11 @@ def examiner(
         @contextmanager
         def guard(name: str) -> Iterator[None]:
             if name in job.crashes:
-                raise Crashed(job.crashes[name])
-            if (reason := job.barred.get(name.rpartition(": ")[2]) or job.barred.get("*")) is not None:
-                raise Unavailable(reason)
+                why, text = job.crashes[name]
+                raise Crashed(text, why)
+            if (barred := job.barred.get(name.rpartition(": ")[2]) or job.barred.get("*")) is not None:
+                why, text = barred
+                raise Unavailable(text, why)
             phase(name, setup.call_seconds)
             compiling.begin(name, setup.call_seconds, phase)
             try:
@@ -251,8 +256,9 @@ def examine(
     except (RuntimeError, MemoryError, Undefined) as error:
         if not isinstance(error, Undefined) and not out_of_memory(error):
             raise
-        why = str(error) if isinstance(error, Undefined) else LACKING
-        unknown = (LawResult(law.name, Status.NOT_CHECKED, reason=why) for law in laws)
+        defined = not isinstance(error, Undefined)
+        text, why = (LACKING, Reason.MEMORY) if defined else (str(error), Reason.UNDEFINED)
+        unknown = (LawResult(law.name, Status.NOT_CHECKED, reason=text, why=why) for law in laws)
         return CaseResult(job.kernel, job.case, tuple(unknown))
     evidence = Evidence(job.case, sample, subject, oracle)
     results: list[LawResult] = []
@@ -263,7 +269,7 @@ def examine(
         try:
             result = judge_law(law, evidence)
         except DeviceLost as lost:
-            results.append(LawResult(law.name, Status.CRASHED, reason=str(lost)))
+            results.append(LawResult(law.name, Status.CRASHED, reason=str(lost), why=lost.why))
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
         if result.status is Status.VIOLATED:
             result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))
@@ -301,18 +307,18 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
     except (Refused, Unavailable, UnsupportedOperator, Undefined) as reason:
         if not any(f.outcome is Outcome.VIOLATED for f in findings):
             status = Status.REFUSED if isinstance(reason, Refused) else Status.NOT_CHECKED
-            return LawResult(law.name, status, tuple(findings), str(reason))
+            return LawResult(law.name, status, tuple(findings), str(reason), why=_kind(reason))
     except Wrong as wrong:
         findings.append(wrong.finding)
     except DeviceLost:
         raise
     except Crashed as crash:
-        return LawResult(law.name, Status.CRASHED, tuple(findings), str(crash))
+        return LawResult(law.name, Status.CRASHED, tuple(findings), str(crash), why=crash.why)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             return failed(law.name, error, findings)
         torch.cuda.empty_cache()
-        return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), LACKING)
+        return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), LACKING, why=Reason.MEMORY)
     except Exception as error:
         return failed(law.name, error, findings)
     if not findings:
@@ -322,20 +328,25 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
         return LawResult(law.name, Status.VIOLATED, tuple(findings))
     if Outcome.HOLDS in outcomes:
         return LawResult(law.name, Status.HOLDS, tuple(findings))
-    reasons = sorted({f.message for f in findings})
-    return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), _short(reasons[0]))
+    first = min(findings, key=lambda finding: finding.message)
+    text = TOO_WIDE if first.why is Reason.BUDGET else first.message  # equal reasons of many cases count together
+    return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), text, why=first.why)
 
 
 def failed(law: str, error: Exception, findings: Sequence[Finding] = ()) -> LawResult:
     """What is known of a law whose judgement raised: gradoracle's own error, unless a violation was found before."""
     if any(found.outcome is Outcome.VIOLATED for found in findings):
         return LawResult(law, Status.VIOLATED, tuple(findings))
-    return LawResult(law, Status.ERROR, reason=named(error), trace="".join(traceback.format_exception(error)))
+    trace = "".join(traceback.format_exception(error))
+    return LawResult(law, Status.ERROR, reason=named(error), trace=trace, why=Reason.ERROR)
 
 
-def _short(reason: str) -> str:
-    """A reason without its numbers, so that equal reasons of many cases count together."""
-    return reason.split(":")[0] if reason.startswith("budget too wide") else reason
+def _kind(error: Exception) -> Reason:
+    """Of what kind the reason is that a law was not judged."""
+    if isinstance(error, Unavailable):
+        return error.why
+    kinds = {Refused: Reason.REFUSED, UnsupportedOperator: Reason.UNREAD}
+    return next((kind for known, kind in kinds.items() if isinstance(error, known)), Reason.UNDEFINED)
 
 
 def _explaining_preset(law: Property, evidence: Evidence, result: LawResult) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gradoracle.check.aggregate import Key, undecided, verdict_of
+from gradoracle.check.aggregate import Key, undecided, undecided_tensors, verdict_of
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.minimise import agreed, mapped
@@ -25,7 +25,6 @@ N = TypeVar("N", int, float)
 
 _ALIKE = ("gradoracle", "commit", "torch", "triton")  # versions that all shards must share, where they are known
 WANTED = "wanted reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
-_INCONCLUSIVE = "inconclusive: "
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,6 @@ class _Whole:
             cases_run=sum(report.cases_run for report in reports),
             seconds=sum(report.seconds for report in reports),
             refusals=self._refusals(),
-            notes=[note for note in first.notes if not note.startswith(_INCONCLUSIVE)],
             interrupted="; ".join(
                 f"shard {part.shard}: {part.report.interrupted}" for part in self._parts if part.report.interrupted
             ),
@@ -148,7 +146,7 @@ class _Whole:
             stopped=_largest(report.stopped for report in reports),
             seconds_compiling=sum(report.seconds_compiling for report in reports),
         )
-        report.notes += [f"{_INCONCLUSIVE}{sentence}" for sentence in self._unmet(report)]
+        report.unmet = self._unmet(report)
         return report
 
     def _unmet(self, report: Report) -> list[str]:
@@ -179,7 +177,9 @@ class _Whole:
                 like.kind,
                 like.cause,
             )
-            if "no case of this run applies" in verdict.reasons and self._is_cut():
+            sums = self._sums[verdict.law, verdict.kernel, verdict.dtype]
+            verdict.undecided = undecided_tensors(sums) if verdict.law in self._first.shard.decisive else {}
+            if not sums.statuses and self._is_cut():
                 verdict.reasons = {"the run was interrupted before": 0}
             if verdict.counterexample is not None and verdict.counterexample.pooled:
                 command = f"{self._first.shard.commands[verdict.kernel]} --property {verdict.law}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from gradoracle.cases.shrinking import Late, shrink
 from gradoracle.check.aggregate import Aggregate, Key
-from gradoracle.check.crashes import TIME_LIMIT, Crashes
+from gradoracle.check.crashes import Crashes
 from gradoracle.check.diagnosis.likeness import is_one_factor
 from gradoracle.check.plan import Subjects
 from gradoracle.execution.executor import Executor, Lost
@@ -19,6 +19,7 @@ from gradoracle.model.fault import Fault
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
 from gradoracle.model.job import Job, LawResult
 from gradoracle.model.property import PropertyKind
+from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Counterexample, Status
 from gradoracle.model.wording import without_numbers
 from gradoracle.project.request import Progress
@@ -210,7 +211,7 @@ class _Minimiser:
     def _smaller_crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> tuple[Case, str]:
         """The smallest case found on which a law's call crashes as it did, and a note; hangs are left as they are."""
         law, kernel, _ = key
-        if TIME_LIMIT in result.reason:
+        if result.why is Reason.HUNG:
             return case, "not shrunk: each try of a call that hangs would take its time limit"
         deadline, wanted = time.monotonic() + seconds, without_numbers(result.reason)
 

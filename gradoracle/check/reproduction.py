@@ -10,7 +10,8 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import Setup, require_case, subjects
 from gradoracle.check.script import reproduction, require_room
 from gradoracle.execution import device as devices
-from gradoracle.execution.kernel_runner import Subject, Unavailable
+from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.case import parse
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradoracle.check.aggregate import Key
+from gradoracle.check.aggregate import Key, undecided_tensors
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.execute import Execution, executor_for
@@ -200,7 +200,9 @@ def verdicts_of(
     for verdict in verdicts:
         law = subjects.laws[verdict.law]
         verdict.statement, verdict.rank, verdict.kind, verdict.cause = law.statement, law.rank, law.kind, law.cause
-        if interrupted and "no case of this run applies" in verdict.reasons:
+        sums = totals.aggregate.sums[verdict.law, verdict.kernel, verdict.dtype]
+        verdict.undecided = undecided_tensors(sums) if law.decisive else {}
+        if interrupted and not sums.statuses:
             verdict.reasons = {"the run was interrupted before": 0}
         if verdict.counterexample is not None:
             place, line = subjects.place(verdict.kernel), verdict.counterexample.case
@@ -246,10 +248,8 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
         cases_planned=len(planned.jobs),
         cases_run=totals.done,
         refusals=refusals,
-        notes=[
-            *(note for kernel in kernels.values() for note in kernel.notes),
-            *(f"inconclusive: {sentence}" for sentence in unmet),
-        ],
+        notes=[note for kernel in kernels.values() for note in kernel.notes],
+        unmet=unmet,
         cases_judged=aggregate.judged,
         cases_alarming=aggregate.alarming,
         locations={name: place for name, kernel in kernels.items() if (place := location_of(kernel)) is not None},

@@ -9,6 +9,7 @@ from gradoracle.check.plan import Plan
 from gradoracle.model.case import Case
 from gradoracle.model.job import CaseResult
 from gradoracle.model.property import PropertyKind
+from gradoracle.model.reason import Reason
 from gradoracle.model.statistics import Measurements
 from gradoracle.model.verdict import BROKEN, Status
 
@@ -52,7 +53,7 @@ class Totals:
             self.measurements.add(result.kernel, result.case, each.findings, direct)
         self.done += 1
         self.seconds_compiling += result.compiling
-        for sentence in sorted({r.reason for r in result.results if r.reason.startswith("the definition of")})[:1]:
+        for sentence in sorted({r.reason for r in result.results if r.why is Reason.UNDEFINED})[:1]:
             self.undefined[place] = sentence
         refused = [r.reason for r in result.results if r.status is Status.REFUSED]
         if refused:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
+from gradoracle.execution.endings import REFUSALS, Crashed, NoDerivative, Refused, Unavailable, Wrong, raise_if_lost
 from gradoracle.execution.guard_memory import Memory, Originals, poisoned
 from gradoracle.execution.interpreter import is_active
 from gradoracle.model.derivative import Derivative, as_tuple
@@ -18,6 +19,7 @@ from gradoracle.model.errors import first_line, named, out_of_memory
 from gradoracle.model.family import Family
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.kernel import Kernel
+from gradoracle.model.reason import Reason
 from gradoracle.model.signature import cotangent_name, tangent_name
 from gradoracle.oracle.truth import names
 
@@ -30,35 +32,6 @@ DTYPES = {
     "float64": torch.float64,
 }
 _RECORDED = frozenset(derivative.value for derivative in Derivative)  # calls of the kernel on the case itself
-REFUSALS = (ValueError, NotImplementedError, AssertionError, RuntimeError)
-
-
-class Refused(Exception):
-    """The kernel raised one of ``REFUSALS`` in its forward: it does not take this case."""
-
-
-class Unavailable(Exception):
-    """The kernel has no such derivative here, or there was no memory for it: not checked, with the reason."""
-
-
-class Crashed(Exception):
-    """The kernel raised what no caller should see, or its device was lost."""
-
-
-class DeviceLost(Crashed):
-    """A CUDA error after which this process can launch nothing: it must be replaced; ``call`` is what ran."""
-
-    def __init__(self, call: str, how: str) -> None:
-        self.call, self.how = call, how
-        super().__init__(f"{call}: {how}")
-
-
-class Wrong(Exception):
-    """The kernel gave something that is no tensor of the right shape and dtype; carries the Finding."""
-
-    def __init__(self, finding: Finding) -> None:
-        self.finding = finding
-        super().__init__(finding.message)
 
 
 @contextmanager
@@ -254,7 +227,7 @@ class Subject:
             return torch.func.jvp(self.of_primals(sample, primals, blocks), values, tangents)[1]
         except (NotImplementedError, RuntimeError) as error:
             raise_if_lost(error, f"{self.label}jvp")
-            raise Unavailable(f"no forward mode: {first_line(error)}") from None
+            raise NoDerivative(f"no forward mode: {first_line(error)}") from None
 
     def _double_backward(self, sample: Sample, blocks: str) -> tuple[Tensor, ...]:
         try:
@@ -267,11 +240,11 @@ class Subject:
             tangents = [sample.tangents[n] for n in self.primals(sample)]
             live = [(f, t) for f, t in zip(firsts, tangents, strict=True) if f is not None and f.requires_grad]
             if not live:
-                raise Unavailable("no double backward: the gradients do not require grad")
+                raise NoDerivative("no double backward: the gradients do not require grad")
             seconds = torch.autograd.grad([f for f, _ in live], targets, [t for _, t in live], allow_unused=True)
         except RuntimeError as error:
             raise_if_lost(error, f"{self.label}hvp")
-            raise Unavailable(f"no double backward: {first_line(error)}") from None
+            raise NoDerivative(f"no double backward: {first_line(error)}") from None
         return tuple(
             torch.zeros_like(leaf, memory_format=torch.contiguous_format) if second is None else second
             for leaf, second in zip(targets, seconds, strict=True)
@@ -289,14 +262,14 @@ class Subject:
         except (Wrong, Refused, Unavailable, Crashed):
             raise
         except MemoryError:
-            raise Unavailable("memory: the machine has not enough of it") from None
+            raise Unavailable("memory: the machine has not enough of it", Reason.MEMORY) from None
         except REFUSALS as error:
             if out_of_memory(error):
-                raise Unavailable(f"memory: {first_line(error)}") from None
+                raise Unavailable(f"memory: {first_line(error)}", Reason.MEMORY) from None
             raise_if_lost(error, f"{self.label}{name}")
             if name == "forward" or isinstance(error, NotImplementedError) or name.startswith("vjp"):
                 raise Refused(named(error)) from None
-            raise Unavailable(f"{name} raised {named(error)}") from None
+            raise Unavailable(f"{name} raised {named(error)}", Reason.RAISED) from None
         except KeyboardInterrupt:
             raise
         except SystemExit as error:
@@ -384,11 +357,3 @@ def _require_whole(sample: Sample) -> None:
 def dense(tensor: Tensor) -> Tensor:
     """The tensor, copied where its elements share memory, of which PyTorch makes no dual."""
     return tensor.contiguous() if 0 in tensor.stride() else tensor
-
-
-def raise_if_lost(error: BaseException, call: str) -> None:
-    """Tell a CUDA error, after which nothing runs, from a refusal."""
-    text = str(error)
-    lost = ("CUDA error", "device-side assert", "an illegal memory access", "misaligned address", "CUDA driver error")
-    if any(mark in text for mark in lost) or type(error).__name__ == "AcceleratorError":
-        raise DeviceLost(call, named(error)) from None

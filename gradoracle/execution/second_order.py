@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.execution.kernel_runner import Subject, Tensors, Unavailable, dense, first_line, raise_if_lost
+from gradoracle.execution.endings import NoDerivative, raise_if_lost
+from gradoracle.execution.kernel_runner import Subject, Tensors, dense, first_line
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.truth import names
 
@@ -33,7 +34,7 @@ def reverse_over_forward(subject: Subject, sample: Sample, blocks: str) -> tuple
             moved = torch.func.jvp(function, tuple(values), tuple(tangents))[1]
             live = [(m, g) for m, g in zip(moved, sample.cotangents.values(), strict=True) if m.requires_grad]
             if not live:
-                raise Unavailable("no reverse over forward: the tangents of the outputs do not require grad")
+                raise NoDerivative("no reverse over forward: the tangents of the outputs do not require grad")
             found = torch.autograd.grad(
                 [m for m, _ in live], [*values, *tangents], [g for _, g in live], allow_unused=True
             )
@@ -107,11 +108,11 @@ def in_the_cotangents(subject: Subject, sample: Sample, blocks: str) -> Tensors:
                 if f is not None and f.requires_grad
             ]
             if not live:
-                raise Unavailable("no double backward in the cotangents: the gradients do not require grad")
+                raise NoDerivative("no double backward in the cotangents: the gradients do not require grad")
             targets = [*cotangents, *leaves.values()]
             found = torch.autograd.grad([f for f, _ in live], targets, [t for _, t in live], allow_unused=True)
     if all(product is None for product in found):
-        raise Unavailable("no double backward in the cotangents: nothing leads from the gradients to them")
+        raise NoDerivative("no double backward in the cotangents: nothing leads from the gradients to them")
     own = found[: len(cotangents)]  # of several that a double backward knows of some may lead nowhere: that is 0
     return {
         name: torch.zeros_like(g) if product is None else product.detach()
@@ -134,7 +135,7 @@ def _needed(what: str, call: str) -> Iterator[None]:
         yield
     except (NotImplementedError, RuntimeError) as error:
         raise_if_lost(error, call)
-        raise Unavailable(f"no {what}: {first_line(error)}") from None
+        raise NoDerivative(f"no {what}: {first_line(error)}") from None
 
 
 def _named(subject: Subject, sample: Sample, products: list[Tensor]) -> Tensors:

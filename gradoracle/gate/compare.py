@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gradoracle.gate.accuracy import FEWEST, MEDIAN, change
 from gradoracle.gate.known_failures import KnownFailure
-from gradoracle.gate.standing import MEMORY, UNDECIDED, Standing
+from gradoracle.gate.standing import UNDECIDED, Standing
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 from gradoracle.model.wording import counted
@@ -236,7 +236,7 @@ def _unchecked(base: Standing, head: Standing, same_cases: bool) -> Iterator[Lin
     """
     assert head.report is not None
     all_ran = same_cases and head.report.cases_run >= head.report.cases_planned
-    lost: dict[tuple[str, str, str, str], list[str]] = {}  # law, kernel, dtype, reason -> cases
+    lost: dict[tuple[Key, str, bool], list[str]] = {}  # verdict, reason, whether it is the machine's -> cases
     for line, case in base.cases.items():
         there = head.cases.get(line)
         if there is None and not all_ran:
@@ -247,10 +247,11 @@ def _unchecked(base: Standing, head: Standing, same_cases: bool) -> Iterator[Lin
             if there is not None and there.laws.get(law) == Status.ERROR.value:
                 continue  # a line of its own
             reason = "there is no such case" if there is None else there.reasons.get(law, "it is not judged there")
-            lost.setdefault((law, case.kernel, case.dtype, reason), []).append(line)
+            machine = there is not None and law in there.memory
+            lost.setdefault(((law, case.kernel, case.dtype), reason, machine), []).append(line)
     by_reason: dict[tuple[str, str, bool], list[tuple[Key, list[str]]]] = {}
-    for (law, kernel, dtype, reason), cases in lost.items():
-        by_reason.setdefault((kernel, reason, reason.startswith(MEMORY)), []).append(((law, kernel, dtype), cases))
+    for (key, reason, machine), cases in lost.items():
+        by_reason.setdefault((key[1], reason, machine), []).append((key, cases))
     for (kernel, reason, machine), entries in by_reason.items():
         (law, _, dtype), cases = entries[0]
         dtypes = ", ".join(dict.fromkeys(key[2] for key, _ in entries))

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradoracle.gate.standing import MEMORY, OnCase, Standing
+from gradoracle.gate.standing import OnCase, Standing
 from gradoracle.gate.tree import Tree, deciding
 from gradoracle.model import serialize
 from gradoracle.model.errors import UsageError
@@ -103,7 +103,7 @@ def _called(case: OnCase, files: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _is_the_kernels(case: OnCase) -> bool:
-    lacking = any(reason.startswith(MEMORY) for reason in case.reasons.values())
+    lacking = bool(case.memory)
     return not lacking and all(status in _DECIDED for status in case.laws.values())
 
 

@@ -21,6 +21,7 @@ from gradoracle.model import serialize
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Outcome
 from gradoracle.model.property import PropertyKind
+from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import BROKEN, Status
 from gradoracle.project import files, settings
 from gradoracle.project.base_overlay import Apart, Places, modules_of, substituted
@@ -246,6 +247,7 @@ def _key(kernel: str, case: Case) -> str:
 def _on_case(result: CaseResult, measured: Collection[str]) -> OnCase:
     laws = {each.law: each.status.value for each in result.results}
     reasons = {each.law: each.reason for each in result.results if each.status.value in UNDECIDED}
+    memory = tuple(each.law for each in result.results if each.why is Reason.MEMORY)
     rms, worst = {}, {}
     for each in (law for law in result.results if law.law in measured):
         for finding in each.findings:
@@ -254,4 +256,4 @@ def _on_case(result: CaseResult, measured: Collection[str]) -> OnCase:
                 rms[place] = (finding.pool.squares / finding.pool.count) ** 0.5
             elif finding.outcome is Outcome.VIOLATED:
                 worst[place] = finding.error_in_sigma or finding.error
-    return OnCase(result.kernel, result.case.dtype, laws, reasons, rms, worst, result.called)
+    return OnCase(result.kernel, result.case.dtype, laws, reasons, rms, worst, result.called, memory)

@@ -8,7 +8,6 @@ from gradoracle.model.verdict import Report
 from gradoracle.project.settings import Setting
 
 UNDECIDED = ("refused", "not checked", "error")
-MEMORY = "memory"  # how reasons begin that are the machine's, not the kernel's
 
 
 @dataclass(frozen=True)
@@ -20,6 +19,7 @@ class OnCase:
         dtype: of the case.
         laws: law -> status, such as "holds".
         reasons: law -> why it was not decided.
+        memory: laws for which there was not enough memory, which is the machine's and not the kernel's.
         rms: "law: tensor" -> root mean square of the error in sigma, where a law compares with the truth.
         worst: the same -> the largest error, in sigma or else in budgets, where it is violated and nothing is pooled.
         called: the tree's functions that ran, as ``called.Called`` has them; none on a GPU.
@@ -32,6 +32,7 @@ class OnCase:
     rms: dict[str, float] = field(default_factory=dict)
     worst: dict[str, float] = field(default_factory=dict)
     called: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ()
 
 
 @dataclass

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from gradoracle.model.error_map import ErrorMap
+from gradoracle.model.reason import Reason
 
 
 class Outcome(str, Enum):
@@ -83,6 +84,8 @@ class Finding:
         ratio: of the wrong values to the true ones, where it is one and the same.
         among: of a law among several tensors, their names; empty for one tensor alone.
         lost: whether values are lost, NaN or infinite where the truth is finite, and not merely wrong.
+        gives_away: how many times the definition's budget the error takes, where only another algorithm's explains it.
+        why: of one that was not checked, of what kind the reason is; None where the property alone knows.
         malformed: whether what the kernel gave is no tensor of the right shape and dtype: there is nothing to judge.
         elements: how many elements were compared; undecided ones are not in it but in ``undecided``.
         map: of a wrong tensor with dims, how far out each part of it is.
@@ -105,6 +108,8 @@ class Finding:
     among: tuple[str, ...] = ()
     lost: bool = False
     malformed: bool = False
+    gives_away: float = 0.0
+    why: Reason | None = None
     cause: str = ""
     ratio: float | None = None
     map: ErrorMap | None = field(default=None, compare=False)

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 from gradoracle.model.case import Case
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness
+from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
+
+Why = tuple[Reason, str]  # a kind of reason, and the sentence
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,8 @@ class Job:
     kernel: str
     case: Case
     laws: tuple[str, ...]
-    crashes: Mapping[str, str] = field(default_factory=dict)
-    barred: Mapping[str, str] = field(default_factory=dict)
+    crashes: Mapping[str, Why] = field(default_factory=dict)
+    barred: Mapping[str, Why] = field(default_factory=dict)
     presets: bool = False  # also say which other preset would explain a violation
     formulas: bool = False  # also say which other formula would
     seconds: float | None = None  # after which no further law is begun
@@ -44,6 +47,7 @@ class LawResult:
     status: Status
     findings: tuple[Finding, ...] = ()
     reason: str = ""
+    why: Reason | None = None  # of what kind the reason is
     trace: str = ""  # of an error of gradoracle's own, where it was raised
     preset: str = ""  # another preset under which the violation would be explained
     formula: Likeness = NO_LIKENESS  # another formula that gives what the kernel gave

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gradoracle.model.finding import Pool
+from gradoracle.model.reason import Reason
 
 N = TypeVar("N", int, float)
 TELLING = 8  # violating cases of a verdict that are kept
@@ -53,6 +54,7 @@ class Sums:
         law, kernel, dtype: whose verdict it is.
         statuses: by status, the cases that ended so.
         reasons: why cases were refused or not checked.
+        kinds: of these reasons.
         refusals: the messages of those that were refused.
         notes: what is noted of cases, and of how many.
         decided: by tensor, on how many cases it was decided.
@@ -71,6 +73,7 @@ class Sums:
     dtype: str
     statuses: dict[str, Seen] = field(default_factory=dict)
     reasons: dict[str, Seen] = field(default_factory=dict)
+    kinds: dict[str, Reason] = field(default_factory=dict)
     refusals: dict[str, Seen] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
     decided: dict[str, int] = field(default_factory=dict)
@@ -102,6 +105,7 @@ class Sums:
             self.dtype,
             both(self.statuses, other.statuses),
             both(self.reasons, other.reasons),
+            {**self.kinds, **other.kinds},
             both(self.refusals, other.refusals),
             together(self.notes, other.notes),
             together(self.decided, other.decided),

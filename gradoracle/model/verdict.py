@@ -94,6 +94,7 @@ class Verdict:
     tensors_compared: int = 0  # over all cases: those of which it was decided whether they are right
     kind: PropertyKind = PropertyKind.RELATION  # what the law compares
     cause: str = ""  # what the law points at where it is violated alone
+    undecided: dict[str, str] = field(default_factory=dict)  # tensor that no case decided, of a decisive law -> why
 
 
 @dataclass
@@ -115,6 +116,7 @@ class Report:
     seconds: float = 0.0
     refusals: dict[str, dict[str, int]] = field(default_factory=dict)  # message -> {"dtype=..": n, "layout=..": n}
     notes: list[str] = field(default_factory=list)
+    unmet: list[str] = field(default_factory=list)  # what should have been checked and was not, a sentence each
     interrupted: str = ""  # why the run stopped early, if it did
     cases_judged: int = 0  # on which some law was held, violated or crashed
     cases_alarming: int = 0  # on which some law was violated or crashed
@@ -159,7 +161,7 @@ class Report:
         ]
         if self.interrupted:
             reasons.append(self.interrupted)
-        return reasons + [note for note in self.notes if note.startswith("inconclusive: ")]
+        return reasons + self.unmet
 
     @property
     def exit_code(self) -> int:

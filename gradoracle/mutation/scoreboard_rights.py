@@ -13,7 +13,8 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample, build
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import Crashed, Refused, Subject, Unavailable, Wrong
+from gradoracle.execution.endings import Crashed, Refused, Unavailable, Wrong
+from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.family import Family

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +33,7 @@ from gradoracle.execution.process import Phase
 from gradoracle.model.case import Case
 from gradoracle.model.job import CaseResult, Job
 from gradoracle.model.property import Property
+from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 from gradoracle.mutation.child import settle
 from gradoracle.mutation.install import Stillborn, install
@@ -52,7 +52,7 @@ FURTHER = 3  # cases that are judged beside the one that kills, for a diagnosis
 NEAR = 12  # among so many that come next, ordinary ones first
 SLOW = 3.0  # seconds of a case that is tried after all shorter ones, and is not one of the further ones
 _SOME = 8  # the longest dim of an ordinary case
-_RAISED = re.compile(r"no (forward mode|double backward|reverse over forward|forward over reverse)|[\w ]+ raised ")
+_RAISED = (Reason.NO_DERIVATIVE, Reason.RAISED)
 """Why a derivative is not checked that the kernel gives and a mutant does not."""
 
 
@@ -279,7 +279,7 @@ def _judged(mutant: Mutant, result: CaseResult, own: CaseResult, progress: _Prog
                 progress.note(fate, f"{result.case}: {each.reason}")
                 return None
     for each in result.results:
-        if before.get(each.law) is Status.HOLDS and each.status is Status.NOT_CHECKED and _RAISED.match(each.reason):
+        if before.get(each.law) is Status.HOLDS and each.status is Status.NOT_CHECKED and each.why in _RAISED:
             progress.note(Fate.REFUSED, f"{result.case}: {each.reason}")
             return None
     return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from gradoracle.model.comparison import Kind, Weight
 from gradoracle.model.verdict import Report
 from gradoracle.report.failure import as_text, extent, failures, printable, tell_all
-from gradoracle.report.summary import because, compared, extent_of, outcome, title, weight
+from gradoracle.report.summary import compared, extent_of, outcome, title, weight
 
 _LEVELS = {Weight.RED: "error", Weight.OPEN: "error", Weight.NOTE: "notice"}
 
@@ -26,7 +26,7 @@ def _report(report: Report) -> Iterable[str]:
         level = _LEVELS[weight(report, failure)]
         told = as_text([("", extent(failure.lead)), *tell_all(failure)])
         yield _command(level, told, title=title(failure), **_place(report, failure.lead.kernel))
-    reasons = because(report.inconclusive(lines=False))
+    reasons = report.inconclusive(lines=False)
     if reasons:
         said = "inconclusive" if report.exit_code == 4 else "not all was checked"
         yield _command("error", "\n".join(reasons), title=f"{report.target}: {said}", **_place(report))

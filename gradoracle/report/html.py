@@ -23,7 +23,6 @@ from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
     all_compared,
-    because,
     cell,
     compared,
     extent_of,
@@ -109,7 +108,7 @@ class _Page:
         self.lines = [
             (WEIGHTS[line.weight], line.weight.value, f"{line.kind.value}: {line.text}") for line in compared(report)
         ]
-        self.reasons = because(report.inconclusive(lines=False))
+        self.reasons = report.inconclusive(lines=False)
         self.blocking = report.exit_code == 4
         gpu = report.environment.get("gpu") or report.environment.get("cpu", "")
         self.facts = {
@@ -132,7 +131,7 @@ class _Page:
         self.situations = [(name, report.situations.get(name, 0), name in low) for name in names]
         self.missed = counted(len(low), "situation") if low else ""
         self.refusals = refused(report)
-        self.notes = [note for note in report.notes if not note.startswith("inconclusive: ")]
+        self.notes = list(report.notes)
         self.notes += list(dict.fromkeys(note for verdict in report.verdicts for note in verdict.notes))
         self.pictures = list(_measured(report))
 

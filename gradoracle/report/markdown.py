@@ -13,7 +13,6 @@ from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
     all_compared,
-    because,
     cell,
     compared,
     extent_of,
@@ -48,7 +47,7 @@ def _report(report: Report) -> Iterable[str]:
     contracts = ", ".join(f"{dtype} as {preset}" for dtype, preset in report.contracts.items()) or "none"
     yield _text(f"{extent_of(report)}. {report.device}{f' ({gpu})' if gpu else ''}, seed {report.seed}; {contracts}.")
     yield ""
-    for reason in because(report.inconclusive(lines=False)):
+    for reason in report.inconclusive(lines=False):
         yield f"- {'because' if report.exit_code == 4 else 'besides'}: {_text(reason)}"
     for failure in failures(report):
         yield from _failure(failure, "✗" if weight(report, failure) is Weight.RED else "·")

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.model.verdict import Report
 from gradoracle.report.failure import Failure, as_text, failures, headline, printable, tell_all
-from gradoracle.report.summary import because, compared, weight
+from gradoracle.report.summary import compared, weight
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT = "gradoracle/v1"  # raised when what a fingerprint is made of changes
@@ -71,7 +71,7 @@ def _rule(law: str, statement: str) -> dict[str, Any]:
 
 def _invocation(report: Report) -> dict[str, Any]:
     """How the run ended; what should have been checked and was not are its notifications."""
-    reasons = because(report.inconclusive())
+    reasons = report.inconclusive()
     return {
         "executionSuccessful": not reasons,
         "exitCode": report.exit_code,

@@ -175,11 +175,6 @@ def missed(report: Report) -> list[str]:
     return [name for name, wanted in report.situations_wanted.items() if report.situations.get(name, 0) < wanted]
 
 
-def because(reasons: Sequence[str]) -> list[str]:
-    """Reasons as they are told."""
-    return [reason.removeprefix("inconclusive: ") for reason in reasons]
-
-
 def sigmas(worst: float) -> str:
     """An error in sigma; "" where there is none."""
     return f"{f'{worst:.1f}' if worst < 100 else short(worst)}σ" if worst else ""

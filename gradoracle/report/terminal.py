@@ -18,7 +18,6 @@ from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
     all_compared,
-    because,
     cell,
     compared,
     extent_of,
@@ -186,7 +185,7 @@ def _notes(console: Console, report: Report) -> None:
         if verdict.status not in FAILING:  # those tell their notes themselves
             for note in verdict.notes:
                 collected.setdefault(note, []).append(f"{verdict.law} {verdict.dtype}")
-    notes = [note for note in report.notes if not note.startswith("inconclusive: ")]
+    notes = list(report.notes)
     notes += [f"{note} ({_few(who)})" for note, who in collected.items()]
     if notes:
         console.print()
@@ -203,7 +202,7 @@ def _end(console: Console, report: Report) -> None:
     console.print(Text(f"{MARKS[code]} {outcome(report)}", style))
     for line in compared(report):
         _line(console, f"{WEIGHTS[line.weight]} {_LABELS[line.kind]}", line.text)
-    for reason in because(report.inconclusive(lines=False)):
+    for reason in report.inconclusive(lines=False):
         _line(console, "because" if code == 4 else "besides", reason)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from gradoracle.properties.applicability import all_of, small_enough
 
 from gradoracle.check.evidence import Evidence
+from gradoracle.execution.endings import Refused
 from gradoracle.execution.interpreter.autotuner import trials
-from gradoracle.execution.kernel_runner import Refused
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding

@@ -13,11 +13,12 @@ from gradoracle.cases.sample import Change
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
+from gradoracle.execution.endings import Refused, Unavailable
 from gradoracle.execution.guard_memory import differing_bits, is_poison, storage_bytes
-from gradoracle.execution.kernel_runner import Refused, Unavailable
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.reason import Reason
 
 _MOST_SAVED = 1 << 28  # bytes of saved tensors that are copied
 
@@ -96,7 +97,7 @@ def saved_tensors_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
 
     def pack(tensor: Tensor) -> int:
         if sum(t.nbytes for t, _ in saved) > _MOST_SAVED:
-            raise Unavailable("memory: the saved tensors are too large to be copied")
+            raise Unavailable("memory: the saved tensors are too large to be copied", Reason.MEMORY)
         saved.append((tensor, tensor.detach().clone()))
         return len(saved) - 1
 

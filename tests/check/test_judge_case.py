@@ -14,13 +14,15 @@ from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import Setup, entry, examine, judge_law, require_case, subjects
-from gradoracle.execution.kernel_runner import Crashed, DeviceLost, Refused, Subject, Unavailable, Wrong
+from gradoracle.execution.endings import Crashed, DeviceLost, Refused, Unavailable, Wrong
+from gradoracle.execution.kernel_runner import Subject
 from gradoracle.execution.process import Poisoned
 from gradoracle.model.case import Case
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import Job
 from gradoracle.model.property import law
+from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Undefined
 from gradoracle.oracle.exact.trace import UnsupportedOperator
@@ -110,15 +112,16 @@ def test_calls_that_crash_or_are_barred_are_not_made() -> None:
     told: list[tuple[Any, ...]] = []
     work = entry(Setup(f"{FILE}:right", None, "cpu", "auto", {}, {}, call_seconds=7.0))
     laws = ("forward_matches_the_oracle", "vjp_matches_the_oracle", "jvp_matches_the_oracle")
-    job = Job("right", CASE, laws, crashes={"vjp": "vjp: exited with code 3"}, barred={"jvp": "jvp was called no more"})
+    crashes, barred = (Reason.ENDED, "vjp: exited with code 3"), (Reason.BARRED, "jvp was called no more")
+    job = Job("right", CASE, laws, crashes={"vjp": crashes}, barred={"jvp": barred})
     found = work(job, lambda *message: told.append(message))
-    assert [(r.status, r.reason) for r in found.results] == [
-        (Status.HOLDS, ""),
-        (Status.CRASHED, "vjp: exited with code 3"),
-        (Status.NOT_CHECKED, "jvp was called no more"),
+    assert [(r.status, r.why, r.reason) for r in found.results] == [
+        (Status.HOLDS, None, ""),
+        (Status.CRASHED, Reason.ENDED, "vjp: exited with code 3"),
+        (Status.NOT_CHECKED, Reason.BARRED, "jvp was called no more"),
     ]
     assert told == [("forward", 7.0), (None, None)]
-    found = work(Job("right", CASE, laws, barred={"*": "left"}), lambda *message: told.append(message))
+    found = work(Job("right", CASE, laws, barred={"*": (Reason.BARRED, "left")}), lambda *message: told.append(message))
     assert {(r.status, r.reason) for r in found.results} == {(Status.NOT_CHECKED, "left")} and len(told) == 2
 
 

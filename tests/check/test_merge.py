@@ -120,7 +120,7 @@ def test_a_law_that_no_case_of_a_shard_decides_is_decided_by_the_whole(tmp_path:
     asked = request("right", FORWARD, examples=4, require=("forward_*",))
     files = sharded(tmp_path, asked, 8)  # of 4 cases: half of the shards have none
     alone = json.loads(files[-1].read_text())["reports"][0]
-    assert "inconclusive: --require forward_*: no law that matches was checked" in alone["notes"]
+    assert "--require forward_*: no law that matches was checked" in alone["unmet"]
     (merged,) = merge(files)
     assert merged.exit_code == 0 and told(merged) == told(check(asked))
 
@@ -185,7 +185,7 @@ def test_a_missing_shard_is_named_and_not_green(tmp_path: Path) -> None:
     files = sharded(tmp_path, request("right"), 4)
     (merged,) = merge([files[0], files[2]])
     assert merged.exit_code == 4 and merged.cases_planned == 10 > merged.cases_run
-    assert merged.inconclusive() == [f"inconclusive: shard 2/4, 4/4 of {merged.target} is missing; wanted all 4"]
+    assert merged.inconclusive() == [f"shard 2/4, 4/4 of {merged.target} is missing; wanted all 4"]
     (alone,) = merge(files[:1])
     assert "shard 2/4, 3/4, 4/4 of" in alone.inconclusive()[0] and alone.exit_code == 4
 
@@ -248,7 +248,7 @@ def test_several_targets_are_merged_each_by_itself(tmp_path: Path, capsys: pytes
     first = json.loads(files[1].read_text())
     files[1].write_text(json.dumps({**first, "reports": first["reports"][:1]}))  # as a run that was interrupted then
     _, second = merge(files)
-    assert f"inconclusive: shard 2/2 of {targets[1]} is missing; wanted all 2" in second.inconclusive()
+    assert f"shard 2/2 of {targets[1]} is missing; wanted all 2" in second.inconclusive()
 
 
 @pytest.fixture(scope="module")

@@ -61,15 +61,16 @@ VERDICTS = {
     ),
     "is_refused": Verdict("is_refused", "double", "float32", Status.REFUSED, reasons={"ValueError: N is 2": 3}),
     "is_not_checked": Verdict("is_not_checked", "double", "float32", Status.NOT_CHECKED, reasons={"needs a GPU": 3}),
-    "is_half_decided": Verdict("is_half_decided", "double", "float32", Status.HOLDS, cases_held=3),
+    "is_half_decided": Verdict(
+        "is_half_decided", "double", "float32", Status.HOLDS, cases_held=3, undecided={"dx": "budget too wide"}
+    ),
 }  # fmt: skip
 
 
 def _report(run: int = 3, planned: int = 3) -> Report:
-    notes = ["inconclusive: dx of is_half_decided was decided on no float32 case of double: budget too wide"]
     return Report(
         "kernels.py", "doubled", ["double"], "cpu", 0, {"float32": "ieee32"}, {}, list(VERDICTS.values()),
-        cases_planned=planned, cases_run=run, notes=notes,
+        cases_planned=planned, cases_run=run,
     )  # fmt: skip
 
 
@@ -124,7 +125,7 @@ def test_an_error_of_gradoracle_is_an_error_and_no_failure(runs: list[Request]) 
     [
         ("is_refused", r"refused: ValueError: N is 2 \(3 cases\)"),
         ("is_not_checked", r"not checked: needs a GPU \(3 cases\)"),
-        ("is_half_decided", "not checked: dx of is_half_decided was decided on no float32 case"),
+        ("is_half_decided", "not checked: no float32 case decides dx: budget too wide"),
         ("applies_nowhere", "not checked: it applies to none of the 3 float32 cases"),
     ],
 )

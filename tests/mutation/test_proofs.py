@@ -8,10 +8,11 @@ from gradoracle.model.errors import UsageError
 from gradoracle.mutation.plant import mutants
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
 from gradoracle.mutation.sources import sources_of
+from gradoracle.project.shipped import family_names
 from gradoracle.project.target import resolve
 
 
-@pytest.mark.parametrize("family", ["sdpa", "lse", "lightning", "semicrf"])
+@pytest.mark.parametrize("family", family_names())
 def test_each_proof_is_of_a_mutant_that_there_is(family):
     proofs = read_proofs(proofs_beside(family))
     keys = {m.key for source in sources_of(resolve(family), ()) for m in mutants(source.text, source.shown)}

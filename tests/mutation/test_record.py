@@ -15,6 +15,7 @@ from gradoracle.mutation.record import Record, fingerprint
 from gradoracle.mutation.run import Found, Mutation
 from gradoracle.mutation.sources import Source
 from gradoracle.mutation.views import exit_code, render
+from gradoracle.project.shipped import family_names
 
 
 def mutant(after: str = "a | b", operator: str = "sign") -> Mutant:
@@ -105,7 +106,7 @@ def test_proofs_are_read_and_those_without_a_mutant_or_a_reason_refused(tmp_path
 
 
 def test_shipped_proofs_name_mutants_and_give_reasons():
-    for name in ("sdpa", "lse", "lightning", "semicrf"):
+    for name in family_names():
         file = proofs_beside(name)
         assert file is None or all(len(key) == 10 and proof for key, proof in read_proofs(file).items())
     assert proofs_beside("no family") is None

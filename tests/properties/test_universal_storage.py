@@ -11,8 +11,9 @@ from gradoracle.properties.universal import UNIVERSAL
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import examine, judge_law
+from gradoracle.execution.endings import Unavailable
 from gradoracle.execution.guard_memory import Originals
-from gradoracle.execution.kernel_runner import Subject, Unavailable
+from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome

@@ -11,6 +11,7 @@ from grouping import with_faults
 from gradoracle.model.comparison import Comparison, Kind, Line, Weight
 from gradoracle.model.error_map import errormap
 from gradoracle.model.finding import Finding, Outcome, Pool, Worst
+from gradoracle.model.reason import Reason
 from gradoracle.model.shard import Shard
 from gradoracle.model.statistics import BINS, Convergence, Growth, Measurements
 from gradoracle.model.sums import Left, Seen, Sums, Telling
@@ -126,7 +127,8 @@ def everything() -> Report:
     made.verdicts[0].notes.append("gives away accuracy against 'definition': o on 3 cases")
     made.situations_wanted["T > 100 000"] = 1
     made.refusals = {"D must be a multiple of 16, got 7 [see docs]": {"dtype=float16": 42, "D=7": 3}}
-    made.notes = ["the signature of f cannot be read", "inconclusive: dq was decided on no float16 case"]
+    made.notes = ["the signature of f cannot be read"]
+    made.unmet = ["dq was decided on no float16 case"]
     made.interrupted = "interrupted after 100 of 126 cases"
     made.cases_run = 100
     return made
@@ -173,6 +175,7 @@ def shard() -> Report:
         "float32",
         {"holds": Seen(39, 0), "violated": Seen(3, 17)},
         {"budget too wide": Seen(2, 5)},
+        {"budget too wide": Reason.BUDGET},
         {"D must be even": Seen(1, 6)},
         {"gives away accuracy": 3},
         {"dq": 42},

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from gradoracle.check.acceptance import LOCAL_SIGMA, exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import Subject, Unavailable
+from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.case import Case
 from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative, Program, program

@@ -1,0 +1,60 @@
+"""Endings: how a kernel's call ends where it gives no tensors that can be judged."""
+
+from __future__ import annotations
+
+from gradoracle.model.errors import named
+from gradoracle.model.finding import Finding
+from gradoracle.model.reason import Reason
+
+REFUSALS = (ValueError, NotImplementedError, AssertionError, RuntimeError)
+
+
+class Refused(Exception):
+    """The kernel raised one of ``REFUSALS`` in its forward: it does not take this case."""
+
+
+class Unavailable(Exception):
+    """The kernel has no such derivative here, or what a property needs is not there: not checked, with the reason."""
+
+    def __init__(self, text: str, why: Reason = Reason.LACKING) -> None:
+        self.why = why
+        super().__init__(text)
+
+
+class NoDerivative(Unavailable):
+    """The kernel has no such derivative, which it need not have."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, Reason.NO_DERIVATIVE)
+
+
+class Crashed(Exception):
+    """The kernel raised what no caller should see, or its device was lost."""
+
+    def __init__(self, text: str, why: Reason = Reason.RAISED) -> None:
+        self.why = why
+        super().__init__(text)
+
+
+class DeviceLost(Crashed):
+    """A CUDA error after which this process can launch nothing: it must be replaced; ``call`` is what ran."""
+
+    def __init__(self, call: str, how: str) -> None:
+        self.call, self.how = call, how
+        super().__init__(f"{call}: {how}", Reason.LOST)
+
+
+class Wrong(Exception):
+    """The kernel gave something that is no tensor of the right shape and dtype; carries the Finding."""
+
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+        super().__init__(finding.message)
+
+
+def raise_if_lost(error: BaseException, call: str) -> None:
+    """Tell a CUDA error, after which nothing runs, from a refusal."""
+    text = str(error)
+    lost = ("CUDA error", "device-side assert", "an illegal memory access", "misaligned address", "CUDA driver error")
+    if any(mark in text for mark in lost) or type(error).__name__ == "AcceleratorError":
+        raise DeviceLost(call, named(error)) from None
