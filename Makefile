@@ -50,7 +50,7 @@ campaign: setup
 $(CAMPAIGNS): campaign-%: setup
 	$(BIN)/python benchmarks/campaign.py $* --cases $(CASES) $(ARGS)
 
-RESULTS ?= benchmarks/results/h200
+RESULTS ?= benchmarks/results/campaigns.csv
 false-alarms: setup
 	$(BIN)/python benchmarks/campaign.py --table $(RESULTS)
 
