@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: setup check test test-all lint browser actionlint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration scoreboard length shared-memory clean
+.PHONY: setup check test test-all lint docs browser actionlint campaign campaign-sdpa campaign-lse campaign-lightning campaign-semicrf false-alarms calibration scoreboard length shared-memory clean
 
 setup: $(VENV)/.ready
 
@@ -37,6 +37,11 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site of docs/, built into site/; the extra `docs` is installed for it alone.
+docs: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python -m mkdocs build --strict
 
 # Ten thousand cases each of the shipped kernels and of right ones in PyTorch: no false alarm. Hours on 2 cores;
 # ARGS="--shard 1/4" for one machine of four, ARGS="--seconds 600" to cut each line, ARGS="--device cuda" for a GPU,
