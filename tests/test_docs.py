@@ -172,6 +172,16 @@ def test_a_block_is_run_or_says_why_not() -> None:
         assert not re.search(r"^<!-- not run: .*-->\n(?!```(?:sh|console)\n)", text, re.MULTILINE)
 
 
+def test_the_figures_of_readme_are_those_of_the_scoreboard() -> None:
+    readme, board = (ROOT / "README.md").read_text(), (DOCS / "scoreboard.md").read_text()
+    for figures, sentence in (
+        (r"(\d+) of (\d+) planted faults", "Of {1} planted faults gradoracle's laws catch {0} "),
+        (r"(\d+) of (\d+) real bugs", "Of {1} real bugs of released kernels gradoracle's laws catch {0} "),
+    ):
+        found = re.search(figures, readme)
+        assert found is not None and sentence.format(*found.groups()) in board
+
+
 def test_what_differs_from_the_output_is_found() -> None:
     printed = "law\nforward  ✓ 12  1.5σ\n\n3 laws checked in 9.1 s\n"
     assert missing(["law", "...", "2 laws checked in 6 s"], printed) == []
@@ -244,7 +254,7 @@ def test_no_word_that_the_house_avoids() -> None:
 
 @pytest.mark.skipif(shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="mkdocs: make docs")
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    words = ["-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    words = ["-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "site" / "start" / "check" / "index.html").exists()
