@@ -63,7 +63,7 @@ calibration: setup
 # Peers' acceptance rules beside our laws, on the faults that `gradoracle mutate` scored and on real bugs: docs/scoreboard.md.
 # Resumable; ARGS="--records FOLDER" for reports of other folders, ARGS="--families lse --mutants 20 --seconds 300" to cut.
 scoreboard: setup
-	$(BIN)/python benchmarks/scoreboard.py $(ARGS)
+	$(BIN)/python -m benchmarks.scoreboard $(ARGS)
 
 # The semi-CRF's error in sigma against the length, T from 1 000 to 1 048 576: docs/semicrf_length.md and its plot. Minutes.
 length: setup

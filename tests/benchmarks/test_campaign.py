@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import campaign
+import false_alarms
 import mpmath
 import pytest
-from places import ROOT
+from false_alarms import totals, upper_bound
 
-ROOT = ROOT
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import campaign  # noqa: E402
-import false_alarms  # noqa: E402
-from false_alarms import totals, upper_bound  # noqa: E402
-
-from gradoracle.model.errors import UsageError  # noqa: E402
+from gradoracle.model.errors import UsageError
 
 LINES = [line.name for line in campaign.LINES]
 WRONG = """

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from gradoracle.mutation.peers import FUNCTION_RULES, RULES
-from gradoracle.mutation.scoreboard import best_peer, is_executed, rows_of
-from gradoracle.mutation.scoreboard_rights import BUDGET, GRADCHECK, NAMES
-from gradoracle.mutation.scoreboard_styles import (
+from .peers import FUNCTION_RULES, RULES
+from .rights import BUDGET, GRADCHECK, NAMES
+from .run import best_peer, is_executed, rows_of
+from .styles import (
     ENTRIES,
     LARGEST,
     LISTED,

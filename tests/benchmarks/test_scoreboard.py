@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from jaxtyping import Float
-from torch import Tensor
-
-import gradoracle
-from gradoracle.cases.sample import build
-from gradoracle.execution import interpreter
-from gradoracle.model.case import Case, Draw
-from gradoracle.model.errors import UsageError
-from gradoracle.model.kernel import kernel as adopted
-from gradoracle.mutation import scoreboard, scoreboard_styles
-from gradoracle.mutation.peers import RULES, Compared, Rule
-from gradoracle.mutation.plant import choose, mutants
-from gradoracle.mutation.scoreboard import Asked, best_peer, rows_of, score_family
-from gradoracle.mutation.scoreboard_bugs import score_bugs
-from gradoracle.mutation.scoreboard_forks import forked
-from gradoracle.mutation.scoreboard_page import markdown
-from gradoracle.mutation.scoreboard_record import mutations
-from gradoracle.mutation.scoreboard_rights import BUDGET, CHECK_GRADS, GRADCHECK, prepare, prepare_gradcheck
-from gradoracle.mutation.scoreboard_styles import (
+from scoreboard import record, run, styles
+from scoreboard.bugs import score_bugs
+from scoreboard.forks import forked
+from scoreboard.page import markdown
+from scoreboard.peers import RULES, Compared, Rule
+from scoreboard.record import mutations
+from scoreboard.rights import BUDGET, CHECK_GRADS, GRADCHECK, prepare, prepare_gradcheck
+from scoreboard.run import Asked, best_peer, rows_of, score_family
+from scoreboard.styles import (
     LISTED,
     OURS,
     PEERS,
@@ -40,7 +33,16 @@ from gradoracle.mutation.scoreboard_styles import (
     peers_cases,
     tiny_cases,
 )
-from gradoracle.mutation.scoreboard_trial import Fault, alarms, covering
+from scoreboard.trial import Fault, alarms, covering
+from torch import Tensor
+
+import gradoracle
+from gradoracle.cases.sample import build
+from gradoracle.execution import interpreter
+from gradoracle.model.case import Case, Draw
+from gradoracle.model.errors import UsageError
+from gradoracle.model.kernel import kernel as adopted
+from gradoracle.mutation.plant import choose, mutants
 from gradoracle.mutation.sources import sources_of
 from gradoracle.mutation.views import SCHEMA
 from gradoracle.oracle.truth import Oracle
@@ -269,9 +271,9 @@ def test_real_bugs_are_judged_by_their_law_and_by_the_rules_and_known_the_next_t
 @pytest.mark.skipif(interpreter.explain_unavailable() is not None, reason="runs Triton kernels")
 def test_faults_that_mutate_scored_are_tried_and_known_the_next_time(tmp_path, monkeypatch):
     small = Listed("B=1 H=1 N=9 D=4 Dv=4", ("float32",), "a small test")
-    monkeypatch.setattr(scoreboard, "CASES", 6)
-    monkeypatch.setattr(scoreboard_styles, "LISTED", {"lightning": (small,)})
-    monkeypatch.setattr(scoreboard_styles, "TINY", {"lightning": TINY["lightning"]})
+    monkeypatch.setattr(run, "CASES", 6)
+    monkeypatch.setattr(styles, "LISTED", {"lightning": (small,)})
+    monkeypatch.setattr(styles, "TINY", {"lightning": TINY["lightning"]})
     sources = sources_of(resolve("lightning"))
     everyone = [mutant for source in sources for mutant in mutants(source.text, source.shown)]
     chosen = choose(everyone, 120, 0)
@@ -293,7 +295,7 @@ def test_faults_that_mutate_scored_are_tried_and_known_the_next_time(tmp_path, m
     assert rows[PEERS, "flash-linear-attention"]["caught"] == rows[OURS, BUDGET]["caught"] == 1
     assert rows[OURS, BUDGET]["alarms"] == 0 and rows[OURS, BUDGET]["right_cases"] >= 4
     assert "wanted float32" in rows[PEERS, GRADCHECK]["excuse"]
-    monkeypatch.setattr(scoreboard, "_Board", None)  # nothing is prepared where all is known
+    monkeypatch.setattr(run, "_Board", None)  # nothing is prepared where all is known
     assert score_family("lightning", asked)["faults"] == part["faults"]
     page = markdown({"parts": [{**part, "took": 1.0}], "workers": 1, "environment": {}})
     assert "Of 1 planted faults gradoracle's laws catch 1 (100%)" in page and "1 equivalent" in page
@@ -340,9 +342,7 @@ def test_the_record_of_this_folder_is_that_of_the_last_run(tmp_path, monkeypatch
 
 
 def test_the_command_says_in_one_sentence_what_it_does_not_take(tmp_path):
-    spec = importlib.util.spec_from_file_location("scoreboard_command", ROOT / "benchmarks" / "scoreboard.py")
-    command = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(command)
+    command = importlib.import_module("scoreboard.__main__")
     for words, said in (
         (("--families", "flash"), "--families 'flash' is unknown"),
         (("--mutants", "0"), "--mutants must be at least 1, got 0"),
@@ -351,3 +351,15 @@ def test_the_command_says_in_one_sentence_what_it_does_not_take(tmp_path):
         with pytest.raises(UsageError) as refused:
             command.main(words)
         assert said in str(refused.value) and "\n" not in str(refused.value)
+    program = [sys.executable, "-m", "benchmarks.scoreboard", *words]  # as make scoreboard runs it
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr == f"scoreboard: {refused.value}\n"
+
+
+def test_what_is_known_is_not_used_once_the_rules_are_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "__file__", str(tmp_path / "record.py"))
+    marks = set()
+    for text in ("RULES = ()", "RULES = (1,)", "RULES = ()"):
+        (tmp_path / "peers.py").write_text(text)
+        marks.add(record.mark([], 0))
+    assert len(marks) == 2

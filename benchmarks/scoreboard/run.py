@@ -21,17 +21,17 @@ from gradoracle.mutation.install import install
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate
 from gradoracle.mutation.plant import choose, mutants
-from gradoracle.mutation.record import fingerprint
 from gradoracle.mutation.run import MUTANTS
-from gradoracle.mutation.scoreboard_forks import forked
-from gradoracle.mutation.scoreboard_record import FOLDER, Kept, Ours, mutations
-from gradoracle.mutation.scoreboard_rights import BUDGET, NAMES, Right, prepare, prepare_gradcheck
-from gradoracle.mutation.scoreboard_styles import MOST, OURS, PEERS, STYLES, our_cases, peers_cases, tiny_cases
-from gradoracle.mutation.scoreboard_trial import Fault, alarms, covering
 from gradoracle.mutation.sources import Source, Statements, sources_of
 from gradoracle.oracle.truth import Oracle
 from gradoracle.project.request import Progress, Silent
 from gradoracle.project.target import Target, resolve
+
+from .forks import forked
+from .record import FOLDER, Kept, Ours, mark, mutations
+from .rights import BUDGET, NAMES, Right, prepare, prepare_gradcheck
+from .styles import MOST, OURS, PEERS, STYLES, our_cases, peers_cases, tiny_cases
+from .trial import Fault, alarms, covering
 
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 CASES = 126  # of the stream, as gradoracle check takes them
@@ -90,7 +90,7 @@ def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent(
             f"sources; run gradoracle mutate {name} again"
         )
     scored = [mutant for mutant in chosen if record.faults[mutant.key].scored]
-    kept = Kept(name, fingerprint(sources, (asked.seed, "scoreboard")), asked.folder)
+    kept = Kept(name, mark(sources, asked.seed), asked.folder)
     known = kept.known()
     left = [mutant for mutant in scored if mutant.key not in known]
     earlier = len(scored) - len(left)

@@ -21,12 +21,13 @@ from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.recipes import DTYPES as TORCH
 from gradoracle.model.signature import cotangent_name
-from gradoracle.mutation.peers import FUNCTION_RULES, RULES, Compared, Rule, Run
-from gradoracle.mutation.scoreboard_styles import DTYPES, ENTRIES, PEERS, alone
 from gradoracle.mutation.sources import Lines, executed
 from gradoracle.oracle.exact.definition import Undefined, called
 from gradoracle.oracle.exact.trace import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
+
+from .peers import FUNCTION_RULES, RULES, Compared, Rule, Run
+from .styles import DTYPES, ENTRIES, PEERS, alone
 
 BUDGET = "gradoracle's budget"
 GRADCHECK, CHECK_GRADS = (rule.name for rule in FUNCTION_RULES)

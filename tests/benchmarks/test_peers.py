@@ -6,9 +6,8 @@ import math
 
 import pytest
 import torch
+from scoreboard.peers import FUNCTION_RULES, RULES, Compared, Run
 from torch import Tensor
-
-from gradoracle.mutation import FUNCTION_RULES, RULES, Compared, Run
 
 BY_NAME = {rule.name: rule for rule in RULES}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

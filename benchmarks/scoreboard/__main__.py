@@ -1,6 +1,6 @@
 """Scoreboard: peers' acceptance rules beside gradoracle's laws, on the same faults and the same right kernels.
 
-`python benchmarks/scoreboard.py` writes docs/scoreboard.md and benchmarks/results/scoreboard.json. What is known is
+`python -m benchmarks.scoreboard` writes docs/scoreboard.md and benchmarks/results/scoreboard.json. What is known is
 kept in .gradoracle/scoreboard, so that a run that was cut goes on. `--table` writes the page of an older result anew.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS, PAGE = ROOT / "benchmarks" / "results" / "scoreboard.json", ROOT / "docs" / "scoreboard.md"
 FOLDER = "tests/bugs"
 
@@ -45,11 +45,12 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def _document(given: argparse.Namespace) -> dict[str, Any]:
     """Run every part."""
     from gradoracle.execution import environment
-    from gradoracle.mutation.scoreboard import FAMILIES, Asked, score_family
-    from gradoracle.mutation.scoreboard_bugs import score_bugs
-    from gradoracle.mutation.scoreboard_page import SCHEMA
     from gradoracle.project import values
     from gradoracle.report.progress import progress
+
+    from .bugs import score_bugs
+    from .page import SCHEMA
+    from .run import FAMILIES, Asked, score_family
 
     names = given.families.split(",") if given.families else [*FAMILIES, "bugs"]
     for name in names:
@@ -91,7 +92,8 @@ def _written(document: dict[str, Any]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """The command line."""
     from gradoracle.model.errors import UsageError
-    from gradoracle.mutation.scoreboard_page import SCHEMA, markdown
+
+    from .page import SCHEMA, markdown
 
     given = _parsed(arguments)
     output = Path(given.output)

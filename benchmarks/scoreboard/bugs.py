@@ -19,17 +19,17 @@ from gradoracle.model.dims import Sizes, parse_sizes
 from gradoracle.model.errors import UsageError, named
 from gradoracle.model.verdict import Report, Status
 from gradoracle.mutation.bugs import Bug
-from gradoracle.mutation.record import fingerprint
-from gradoracle.mutation.scoreboard import Asked, Tells, checked_by_differences, rows_of
-from gradoracle.mutation.scoreboard_forks import Tell, forked
-from gradoracle.mutation.scoreboard_record import Kept
-from gradoracle.mutation.scoreboard_rights import prepare
-from gradoracle.mutation.scoreboard_styles import MOST_OF_A_BUG, OURS, PEERS, our_cases, peers_cases
-from gradoracle.mutation.scoreboard_trial import Fault, alarms
 from gradoracle.mutation.sources import Source
 from gradoracle.oracle.truth import Oracle
 from gradoracle.project.request import Request, Silent
 from gradoracle.project.target import resolve
+
+from .forks import Tell, forked
+from .record import Kept, mark
+from .rights import prepare
+from .run import Asked, Tells, checked_by_differences, rows_of
+from .styles import MOST_OF_A_BUG, OURS, PEERS, our_cases, peers_cases
+from .trial import Fault, alarms
 
 STAGES = (12, 24, 100)
 """How many cases the law has to catch a bug in; more where it is not caught in fewer."""
@@ -165,7 +165,7 @@ def score_bugs(folder: Path, asked: Asked, progress: Tells = lambda noun: Silent
     """
     found = bugs_in(folder)
     sources = [Source(file.stem, str(file), file.name, file.read_text("utf-8")) for file in {f.file for f in found}]
-    kept = Kept("bugs", fingerprint(sorted(sources, key=lambda s: s.shown), (asked.seed, "scoreboard")), asked.folder)
+    kept = Kept("bugs", mark(sorted(sources, key=lambda s: s.shown), asked.seed), asked.folder)
     known = kept.known()
     left = [each for each in found if each.bug.name not in known]
     for entry in _tried(left, asked, progress("bugs by every rule")):

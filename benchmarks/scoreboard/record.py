@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from gradoracle.model.errors import UsageError, why
 from gradoracle.mutation.lines import Lines
 from gradoracle.mutation.outcome import SCORED, Fate
 from gradoracle.mutation.record import FOLDER as MUTATION
+from gradoracle.mutation.record import fingerprint
+from gradoracle.mutation.sources import Source
 from gradoracle.mutation.views import SCHEMA
 
 FOLDER = Path(".gradoracle") / "scoreboard"
@@ -77,6 +79,12 @@ def _lines(family: str, file: Path) -> Mutations:
 
 def _ours(entry: Mapping[str, Any]) -> Ours:
     return Ours(Fate(entry["fate"]), entry["law"], float(entry["seconds"]))
+
+
+def mark(sources: Sequence[Source], seed: int) -> str:
+    """A fingerprint of all that an entry depends on: what a mutation's does, and these files, which hold the rules."""
+    own = [file.read_text(encoding="utf-8") for file in sorted(Path(__file__).parent.glob("*.py"))]
+    return fingerprint(sources, (seed, "scoreboard", *own))
 
 
 class Kept:

@@ -8,9 +8,10 @@ from typing import Any
 
 from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.install import Stillborn
-from gradoracle.mutation.peers import RULES, Compared, Rule
-from gradoracle.mutation.scoreboard_forks import Tell
-from gradoracle.mutation.scoreboard_rights import Right, Said, judge
+
+from .forks import Tell
+from .peers import RULES, Compared, Rule
+from .rights import Right, Said, judge
 
 LIMIT = 40.0  # seconds that a fault may take on one case
 MOST_LOST = 4  # cases on which a fault's process dies or hangs, after which it is tried no more
