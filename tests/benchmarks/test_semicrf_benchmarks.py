@@ -7,11 +7,12 @@ import torch
 from sweeps import slow
 
 from gradoracle.execution import device
-from gradoracle.execution.bench import measure
+from gradoracle.execution.bench import measure, module_of
 
 device.prepare("cpu")
-from gradoracle.properties.semicrf import benchmarks as benchmarks  # noqa: E402
 from gradoracle.properties.semicrf.readings import recursion as recursion  # noqa: E402
+
+benchmarks = module_of("semicrf")
 
 
 def test_the_peer_gives_the_same_log_z() -> None:

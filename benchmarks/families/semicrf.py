@@ -7,13 +7,14 @@ from functools import partial
 
 import torch
 from gradoracle.kernels import semicrf as kernels
-from gradoracle.properties.record_benchmarks import recorded_vjp
 from gradoracle.properties.semicrf import FAMILY, KERNELS
 from gradoracle.properties.semicrf.readings import balls as balls
 from gradoracle.properties.semicrf.readings import recursion as recursion
 from torch import Tensor
 
 from gradoracle.execution.bench import Row, Work
+
+from .record import recorded_vjp
 
 OURS, LOOP = "gradoracle", "torch eager, position by position"
 READ, CERTIFIED = (1, 131_072, 8, 4), (1, 100_000, 3, 2)

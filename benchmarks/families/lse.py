@@ -8,11 +8,12 @@ from functools import partial
 import torch
 from gradoracle.kernels import lse as kernels
 from gradoracle.properties.lse import FAMILY, KERNELS
-from gradoracle.properties.oracle_benchmarks import certified_vjp
-from gradoracle.properties.record_benchmarks import recorded_vjp
 from torch import Tensor
 
 from gradoracle.execution.bench import Row, Work
+
+from .oracle import certified_vjp
+from .record import recorded_vjp
 
 OURS, EAGER, COMPILED = "gradoracle", "torch eager", "torch.compile"
 Function = Callable[[Tensor, Tensor], Tensor]

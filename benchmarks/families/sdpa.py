@@ -7,8 +7,6 @@ from functools import partial
 
 import torch
 from gradoracle.kernels import sdpa as kernels
-from gradoracle.properties.oracle_benchmarks import certified_vjp
-from gradoracle.properties.record_benchmarks import recorded_vjp
 from gradoracle.properties.sdpa import FAMILY, KERNELS
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -23,6 +21,9 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.oracle.truth import Oracle
+
+from .oracle import certified_vjp
+from .record import recorded_vjp
 
 
 def _math(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
