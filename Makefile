@@ -71,7 +71,7 @@ length: setup
 
 # What every shipped compilation takes of each architecture's shared memory; compiles all of them, without a GPU.
 shared-memory: setup
-	$(BIN)/python -m gradoracle.properties.shared_memory > docs/shared_memory.md
+	$(BIN)/python benchmarks/shared_memory.py > docs/shared_memory.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -1,6 +1,6 @@
 """Shared memory: the table of docs/shared_memory.md, of every family that names its compilations. Needs no GPU.
 
-``python -m gradoracle.properties.shared_memory`` writes it to its output.
+`python benchmarks/shared_memory.py` writes it to its output.
 """
 
 from __future__ import annotations
