@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 FAMILIES := $(patsubst properties/%/definition.py,%,$(wildcard properties/*/definition.py))
 CAMPAIGNS := $(FAMILIES:%=campaign-%)
 
-.PHONY: setup check test test-all lint browser actionlint campaign $(CAMPAIGNS) false-alarms calibration scoreboard length shared-memory clean
+.PHONY: setup check test test-all lint docs browser actionlint campaign $(CAMPAIGNS) false-alarms calibration scoreboard length shared-memory clean
 
 setup: $(VENV)/.ready
 
@@ -42,6 +42,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site of docs/, built into site/; the extra `docs` is installed for it alone.
+docs: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python -m mkdocs build --strict
+
 # Ten thousand cases each of the shipped kernels and of right ones in PyTorch: no false alarm. Hours on 2 cores;
 # ARGS="--shard 1/4" for one machine of four, ARGS="--seconds 600" to cut each line, ARGS="--device cuda" for a GPU,
 # `make campaign-lse` for one family. `make false-alarms` adds the results up (docs/calibration.md).
@@ -53,7 +58,7 @@ campaign: setup
 $(CAMPAIGNS): campaign-%: setup
 	$(BIN)/python benchmarks/campaign.py $* --cases $(CASES) $(ARGS)
 
-RESULTS ?= benchmarks/results/h200
+RESULTS ?= benchmarks/results/campaigns.csv
 false-alarms: setup
 	$(BIN)/python benchmarks/campaign.py --table $(RESULTS)
 
@@ -63,7 +68,7 @@ calibration: setup
 # Peers' acceptance rules beside our laws, on the faults that `gradoracle mutate` scored and on real bugs: docs/scoreboard.md.
 # Resumable; ARGS="--records FOLDER" for reports of other folders, ARGS="--families lse --mutants 20 --seconds 300" to cut.
 scoreboard: setup
-	$(BIN)/python benchmarks/scoreboard.py $(ARGS)
+	$(BIN)/python -m benchmarks.scoreboard $(ARGS)
 
 # The semi-CRF's error in sigma against the length, T from 1 000 to 1 048 576: docs/semicrf_length.md and its plot. Minutes.
 length: setup
@@ -71,7 +76,7 @@ length: setup
 
 # What every shipped compilation takes of each architecture's shared memory; compiles all of them, without a GPU.
 shared-memory: setup
-	$(BIN)/python -m gradoracle.properties.shared_memory > docs/shared_memory.md
+	$(BIN)/python benchmarks/shared_memory.py > docs/shared_memory.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info

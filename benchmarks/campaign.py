@@ -1,8 +1,9 @@
 """False alarms: right kernels, shipped and from outside, over many cases; and what all runs say together.
 
 `python benchmarks/campaign.py [FAMILY...]` runs the lines of some families (or single lines by name), each as a
-`gradoracle check` of its own, and writes `campaign_LINE[_cuda][_I_of_N].json` and `.txt` into a folder.
-`python benchmarks/campaign.py --table FOLDER...` adds up all such files: docs/false_alarms.md.
+`gradoracle check` of its own, and writes one row each into benchmarks/results/campaigns.csv; the full record,
+`campaign_LINE[_cuda][_I_of_N].json` and `.txt`, is for whoever looks at a run.
+`python benchmarks/campaign.py --table` adds up all rows: docs/false_alarms.md.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from gradoracle.project import values
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import campaign_rows  # noqa: E402
 import false_alarms  # noqa: E402
 
-RESULTS, TABLE = ROOT / "benchmarks" / "results" / "campaign", ROOT / "docs" / "false_alarms.md"
+ROWS, TABLE = ROOT / "benchmarks" / "results" / campaign_rows.NAME, ROOT / "docs" / "false_alarms.md"
+RECORDS = ROOT / ".gradoracle" / "campaign"
 LAWS = "*_matches_the_oracle"
 _EAGER = ("--contract", "bfloat16=eager-bf16", "--contract", "float16=eager-fp16")
 _WORST_FIRST = (1, 3, 2, 4, 0)  # exit codes of a line: violated, a fault of gradoracle's own, usage, inconclusive
@@ -100,20 +103,16 @@ def words(line: Line, plan: Plan) -> list[str]:
     return found + (["--seed", str(plan.seed)] if plan.seed else [])
 
 
-def stem(line: Line, plan: Plan) -> str:
-    """The name of a line's files, without what follows the dot."""
-    part = "_{}_of_{}".format(*plan.shard) if plan.shard != (1, 1) else ""
-    return f"campaign_{line.name}{'_cuda' if plan.device == 'cuda' else ''}{part}"
+def run(line: Line, plan: Plan, folder: Path, rows: Path) -> int:
+    """Run one line in a process of its own, write its files and its row and say how it ended; returns its exit code.
 
-
-def run(line: Line, plan: Plan, folder: Path) -> int:
-    """Run one line in a process of its own, write its two files and say how it ended; returns its exit code.
-
-    A line whose process dies leaves no file: nothing of an earlier run is taken for it.
+    A line whose process dies leaves neither: nothing of an earlier run is taken for it.
     """
-    written, shown = folder / f"{stem(line, plan)}.json", folder / f"{stem(line, plan)}.txt"
+    stem = campaign_rows.stem(line.name, plan.device, plan.shard)
+    written, shown = folder / f"{stem}.json", folder / f"{stem}.txt"
     for file in (written, shown):
         file.unlink(missing_ok=True)
+    campaign_rows.forget(rows, line.name, plan.device, plan.shard)
     own = words(line, plan)
     command = [sys.executable, "-m", "gradoracle", *own, "--format", "json", "--output", str(written)]
     print(f"{line.name}: gradoracle {shlex.join(own)}", flush=True)
@@ -136,22 +135,24 @@ def run(line: Line, plan: Plan, folder: Path) -> int:
         "seconds": round(seconds, 1),
     }
     written.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{line.name}: {false_alarms.sentence(document)}, exit code {code}, {seconds:.0f} s", flush=True)
+    row = campaign_rows.of_document(document)
+    campaign_rows.record(rows, row)
+    print(f"{line.name}: {false_alarms.sentence(row)}, exit code {code}, {seconds:.0f} s", flush=True)
     if code == 1:
         print(shown.read_text(encoding="utf-8"), flush=True)
     return code if code in _WORST_FIRST else 3
 
 
-def table(folders: Sequence[Path], out: Path) -> None:
-    """Write the table of all results in some folders.
+def table(files: Sequence[Path], out: Path) -> None:
+    """Write the table of all rows in some files.
 
     Raises:
-        UsageError: no results, or results that cannot be added up.
+        UsageError: no rows, or rows that cannot be added up.
     """
     names = [line.name for line in LINES]
-    earlier = false_alarms.superseded(folders, names)
-    text = false_alarms.markdown(false_alarms.totals(folders, names), LAWS, earlier)
-    out.write_text(text, encoding="utf-8")
+    rows = [row for file in files for row in campaign_rows.read(file, names)]
+    earlier = [row for row in rows if row.superseded]
+    out.write_text(false_alarms.markdown(false_alarms.totals(rows, names), LAWS, earlier), encoding="utf-8")
     print(f"{out.name} written", flush=True)
 
 
@@ -171,8 +172,8 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, metavar="S", help="stop each line after a whole case")
     parser.add_argument("--workers", default="auto", metavar="N|auto", help="processes of each line")
     parser.add_argument("--seed", default=0, type=int, metavar="N", help="of the stream of cases")
-    parser.add_argument("--output", metavar="PATH", help="folder of the results; of --table, the file it writes")
-    parser.add_argument("--table", nargs="+", metavar="FOLDER", help="run nothing; add up what is in these folders")
+    parser.add_argument("--output", metavar="PATH", help="folder of rows and records; of --table, the file it writes")
+    parser.add_argument("--table", nargs="*", metavar="FILE", help="run nothing; add up rows; default: those kept here")
     parser.add_argument("--list", action="store_true", help="print the lines")
     return parser.parse_args(arguments)
 
@@ -184,10 +185,10 @@ def main(arguments: Sequence[str]) -> int:
     if given.list:
         print("\n".join(f"{line.name:<20} {line.target} {' '.join(line.words)}".rstrip() for line in lines))
         return 0
-    if given.table:
+    if given.table is not None:
         if given.families:
-            raise UsageError("--table adds up all that is in its folders; name no FAMILY before it")
-        table([Path(folder) for folder in given.table], Path(given.output or TABLE))
+            raise UsageError("--table adds up all that is in its files; name no FAMILY before it")
+        table([Path(file) for file in given.table] or [ROWS], Path(given.output or TABLE))
         return 0
     plan = Plan(
         given.device,
@@ -197,12 +198,13 @@ def main(arguments: Sequence[str]) -> int:
         values.workers(given.workers),
         values.at_least("--seed", given.seed, 0),
     )
-    folder = Path(given.output or RESULTS).resolve()
+    folder = Path(given.output or RECORDS).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--output {given.output} is no folder: {(error.strerror or str(error)).lower()}") from None
-    codes = [run(line, plan, folder) for line in lines]
+    rows = folder / ROWS.name if given.output else ROWS
+    codes = [run(line, plan, folder, rows) for line in lines]
     return next(code for code in _WORST_FIRST if code in codes)
 
 

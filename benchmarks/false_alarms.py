@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gradoracle.model.errors import UsageError
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from campaign_rows import Row
+
 CONFIDENCE = 0.95
-_NAME = re.compile(r"campaign_(?P<line>\w+?)(?P<cuda>_cuda)?(?:_(?P<part>\d+)_of_(?P<parts>\d+))?\.json")
-_ALARMS = ("violated", "crashed")
-_SUPERSEDED = "superseded"  # the folder, in one of results, of runs whose kernel or budgets were wrong
-_PREFACE = """Written by `python benchmarks/campaign.py --table FOLDER...` from the results of `make campaign`.
+_PREFACE = """Written by `python benchmarks/campaign.py --table` from the rows of benchmarks/results/campaigns.csv.
 
 Kernels that are known to be right, shipped and from outside, judged by `{laws}`: forward, VJP, JVP and HVP.
 An *alarm* is a case on which a law is violated or the kernel crashes: a false one, or a fault of the kernel;
@@ -26,7 +24,7 @@ some law was decided on it; one that was refused, or whose budget was too wide f
 *Tensors*: how many were compared. *Rate*: the exact one-sided 95 % upper bound on the rate of a judged case that
 alarms (Clopper-Pearson; 1 - 0.05^(1/n) where none does), rounded up, cases taken as independent draws of their
 line's stream. Lines of a family draw from the same stream, so their bounds are not independent of one another."""
-_MENDED = """Runs in `superseded` are of kernels or budgets that were mended because of them (docs/decisions.md); none
+_MENDED = """Superseded runs are of kernels or budgets that were mended because of them (docs/decisions.md); none
 counts above, and the same cases ran again afterwards or are named above as lacking. Their alarms:"""
 
 
@@ -63,61 +61,10 @@ def _at_most(alarms: int, cases: int, rate: float) -> float:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One file of results: one shard of a line, on one device.
-
-    Attributes:
-        line: its name.
-        device: cpu or cuda.
-        shard: (i, n).
-        file: its name.
-        report: of the one target, as ``gradoracle check --format json`` writes it.
-        campaign: what ran it; empty in files older than that.
-    """
-
-    line: str
-    device: str
-    shard: tuple[int, int]
-    file: str
-    report: Mapping[str, Any]
-    campaign: Mapping[str, Any]
-
-    @property
-    def judged(self) -> int:
-        """Cases on which some law was decided; of older files, the least that it can be."""
-        if "cases_judged" in self.report:
-            return int(self.report["cases_judged"])
-        most: dict[str, int] = {}
-        for verdict in self.report["verdicts"]:
-            decided = sum(verdict[f"cases_{status}"] for status in ("held", *_ALARMS))
-            most[verdict["dtype"]] = max(most.get(verdict["dtype"], 0), decided)
-        return sum(most.values())
-
-    @property
-    def alarming(self) -> int:
-        """Cases with an alarm; of older files, the most that it can be."""
-        if "cases_alarming" in self.report:
-            return int(self.report["cases_alarming"])
-        found = sum(verdict[f"cases_{status}"] for verdict in self.report["verdicts"] for status in _ALARMS)
-        return min(found, self.judged)
-
-    @property
-    def tensors(self) -> int | None:
-        """Tensors compared; None in older files."""
-        counts = [verdict.get("tensors_compared") for verdict in self.report["verdicts"]]
-        return None if None in counts else sum(counts)
-
-    @property
-    def alarms(self) -> list[Mapping[str, Any]]:
-        """The verdicts that are alarms."""
-        return [verdict for verdict in self.report["verdicts"] if verdict["status"] in _ALARMS]
-
-
-@dataclass(frozen=True)
 class Total:
     """All shards of a line on one device that are there."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Row, ...]
 
     @property
     def judged(self) -> int:
@@ -129,11 +76,11 @@ class Total:
 
     @property
     def run(self) -> int:
-        return sum(part.report["cases_run"] for part in self.parts)
+        return sum(part.run for part in self.parts)
 
     @property
     def planned(self) -> int:
-        return sum(part.report["cases_planned"] for part in self.parts)
+        return sum(part.planned for part in self.parts)
 
     @property
     def tensors(self) -> int | None:
@@ -142,7 +89,7 @@ class Total:
 
     @property
     def verdicts(self) -> int:
-        return len({(v["law"], v["kernel"], v["dtype"]) for part in self.parts for v in part.report["verdicts"]})
+        return len({(v.law, v.kernel, v.dtype) for part in self.parts for v in part.verdicts})
 
     @property
     def missing(self) -> list[int]:
@@ -150,63 +97,28 @@ class Total:
         return sorted(set(range(1, self.parts[0].shard[1] + 1)) - {part.shard[0] for part in self.parts})
 
 
-def part(file: Path, lines: Sequence[str]) -> Part:
-    """Read one file of results.
+def totals(rows: Sequence[Row], lines: Sequence[str]) -> list[Total]:
+    """What was run, shards of one line and device added, in the order of ``lines``; nothing of what is superseded.
 
     Raises:
-        UsageError: its name or its content is none of a campaign, or one does not fit the other.
+        UsageError: nothing was run, or two rows are of the same cases or of different runs.
     """
-    match = _NAME.fullmatch(file.name)
-    if match is None or match["line"] not in lines:
-        raise UsageError(f"{file.name}: wanted campaign_LINE[_cuda][_I_of_N].json, LINE one of {', '.join(lines)}")
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        (report,) = document["reports"]
-        device = str(report["device"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"{file.name} holds no report of one target; wanted what a campaign wrote") from None
-    shard = (int(match["part"] or 1), int(match["parts"] or 1))
-    campaign = document.get("campaign", {})
-    if device != ("cuda" if match["cuda"] else "cpu"):
-        raise UsageError(f"{file.name} was run on {device}; its name says otherwise")
-    if campaign and (campaign["line"], tuple(campaign["shard"])) != (match["line"], shard):
-        own = "{}, shard {}/{}".format(campaign["line"], *campaign["shard"])
-        raise UsageError(f"{file.name} holds {own}; its name says otherwise")
-    return Part(match["line"], device, shard, file.name, report, campaign)
-
-
-def totals(folders: Sequence[Path], lines: Sequence[str]) -> list[Total]:
-    """Everything in some folders, shards of one line and device added, in the order of ``lines``.
-
-    Raises:
-        UsageError: no file is there, or two are of the same cases or of different runs.
-    """
-    for folder in folders:
-        if not folder.is_dir():
-            raise UsageError(f"--table {folder} is no folder")
-    parts = [part(file, lines) for folder in folders for file in sorted(folder.glob("campaign_*.json"))]
-    if not parts:
-        raise UsageError(f"--table {' '.join(map(str, folders))}: no campaign_*.json is there")
-    groups: dict[tuple[int, str], list[Part]] = {}
-    for each in sorted(parts, key=lambda each: each.shard):
+    groups: dict[tuple[int, str], list[Row]] = {}
+    for each in sorted((row for row in rows if not row.superseded), key=lambda row: row.shard):
         groups.setdefault((lines.index(each.line), each.device), []).append(each)
+    if not groups:
+        raise UsageError("--table: nothing was run; wanted rows that a campaign wrote, not superseded")
     for group in groups.values():
         _require_one_run(group)
     return [Total(tuple(groups[key])) for key in sorted(groups)]
 
 
-def superseded(folders: Sequence[Path], lines: Sequence[str]) -> list[Total]:
-    """The runs in the folders' own ``superseded``, one by one: they may overlap, and nothing is added up."""
-    files = [file for folder in folders for file in sorted((folder / _SUPERSEDED).glob("campaign_*.json"))]
-    return [Total((part(file, lines),)) for file in files]
-
-
-def _require_one_run(parts: Sequence[Part]) -> None:
+def _require_one_run(parts: Sequence[Row]) -> None:
     """See that the shards of a line are parts of one stream, and each there once."""
     where = f"{parts[0].line} on {parts[0].device}"
     whole = {each.shard[1] for each in parts}
     if len(whole) > 1:
-        names = ", ".join(each.file for each in parts)
+        names = ", ".join(each.name for each in parts)
         raise UsageError(
             f"{where} was split in {' and in '.join(map(str, sorted(whole)))} parts, which overlap: {names}"
         )
@@ -215,24 +127,22 @@ def _require_one_run(parts: Sequence[Part]) -> None:
         if places.count(place) > 1:
             raise UsageError(f"{where}: shard {place}/{parts[0].shard[1]} is there {places.count(place)} times")
     for what, values in (
-        ("the seeds", {each.report["seed"] for each in parts}),
-        ("numbers of cases", {each.campaign["cases"] for each in parts if each.campaign}),
-        ("contracts", {json.dumps(each.report["contracts"], sort_keys=True) for each in parts}),
+        ("the seeds", {each.seed for each in parts}),
+        ("numbers of cases", {each.cases for each in parts if each.cases is not None}),
+        ("contracts", {each.contracts for each in parts}),
     ):
         if len(values) > 1:
             raise UsageError(f"{where}: its shards have different {what.removeprefix('the ')}, so they do not add up")
 
 
-def sentence(document: Mapping[str, Any]) -> str:
-    """What one file says, in words."""
-    (report,) = document["reports"]
-    own = Part("", report["device"], (1, 1), "", report, {})
-    judged = f"{report['cases_run']} of {report['cases_planned']} cases ran, {own.judged} judged"
-    verdicts = f"{len(own.alarms)} of {len(report['verdicts'])} verdicts are alarms"
-    return f"{judged}, {own.alarming} alarms (rate at most {_rate(own.alarming, own.judged)}), {verdicts}"
+def sentence(row: Row) -> str:
+    """What one run says, in words."""
+    judged = f"{row.run} of {row.planned} cases ran, {row.judged} judged"
+    verdicts = f"{len(row.alarms)} of {len(row.verdicts)} verdicts are alarms"
+    return f"{judged}, {row.alarming} alarms (rate at most {_rate(row.alarming, row.judged)}), {verdicts}"
 
 
-def markdown(totals: Sequence[Total], laws: str, earlier: Sequence[Total] = ()) -> str:
+def markdown(totals: Sequence[Total], laws: str, earlier: Sequence[Row] = ()) -> str:
     """The page: what counts as an alarm, one row a line and device, and every alarm by its case; and those mended."""
     alarms = sum(total.alarming for total in totals)
     judged = sum(total.judged for total in totals)
@@ -250,7 +160,7 @@ def markdown(totals: Sequence[Total], laws: str, earlier: Sequence[Total] = ()) 
             *rows,
             "",
             *_notes(totals),
-            *_told(totals),
+            *_alarms(totals),
             *_mended(earlier),
             *_made(totals),
         ]
@@ -263,9 +173,9 @@ def _row(total: Total) -> str:
     if total.missing:
         there = first.shard[1] - len(total.missing)
         cases += f" ({there} of {first.shard[1]} shards)"
-    older = any("cases_judged" not in each.report for each in total.parts)
+    older = any(each.counted is None for each in total.parts)
     judged = f"at least {total.judged}" if older and total.judged < total.run else str(total.judged)
-    pooled = sum(1 for each in total.parts for v in each.alarms if _is_pooled(v))
+    pooled = sum(each.pooled for part in total.parts for each in part.alarms)
     alarms = f"{total.alarming}{f' and {pooled} pooled' if pooled else ''}"
     tensors = "" if total.tensors is None else str(total.tensors)
     cells = (
@@ -288,11 +198,6 @@ def _rate(alarms: int, cases: int) -> str:
     return f"{math.ceil(bound / unit - 1e-9) * unit:.1e}"
 
 
-def _is_pooled(verdict: Mapping[str, Any]) -> bool:
-    shown = verdict.get("counterexample")
-    return bool(shown and shown["pooled"])
-
-
 def _notes(totals: Sequence[Total]) -> list[str]:
     """What was cut, is missing, or was not counted when it ran."""
     found = []
@@ -308,27 +213,26 @@ def _notes(totals: Sequence[Total]) -> list[str]:
     return [*found, ""] if found else []
 
 
-def _told(totals: Sequence[Total]) -> list[str]:
+def _told(parts: Sequence[Row]) -> list[str]:
     """Every alarm, by law and case."""
     found = []
-    for total in totals:
-        for each in total.parts:
-            for verdict in each.alarms:
-                shown = verdict.get("counterexample")
-                cases = verdict["cases_violated"] + verdict["cases_crashed"]
-                many = "pooled" if _is_pooled(verdict) else f"{cases} cases"
-                case = f": `{shown['case']}`" if shown else ""
-                where = f"{each.line} on {each.device}, {verdict['law']}, {verdict['dtype']}"
-                found.append(f"- {where}: {verdict['status']} ({many}){case}")
-    return ["## Alarms", "", *found, ""] if found else []
+    for part in parts:
+        for each in part.alarms:
+            many = "pooled" if each.pooled else f"{each.violated + each.crashed} cases"
+            case = f": `{each.case}`" if each.case else ""
+            found.append(f"- {part.line} on {part.device}, {each.law}, {each.dtype}: {each.status} ({many}){case}")
+    return found
 
 
-def _mended(earlier: Sequence[Total]) -> list[str]:
+def _alarms(totals: Sequence[Total]) -> list[str]:
+    """The alarms of what counts."""
+    told = _told([part for total in totals for part in total.parts])
+    return ["## Alarms", "", *told, ""] if told else []
+
+
+def _mended(earlier: Sequence[Row]) -> list[str]:
     """The alarms of superseded runs, with the commit that had them."""
-    told = []
-    for total in earlier:
-        commit = total.parts[0].report["environment"].get("commit", "unknown")
-        told += [f"{line}, commit {commit}" for line in _told([total])[2:-1]]
+    told = [f"{line}, commit {row.environment.get('commit', 'unknown')}" for row in earlier for line in _told([row])]
     return ["## Alarms of superseded runs", "", _MENDED, "", *told, ""] if earlier else []
 
 
@@ -337,11 +241,9 @@ def _made(totals: Sequence[Total]) -> list[str]:
     found = []
     for total in totals:
         for each in total.parts:
-            made = each.report["environment"]
+            made = each.environment
             machine = made.get("gpu" if each.device == "cuda" else "cpu", "")
             versions = ", ".join(f"{name} {made[name]}" for name in ("commit", "torch", "triton") if name in made)
-            command = f": `{each.campaign['command']}`" if each.campaign else ""
-            found.append(
-                f"- {each.file.removesuffix('.json')}, {machine}, {versions}, {each.report['seconds']:.0f} s{command}"
-            )
+            command = f": `{each.command}`" if each.command else ""
+            found.append(f"- {each.name}, {machine}, {versions}, {each.seconds:.0f} s{command}")
     return ["## Runs", "", *found, ""]

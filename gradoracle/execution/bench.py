@@ -9,6 +9,7 @@ came, and nothing is extrapolated from there.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import statistics
 import sys
@@ -16,11 +17,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TextIO
 
 from gradoracle.execution import device as devices
 from gradoracle.execution.environment import describe
 from gradoracle.model.errors import UsageError, first_line, named
+from gradoracle.project.shipped import KERNELS, family_names
 
 Work = Callable[[], object]
 LONG = 10_000.0  # milliseconds; a call that takes longer is timed once, cold
@@ -28,6 +31,7 @@ CACHE = 256 << 20  # bytes written before a call is timed on a device: more than
 CYCLES = 2e9  # a device's clock, at most, in cycles a second
 TIMED = 0.3  # seconds of a device's work that are timed of each entry
 EVERY = 10.0  # seconds between two lines about a work that lasts
+_FAMILIES = "gradoracle_benchmarks"  # the name under which benchmarks/families of the source tree is imported
 
 
 class Stopped(Exception):
@@ -144,7 +148,7 @@ def run(
         seconds: how long one entry that is watched (gradcheck) may take; None: to its end.
 
     Raises:
-        UsageError: no such family, no rows for it, an unwritable output.
+        UsageError: as of ``module_of``; no row contains ``only``; an unwritable output.
     """
     where = devices.choose(device)
     devices.prepare(where)
@@ -271,17 +275,40 @@ def wall_milliseconds(call: Work) -> tuple[float, object]:
     return (time.perf_counter() - started) * 1e3, result
 
 
-def _rows(target: str, device: str, seconds: float | None) -> Sequence[Row]:
-    name = f"gradoracle.properties.{target}.benchmarks"
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
+def module_of(target: str) -> ModuleType:
+    """A shipped family's rows: ``benchmarks/families/TARGET.py`` of gradoracle's source tree, imported by its path.
+
+    Raises:
+        UsageError: no such family, no rows for it, or gradoracle is installed without its source tree.
+    """
+    unknown = UsageError(f"there are no benchmarks for {target!r}; gradoracle list names the shipped families")
+    if target not in family_names():
+        raise unknown
+    folder = source_tree() / "benchmarks" / "families"
+    if not folder.is_dir():
         raise UsageError(
-            f"there are no benchmarks for {target!r}; gradoracle list names the shipped families"
-        ) from None
-    found: Iterable[Row] = module.rows(device, seconds)
+            f"the benchmarks of {target} lie in gradoracle's repository, which this gradoracle is installed without; "
+            "wanted a clone of it, installed by `pip install --editable .`"
+        )
+    if not (folder / f"{target}.py").is_file():
+        raise unknown
+    if _FAMILIES not in sys.modules:
+        spec = importlib.util.spec_from_file_location(_FAMILIES, folder / "__init__.py")
+        assert spec is not None and spec.loader is not None
+        package = sys.modules[_FAMILIES] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(package)
+    return importlib.import_module(f"{_FAMILIES}.{target}")
+
+
+def source_tree() -> Path:
+    """The folder that holds the shipped kernels' own, which in a clone is the clone's."""
+    spec = importlib.util.find_spec(KERNELS)
+    assert spec is not None and spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations))).resolve().parent
+
+
+def _rows(target: str, device: str, seconds: float | None) -> Sequence[Row]:
+    found: Iterable[Row] = module_of(target).rows(device, seconds)
     return list(found)
 
 

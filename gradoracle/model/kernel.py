@@ -104,7 +104,7 @@ def kernel(
     """Declare a callable as a kernel of a family: ``@kernel(rmsnorm, dims={"N": multiples(16)})``.
 
     Raises:
-        TypeError: the callable cannot take the family's inputs (see ``adopt``).
+        TypeError: the callable cannot take the family's inputs.
     """
 
     def build(function: Callable[..., Any]) -> Kernel:

@@ -63,7 +63,7 @@ def lint(*files: Path) -> subprocess.CompletedProcess[str]:
 )
 def test_actionlint_finds_nothing_in_the_workflows_and_the_page_s_and_finds_what_is_wrong(tmp_path: Path) -> None:
     assert len(WORKFLOWS) == 3
-    page = (ROOT / "docs/gate.md").read_text()
+    page = (ROOT / "docs/how-to/gate.md").read_text()
     workflow = page[page.index("# .github/workflows/gate.yml\n") :]
     (tmp_path / "page.yml").write_text(workflow[: workflow.index("```")])
     done = lint(*WORKFLOWS, tmp_path / "page.yml")

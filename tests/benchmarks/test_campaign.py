@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import campaign
+import campaign_rows
+import false_alarms
 import mpmath
 import pytest
-from places import ROOT
+from false_alarms import upper_bound
 
-ROOT = ROOT
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import campaign  # noqa: E402
-import false_alarms  # noqa: E402
-from false_alarms import totals, upper_bound  # noqa: E402
-
-from gradoracle.model.errors import UsageError  # noqa: E402
+from gradoracle.model.errors import UsageError
 
 LINES = [line.name for line in campaign.LINES]
 WRONG = """
@@ -65,10 +62,12 @@ def verdict(dtype: str = "float32", **fields: Any) -> dict[str, Any]:
     } | fields
 
 
-def written(folder: Path, name: str, *verdicts: dict[str, Any], **fields: Any) -> Path:
-    """A file of results with a report of one verdict, 100 cases of which 90 are judged."""
+def document(
+    line: str, device: str = "cpu", shard: tuple[int, int] = (1, 1), *verdicts: dict[str, Any], **fields: Any
+) -> dict[str, Any]:
+    """What a campaign writes: a report of one verdict, 100 cases of which 90 are judged."""
     report = {
-        "device": "cuda" if "_cuda" in name else "cpu",
+        "device": device,
         "seed": 0,
         "contracts": {"float32": "ieee32"},
         "environment": {"cpu": "a CPU", "gpu": "a GPU", "commit": "abc", "torch": "2", "triton": "3"},
@@ -79,18 +78,35 @@ def written(folder: Path, name: str, *verdicts: dict[str, Any], **fields: Any) -
         "cases_alarming": 0,
         "seconds": 1.0,
     } | fields
-    folder.mkdir(exist_ok=True)
-    file = folder / name
-    file.write_text(json.dumps({"reports": [{k: v for k, v in report.items() if v is not None}]}))
-    return file
+    ran = {"line": line, "device": device, "shard": list(shard), "cases": 200, "command": f"gradoracle check {line}"}
+    return {"reports": [{k: v for k, v in report.items() if v is not None}], "campaign": ran}
+
+
+def recorded(
+    file: Path,
+    line: str,
+    device: str = "cpu",
+    shard: tuple[int, int] = (1, 1),
+    *verdicts: dict[str, Any],
+    superseded: bool = False,
+    **fields: Any,
+) -> None:
+    """A row in a file."""
+    row = campaign_rows.of_document(document(line, device, shard, *verdicts, **fields))
+    campaign_rows.record(file, replace(row, superseded=superseded))
+
+
+def totals(*files: Path) -> list[false_alarms.Total]:
+    return false_alarms.totals([row for file in files for row in campaign_rows.read(file, LINES)], LINES)
 
 
 def test_shards_add_up_and_devices_are_lines_of_their_own(tmp_path: Path) -> None:
-    for place in (1, 2):
-        written(tmp_path, f"campaign_lse_shipped_{place}_of_2.json")
-    written(tmp_path, "campaign_lse_shipped_cuda.json")
-    written(tmp_path, "campaign_sdpa_eager.json")
-    found = totals([tmp_path], LINES)
+    file = tmp_path / "campaigns.csv"
+    for place in (2, 1):
+        recorded(file, "lse_shipped", "cpu", (place, 2))
+    recorded(file, "lse_shipped", "cuda")
+    recorded(tmp_path / "of another machine.csv", "sdpa_eager")
+    found = totals(file, tmp_path / "of another machine.csv")
     assert [(t.parts[0].line, t.parts[0].device, t.run, t.judged, t.tensors) for t in found] == [
         ("sdpa_eager", "cpu", 100, 90, 180),
         ("lse_shipped", "cpu", 200, 180, 360),
@@ -99,11 +115,33 @@ def test_shards_add_up_and_devices_are_lines_of_their_own(tmp_path: Path) -> Non
     text = false_alarms.markdown(found, "*")
     assert "| lse_shipped | cpu | 200 | 180 | 1 | 360 | 0 | 1.7e-02 |" in text
     assert "0 alarms on 360 judged cases of 3 lines." in text and "## Alarms" not in text
+    assert (
+        "- campaign_lse_shipped_1_of_2, a CPU, commit abc, torch 2, triton 3, 1 s: `gradoracle check lse_shipped`"
+        in text
+    )
+
+
+def test_a_row_says_all_that_it_was_made_of_and_stands_in_place_of_an_earlier_one(tmp_path: Path) -> None:
+    file = tmp_path / "campaigns.csv"
+    told = verdict(status="violated", worst_in_sigma=3.14159, counterexample={"case": 'case:1, "q"', "pooled": True})
+    row = campaign_rows.of_document(document("lse_shipped", "cuda", (2, 3), told, verdict("float16")))
+    recorded(file, "lse_shipped", "cuda", (2, 3), seed=7)
+    recorded(file, "lse_shipped", "cuda", (2, 3), seed=8, superseded=True)
+    recorded(file, "lse_shipped", "cuda", (1, 3))
+    campaign_rows.record(file, row)
+    found = campaign_rows.read(file, LINES)
+    assert [(each.shard, each.seed, each.superseded) for each in found] == [
+        ((2, 3), 0, False),
+        ((2, 3), 8, True),
+        ((1, 3), 0, False),
+    ]
+    assert found[0] == row and (row.verdicts[0].case, row.verdicts[0].pooled) == ('case:1, "q"', True)
+    assert len(file.read_text().splitlines()) == 4, "one line a run"
 
 
 def test_a_cut_run_and_a_missing_shard_are_said(tmp_path: Path) -> None:
-    written(tmp_path, "campaign_lse_shipped_2_of_3.json", cases_run=40, cases_judged=38)
-    text = false_alarms.markdown(totals([tmp_path], LINES), "*")
+    recorded(tmp_path / "rows.csv", "lse_shipped", "cpu", (2, 3), cases_run=40, cases_judged=38)
+    text = false_alarms.markdown(totals(tmp_path / "rows.csv"), "*")
     assert "| 40 of 100 (1 of 3 shards) | 38 |" in text
     assert "- lse_shipped on cpu was cut: 40 of 100 planned cases ran." in text
     assert "- lse_shipped on cpu lacks the shards 1/3, 3/3." in text
@@ -113,8 +151,8 @@ def test_alarms_are_told_by_law_and_case_and_raise_the_bound(tmp_path: Path) -> 
     shown = {"case": "case:1 lse cpu float32 N=3", "pooled": False}
     broken = verdict(status="violated", cases_held=88, cases_violated=2, counterexample=shown)
     pooled = verdict("float16", status="violated", counterexample={"case": "case:1 lse cpu float16", "pooled": True})
-    written(tmp_path, "campaign_lse_shipped.json", broken, pooled, cases_alarming=2)
-    (total,) = totals([tmp_path], LINES)
+    recorded(tmp_path / "rows.csv", "lse_shipped", "cpu", (1, 1), broken, pooled, cases_alarming=2)
+    (total,) = totals(tmp_path / "rows.csv")
     text = false_alarms.markdown([total], "*")
     assert "| 2 and 1 pooled | 6.9e-02 |" in text
     assert "float32: violated (2 cases): `case:1 lse cpu float32 N=3`" in text
@@ -123,16 +161,18 @@ def test_alarms_are_told_by_law_and_case_and_raise_the_bound(tmp_path: Path) -> 
 
 def test_superseded_runs_are_in_no_row_and_their_alarms_are_told_with_the_commit(tmp_path: Path) -> None:
     broken = verdict(status="violated", counterexample={"case": "case:1 lse cpu float32 N=3", "pooled": False})
-    written(tmp_path, "campaign_lse_shipped_1_of_2.json")
-    for place in ("1_of_1", "1_of_2"):  # parts that overlap
-        written(tmp_path / "superseded", f"campaign_lse_shipped_{place}.json", broken, cases_alarming=2)
-    text = false_alarms.markdown(totals([tmp_path], LINES), "*", false_alarms.superseded([tmp_path], LINES))
+    file = tmp_path / "campaigns.csv"
+    recorded(file, "lse_shipped", "cpu", (1, 2))
+    for shard in ((1, 1), (1, 2)):  # parts that overlap
+        recorded(file, "lse_shipped", "cpu", shard, broken, cases_alarming=2, superseded=True)
+    campaign.table([file], tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
     assert "0 alarms on 90 judged cases of 1 lines." in text and "## Alarms of superseded runs" in text
     told = "- lse_shipped on cpu, forward_matches_the_oracle, float32: violated (0 cases): `case:1 lse cpu float32 N=3`"
     assert text.count(f"{told}, commit abc") == 2
 
 
-def test_older_files_count_the_least_that_was_judged_and_the_most_that_alarmed(tmp_path: Path) -> None:
+def test_older_runs_count_the_least_that_was_judged_and_the_most_that_alarmed(tmp_path: Path) -> None:
     verdicts = [
         verdict(tensors_compared=None),
         verdict(
@@ -141,36 +181,86 @@ def test_older_files_count_the_least_that_was_judged_and_the_most_that_alarmed(t
         verdict("float16", tensors_compared=None, cases_held=5, cases_crashed=2, status="crashed"),
     ]
     verdicts = [{k: v for k, v in each.items() if k != "tensors_compared"} for each in verdicts]
-    written(tmp_path, "campaign_lse_shipped.json", *verdicts, cases_judged=None, cases_alarming=None)
-    (total,) = totals([tmp_path], LINES)
+    file = tmp_path / "rows.csv"
+    recorded(file, "lse_shipped", "cpu", (1, 1), *verdicts, cases_judged=None, cases_alarming=None)
+    (total,) = totals(file)
     assert (total.judged, total.alarming, total.tensors) == (95 + 7, 3, None)
 
 
 def test_what_cannot_be_added_up_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    def told(*names: str, **fields: Any) -> str:
-        folders = [tmp_path / str(len(list(tmp_path.iterdir())) + n) for n in range(2)]
-        for folder in folders:
-            folder.mkdir()
-        for place, name in enumerate(names):
-            written(folders[place % 2], name, **(fields if place else {}))
+    def told(*shards: tuple[int, int], **fields: Any) -> str:
+        files = [tmp_path / f"{len(list(tmp_path.iterdir())) + n}.csv" for n in range(2)]
+        for place, shard in enumerate(shards):
+            recorded(files[place % 2], "lse_shipped", "cpu", shard, **(fields if place else {}))
         with pytest.raises(UsageError) as error:
-            totals(folders, LINES)
+            totals(*(file for file in files if file.exists()))
         return str(error.value)
 
-    shard = "campaign_lse_shipped_1_of_2.json"
-    assert told(shard, shard) == "lse_shipped on cpu: shard 1/2 is there 2 times"
-    assert "was split in 1 and in 2 parts, which overlap" in told("campaign_lse_shipped.json", shard)
-    assert "different seeds" in told(shard, "campaign_lse_shipped_2_of_2.json", seed=1)
-    assert "different contracts" in told(shard, "campaign_lse_shipped_2_of_2.json", contracts={"float32": "tf32"})
-    assert "was run on cuda; its name says otherwise" in told(shard, "campaign_lse_upcast.json", device="cuda")
-    assert "LINE one of sdpa_shipped" in told("campaign_nosuch.json")
-    assert "no campaign_*.json is there" in told()
-    with pytest.raises(UsageError, match="is no folder"):
-        totals([tmp_path / "nosuch"], LINES)
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "campaign_lse_shipped.json").write_text("{")
-    with pytest.raises(UsageError, match="holds no report of one target"):
-        totals([tmp_path / "bad"], LINES)
+    assert told((1, 2), (1, 2)) == "lse_shipped on cpu: shard 1/2 is there 2 times"
+    assert told((1, 1), (1, 2)) == (
+        "lse_shipped on cpu was split in 1 and in 2 parts, which overlap: campaign_lse_shipped, "
+        "campaign_lse_shipped_1_of_2"
+    )
+    assert "different seeds" in told((1, 2), (2, 2), seed=1)
+    assert "different contracts" in told((1, 2), (2, 2), contracts={"float32": "tf32"})
+    assert "nothing was run" in told()
+    recorded(tmp_path / "mended.csv", "lse_shipped", superseded=True)
+    with pytest.raises(UsageError, match="nothing was run; wanted rows that a campaign wrote, not superseded"):
+        totals(tmp_path / "mended.csv")
+
+
+def test_a_record_that_is_not_what_the_campaign_ran_is_refused_in_a_sentence() -> None:
+    made = document("lse_upcast")
+    made["reports"][0]["device"] = "cuda"
+    with pytest.raises(UsageError, match=r"^lse_upcast was run on cuda; the campaign says cpu$"):
+        campaign_rows.of_document(made)
+    for broken in ({}, {"reports": []}, {"reports": [{}], "campaign": {}}, made | {"reports": made["reports"] * 2}):
+        with pytest.raises(UsageError, match="holds no report of one target; wanted what a campaign wrote"):
+            campaign_rows.of_document(broken)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ("lse_shipped,cpu", "nosuch,cpu", r"row 1: line 'nosuch' is none of sdpa_shipped, "),
+        ("lse_shipped,cpu", "lse_shipped,tpu", "row 1, lse_shipped, cannot be read: device 'tpu' is none of cpu, cuda"),
+        (",1/2,", ",3/2,", "row 1, lse_shipped, cannot be read: shard 3/2 is out of range"),
+        (",1/2,", ",half,", "row 1, lse_shipped, cannot be read"),
+        (",1/2,,", ",1/2,no,", "superseded is 'no', neither yes nor empty"),
+        (",100,100,90,", ",100,100,many,", "row 1, lse_shipped, cannot be read: .*'many'"),
+        (",100,100,90,0,", ",100,100,90,91,", "row 1, lse_shipped, cannot be read: 91 alarms on 90 judged cases"),
+        ('""forward', '"forward', "holds no rows of campaigns; wanted a CSV that a campaign wrote"),
+        ('""float32"",""holds"",90', '""float32"",""holds"",""90""', "is no verdict"),
+        ("[[", "", "row 1, lse_shipped, cannot be read"),
+        (",1/2,", ",1/2", "holds no rows of campaigns"),
+        ("line,device", "line,where", "holds no rows of campaigns"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_refused_in_a_sentence(
+    tmp_path: Path, before: str, after: str, sentence: str
+) -> None:
+    file = tmp_path / "campaigns.csv"
+    recorded(file, "lse_shipped", "cpu", (1, 2))
+    assert len(totals(file)) == 1
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+    with pytest.raises(UsageError, match=sentence):
+        totals(file)
+
+
+def test_a_file_that_is_none_is_refused_and_never_written_over(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nosuch\.csv cannot be read: no such file"):
+        totals(tmp_path / "nosuch.csv")
+    (tmp_path / "other.csv").write_text("label,seconds\nbefore,1\n")
+    with pytest.raises(UsageError, match="holds no rows of campaigns"):
+        recorded(tmp_path / "other.csv", "lse_shipped")
+    assert (tmp_path / "other.csv").read_text() == "label,seconds\nbefore,1\n"
+
+
+def test_the_page_is_what_the_rows_that_are_kept_add_up_to(tmp_path: Path) -> None:
+    campaign.table([campaign.ROWS], tmp_path / "page.md")
+    assert (tmp_path / "page.md").read_text() == campaign.TABLE.read_text()
 
 
 def test_every_line_has_a_name_of_its_own_and_a_family_is_all_its_lines() -> None:
@@ -189,32 +279,36 @@ def test_a_line_is_one_command() -> None:
         "check semicrf --device cuda --dim C=5:24 --dim K=13:64 --examples 3030 --property *_matches_the_oracle "
         "--shard 2/4 --seconds 600 --workers 64 --seed 3"
     )
-    assert campaign.stem(line, plan) == "campaign_semicrf_many_states_cuda_2_of_4"
+    assert campaign_rows.stem(line.name, plan.device, plan.shard) == "campaign_semicrf_many_states_cuda_2_of_4"
 
 
 def test_a_wrong_kernel_is_an_alarm_with_its_case_and_a_right_one_beside_it_is_none(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(WRONG)
-    plan = campaign.Plan(cases=3, workers=0)
+    plan, rows = campaign.Plan(cases=3, workers=0), tmp_path / "campaigns.csv"
     wrong = campaign.Line("sdpa_eager", "sdpa", f"{tmp_path / 'kernel.py'}:wrong")
-    assert campaign.run(wrong, plan, tmp_path) == 1
-    assert campaign.run(campaign.chosen(["sdpa_fused"])[0], plan, tmp_path) in (0, 4), "three cases may not decide all"
-    fused, eager = totals([tmp_path], LINES)
+    assert campaign.run(wrong, plan, tmp_path, rows) == 1
+    right = campaign.chosen(["sdpa_fused"])[0]
+    assert campaign.run(right, plan, tmp_path, rows) in (0, 4), "three cases may not decide all"
+    fused, eager = totals(rows)
     assert (fused.parts[0].line, fused.alarming, fused.judged) == ("sdpa_fused", 0, 3)
     assert 0 < eager.alarming <= eager.judged == 3 and eager.tensors
     text = false_alarms.markdown([fused, eager], campaign.LAWS)
-    assert (
-        f"violated ({eager.parts[0].alarms[0]['cases_violated']} cases): `case:" in text
-        and "kernel.py:wrong cpu" in text
-    )
+    assert f"violated ({eager.parts[0].alarms[0].violated} cases): `case:" in text and "kernel.py:wrong cpu" in text
     assert (tmp_path / "campaign_sdpa_eager.txt").read_text().startswith("gradoracle ")
+    full = json.loads((tmp_path / "campaign_sdpa_eager.json").read_text())
+    assert campaign_rows.of_document(full) == eager.parts[0]
 
 
 def test_a_line_whose_process_dies_is_said_and_leaves_nothing_of_an_earlier_run(tmp_path: Path, capfd: Any) -> None:
     (tmp_path / "kernel.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    stale = written(tmp_path, "campaign_sdpa_eager.json")
+    stale, rows = tmp_path / "campaign_sdpa_eager.json", tmp_path / "campaigns.csv"
+    stale.write_text("{}")
+    for name in ("sdpa_eager", "sdpa_fused"):
+        recorded(rows, name)
     line = campaign.Line("sdpa_eager", "sdpa", f"{tmp_path / 'kernel.py'}:gone")
-    assert campaign.run(line, campaign.Plan(cases=6, workers=0), tmp_path) == 3
+    assert campaign.run(line, campaign.Plan(cases=6, workers=0), tmp_path, rows) == 3
     assert not stale.exists()
+    assert [row.line for row in campaign_rows.read(rows, LINES)] == ["sdpa_fused"]
     assert "sdpa_eager: was killed by signal 9 after" in capfd.readouterr().out
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from places import ROOT
 from torch import Tensor
 
 from gradoracle.execution import bench, device
 from gradoracle.execution.bench import Row, Stopped, Timing, Watch, line, measure
 from gradoracle.model.errors import UsageError
+from gradoracle.project.shipped import family_names
 
 
 class Clock:
@@ -108,13 +110,11 @@ def without_dv(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @pytest.fixture
 def verdict_row() -> Callable[..., Row]:
     device.prepare("cpu")
-    from gradoracle.properties.sdpa import benchmarks
-
     from gradoracle.model.kernel import Kernel
 
     def make(call: Callable[..., Tensor], seconds: float | None = None) -> Row:
         kernel = Kernel("k", "sdpa", call, options={"scale": (), "causal": ()})
-        row: Row = benchmarks._verdict_beside_gradcheck("a kernel", kernel, seconds)
+        row: Row = bench.module_of("sdpa")._verdict_beside_gradcheck("a kernel", kernel, seconds)
         return row
 
     return make
@@ -149,10 +149,31 @@ def test_the_certified_row_gives_time_and_proven_radius(tmp_path: Path, capsys: 
     assert record["rows"][0]["notes"] == timing.notes and record["environment"]["torch"]
 
 
+@pytest.mark.parametrize("name", family_names())
+def test_every_shipped_family_has_rows_in_the_source_tree(name: str) -> None:
+    device.prepare("cpu")
+    file = bench.module_of(name).__file__
+    assert file is not None and Path(file) == ROOT / "benchmarks" / "families" / f"{name}.py"
+
+
+def test_without_the_source_tree_one_sentence_says_what_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "source_tree", lambda: tmp_path)
+    with pytest.raises(UsageError, match=r"^the benchmarks of sdpa lie in gradoracle's repository, .*; wanted a clone"):
+        bench.run("sdpa", "cpu")
+    with pytest.raises(UsageError, match="there are no benchmarks for 'nosuch'"):
+        bench.run("nosuch", "cpu")
+    (tmp_path / "benchmarks" / "families").mkdir(parents=True)
+    with pytest.raises(UsageError, match="there are no benchmarks for 'sdpa'"):
+        bench.run("sdpa", "cpu")
+
+
 def test_mistakes_of_usage_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no benchmark row of sdpa on cpu contains 'backward'"):
         bench.run("sdpa", "cpu", only="backward")
-    with pytest.raises(UsageError, match="there are no benchmarks for 'nosuch'"):
-        bench.run("nosuch", "cpu")
+    for name in ("nosuch", "oracle", "../families/sdpa"):
+        with pytest.raises(UsageError, match=f"there are no benchmarks for '{name}'"):
+            bench.run(name, "cpu")
     with pytest.raises(UsageError, match="cannot be written"):
         bench.run("sdpa", "cpu", str(tmp_path / "missing" / "bench.json"), "certified")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gate.project import Project
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "gate.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "gate.md"
 BLOCK = re.compile(r"^```\w+\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"^```sh\n(gradoracle gate --base main)\n```$", re.MULTILINE)
 

@@ -1,0 +1,332 @@
+"""Rows of campaigns: one line of a CSV for each run of a line, or of a shard of it, with all that the table needs."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from gradoracle.model.errors import UsageError
+
+NAME = "campaigns.csv"
+DEVICES = ("cpu", "cuda")
+ALARMS = ("violated", "crashed")
+_MADE_BY = ("gradoracle", "python", "commit", "torch", "triton", "cpu", "gpu")
+_COUNTS = ("planned", "run", "judged", "alarming")
+_FACTS = ("line", "device", "shard", "superseded", "target", "family", "seed", "cases")
+COLUMNS = (*_FACTS, *_COUNTS, "seconds", "exit_code", "command", *_MADE_BY, "contracts", "verdicts")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one law says of a kernel in a dtype; a list of these is the cell ``verdicts``, as json.
+
+    Attributes:
+        held, violated, crashed, refused, not_checked: cases.
+        tensors: that were compared; None in runs that did not count them.
+        sigma: the worst error.
+        case: the counterexample of an alarm.
+        pooled: whether only all cases together break the law.
+    """
+
+    law: str
+    kernel: str
+    dtype: str
+    status: str
+    held: int = 0
+    violated: int = 0
+    crashed: int = 0
+    refused: int = 0
+    not_checked: int = 0
+    tensors: int | None = None
+    sigma: float | None = None
+    case: str = ""
+    pooled: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run: one shard of a line, on one device.
+
+    Attributes:
+        line: its name.
+        device: cpu or cuda.
+        shard: (i, n).
+        superseded: a run whose kernel or budget was mended since; it is not added up.
+        cases: of the whole line; None where it was not written down.
+        counted: cases judged, and cases with an alarm; None in runs that did not count them.
+        environment: versions and hardware.
+        contracts: by dtype, as json.
+    """
+
+    line: str
+    device: str
+    shard: tuple[int, int]
+    superseded: bool
+    target: str
+    family: str
+    seed: int
+    cases: int | None
+    planned: int
+    run: int
+    counted: tuple[int, int] | None
+    seconds: float
+    exit_code: int | None
+    command: str
+    environment: Mapping[str, str]
+    contracts: str
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def judged(self) -> int:
+        """Cases on which some law was decided; of runs that did not count them, the least that it can be."""
+        if self.counted is not None:
+            return self.counted[0]
+        most: dict[str, int] = {}
+        for each in self.verdicts:
+            most[each.dtype] = max(most.get(each.dtype, 0), each.held + each.violated + each.crashed)
+        return sum(most.values())
+
+    @property
+    def alarming(self) -> int:
+        """Cases with an alarm; of runs that did not count them, the most that it can be."""
+        if self.counted is not None:
+            return self.counted[1]
+        return min(sum(each.violated + each.crashed for each in self.verdicts), self.judged)
+
+    @property
+    def tensors(self) -> int | None:
+        """Tensors compared; None in runs that did not count them."""
+        counts = [each.tensors for each in self.verdicts]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    @property
+    def alarms(self) -> list[Verdict]:
+        """The verdicts that are alarms."""
+        return [each for each in self.verdicts if each.status in ALARMS]
+
+    @property
+    def name(self) -> str:
+        """Of the run, and of the files of its full record."""
+        return stem(self.line, self.device, self.shard)
+
+
+def stem(line: str, device: str, shard: tuple[int, int]) -> str:
+    """The name of a run: campaign_LINE[_cuda][_I_of_N]."""
+    part = "_{}_of_{}".format(*shard) if shard != (1, 1) else ""
+    return f"campaign_{line}{'_cuda' if device == 'cuda' else ''}{part}"
+
+
+def of_document(document: Mapping[str, Any]) -> Row:
+    """The row of what ``gradoracle check --format json`` wrote, with what the campaign adds to it.
+
+    Raises:
+        UsageError: it is no report of one target, or was not run as the campaign says.
+    """
+    try:
+        (report,) = document["reports"]
+        campaign = document["campaign"]
+        counts = (report.get("cases_judged"), report.get("cases_alarming"))
+        found = Row(
+            line=campaign["line"],
+            device=report["device"],
+            shard=(campaign["shard"][0], campaign["shard"][1]),
+            superseded=False,
+            target=report.get("target", ""),
+            family=report.get("family", ""),
+            seed=report["seed"],
+            cases=campaign.get("cases"),
+            planned=report["cases_planned"],
+            run=report["cases_run"],
+            counted=None if counts[0] is None or counts[1] is None else (int(counts[0]), int(counts[1])),
+            seconds=round(report["seconds"], 3),
+            exit_code=campaign.get("exit_code", document.get("exit_code")),
+            command=campaign.get("command", ""),
+            environment={name: report["environment"][name] for name in _MADE_BY if name in report["environment"]},
+            contracts=json.dumps(report["contracts"], sort_keys=True),
+            verdicts=tuple(map(_verdict, report["verdicts"])),
+        )
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise UsageError("the json holds no report of one target; wanted what a campaign wrote") from None
+    if campaign.get("device", found.device) != found.device:
+        raise UsageError(f"{found.line} was run on {found.device}; the campaign says {campaign['device']}")
+    return found
+
+
+def _verdict(told: Mapping[str, Any]) -> Verdict:
+    shown, sigma = told.get("counterexample") or {}, told.get("worst_in_sigma")
+    is_alarm = told["status"] in ALARMS
+    return Verdict(
+        law=told["law"],
+        kernel=told["kernel"],
+        dtype=told["dtype"],
+        status=told["status"],
+        held=told["cases_held"],
+        violated=told["cases_violated"],
+        crashed=told["cases_crashed"],
+        refused=told.get("cases_refused", 0),
+        not_checked=told.get("cases_not_checked", 0),
+        tensors=told.get("tensors_compared"),
+        sigma=None if sigma is None else round(sigma, 3),
+        case=shown.get("case", "") if is_alarm else "",
+        pooled=bool(shown.get("pooled")) if is_alarm else False,
+    )
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """A row as text, by column."""
+    found: dict[str, object] = {name: getattr(row, name) for name in (*_FACTS, "planned", "run", "seconds")}
+    found |= {"shard": "{}/{}".format(*row.shard), "superseded": "yes" if row.superseded else ""}
+    found |= dict(zip(("judged", "alarming"), row.counted or ("", ""), strict=True))
+    found |= {"exit_code": row.exit_code, "command": row.command, "contracts": row.contracts}
+    verdicts = [list(astuple(each)) for each in row.verdicts]
+    found["verdicts"] = json.dumps(verdicts, separators=(",", ":"), ensure_ascii=False)
+    found |= {name: row.environment.get(name, "") for name in _MADE_BY}
+    return {name: "" if found[name] is None else str(found[name]) for name in COLUMNS}
+
+
+def _row(cells: Mapping[str, str]) -> Row:
+    """A row of its text.
+
+    Raises:
+        ValueError, TypeError: a cell is not what its column holds.
+    """
+    place, _, places = cells["shard"].partition("/")
+    shard = (int(place), int(places))
+    if not 1 <= shard[0] <= shard[1]:
+        raise ValueError(f"shard {cells['shard']} is out of range")
+    if cells["device"] not in DEVICES:
+        raise ValueError(f"device {cells['device']!r} is none of {', '.join(DEVICES)}")
+    if cells["superseded"] not in ("", "yes"):
+        raise ValueError(f"superseded is {cells['superseded']!r}, neither yes nor empty")
+    counted = (int(cells["judged"]), int(cells["alarming"])) if cells["judged"] or cells["alarming"] else None
+    if counted is not None and not 0 <= counted[1] <= counted[0]:
+        raise ValueError(f"{counted[1]} alarms on {counted[0]} judged cases")
+    return Row(
+        line=cells["line"],
+        device=cells["device"],
+        shard=shard,
+        superseded=cells["superseded"] == "yes",
+        target=cells["target"],
+        family=cells["family"],
+        seed=int(cells["seed"]),
+        cases=int(cells["cases"]) if cells["cases"] else None,
+        planned=int(cells["planned"]),
+        run=int(cells["run"]),
+        counted=counted,
+        seconds=float(cells["seconds"]),
+        exit_code=int(cells["exit_code"]) if cells["exit_code"] else None,
+        command=cells["command"],
+        environment={name: cells[name] for name in _MADE_BY if cells[name]},
+        contracts=cells["contracts"],
+        verdicts=tuple(_told(each) for each in json.loads(cells["verdicts"])),
+    )
+
+
+def _told(values: Sequence[Any]) -> Verdict:
+    found = Verdict(*values)
+    if not all(isinstance(value, str) for value in values[:4]) or not all(isinstance(n, int) for n in values[4:9]):
+        raise ValueError(f"{values} is no verdict")
+    return found
+
+
+def read(file: Path, lines: Sequence[str]) -> list[Row]:
+    """All rows of a file.
+
+    Raises:
+        UsageError: it cannot be read, is no such CSV, or a row is none of these lines or holds what it cannot.
+    """
+    try:
+        written = _parsed(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, csv.Error):
+        raise UsageError(f"{file} holds no rows of campaigns; wanted a CSV that a campaign wrote") from None
+    found = []
+    for number, cells in enumerate(written, 1):
+        if cells["line"] not in lines:
+            raise UsageError(f"{file.name}, row {number}: line {cells['line']!r} is none of {', '.join(lines)}")
+        try:
+            found.append(_row(cells))
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"{file.name}, row {number}, {cells['line']}, cannot be read: {error}") from None
+    return found
+
+
+def _parsed(text: str) -> list[dict[str, str]]:
+    """The cells of a file's rows; none of an empty one.
+
+    Raises:
+        ValueError: its columns are others.
+    """
+    reader = csv.DictReader(io.StringIO(text), strict=True)
+    if text and tuple(reader.fieldnames or ()) != COLUMNS:
+        raise ValueError("other columns")
+    found = list(reader)
+    if any(None in each or None in each.values() for each in found):
+        raise ValueError("a row of another length")
+    return found
+
+
+def record(file: Path, row: Row) -> None:
+    """Write a row into a file, in place of what an earlier run of the same line, device and shard wrote.
+
+    One that is superseded stands beside all others.
+
+    Raises:
+        UsageError: the file holds something else.
+    """
+    cells = _cells(row)
+    with _rows(file) as (stream, rows):
+        places = [place for place, each in enumerate(rows) if _is_of(each, row.line, row.device, cells["shard"])]
+        if places and not row.superseded:
+            rows[places[0]] = cells
+        else:
+            rows.append(cells)
+        _write(stream, rows)
+
+
+def forget(file: Path, line: str, device: str, shard: tuple[int, int]) -> None:
+    """Take the row of an earlier run out of a file; a superseded one stays."""
+    if not file.exists():
+        return
+    with _rows(file) as (stream, rows):
+        _write(stream, [each for each in rows if not _is_of(each, line, device, "{}/{}".format(*shard))])
+
+
+def _is_of(cells: Mapping[str, str], line: str, device: str, shard: str) -> bool:
+    return (cells["line"], cells["device"], cells["shard"], cells["superseded"]) == (line, device, shard, "")
+
+
+@contextmanager
+def _rows(file: Path) -> Iterator[tuple[TextIO, list[dict[str, str]]]]:
+    """A file's rows, which no other campaign reads or writes meanwhile.
+
+    Raises:
+        UsageError: it is no such CSV.
+    """
+    with file.open("a+", encoding="utf-8", newline="") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        try:
+            rows = _parsed(stream.read())
+        except (ValueError, csv.Error):
+            raise UsageError(f"{file} holds no rows of campaigns; wanted a CSV that a campaign wrote") from None
+        yield stream, rows
+
+
+def _write(stream: TextIO, rows: Sequence[Mapping[str, str]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    stream.seek(0)
+    stream.truncate()
+    stream.write(text.getvalue())
+    stream.flush()

@@ -1,0 +1,109 @@
+"""Records of the scoreboard: what `gradoracle mutate` found, to be read; what rules say of each fault, line by line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradoracle.model.errors import UsageError, why
+from gradoracle.mutation.lines import Lines
+from gradoracle.mutation.outcome import SCORED, Fate
+from gradoracle.mutation.record import FOLDER as MUTATION
+from gradoracle.mutation.record import fingerprint
+from gradoracle.mutation.sources import Source
+from gradoracle.mutation.views import SCHEMA
+
+FOLDER = Path(".gradoracle") / "scoreboard"
+
+
+@dataclass(frozen=True)
+class Ours:
+    """What gradoracle's laws say of one fault: its fate, the law, and the seconds from the start to that."""
+
+    fate: Fate
+    law: str
+    seconds: float
+
+    @property
+    def scored(self) -> bool:
+        """Whether it enters the score."""
+        return self.fate in SCORED
+
+
+@dataclass(frozen=True)
+class Mutations:
+    """A run of `gradoracle mutate`: faults by key, and on how many cases the right kernel kept all laws (0: unsaid)."""
+
+    faults: Mapping[str, Ours]
+    cases: int = 0
+
+
+def mutations(family: str, folder: Path | None) -> Mutations:
+    """Read the json report of a family in a folder, or what the runs in this working directory left.
+
+    Raises:
+        UsageError: there is none, or it is none of `gradoracle mutate`.
+    """
+    if folder is None:
+        return _lines(family, MUTATION / f"{family}.jsonl")
+    file = folder / f"{family}.json"
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{file}: {why(error)}; wanted the report of "
+            f"gradoracle mutate {family} --format json --output {family}.json"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"{file} is no json: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA or document.get("target") != family:
+        raise UsageError(f"{file} is no report of gradoracle mutate {family}; wanted one with schema {SCHEMA}")
+    found = {each["mutant"]: _ours(each) for each in document["mutants"]}
+    return Mutations(found, int(document.get("cases", 0)))
+
+
+def _lines(family: str, file: Path) -> Mutations:
+    """The outcomes of the last run whose lines are in the file; a pending survivor is a survivor."""
+    try:
+        entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except OSError:
+        raise UsageError(f"{file} is missing; run gradoracle mutate {family} first, or name --records FOLDER") from None
+    except ValueError as error:
+        raise UsageError(f"{file} holds a line that is no json: {error}") from None
+    last = entries[-1]["mark"] if entries else ""
+    return Mutations({entry["mutant"]: _ours(entry) for entry in entries if entry["mark"] == last})
+
+
+def _ours(entry: Mapping[str, Any]) -> Ours:
+    return Ours(Fate(entry["fate"]), entry["law"], float(entry["seconds"]))
+
+
+def mark(sources: Sequence[Source], seed: int) -> str:
+    """A fingerprint of all that an entry depends on: what a mutation's does, and these files, which hold the rules."""
+    own = [file.read_text(encoding="utf-8") for file in sorted(Path(__file__).parent.glob("*.py"))]
+    return fingerprint(sources, (seed, "scoreboard", *own))
+
+
+class Kept:
+    """What rules said, kept as lines of json in a folder so that a run that was cut goes on.
+
+    Args:
+        name: of the file.
+        mark: a fingerprint of all that the entries depend on; those under another are not used.
+        folder: where.
+    """
+
+    def __init__(self, name: str, mark: str, folder: Path = FOLDER) -> None:
+        self._lines = Lines(folder / f"{name}.jsonl", mark)
+        self.path = self._lines.path
+
+    def known(self) -> dict[str, dict[str, Any]]:
+        """Entries by the fault; lines that were cut are left out."""
+        return {entry["fault"]: entry for entry in self._lines.entries() if "fault" in entry}
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Append one entry."""
+        self._lines.add(entry)

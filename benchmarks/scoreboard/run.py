@@ -1,0 +1,233 @@
+"""Scoreboard: the acceptance rules of peers and gradoracle's laws on the same faults and the same right kernels."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gradoracle.cases.stream import stream
+from gradoracle.execution import environment
+from gradoracle.model.case import Case
+from gradoracle.model.errors import UsageError
+from gradoracle.model.kernel import Kernel
+from gradoracle.mutation.install import install
+from gradoracle.mutation.mutant import Mutant
+from gradoracle.mutation.outcome import Fate
+from gradoracle.mutation.plant import choose, mutants
+from gradoracle.mutation.run import MUTANTS
+from gradoracle.mutation.sources import Source, Statements, sources_of
+from gradoracle.oracle.truth import Oracle
+from gradoracle.project.request import Progress, Silent
+from gradoracle.project.target import Target, resolve
+
+from .forks import forked
+from .record import FOLDER, Kept, Ours, mark, mutations
+from .rights import BUDGET, NAMES, Right, prepare, prepare_gradcheck
+from .styles import MOST, OURS, PEERS, STYLES, our_cases, peers_cases, tiny_cases
+from .trial import Fault, alarms, covering
+
+FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
+CASES = 126  # of the stream, as gradoracle check takes them
+TINY = 2  # of our cases, that gradcheck is given
+_RIGHT = "the right kernel"  # the entry of the false alarms, which is no fault's
+
+Tells = Callable[[str], Progress]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be scored; plain values, as the command line gives them.
+
+    Attributes:
+        records: a folder of json reports of `gradoracle mutate`; None: what its runs left in this working directory.
+        count: how many faults of each family.
+        seconds: begin no further fault of a family once so much time has passed.
+        workers: how many processes; None: one a core that this process may use.
+        seed: of the choice of faults and of the stream of cases, as `gradoracle mutate` was given it.
+        folder: where what is known is kept.
+    """
+
+    records: Path | None = None
+    count: int = MUTANTS
+    seconds: float | None = None
+    workers: int | None = None
+    seed: int = 0
+    folder: Path = FOLDER
+
+    @property
+    def processes(self) -> int:
+        """How many at a time."""
+        return self.workers or environment.cores()
+
+
+def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent()) -> dict[str, Any]:
+    """Judge the faults of a shipped family, those that `gradoracle mutate` scored, by every rule.
+
+    Returns:
+        Plain values: ``faults`` (one entry each, with ``ours``), ``alarms``, ``apart`` (fate -> how many are left out),
+        ``untried``, and ``rows`` (``rows_of``).
+
+    Raises:
+        UsageError: an unknown family; no record of its mutation, or one that holds none of its faults.
+    """
+    if name not in FAMILIES:
+        raise UsageError(f"family {name!r} is unknown; wanted one of {', '.join(FAMILIES)}")
+    record = mutations(name, asked.records)
+    target = resolve(name, None)
+    sources = sources_of(target)
+    everyone = [mutant for source in sources for mutant in mutants(source.text, source.shown)]
+    chosen = [m for m in choose(everyone, asked.count, asked.seed) if m.key in record.faults]
+    if not chosen:
+        raise UsageError(
+            f"the record of {name} holds none of the {asked.count} faults that seed {asked.seed} chooses of its "
+            f"sources; run gradoracle mutate {name} again"
+        )
+    scored = [mutant for mutant in chosen if record.faults[mutant.key].scored]
+    kept = Kept(name, mark(sources, asked.seed), asked.folder)
+    known = kept.known()
+    left = [mutant for mutant in scored if mutant.key not in known]
+    earlier = len(scored) - len(left)
+    if left or _RIGHT not in known:
+        board = _Board(target, sources, asked, progress)
+        if _RIGHT not in known:
+            known[_RIGHT] = {"fault": _RIGHT, "alarms": alarms(board.rights)}
+            kept.add(known[_RIGHT])
+        for entry in board.tried(left, progress("faults by every rule")):
+            kept.add(entry)
+            known[entry["fault"]] = entry
+    faults = [_with_ours(known[m.key], record.faults[m.key], m) for m in scored if m.key in known]
+    apart = Counter(record.faults[m.key].fate.value for m in chosen if m not in scored)
+    found = {
+        "family": name,
+        "apart": dict(apart),
+        "earlier": earlier,
+        "untried": len(scored) - len(faults),
+        "unrecorded": min(asked.count, len(everyone)) - len(chosen),
+        "cases": record.cases or CASES,
+        "alarms": known[_RIGHT]["alarms"],
+        "faults": faults,
+    }
+    return {**found, "rows": rows_of(faults, known[_RIGHT]["alarms"])}
+
+
+def _with_ours(entry: Mapping[str, Any], ours: Ours, mutant: Mutant) -> dict[str, Any]:
+    """An entry with what gradoracle's laws say of the fault."""
+    own = {"caught": ours.fate is Fate.KILLED, "law": ours.law, "seconds": ours.seconds}
+    place = {"operator": mutant.operator, "module": mutant.module, "line": mutant.line}
+    return {**{key: value for key, value in entry.items() if key != "mark"}, **place, "ours": own}
+
+
+class _Board:
+    """A target's right kernel on all cases, ready for faults to be tried."""
+
+    def __init__(self, target: Target, sources: Sequence[Source], asked: Asked, progress: Tells) -> None:
+        self.asked, self.sources = asked, {source.shown: source for source in sources}
+        self.statements = {source.shown: Statements(source.text) for source in sources}
+        (self.kernel,) = target.kernels
+        family, files = target.family, [source.file for source in sources]
+        oracle = Oracle(family, graphs=1 << 14)
+        own = our_cases(stream(family, self.kernel, examples=CASES, seed=asked.seed))
+        cases = [(PEERS, case) for case in peers_cases(family, self.kernel)] + [(OURS, case) for case in own]
+        telling = progress("cases of the right kernel")
+        telling.plan(len(cases))
+        with closing(telling):
+            self.rights: list[Right] = list(
+                prepare(family, self.kernel, oracle, cases, files, tell=lambda done: telling.case(done, 0, 0, ""))
+            )
+        self.rights += checked_by_differences(target, self.kernel, oracle, own, files)
+
+    def tried(self, left: Sequence[Mutant], progress: Progress) -> Iterator[dict[str, Any]]:
+        """An entry for each fault, as they come, until the time is up."""
+        started = time.monotonic()
+        progress.plan(len(left))
+
+        def faults() -> Iterator[Fault]:
+            for mutant in left:
+                if self.asked.seconds is not None and time.monotonic() - started > self.asked.seconds:
+                    return
+                source = self.sources[mutant.module]
+                first, last = self.statements[mutant.module].span(mutant.line)
+                rights = covering(self.rights, source.file, range(first, last + 1), {OURS: MOST})
+                yield Fault(mutant.key, rights, self.kernel, partial(install, mutant, source.module, source.file))
+
+        with closing(progress):
+            for done, fault in enumerate(forked(faults(), self.asked.processes), 1):
+                progress.case(done, 0, 0, "")
+                yield fault.entry()
+
+
+def checked_by_differences(
+    target: Target, kernel: Kernel, oracle: Oracle, own: Sequence[Case], files: Sequence[str] = ()
+) -> list[Right]:
+    """The cases in float64 that gradcheck is given: tiny ones as in a peer's test, and the smallest of ours."""
+    tiny = [(PEERS, case) for case in tiny_cases(target.family, kernel)]
+    recast = [(OURS, replace(case, dtype="float64")) for case in own]
+    found = prepare_gradcheck(target.family, kernel, oracle, tiny, files)
+    if any(not right.excuse for right in found):
+        for each in recast:
+            if sum(right.style == OURS for right in found) >= TINY:
+                break
+            found += prepare_gradcheck(target.family, kernel, oracle, [each], files)
+    return found
+
+
+def rows_of(faults: Sequence[Mapping[str, Any]], alarms_: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each style and rule, over faults: caught, of how many, false alarms, seconds to a verdict.
+
+    ``within``: the faults that some forward and backward of the style executes: what is caught is among these.
+    ``seconds``: over all faults until caught, or all cases are judged; ``median``: over the faults that it caught.
+    """
+    by_rule: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for fault in faults:
+        for verdict in fault["verdicts"]:
+            by_rule.setdefault((verdict["style"], verdict["rule"]), []).append(verdict)
+    counted: dict[tuple[str, str], dict[str, Any]] = {}
+    for own in alarms_:
+        total = counted.setdefault((own["style"], own["rule"]), {"cases": 0, "alarms": 0, "first": "", "excused": ""})
+        total["cases"] += own["cases"]
+        total["alarms"] += own["alarms"]
+        total["first"] = total["first"] or own["first"]
+        total["excused"] = total["excused"] or own["excused"]
+    rows = []
+    for style in STYLES:
+        for name in NAMES:
+            right = counted.get((style, name))
+            if right is None:
+                continue
+            verdicts = by_rule.get((style, name), [])
+            caught = [verdict["seconds"] for verdict in verdicts if verdict["caught"]]
+            rows.append(
+                {
+                    "style": style,
+                    "rule": name,
+                    "caught": len(caught),
+                    "faults": len(faults),
+                    "within": sum(is_executed(fault, style) for fault in faults),
+                    "failed": sum(1 for verdict in verdicts if verdict["failure"]),
+                    "alarms": right["alarms"],
+                    "right_cases": right["cases"],
+                    "first_alarm": right["first"],
+                    "excuse": "" if right["cases"] else right["excused"],
+                    "median": round(median(caught), 4) if caught else None,
+                    "seconds": round(sum(verdict["seconds"] for verdict in verdicts), 2),
+                }
+            )
+    return rows
+
+
+def is_executed(fault: Mapping[str, Any], style: str) -> bool:
+    """Whether some forward and backward of a style executes a fault."""
+    return fault["cases"].get(style, 0) > 0
+
+
+def best_peer(rows: Iterable[Mapping[str, Any]], style: str) -> Mapping[str, Any] | None:
+    """The peer's row of a style with the most caught, of several that with the fewest false alarms; None for no row."""
+    own = [row for row in rows if row["style"] == style and row["rule"] != BUDGET and not row["excuse"]]
+    return max(own, key=lambda row: (row["caught"], -row["alarms"] / max(row["right_cases"], 1)), default=None)

@@ -1,0 +1,152 @@
+"""Trial of one fault by all rules: on each case only those are asked that accept the right kernel there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gradoracle.model.kernel import Kernel
+from gradoracle.mutation.install import Stillborn
+
+from .forks import Tell
+from .peers import RULES, Compared, Rule
+from .rights import Right, Said, judge
+
+LIMIT = 40.0  # seconds that a fault may take on one case
+MOST_LOST = 4  # cases on which a fault's process dies or hangs, after which it is tried no more
+
+
+@dataclass
+class Verdict:
+    """What one rule says of one fault in one style of input.
+
+    Attributes:
+        style: of the input.
+        rule: its name.
+        caught: the case on which it rejects the fault and accepts the right kernel, as one line; "" for none.
+        cases: how many cases it was asked on until then.
+        seconds: of the kernel, of the reference and of the rule itself, over these cases.
+        failure: how the kernel failed on that case, where it gave no tensors.
+    """
+
+    style: str
+    rule: str
+    caught: str = ""
+    cases: int = 0
+    seconds: float = 0.0
+    failure: str = ""
+
+
+class Fault:
+    """One fault, tried in forks (an ``Attempt``).
+
+    Args:
+        key: names it.
+        rights: the cases, each as the right kernel ran it, in the order in which they are tried.
+        kernel: what is run: the kernel with the fault, or the right one that ``install`` puts the fault into.
+        install: puts the fault in its place, in the fork; may raise Stillborn.
+        rules: on tensors.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        rights: Sequence[Right],
+        kernel: Kernel,
+        install: Callable[[], None] | None = None,
+        rules: Sequence[Rule[Compared]] = RULES,
+    ) -> None:
+        self.key, self.rights, self.kernel, self.install, self.rules = key, rights, kernel, install, rules
+        self.limit = LIMIT
+        self.left = list(range(len(rights)))
+        self.stillborn = ""
+        self.verdicts = {(r.style, name): Verdict(r.style, name) for r in rights for name in sorted(r.judged)}
+        self._at, self._lost = -1, 0
+
+    def run(self, tell: Tell) -> None:
+        """Try the cases that are left, until every rule has caught the fault or there is no further case."""
+        try:
+            if self.install is not None:
+                self.install()
+        except Stillborn as reason:
+            tell("stillborn", -1, str(reason))
+            return
+        for number in list(self.left):
+            names = self._open(self.rights[number])
+            if names:
+                tell("begun", number, None)
+                said = judge(self.rights[number], self.kernel, names, self.rules)
+                self._enter(number, said)
+                tell("said", number, said)
+
+    def take(self, *message: Any) -> None:
+        """A piece of news from the fork."""
+        kind, number, found = message
+        self._at = number
+        if kind == "stillborn":
+            self.stillborn = found
+        elif kind == "said":
+            self._enter(number, found)
+
+    def lost(self, how: str) -> bool:
+        """The process died or hung on a case, which no test survives: every rule rejects that."""
+        if self._at not in self.left:
+            return False
+        names = self._open(self.rights[self._at])
+        self._enter(self._at, Said(frozenset(names), 0.0, dict.fromkeys(names, 0.0), how))
+        self._lost += 1
+        return bool(self.left) and self._lost < MOST_LOST
+
+    def entry(self) -> dict[str, Any]:
+        """What is known, as plain values."""
+        return {
+            "fault": self.key,
+            "stillborn": self.stillborn,
+            "cases": {style: sum(r.style == style for r in self.rights) for style in {r.style for r in self.rights}},
+            "verdicts": [{**asdict(v), "seconds": round(v.seconds, 4)} for v in self.verdicts.values()],
+        }
+
+    def _open(self, right: Right) -> set[str]:
+        """The rules that accept the right kernel on a case and have not caught the fault yet."""
+        return {name for name in right.accepts if not self.verdicts[right.style, name].caught}
+
+    def _enter(self, number: int, said: Said) -> None:
+        right = self.rights[number]
+        self.left.remove(number)
+        for name, own in said.rules.items():
+            verdict = self.verdicts[right.style, name]
+            verdict.cases += 1
+            verdict.seconds += own + right.reference(name) + said.kernel
+            if name in said.rejects:
+                verdict.caught, verdict.failure = str(right.case), said.failure
+
+
+def alarms(rights: Iterable[Right]) -> list[dict[str, Any]]:
+    """Of each style and rule: how many cases of right kernels it judges and rejects, and the first of these."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for right in rights:
+        for name in sorted(right.judged):
+            empty = {"style": right.style, "rule": name, "cases": 0, "alarms": 0, "first": "", "excused": ""}
+            own = found.setdefault((right.style, name), empty)
+            if right.excuse:
+                own["excused"] = own["excused"] or right.excuse
+                continue
+            own["cases"] += 1
+            if name not in right.accepts:
+                own["alarms"] += 1
+                own["first"] = own["first"] or str(right.case)
+    return list(found.values())
+
+
+def covering(rights: Sequence[Right], file: str, lines: range, most: Mapping[str, int]) -> list[Right]:
+    """The cases whose right kernel executed some of these lines, at most so many of a style."""
+    taken: dict[str, int] = {}
+    found = []
+    for right in rights:
+        if right.lines.get(file, frozenset()).isdisjoint(lines) or not right.accepts:
+            continue
+        taken[right.style] = taken.get(right.style, 0) + 1
+        if taken[right.style] <= most.get(right.style, len(rights)):
+            found.append(right)
+    return found

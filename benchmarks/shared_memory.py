@@ -1,0 +1,57 @@
+"""Shared memory: the table of docs/shared_memory.md, of every family that names its compilations. Needs no GPU.
+
+`python benchmarks/shared_memory.py` writes it to its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradoracle.properties.offline import SHARED_MEMORY, Allotments, allotments
+
+from gradoracle.execution.device import prepare
+from gradoracle.model.kernel import Kernel
+from gradoracle.project.target import shipped
+
+INTRODUCTION = """# Shared memory
+
+Bytes of shared memory that one program of each compilation takes, and the limit of each architecture. Compiled offline;
+`make shared-memory` writes this page anew. **Bold**: more than there is. The law `shared_memory_fits_each_architecture`
+checks the same on every run of `gradoracle check`; of the semi-CRF those that take most.
+"""
+
+
+def page() -> Iterator[str]:
+    """The page, part by part."""
+    yield INTRODUCTION
+    for name, target in shipped().items():
+        for kernel in target.kernels:
+            if "compilations" in kernel.extras:
+                yield f"## {name}\n" if len(target.kernels) == 1 else f"## {name}: {kernel.name}\n"
+                yield from table(kernel)
+
+
+def table(kernel: Kernel) -> Iterator[str]:
+    """The rows of one kernel: a compilation of a dtype each, with the limits below the architectures."""
+    yield "| dtype | compilation | " + " | ".join(f"sm_{capability}" for capability in SHARED_MEMORY) + " |"
+    yield "|---|---|" + "--:|" * len(SHARED_MEMORY)
+    yield "| | *limit* | " + " | ".join(f"*{limit}*" for limit in SHARED_MEMORY.values()) + " |"
+    for dtype in kernel.dtypes or ():
+        found = allotments(kernel.extras.get("all compilations", kernel.extras["compilations"]), dtype)
+        for name in dict.fromkeys(name for name, _ in found):
+            cells = " | ".join(_cell(found, name, capability) for capability in SHARED_MEMORY)
+            yield f"| {dtype} | {name} | {cells} |"
+    yield ""
+
+
+def _cell(found: Allotments, name: str, capability: int) -> str:
+    taken = found[name, capability]
+    if isinstance(taken, str):
+        return "does not compile"
+    return f"**{taken.bytes}**" if taken.bytes > SHARED_MEMORY[capability] else str(taken.bytes)
+
+
+if __name__ == "__main__":
+    prepare("cpu")
+    for part in page():
+        print(part)
