@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 import torch
-from places import load
+from places import loaded
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 I32, I64 = torch.int32, torch.int64
@@ -20,10 +20,7 @@ Scenario = Callable[[str], torch.Tensor]
 
 
 def kernels() -> ModuleType:
-    name = "interpreter_kernels"
-    if name not in sys.modules:
-        load(name)
-    return sys.modules[name]
+    return loaded("interpreter_kernels")
 
 
 def values(dtype: torch.dtype) -> torch.Tensor:

@@ -18,3 +18,8 @@ def load(name: str) -> ModuleType:
     sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]
+
+
+def loaded(name: str) -> ModuleType:
+    """A module of tests/ by its name, loaded if no test has done so yet."""
+    return sys.modules[name] if name in sys.modules else load(name)

@@ -10,6 +10,7 @@ from gradoracle.check.acceptance import pooled
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import CaseResult, LawResult
+from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
 from gradoracle.model.sums import TELLING, Left, Seen, Sums, Telling, add, in_order, order_of_telling
 from gradoracle.model.verdict import BROKEN, FAILING, Counterexample, Status, Verdict
@@ -42,9 +43,8 @@ class Aggregate:
     ) -> None:
         self._decisive, self._line, self._place = set(decisive), line, place
         self._added = 0
-        self._first: dict[
-            tuple[Key, Status], tuple[int, Case, LawResult]
-        ] = {}  # of each status that fails, with its place
+        # of each status that fails, the first case with its place
+        self._first: dict[tuple[Key, Status], tuple[int, Case, LawResult]] = {}
         self._telling: dict[Key, dict[int, tuple[Case, LawResult]]] = {}  # the cases of ``Sums.telling``, by place
         self.sums: dict[Key, Sums] = {}
         self.judged = self.alarming = 0
@@ -175,6 +175,22 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
             message = f"over {sums.pooled} tensors of all {sums.dtype} cases together, each within its own budget"
             verdict.counterexample = Counterexample(sums.held, tuple(broken), message=message, pooled=True)
     return verdict
+
+
+def complete(verdict: Verdict, like: Property | Verdict, sums: Sums, *, decisive: bool, cut: bool) -> None:
+    """Give a verdict what its sums do not hold.
+
+    Args:
+        verdict: that ``verdict_of`` made of the sums.
+        like: its property, or the verdict of another part of the run, which say the same of themselves.
+        sums: of the verdict.
+        decisive: whether each of its tensors must be decided.
+        cut: whether the run ended before all its cases.
+    """
+    verdict.statement, verdict.rank, verdict.kind, verdict.cause = like.statement, like.rank, like.kind, like.cause
+    verdict.undecided = undecided_tensors(sums) if decisive else {}
+    if cut and not sums.statuses:
+        verdict.reasons = {"the run was interrupted before": 0}
 
 
 def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[str]:

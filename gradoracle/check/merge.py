@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gradoracle.check.aggregate import Key, undecided, undecided_tensors, verdict_of
+from gradoracle.check.aggregate import Key, complete, undecided, verdict_of
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.minimise import agreed, mapped
@@ -17,7 +17,7 @@ from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Finding
 from gradoracle.model.shard import Shard
 from gradoracle.model.statistics import Measurements
-from gradoracle.model.sums import TELLING, Sums
+from gradoracle.model.sums import TELLING, Sums, together
 from gradoracle.model.verdict import FAILING, Counterexample, Report, Status, Verdict
 from gradoracle.project.provenance import public
 
@@ -171,16 +171,9 @@ class _Whole:
         verdicts = [verdict_of(sums, self._counterexample(key)) for key, sums in self._sums.items()]
         for verdict in verdicts:
             like = told[verdict.law, verdict.kernel, verdict.dtype]
-            verdict.statement, verdict.rank, verdict.kind, verdict.cause = (
-                like.statement,
-                like.rank,
-                like.kind,
-                like.cause,
-            )
             sums = self._sums[verdict.law, verdict.kernel, verdict.dtype]
-            verdict.undecided = undecided_tensors(sums) if verdict.law in self._first.shard.decisive else {}
-            if not sums.statuses and self._is_cut():
-                verdict.reasons = {"the run was interrupted before": 0}
+            decisive = verdict.law in self._first.shard.decisive
+            complete(verdict, like, sums, decisive=decisive, cut=self._is_cut())
             if verdict.counterexample is not None and verdict.counterexample.pooled:
                 command = f"{self._first.shard.commands[verdict.kernel]} --property {verdict.law}"
                 verdict.counterexample = replace(verdict.counterexample, command=command)
@@ -253,10 +246,7 @@ def _measured(several: Iterable[Measurements | None]) -> Measurements | None:
 
 def _sum(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The numbers of each name, added up."""
-    found: Counter[str] = Counter()
-    for each in several:
-        found.update(each)
-    return dict(found)
+    return functools.reduce(together, several, {})
 
 
 def _largest(several: Iterable[Mapping[str, N]]) -> dict[str, N]:

@@ -294,7 +294,7 @@ def _further(aggregate: Aggregate, key: Key) -> tuple[Finding, ...]:
 
 
 def mapped_all(found: dict[Key, Counterexample]) -> dict[Key, Counterexample]:
-    """Counterexamples with one map a tensor; those of our own errors as they are."""
+    """Counterexamples with one map a tensor."""
     return {key: mapped(shown) for key, shown in found.items()}
 
 

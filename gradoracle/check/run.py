@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradoracle.check.aggregate import Key, undecided_tensors
+from gradoracle.check.aggregate import Key, complete
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.execute import Execution, executor_for
@@ -199,11 +199,8 @@ def verdicts_of(
     verdicts = totals.aggregate.verdicts(counterexamples)
     for verdict in verdicts:
         law = subjects.laws[verdict.law]
-        verdict.statement, verdict.rank, verdict.kind, verdict.cause = law.statement, law.rank, law.kind, law.cause
         sums = totals.aggregate.sums[verdict.law, verdict.kernel, verdict.dtype]
-        verdict.undecided = undecided_tensors(sums) if law.decisive else {}
-        if interrupted and not sums.statuses:
-            verdict.reasons = {"the run was interrupted before": 0}
+        complete(verdict, law, sums, decisive=law.decisive, cut=interrupted)
         if verdict.counterexample is not None:
             place, line = subjects.place(verdict.kernel), verdict.counterexample.case
             if verdict.counterexample.pooled:

@@ -14,7 +14,6 @@ from typing import TypeVar
 from gradoracle.model.finding import Pool
 from gradoracle.model.reason import Reason
 
-N = TypeVar("N", int, float)
 TELLING = 8  # violating cases of a verdict that are kept
 
 
@@ -27,6 +26,9 @@ class Seen:
 
     def __add__(self, other: Seen) -> Seen:
         return Seen(self.count + other.count, min(self.first, other.first))
+
+
+N = TypeVar("N", int, float, Seen, Pool)  # what ``+`` adds up
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,6 @@ class Sums:
     def __add__(self, other: Sums) -> Sums:
         """Both parts together."""
         held = min((each for each in (self, other) if each.held), key=_first_held, default=self).held
-        pools = dict(self.pools)
-        for tensor, pool in other.pools.items():
-            pools[tensor] = pools[tensor] + pool if tensor in pools else pool
         left = dict(self.left)
         for tensor, why in other.left.items():
             left[tensor] = min(left.get(tensor, why), why, key=lambda each: each.first)
@@ -103,17 +102,17 @@ class Sums:
             self.law,
             self.kernel,
             self.dtype,
-            both(self.statuses, other.statuses),
-            both(self.reasons, other.reasons),
+            together(self.statuses, other.statuses),
+            together(self.reasons, other.reasons),
             {**self.kinds, **other.kinds},
-            both(self.refusals, other.refusals),
+            together(self.refusals, other.refusals),
             together(self.notes, other.notes),
             together(self.decided, other.decided),
             left,
             [*self.sensitivities, *other.sensitivities],
             max(self.error, other.error),
             max(self.in_sigma, other.in_sigma),
-            pools,
+            together(self.pools, other.pools),
             self.pooled + other.pooled,
             held,
             heapq.nsmallest(TELLING, [*self.telling, *other.telling], key=order_of_telling),
@@ -129,9 +128,9 @@ def _first_held(sums: Sums) -> int:
     return sums.statuses["holds"].first
 
 
-def add(known: dict[str, Seen], name: str, seen: Seen) -> None:
-    """Add what was seen of a name."""
-    known[name] = known[name] + seen if name in known else seen
+def add(known: dict[str, N], name: str, more: N) -> None:
+    """Add to what is known of a name."""
+    known[name] = known[name] + more if name in known else more
 
 
 def in_order(known: Mapping[str, Seen]) -> list[tuple[str, Seen]]:
@@ -139,17 +138,9 @@ def in_order(known: Mapping[str, Seen]) -> list[tuple[str, Seen]]:
     return sorted(known.items(), key=lambda item: item[1].first)
 
 
-def both(these: Mapping[str, Seen], those: Mapping[str, Seen]) -> dict[str, Seen]:
-    """Both, added up."""
-    found = dict(these)
-    for name, seen in those.items():
-        add(found, name, seen)
-    return found
-
-
 def together(these: Mapping[str, N], those: Mapping[str, N]) -> dict[str, N]:
-    """The numbers of each name, added up."""
-    both = dict(these)
-    for name, number in those.items():
-        both[name] = both[name] + number if name in both else number
-    return both
+    """What either has of each name, added up."""
+    found = dict(these)
+    for name, more in those.items():
+        add(found, name, more)
+    return found

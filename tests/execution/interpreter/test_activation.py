@@ -13,7 +13,6 @@ from places import TESTS
 from gradoracle.execution import interpreter
 from gradoracle.execution.interpreter import availability
 
-HERE = TESTS
 installed = pytest.mark.skipif(
     interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
 )
@@ -22,7 +21,7 @@ installed = pytest.mark.skipif(
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs `code` in a process of its own, without TRITON_INTERPRET unless given."""
     variables = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    variables |= {"PYTHONPATH": str(HERE), **environment}
+    variables |= {"PYTHONPATH": str(TESTS), **environment}
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, timeout=120)
 
 

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
 import sys
-from types import ModuleType
 
 import pytest
 import torch
-from places import TESTS
+from places import TESTS, loaded
 from torch import bfloat16, float16, float32, float64
 
 from gradoracle.execution import interpreter
 
-HERE = TESTS
 pytestmark = [
     pytest.mark.xdist_group("interpreter"),
     pytest.mark.skipif(interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())),
 ]
 
 
-def load(name: str) -> ModuleType:
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
 interpreter.activate()
-reference = load("interpreter_reference")
-scenarios = load("interpreter_scenarios")
+reference = loaded("interpreter_reference")
+scenarios = loaded("interpreter_scenarios")
 
 
 def dot(a: torch.Tensor, b: torch.Tensor, precision: str = "ieee", c: torch.Tensor | None = None) -> torch.Tensor:
@@ -131,7 +119,7 @@ def test_repeated_operand_is_multiplied_like_any_other():
 def stock(tmp_path_factory):
     path = tmp_path_factory.mktemp("stock") / "stock.pt"
     subprocess.run(
-        [sys.executable, str(HERE / "interpreter_scenarios.py"), "stock", str(path)],
+        [sys.executable, str(TESTS / "interpreter_scenarios.py"), "stock", str(path)],
         check=True,
         capture_output=True,
         env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"},
@@ -174,7 +162,7 @@ for capability in (80, 90):
 def test_what_triton_emits_for_gpus_is_what_is_modelled(tmp_path):
     """No cvt.rna before a tf32 product; for tf32x3 the rest x - cvt.rna(x) is left raw; ieee multiplies in fma."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    environment |= {"PYTHONPATH": str(HERE), "TRITON_CACHE_DIR": str(tmp_path)}
+    environment |= {"PYTHONPATH": str(TESTS), "TRITON_CACHE_DIR": str(tmp_path)}
     out = subprocess.run(
         [sys.executable, "-c", COMPILE], check=True, capture_output=True, text=True, env=environment, timeout=120
     ).stdout

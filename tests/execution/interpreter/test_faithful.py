@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
-from places import TESTS
+from places import TESTS, loaded
 from torch import bfloat16, float16, float32, float64, int32, int64
 
 from gradoracle.execution import interpreter
 
-HERE = TESTS
 pytestmark = [
     pytest.mark.xdist_group("interpreter"),
     pytest.mark.skipif(interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())),
 ]
 
 
-def load(name: str) -> ModuleType:
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
 interpreter.activate()
-reference = load("interpreter_reference")
-scenarios = load("interpreter_scenarios")
+reference = loaded("interpreter_reference")
+scenarios = loaded("interpreter_scenarios")
 DTYPES = {"fp16": float16, "bf16": bfloat16, "fp32": float32, "fp64": float64}
 
 
@@ -43,7 +31,7 @@ def in_subprocess(where: str, folder: Path) -> dict[str, torch.Tensor | str]:
     path = folder / f"{where}.pt"
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     subprocess.run(
-        [sys.executable, str(HERE / "interpreter_scenarios.py"), where, str(path)],
+        [sys.executable, str(TESTS / "interpreter_scenarios.py"), where, str(path)],
         check=True,
         capture_output=True,
         env=environment,

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
-from places import TESTS
+from places import loaded
 
 from gradoracle.execution import interpreter
 
-HERE = TESTS
 pytestmark = pytest.mark.skipif(
     interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
 )
-
-
-def load(name: str) -> ModuleType:
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 interpreter.activate()
@@ -35,7 +22,7 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 from triton.runtime.errors import InterpreterError  # noqa: E402
 
-kernels = load("interpreter_kernels")
+kernels = loaded("interpreter_kernels")
 
 
 def language() -> dict[str, object]:

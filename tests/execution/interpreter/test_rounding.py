@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from fractions import Fraction
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
-from places import TESTS
+from places import loaded
 
 from gradoracle.execution.interpreter import rounding
 
-HERE = TESTS
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's on overflow, off during a launch
 
 
-def load(name: str) -> ModuleType:
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-reference = load("interpreter_reference")
-scenarios = load("interpreter_scenarios")
+reference = loaded("interpreter_reference")
+scenarios = loaded("interpreter_scenarios")
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:
