@@ -105,6 +105,23 @@ def bidirectional(case: Case, kernel: Kernel) -> str | None:
     return "it is causal" if case.options.get("causal", False) else None
 
 
+def has_a_later_query(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws of what comes after a query."""
+    return None if case.dims["T"] > 1 else "there is no later query"
+
+
+def bidirectional_too(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws that call the kernel with one query that is not causal."""
+    if takes(kernel, "causal", False) and supports(kernel, T=1):
+        return None
+    return "the kernel does not take one query that is not causal"
+
+
+def may_have_twice_the_keys(case: Case, kernel: Kernel) -> str | None:
+    """A reason against laws that call the kernel with every key twice."""
+    return None if supports(kernel, M=2 * case.dims["M"]) else "the kernel does not take twice as many keys"
+
+
 def exact_operands(case: Case, kernel: Kernel) -> str | None:
     """A reason against laws in bits: a contract that rounds the inputs themselves (tf32)."""
     contract = kernel.contract(case.dtype)

@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import torch
 from gradoracle.properties.agreement import differ
-from gradoracle.properties.applicability import all_of, causal, small_enough, supports, takes
+from gradoracle.properties.applicability import (
+    all_of,
+    bidirectional_too,
+    causal,
+    has_a_later_query,
+    small_enough,
+    supports,
+)
 from gradoracle.properties.lse.scores import (
     DERIVATIVES,
     FORWARD,
@@ -147,11 +154,7 @@ def keys_of_another_segment_do_not_matter(evidence: Evidence) -> Iterator[Findin
     yield from _same(evidence, before, after, slice(None), "keys of no query negated")
 
 
-def _has_a_later_query(case: Case, kernel: Kernel) -> str | None:
-    return None if case.dims["T"] > 1 else "there is no later query"
-
-
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, _has_a_later_query), rank=5)
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, has_a_later_query), rank=5)
 def what_comes_later_leaves_lse(evidence: Evidence) -> Iterator[Finding]:
     """The first queries give the same lse and dq whatever comes later, and where nothing comes later.
 
@@ -183,13 +186,7 @@ def what_comes_later_leaves_lse(evidence: Evidence) -> Iterator[Finding]:
         yield from _held_to_rows(before, _rows(cut, slice(0, rows)), slice(0, rows), "without what comes later")
 
 
-def _bidirectional_too(case: Case, kernel: Kernel) -> str | None:
-    if takes(kernel, "causal", False) and supports(kernel, T=1):
-        return None
-    return "the kernel does not take one query that is not causal"
-
-
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, _bidirectional_too), one_in=2, rank=5)
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, bidirectional_too), one_in=2, rank=5)
 def lse_of_the_last_query_is_that_of_it_alone(evidence: Evidence) -> Iterator[Finding]:
     """The last query gives the lse and dq that it gives by itself when it is not causal.
 

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from gradoracle.properties.applicability import all_of, bidirectional, small_enough, supports, takes
+from gradoracle.properties.applicability import (
+    all_of,
+    bidirectional,
+    may_have_twice_the_keys,
+    small_enough,
+    supports,
+    takes,
+)
+from gradoracle.properties.attention import coarse_keys
 from gradoracle.properties.lse.scores import (
     DERIVATIVES,
     FORWARD,
@@ -21,13 +29,12 @@ from gradoracle.properties.lse.scores import (
     no_softcap,
     without_inputs,
 )
-from torch import Tensor
 
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
+from gradoracle.model.contract import LARGEST
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
@@ -44,7 +51,7 @@ def shifting_keys_by_a_constant_moves_lse_along_q(evidence: Evidence) -> Iterato
     Catches: a maximum that is not added back or is stale, a padded key of score 0 in the sum, a base that is wrong.
     Cannot catch: errors that do not depend on the level of the scores; forward_matches_the_oracle does.
     """
-    coarse, shift = _coarse_keys(evidence.sample.inputs["k"], evidence.case.dtype)
+    coarse, shift = coarse_keys(evidence.sample.inputs["k"], evidence.case.dtype)
     if coarse is None:
         yield not_checked("lse", "the shifted keys would overflow")
         return
@@ -65,16 +72,6 @@ def shifting_keys_by_a_constant_moves_lse_along_q(evidence: Evidence) -> Iterato
             scale=larger,
             constants=[move],
         )
-
-
-def _coarse_keys(k: Tensor, dtype: str) -> tuple[Tensor | None, float]:
-    """Keys on a grid so coarse that keys and shifted keys are held exactly, and the shift (a power of two)."""
-    largest = float(k.double().abs().max())
-    shift = 2.0 ** (math.frexp(largest)[1] - 2) if largest > 0 else 1.0  # a quarter to a half of the largest
-    if 4 * (largest + shift) > LARGEST[dtype]:
-        return None, shift
-    grid = max(8 * shift * 2.0 ** -PRECISION_BITS[dtype], SMALLEST_SUBNORMAL[dtype])
-    return ((k.double() / grid).round() * grid).to(k.dtype), max(shift, grid)
 
 
 def _can_be_split(case: Case, kernel: Kernel) -> str | None:
@@ -110,11 +107,12 @@ def lse_of_split_keys_adds_up(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _may_double(case: Case, kernel: Kernel) -> str | None:
-    return None if supports(kernel, M=2 * case.dims["M"]) else "the kernel does not take twice as many keys"
-
-
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, bidirectional, no_sinks, _may_double), one_in=3, rank=3)
+@law(
+    needs=(FORWARD, VJP),
+    applies=all_of(small_enough, bidirectional, no_sinks, may_have_twice_the_keys),
+    one_in=3,
+    rank=3,
+)
 def repeating_every_key_adds_log_2(evidence: Evidence) -> Iterator[Finding]:
     """With every key twice, lse grows by log 2, dq stays, and both halves of dk sum to what it was.
 

@@ -6,28 +6,29 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from gradoracle.properties.agreement import differ
-from gradoracle.properties.applicability import all_of, causal, small_enough, supports, takes
+from gradoracle.properties.applicability import (
+    all_of,
+    bidirectional_too,
+    causal,
+    has_a_later_query,
+    small_enough,
+    supports,
+)
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import Allowance, exactly, judge
 from gradoracle.check.evidence import Evidence
-from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
-from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
 FORWARD, VJP = Derivative.FORWARD, Derivative.VJP
 DERIVATIVES = {"o": FORWARD, "dq": VJP}
 
 
-def _has_a_later_query(case: Case, kernel: Kernel) -> str | None:
-    return None if case.dims["T"] > 1 else "there is no later query"
-
-
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, _has_a_later_query), rank=5)
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, has_a_later_query), rank=5)
 def causal_prefix(evidence: Evidence) -> Iterator[Finding]:
     """The first queries give the same o and dq whatever comes later, and where nothing comes later.
 
@@ -64,13 +65,7 @@ def causal_prefix(evidence: Evidence) -> Iterator[Finding]:
         yield from _held_to_rows(evidence, _rows(cut, slice(0, rows)), slice(0, rows), "without what comes later")
 
 
-def _bidirectional_too(case: Case, kernel: Kernel) -> str | None:
-    if takes(kernel, "causal", False) and supports(kernel, T=1):
-        return None
-    return "the kernel does not take one query that is not causal"
-
-
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, _bidirectional_too), one_in=2, rank=5)
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, bidirectional_too), one_in=2, rank=5)
 def the_last_query_sees_every_key(evidence: Evidence) -> Iterator[Finding]:
     """The last query gives the o and dq that it gives by itself without a mask.
 

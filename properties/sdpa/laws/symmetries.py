@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from gradoracle.properties.applicability import all_of, bidirectional, small_enough, supports
+from gradoracle.properties.applicability import all_of, bidirectional, may_have_twice_the_keys, small_enough
+from gradoracle.properties.attention import coarse_keys
 from gradoracle.properties.sdpa.scores import Scores
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
-from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
 FORWARD, VJP, JVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP
@@ -180,7 +177,7 @@ def shifting_keys_by_a_constant_leaves_o(evidence: Evidence) -> Iterator[Finding
     Catches: a maximum that is not subtracted or is stale, a padded key of score 0 in l, a z that does not centre dS.
     Cannot catch: errors that do not depend on the level of the scores; vjp_matches_the_oracle does.
     """
-    coarse, shift = _coarse_keys(evidence.sample.inputs["k"], evidence.case.dtype)
+    coarse, shift = coarse_keys(evidence.sample.inputs["k"], evidence.case.dtype)
     if coarse is None:
         yield not_checked("o", "the shifted keys would overflow")
         return
@@ -193,16 +190,6 @@ def shifting_keys_by_a_constant_leaves_o(evidence: Evidence) -> Iterator[Finding
             [(before, DERIVATIVES[name], name), (after, DERIVATIVES[name], name)],
             scale=lambda a, b: torch.maximum(a.abs(), b.abs()),
         )
-
-
-def _coarse_keys(k: Tensor, dtype: str) -> tuple[Tensor | None, float]:
-    """Keys on a grid so coarse that keys and shifted keys are held exactly, and the shift (a power of two)."""
-    largest = float(k.double().abs().max())
-    shift = 2.0 ** (math.frexp(largest)[1] - 2) if largest > 0 else 1.0  # a quarter to a half of the largest
-    if 4 * (largest + shift) > LARGEST[dtype]:
-        return None, shift
-    grid = max(8 * shift * 2.0 ** -PRECISION_BITS[dtype], SMALLEST_SUBNORMAL[dtype])
-    return ((k.double() / grid).round() * grid).to(k.dtype), max(shift, grid)
 
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, bidirectional), one_in=2, rank=3)
@@ -224,11 +211,7 @@ def key_permutation(evidence: Evidence) -> Iterator[Finding]:
             yield replace(finding, tensor=f"{finding.tensor}, keys reversed")
 
 
-def _may_double(case: Case, kernel: Kernel) -> str | None:
-    return None if supports(kernel, M=2 * case.dims["M"]) else "the kernel does not take twice as many keys"
-
-
-@law(needs=(FORWARD, VJP), applies=all_of(small_enough, bidirectional, _may_double), one_in=3, rank=3)
+@law(needs=(FORWARD, VJP), applies=all_of(small_enough, bidirectional, may_have_twice_the_keys), one_in=3, rank=3)
 def repeating_every_key_leaves_o(evidence: Evidence) -> Iterator[Finding]:
     """With every key and value twice, o and dq stay, and both halves of dk and dv sum to what they were.
 
