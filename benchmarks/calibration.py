@@ -1,4 +1,4 @@
-"""The calibration of budgets: how far right kernels are out, in sigma. ``python benchmarks/calibration.py``.
+"""The calibration of budgets: how far correct kernels are out, in sigma. ``python benchmarks/calibration.py``.
 
 Prints the table of docs/calibration.md. Every kernel here is right, so an rms far above 1 would be a budget that is too
 narrow, one far below 1 a budget that sees less than it could, and a worst element beyond 8 a false alarm.

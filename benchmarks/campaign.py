@@ -1,4 +1,4 @@
-"""False alarms: right kernels, shipped and from outside, over many cases; and what all runs say together.
+"""False alarms: correct kernels, shipped and from outside, over many cases; and what all runs say together.
 
 `python benchmarks/campaign.py [FAMILY...]` runs the lines of some families (or single lines by name), each as a
 `gradoracle check` of its own, and writes one row each into benchmarks/results/campaigns.csv; the full record,
@@ -36,7 +36,7 @@ _WORST_FIRST = (1, 3, 2, 4, 0)  # exit codes of a line: violated, a fault of gra
 
 @dataclass(frozen=True)
 class Line:
-    """One right kernel with what it is checked under.
+    """One correct kernel with what it is checked under.
 
     Attributes:
         name: of the line, in file names and in the table.
@@ -164,7 +164,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="campaign", description="Right kernels over many cases: none should be an alarm.")
+    parser = _Parser(prog="campaign", description="Correct kernels over many cases: none should be an alarm.")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="families or lines; default: all")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--cases", default=10_000, type=int, metavar="N", help="of each line, before it is sharded")

@@ -153,7 +153,7 @@ def of_document(document: Mapping[str, Any]) -> Row:
             verdicts=tuple(map(_verdict, report["verdicts"])),
         )
     except (KeyError, TypeError, ValueError, IndexError):
-        raise UsageError("the json holds no report of one target; wanted what a campaign wrote") from None
+        raise UsageError("the json holds no report of one target; expected what a campaign wrote") from None
     if campaign.get("device", found.device) != found.device:
         raise UsageError(f"{found.line} was run on {found.device}; the campaign says {campaign['device']}")
     return found
@@ -247,7 +247,7 @@ def read(file: Path, lines: Sequence[str]) -> list[Row]:
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
     except (ValueError, csv.Error):
-        raise UsageError(f"{file} holds no rows of campaigns; wanted a CSV that a campaign wrote") from None
+        raise UsageError(f"{file} holds no rows of campaigns; expected a CSV that a campaign wrote") from None
     found = []
     for number, cells in enumerate(written, 1):
         if cells["line"] not in lines:
@@ -317,7 +317,7 @@ def _rows(file: Path) -> Iterator[tuple[TextIO, list[dict[str, str]]]]:
         try:
             rows = _parsed(stream.read())
         except (ValueError, csv.Error):
-            raise UsageError(f"{file} holds no rows of campaigns; wanted a CSV that a campaign wrote") from None
+            raise UsageError(f"{file} holds no rows of campaigns; expected a CSV that a campaign wrote") from None
         yield stream, rows
 
 

@@ -38,7 +38,7 @@ def upper_bound(alarms: int, cases: int, confidence: float = CONFIDENCE) -> floa
         ValueError: a negative count, or more alarms than cases.
     """
     if not 0 <= alarms <= cases:
-        raise ValueError(f"{alarms} alarms on {cases} cases; wanted 0 <= alarms <= cases")
+        raise ValueError(f"{alarms} alarms on {cases} cases; expected 0 <= alarms <= cases")
     if alarms == cases:
         return 1.0
     left = 1.0 - confidence
@@ -107,7 +107,7 @@ def totals(rows: Sequence[Row], lines: Sequence[str]) -> list[Total]:
     for each in sorted((row for row in rows if not row.superseded), key=lambda row: row.shard):
         groups.setdefault((lines.index(each.line), each.device), []).append(each)
     if not groups:
-        raise UsageError("--table: nothing was run; wanted rows that a campaign wrote, not superseded")
+        raise UsageError("--table: nothing was run; expected rows that a campaign wrote, not superseded")
     for group in groups.values():
         _require_one_run(group)
     return [Total(tuple(groups[key])) for key in sorted(groups)]

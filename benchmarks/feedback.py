@@ -221,7 +221,7 @@ def main(arguments: Sequence[str]) -> int:
     known = {"WHAT": kinds, "--families": PLANTS, "--kinds": PLANTS["sdpa"]}
     for option, words in (("WHAT", given.what), ("--families", families), ("--kinds", planted_kinds)):
         if unknown := [word for word in words if word not in known[option]]:
-            parser.error(f"{option} {unknown[0]!r} is unknown; wanted some of {', '.join(known[option])}")
+            parser.error(f"{option} {unknown[0]!r} is unknown; expected some of {', '.join(known[option])}")
     if given.what:
         commit = subprocess.run(["git", "rev-parse", "--short", given.at], cwd=ROOT, capture_output=True, text=True)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

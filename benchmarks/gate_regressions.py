@@ -4,7 +4,7 @@
 
 In clones of this repository at HEAD, with the gradoracle of this environment, each family in turn gets a gradient
 scaled by 1 + 2^-10, a mask that loses the tail, a cast to bfloat16, and a refactoring that changes nothing; the gate
-must be red on the first three, on the right kernel, and green on the last. One row each: verdict, seconds, red lines.
+must be red on the first three, on the correct kernel, and green on the last. One row each: verdict, seconds, red lines.
 Repeated, it must be the same answer each time: its lines, and of every verdict the status and how many cases say so.
 How it explains that is compared too: which verdicts are one fault, its likely cause, the smallest case of each.
 """
@@ -160,10 +160,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--output", metavar="FILE", help="json, written after each run")
     at = arguments.index("--") if "--" in arguments else len(arguments)
     given, more = parser.parse_args(arguments[:at]), arguments[at + 1 :]
-    wanted = given.families or list(PLANTS)
-    pairs = [(f, k) for f in PLANTS for k in PLANTS[f] if f in wanted or f"{f}:{k}" in wanted]
+    expected = given.families or list(PLANTS)
+    pairs = [(f, k) for f in PLANTS for k in PLANTS[f] if f in expected or f"{f}:{k}" in expected]
     if not pairs or given.repeat < 1:
-        parser.error(f"nothing to run; wanted some of {', '.join(PLANTS)}, or FAMILY:KIND, once at least")
+        parser.error(f"nothing to run; expected some of {', '.join(PLANTS)}, or FAMILY:KIND, once at least")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "clone"

@@ -166,7 +166,7 @@ samples, on random walks with K = 3 and C = 2. The truth is the float64 recursio
 
 - *shipped*: the Triton kernel, forward and backward{how}.
   What it returns is rounded to float32 once; sigma is that rounding, at any T.
-- *float32 inside*: a right kernel in float32 with norms in float64 (`tests/properties/semicrf_single.py`). Its error
+- *float32 inside*: a correct kernel in float32 with norms in float64 (`tests/properties/semicrf_single.py`). Its error
   grows in proportion to T, not to the root of T: a parameter that is added to numbers on a coarser lattice loses the
   same bits at each position, not the same ones forward and backward. Budgets show it, since their probes are runs of
   such a kernel with every rounding imitated (`properties/semicrf/readings/rounded.py`).

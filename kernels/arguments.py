@@ -1,4 +1,4 @@
-"""Arguments of kernels, checked before any launch: a ValueError names the argument, its value and what is wanted."""
+"""Arguments of kernels, checked before any launch: a ValueError names the argument, its value and what is expected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_STAGES = 8
 def tensor_of(name: str, value: object) -> torch.Tensor:
     """Return the value, a torch.Tensor."""
     if not isinstance(value, torch.Tensor):
-        raise ValueError(f"{name} is a {type(value).__name__}: wanted a torch.Tensor")
+        raise ValueError(f"{name} is a {type(value).__name__}: expected a torch.Tensor")
     return value
 
 
@@ -27,29 +27,29 @@ def dense(name: str, value: object, rank: int) -> torch.Tensor:
     """Return the value, a dense tensor of this rank, any strides."""
     tensor = tensor_of(name, value)
     if tensor.layout != torch.strided:
-        raise ValueError(f"{name} has layout {tensor.layout}: wanted a dense (strided) tensor")
+        raise ValueError(f"{name} has layout {tensor.layout}: expected a dense (strided) tensor")
     if tensor.dim() != rank:
-        raise ValueError(f"{name} has rank {tensor.dim()} (shape {tuple(tensor.shape)}): wanted rank {rank}")
+        raise ValueError(f"{name} has rank {tensor.dim()} (shape {tuple(tensor.shape)}): expected rank {rank}")
     return tensor
 
 
-def shape(name: str, tensor: torch.Tensor, wanted: tuple[int, ...], letters: str = "") -> None:
-    """See that a tensor has the wanted shape; `letters` are the names of its dims, as "[B, H, T]"."""
-    if tuple(tensor.shape) != wanted:
-        shown = f"{letters} = {wanted}" if letters else f"{wanted}"
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: wanted {shown}")
+def shape(name: str, tensor: torch.Tensor, expected: tuple[int, ...], letters: str = "") -> None:
+    """See that a tensor has the expected shape; `letters` are the names of its dims, as "[B, H, T]"."""
+    if tuple(tensor.shape) != expected:
+        shown = f"{letters} = {expected}" if letters else f"{expected}"
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {shown}")
 
 
-def dtype(name: str, tensor: torch.Tensor, wanted: torch.dtype, whose: str = "") -> None:
-    """See that a tensor has the wanted dtype; `whose` says of what it is, as "that of q"."""
-    if tensor.dtype != wanted:
-        raise ValueError(f"{name} has dtype {tensor.dtype}: wanted {whose + ', ' if whose else ''}{wanted}")
+def dtype(name: str, tensor: torch.Tensor, expected: torch.dtype, whose: str = "") -> None:
+    """See that a tensor has the expected dtype; `whose` says of what it is, as "that of q"."""
+    if tensor.dtype != expected:
+        raise ValueError(f"{name} has dtype {tensor.dtype}: expected {whose + ', ' if whose else ''}{expected}")
 
 
-def device(name: str, tensor: torch.Tensor, wanted: torch.device, of: str = "q") -> None:
+def device(name: str, tensor: torch.Tensor, expected: torch.device, of: str = "q") -> None:
     """See that a tensor is on the device of the argument `of`."""
-    if tensor.device != wanted:
-        raise ValueError(f"{name} is on {tensor.device}: wanted the device of {of}, {wanted}")
+    if tensor.device != expected:
+        raise ValueError(f"{name} is on {tensor.device}: expected the device of {of}, {expected}")
 
 
 def like(name: str, tensor: torch.Tensor, of: str, reference: torch.Tensor) -> None:
@@ -61,7 +61,7 @@ def like(name: str, tensor: torch.Tensor, of: str, reference: torch.Tensor) -> N
 def integers(name: str, tensor: torch.Tensor) -> None:
     """See that a tensor holds int32 or int64."""
     if tensor.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"{name} has dtype {tensor.dtype}: wanted int32 or int64")
+        raise ValueError(f"{name} has dtype {tensor.dtype}: expected int32 or int64")
 
 
 def computable(
@@ -77,26 +77,26 @@ def computable(
     """
     everywhere = _listed([_short(each) for each in dtypes], "or")
     if tensor.dtype not in (*dtypes, *interpreted_only):
-        wanted = everywhere
+        expected = everywhere
         if interpreted_only:
             alone = _listed([_short(each) for each in interpreted_only], "or")
-            wanted = f"{', '.join(_short(each) for each in dtypes)}, or {alone} in the interpreter"
-        raise ValueError(f"{name} has dtype {tensor.dtype}: wanted {wanted}")
+            expected = f"{', '.join(_short(each) for each in dtypes)}, or {alone} in the interpreter"
+        raise ValueError(f"{name} has dtype {tensor.dtype}: expected {expected}")
     if interpreted():
         if tensor.device.type not in ("cpu", "cuda"):
-            raise ValueError(f"{name} is on {tensor.device}: wanted cpu or cuda")
+            raise ValueError(f"{name} is on {tensor.device}: expected cpu or cuda")
         if tensor.dtype == torch.bfloat16 and not interprets_bfloat16():
             raise ValueError(
-                f"{name} has dtype torch.bfloat16, which this Triton's interpreter multiplies as raw bits: wanted "
+                f"{name} has dtype torch.bfloat16, which this Triton's interpreter multiplies as raw bits: expected "
                 "another dtype, or the corrected interpreter, activated before this package is imported"
             )
         return
     if tensor.device.type != "cuda":
         raise ValueError(
-            f"{name} is on {tensor.device}: wanted cuda, or TRITON_INTERPRET=1 set before this package is imported"
+            f"{name} is on {tensor.device}: expected cuda, or TRITON_INTERPRET=1 set before this package is imported"
         )
     if tensor.dtype in interpreted_only:
-        raise ValueError(f"{name} has dtype {tensor.dtype}: wanted {everywhere} on a GPU")
+        raise ValueError(f"{name} has dtype {tensor.dtype}: expected {everywhere} on a GPU")
 
 
 def extents(sizes: Iterable[tuple[str, torch.Tensor, str, int, int]]) -> None:
@@ -104,21 +104,21 @@ def extents(sizes: Iterable[tuple[str, torch.Tensor, str, int, int]]) -> None:
     for name, tensor, letter, size, largest in sizes:
         if not 1 <= size <= largest:
             raise ValueError(
-                f"{name} has {letter} = {size} (shape {tuple(tensor.shape)}): wanted {letter} from 1 to {largest}"
+                f"{name} has {letter} = {size} (shape {tuple(tensor.shape)}): expected {letter} from 1 to {largest}"
             )
 
 
 def boolean(name: str, value: object) -> bool:
     """Return the value, True or False."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}: wanted True or False")
+        raise ValueError(f"{name} is {value!r}: expected True or False")
     return value
 
 
 def one_of(name: str, value: object, choices: Sequence[str]) -> str:
     """Return the value, one of several strings."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} is {value!r}: wanted {_listed([repr(choice) for choice in choices], 'or')}")
+        raise ValueError(f"{name} is {value!r}: expected {_listed([repr(choice) for choice in choices], 'or')}")
     return value
 
 
@@ -126,10 +126,10 @@ def positive(name: str, value: object, default: str = "") -> float:
     """Return the value as a float, finite and above 0; `default` says what None, dealt with before, stands for."""
     none = " or None" if default else ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} is {value!r} of type {type(value).__name__}: wanted a number{none}")
+        raise ValueError(f"{name} is {value!r} of type {type(value).__name__}: expected a number{none}")
     if not math.isfinite(value) or value <= 0:
         shown = f", or None for {default}" if default else ""
-        raise ValueError(f"{name} is {value!r}: wanted a finite number above 0{shown}")
+        raise ValueError(f"{name} is {value!r}: expected a finite number above 0{shown}")
     return float(value)
 
 
@@ -141,7 +141,7 @@ def scale(value: object, features: int) -> float:
 def whole(name: str, value: object, least: int, of: str) -> int:
     """Return the value, an integer from `least`; `of` says of what it is a number."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}: wanted a number of {of} from {least}")
+        raise ValueError(f"{name} is {value!r}: expected a number of {of} from {least}")
     return value
 
 
@@ -149,7 +149,7 @@ def block_size(name: str, value: object) -> int:
     """Return the value, rows of a tile: a power of two from 16 to 4096."""
     integer = isinstance(value, int) and not isinstance(value, bool)
     if not integer or not SMALLEST_BLOCK <= value <= LARGEST_BLOCK or value & (value - 1):  # type: ignore[operator]
-        raise ValueError(f"{name} is {value!r}: wanted a power of two from {SMALLEST_BLOCK} to {LARGEST_BLOCK}")
+        raise ValueError(f"{name} is {value!r}: expected a power of two from {SMALLEST_BLOCK} to {LARGEST_BLOCK}")
     return value  # type: ignore[return-value]
 
 
@@ -158,7 +158,7 @@ def blocks(value: object) -> Blocks | None:
     if value is None:
         return None
     if not isinstance(value, Blocks):
-        raise ValueError(f"blocks is {value!r}: wanted a Blocks or None")
+        raise ValueError(f"blocks is {value!r}: expected a Blocks or None")
     block_size("blocks.query", value.query)
     block_size("blocks.key", value.key)
     launchable(value.num_warps, value.num_stages)
@@ -168,9 +168,9 @@ def blocks(value: object) -> Blocks | None:
 def launchable(num_warps: object, num_stages: object) -> None:
     """See that a kernel can be launched with the num_warps and num_stages of a Blocks."""
     if isinstance(num_warps, bool) or num_warps not in WARPS:
-        raise ValueError(f"blocks.num_warps is {num_warps!r}: wanted {_listed([str(w) for w in WARPS], 'or')}")
+        raise ValueError(f"blocks.num_warps is {num_warps!r}: expected {_listed([str(w) for w in WARPS], 'or')}")
     if not isinstance(num_stages, int) or not 1 <= num_stages <= MOST_STAGES:
-        raise ValueError(f"blocks.num_stages is {num_stages!r}: wanted a number of stages from 1 to {MOST_STAGES}")
+        raise ValueError(f"blocks.num_stages is {num_stages!r}: expected a number of stages from 1 to {MOST_STAGES}")
 
 
 def _listed(words: Sequence[str], last: str) -> str:

@@ -29,6 +29,6 @@ def launching(kernel: Any, device: torch.device, dtype: torch.dtype, blocks: obj
             yield
         except OutOfResources as error:
             raise ValueError(
-                f"blocks is {blocks} for {kernel.__name__} at {dtype} and {sizes}: wanted blocks that fit this GPU "
+                f"blocks is {blocks} for {kernel.__name__} at {dtype} and {sizes}: expected blocks that fit this GPU "
                 f"({error})"
             ) from error

@@ -24,31 +24,31 @@ def differing(one: Tensor, other: Tensor) -> Tensor:
     return wrong & ~(one.isnan() & other.isnan())
 
 
-def differ(got: Tensor, wanted: Tensor) -> Tensor:
+def differ(got: Tensor, expected: Tensor) -> Tensor:
     """Where two tensors have other values; NaN equals NaN."""
-    return (got != wanted) & ~(got.isnan() & wanted.isnan())
+    return (got != expected) & ~(got.isnan() & expected.isnan())
 
 
 def agree(
     evidence: Evidence,
     got: Mapping[str, Tensor],
-    wanted: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
     *,
     exact: bool = False,
     label: str = "",
     other: Evidence | None = None,
 ) -> Iterator[Finding]:
-    """One Finding for each tensor of ``wanted``: equal bits hold at once, others are judged.
+    """One Finding for each tensor of ``expected``: equal bits hold at once, others are judged.
 
     Args:
         evidence: whose budgets say what rounding explains of each tensor.
         got: tensors by the names that evidence knows (``o``, ``dq``, ``jvp.o``, ``hvp.q``).
-        wanted: what they must be equal to, from the same kernel, on ``evidence``'s sample or one with equal budgets.
+        expected: what they must be equal to, from the same kernel, on ``evidence``'s sample or one with equal budgets.
         exact: whether different bits are wrong; else the errors of both runs are allowed for.
         label: of the run, put behind each tensor's name.
         other: whose budgets say it of the tensors that were got, where these are others.
     """
-    for name, theirs in wanted.items():
+    for name, theirs in expected.items():
         mine = got[name].detach().to(theirs.device)
         wrong = differing(mine, theirs)
         shown = f"{name}{label}"
@@ -66,7 +66,7 @@ def within_both(
     other: Evidence,
     name: str,
     got: Tensor,
-    wanted: Tensor,
+    expected: Tensor,
     label: str = "",
     of_got: Evidence | None = None,
 ) -> Finding:
@@ -77,7 +77,7 @@ def within_both(
         other: whose budget both runs have.
         name: a tensor that evidence knows.
         got: what one run gave.
-        wanted: what the other gave, float64 on the CPU.
+        expected: what the other gave, float64 on the CPU.
         label: how the tensor is shown; by default by its name.
         of_got: whose budget the run that gave ``got`` has, where it is another.
     """
@@ -86,7 +86,7 @@ def within_both(
         lambda algorithm: judge(
             label or name,
             got,
-            wanted,
+            expected,
             of_two(
                 other.allowance(derivative, name, algorithm),
                 None if of_got is None else of_got.allowance(derivative, name, algorithm),

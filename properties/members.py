@@ -97,8 +97,8 @@ def permutable(evidence: Evidence) -> dict[str, int]:
         if any(dim in found for dim in along):
             continue
         moved = {n: rolled(t, family.signature.input(n).dims, along) for n, t in inputs.items()}
-        wanted = [rolled(t, s.dims, along) for t, s in zip(before, _returned(evidence), strict=True)]
-        if _same(_outputs(evidence, moved), wanted):
+        expected = [rolled(t, s.dims, along) for t, s in zip(before, _returned(evidence), strict=True)]
+        if _same(_outputs(evidence, moved), expected):
             found |= along
     return found
 

@@ -1,4 +1,4 @@
-"""A small family with one right kernel and many wrong ones: what test_check.py and test_bad_input.py check."""
+"""A small family with one correct kernel and many wrong ones: what test_check.py and test_bad_input.py check."""
 
 from __future__ import annotations
 

@@ -154,8 +154,8 @@ def test_the_commands_of_a_page_do_what_it_shows(page: Path, is_slow: bool, tmp_
             continue
         for command in block.commands:
             code, output = run(command, tmp_path)
-            wanted = block.code if command == block.commands[-1] else 0
-            assert code == wanted, f"{command}\n{output}"
+            expected = block.code if command == block.commands[-1] else 0
+            assert code == expected, f"{command}\n{output}"
         assert not missing(block.output, output), f"{block.commands[-1]}\n{output}"
 
 
@@ -245,7 +245,7 @@ def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere() -> Non
 
 
 def test_no_word_that_the_house_avoids() -> None:
-    avoided = ("*right kernel*", "*red line*", "*situations*met*", "*made smaller*")
+    avoided = ("*correct kernel*", "*red line*", "*situations*met*", "*made smaller*")
     for page in [*PAGES, *(DOCS / "reference").glob("*.md"), DOCS / "index.md"]:
         prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
         found = [(word, line) for line in prose.splitlines() for word in avoided if fnmatchcase(line.lower(), word)]

@@ -1,4 +1,4 @@
-"""Scoreboard: peers' acceptance rules beside gradoracle's laws, on the same faults and the same right kernels.
+"""Scoreboard: peers' acceptance rules beside gradoracle's laws, on the same faults and the same correct kernels.
 
 `python -m benchmarks.scoreboard` writes docs/scoreboard.md and benchmarks/results/scoreboard.json. What is known is
 kept in .gradoracle/scoreboard, so that a run that was cut goes on. `--table` writes the page of an older result anew.
@@ -101,9 +101,9 @@ def main(arguments: Sequence[str]) -> int:
         try:
             document = json.loads(output.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UsageError(f"--output {output}: {error}; wanted the json of an earlier run") from None
+            raise UsageError(f"--output {output}: {error}; expected the json of an earlier run") from None
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise UsageError(f"--output {output} is no scoreboard; wanted one with schema {SCHEMA}")
+            raise UsageError(f"--output {output} is no scoreboard; expected one with schema {SCHEMA}")
     else:
         document = _document(given)
         output.parent.mkdir(parents=True, exist_ok=True)

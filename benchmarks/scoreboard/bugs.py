@@ -1,4 +1,4 @@
-"""Real bugs on the scoreboard: each by the law that it names, and by every peer's rule, beside its right kernel."""
+"""Real bugs on the scoreboard: each by the law that it names, and by every peer's rule, beside its correct kernel."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def bugs_in(folder: Path) -> list[Found]:
             names = {id(value): name for name, value in vars(module).items()}
             found.append(Found(file, names[id(bug.wrong)], names[id(bug.right)], bug))
     if not found:
-        raise UsageError(f"{folder} holds no bugs; wanted a folder of Python files that list them as BUGS")
+        raise UsageError(f"{folder} holds no bugs; expected a folder of Python files that list them as BUGS")
     return found
 
 
@@ -122,7 +122,7 @@ class _Trial:
         return False
 
     def _ours(self) -> tuple[dict[str, Any], dict[str, Sizes], int]:
-        """What the law says of the faulty and of the right kernel, and on which sizes and how many cases."""
+        """What the law says of the faulty and of the correct kernel, and on which sizes and how many cases."""
         small = dict(parse_sizes(text) for text in SMALL.get(self.found.bug.family, ()))
         needed = dict(parse_sizes(f"{dim}={sizes}") for dim, sizes in self.found.bug.dims.items())
         stages = [(n, small | needed) for n in STAGES[:2]] if small else []

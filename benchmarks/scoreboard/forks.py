@@ -35,7 +35,7 @@ class Attempt(Protocol):
         """What the fork told."""
 
     def lost(self, how: str) -> bool:
-        """The fork died or hung; whether another is wanted."""
+        """The fork died or hung; whether another is expected."""
 
 
 A = TypeVar("A", bound=Attempt)

@@ -29,7 +29,7 @@ _EXCUSED = "needs float64, which the kernel does not take | | | | "
 _WORDS = """\
 Made by `make scoreboard`; the numbers lie in `benchmarks/results/scoreboard.json`.
 `caught`: the rule rejects the faulty kernel on a case on which it accepts the right one. `false alarms`: cases on which
-it rejects the right kernel, of those that it judges. `seconds`: kernel, reference and rule until caught, or until the
+it rejects the correct kernel, of those that it judges. `seconds`: kernel, reference and rule until caught, or until the
 last case; the median is over the faults that are caught, the sum over all. Kernels run in the interpreter, on the CPU.\
 """
 
@@ -62,7 +62,7 @@ def ours_of(faults: Sequence[Mapping[str, Any]], cases: int, alarms: int = 0) ->
 
     Args:
         faults: entries.
-        cases: of right kernels that were judged.
+        cases: of correct kernels that were judged.
         alarms: how many of these violated a law.
     """
     caught = [fault["ours"]["seconds"] for fault in faults if fault["ours"]["caught"]]
@@ -117,7 +117,7 @@ def _of(part: int, whole: int, who: str = "") -> str:
 
 
 def _alarms(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Of a part: what each rule says of the right kernels; bugs have them one by one."""
+    """Of a part: what each rule says of the correct kernels; bugs have them one by one."""
     return [*part["alarms"], *(alarm for fault in part["faults"] for alarm in fault.get("alarms", ()))]
 
 
@@ -178,7 +178,7 @@ def _float64(part: Mapping[str, Any]) -> Iterator[str]:
     said = [[own for own in fault["alarms"] if own["rule"] == GRADCHECK] for fault in part["faults"]]
     without = sum(not any(own["cases"] for own in each) for each in said)
     narrow = sum(any(own["alarms"] for own in each) for each in said)
-    yield f"gradcheck needs float64: {without} of the {len(said)} right kernels do not take it, or do not return it;"
+    yield f"gradcheck needs float64: {without} of the {len(said)} correct kernels do not take it, or do not return it;"
     yield f"{narrow} others it rejects although they are right (a kernel that computes in float32 inside cannot pass)."
 
 
@@ -242,7 +242,7 @@ _HOW = """\
 - A real bug is judged by the law that it names, on 12 cases, or 24 or 100 where it takes more. Its seconds are those of
   all these cases, not of those until the first violation.
 - Each fault runs in a process of its own. One forward and VJP of the kernel serves all rules on tensors, and a rule
-  must accept every output and every gradient. Where it rejects the right kernel on a case, it catches nothing there.
+  must accept every output and every gradient. Where it rejects the correct kernel on a case, it catches nothing there.
 - A kernel that raises, gives tensors of a wrong shape, dies or hangs on a case is caught by every rule there.
 - What a kernel leaves unwritten holds NaN, as in `gradoracle check`. Peers' tests have no such aid: it helps them.
 - References: the truth in float64, rounded where a rule says so, and eager PyTorch in the kernel's dtype (float32 where

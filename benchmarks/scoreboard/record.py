@@ -35,7 +35,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Mutations:
-    """A run of `gradoracle mutate`: faults by key, and on how many cases the right kernel kept all laws (0: unsaid)."""
+    """A run of `gradoracle mutate`: faults by key, and on how many cases the correct kernel kept all laws (0: none)."""
 
     faults: Mapping[str, Ours]
     cases: int = 0
@@ -54,13 +54,13 @@ def mutations(family: str, folder: Path | None) -> Mutations:
         document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"{file}: {why(error)}; wanted the report of "
+            f"{file}: {why(error)}; expected the report of "
             f"gradoracle mutate {family} --format json --output {family}.json"
         ) from None
     except ValueError as error:
         raise UsageError(f"{file} is no json: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or document.get("target") != family:
-        raise UsageError(f"{file} is no report of gradoracle mutate {family}; wanted one with schema {SCHEMA}")
+        raise UsageError(f"{file} is no report of gradoracle mutate {family}; expected one with schema {SCHEMA}")
     found = {each["mutant"]: _ours(each) for each in document["mutants"]}
     return Mutations(found, int(document.get("cases", 0)))
 

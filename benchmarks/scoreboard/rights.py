@@ -1,4 +1,4 @@
-"""Rights: what a right kernel gives on a case, with its truth and with what each rule says of it."""
+"""Rights: what a correct kernel gives on a case, with its truth and with what each rule says of it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Tested(Subject):
 
 @dataclass
 class Right:
-    """A case that a right kernel has run.
+    """A case that a correct kernel has run.
 
     Attributes:
         style: which style of input the case is of.
@@ -55,9 +55,9 @@ class Right:
         evidence: of the kernel, its truths and budgets computed.
         eager: what autograd makes of the definition in the case's dtype, by tensor name; empty where nothing needs it.
         judged: the rules that judge this case.
-        accepts: those of them that accept the right kernel on it.
+        accepts: those of them that accept the correct kernel on it.
         seconds: what each reference took, by "definition" (float64), "eager", "oracle"; and the kernel, by "kernel".
-        lines: which lines of the sources the right kernel executed.
+        lines: which lines of the sources the correct kernel executed.
         excuse: why gradcheck cannot be run, where it was to be.
     """
 
@@ -99,11 +99,11 @@ def prepare(
     rules: Sequence[Rule[Compared]] = RULES,
     tell: Callable[[int], None] = lambda done: None,
 ) -> Iterator[Right]:
-    """Run a right kernel on cases, each with its style; a case that cannot be read or is refused is left out.
+    """Run a correct kernel on cases, each with its style; a case that cannot be read or is refused is left out.
 
     Args:
         family: whose definition gives the truth.
-        kernel: the right kernel.
+        kernel: the correct kernel.
         oracle: of the family.
         cases: (style, case).
         files: whose lines are noted as they are executed.

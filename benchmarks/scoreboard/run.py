@@ -1,4 +1,4 @@
-"""Scoreboard: the acceptance rules of peers and gradoracle's laws on the same faults and the same right kernels."""
+"""Scoreboard: the acceptance rules of peers and gradoracle's laws on the same faults and the same correct kernels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .trial import Fault, alarms, covering
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 CASES = 126  # of the stream, as gradoracle check takes them
 TINY = 2  # of our cases, that gradcheck is given
-_RIGHT = "the right kernel"  # the entry of the false alarms, which is no fault's
+_RIGHT = "the correct kernel"  # the entry of the false alarms, which is no fault's
 
 Tells = Callable[[str], Progress]
 
@@ -78,7 +78,7 @@ def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent(
         UsageError: an unknown family; no record of its mutation, or one that holds none of its faults.
     """
     if name not in FAMILIES:
-        raise UsageError(f"family {name!r} is unknown; wanted one of {', '.join(FAMILIES)}")
+        raise UsageError(f"family {name!r} is unknown; expected one of {', '.join(FAMILIES)}")
     record = mutations(name, asked.records)
     target = resolve(name, None)
     sources = sources_of(target)
@@ -125,7 +125,7 @@ def _with_ours(entry: Mapping[str, Any], ours: Ours, mutant: Mutant) -> dict[str
 
 
 class _Board:
-    """A target's right kernel on all cases, ready for faults to be tried."""
+    """A target's correct kernel on all cases, ready for faults to be tried."""
 
     def __init__(self, target: Target, sources: Sequence[Source], asked: Asked, progress: Tells) -> None:
         self.asked, self.sources = asked, {source.shown: source for source in sources}
@@ -135,7 +135,7 @@ class _Board:
         oracle = Oracle(family, graphs=1 << 14)
         own = our_cases(stream(family, self.kernel, examples=CASES, seed=asked.seed))
         cases = [(PEERS, case) for case in peers_cases(family, self.kernel)] + [(OURS, case) for case in own]
-        telling = progress("cases of the right kernel")
+        telling = progress("cases of the correct kernel")
         telling.plan(len(cases))
         with closing(telling):
             self.rights: list[Right] = list(

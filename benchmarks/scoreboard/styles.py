@@ -169,8 +169,8 @@ def _plain(family: Family, kernel: Kernel, dtype: str, size: int) -> Case:
     dims = {name: _allowed(sizes, kernel.dims.get(name)) for name, sizes in family.dims.items()}
     within = Domain(family, kernel, (dtype,), dims)
     case = plainest(within)
-    wanted = {name: _power(sizes, 2 if name in within.batch else size) for name, sizes in dims.items()}
-    return replace(case, dims=within.settled(wanted), blocks="", seed=42)
+    expected = {name: _power(sizes, 2 if name in within.batch else size) for name, sizes in dims.items()}
+    return replace(case, dims=within.settled(expected), blocks="", seed=42)
 
 
 def _allowed(sizes: Sizes, own: Sizes | None) -> Sizes:

@@ -1,4 +1,4 @@
-"""Trial of one fault by all rules: on each case only those are asked that accept the right kernel there."""
+"""Trial of one fault by all rules: on each case only those are asked that accept the correct kernel there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Verdict:
     Attributes:
         style: of the input.
         rule: its name.
-        caught: the case on which it rejects the fault and accepts the right kernel, as one line; "" for none.
+        caught: the case on which it rejects the fault and accepts the correct kernel, as one line; "" for none.
         cases: how many cases it was asked on until then.
         seconds: of the kernel, of the reference and of the rule itself, over these cases.
         failure: how the kernel failed on that case, where it gave no tensors.
@@ -43,7 +43,7 @@ class Fault:
 
     Args:
         key: names it.
-        rights: the cases, each as the right kernel ran it, in the order in which they are tried.
+        rights: the cases, each as the correct kernel ran it, in the order in which they are tried.
         kernel: what is run: the kernel with the fault, or the right one that ``install`` puts the fault into.
         install: puts the fault in its place, in the fork; may raise Stillborn.
         rules: on tensors.
@@ -108,7 +108,7 @@ class Fault:
         }
 
     def _open(self, right: Right) -> set[str]:
-        """The rules that accept the right kernel on a case and have not caught the fault yet."""
+        """The rules that accept the correct kernel on a case and have not caught the fault yet."""
         return {name for name in right.accepts if not self.verdicts[right.style, name].caught}
 
     def _enter(self, number: int, said: Said) -> None:
@@ -123,7 +123,7 @@ class Fault:
 
 
 def alarms(rights: Iterable[Right]) -> list[dict[str, Any]]:
-    """Of each style and rule: how many cases of right kernels it judges and rejects, and the first of these."""
+    """Of each style and rule: how many cases of correct kernels it judges and rejects, and the first of these."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for right in rights:
         for name in sorted(right.judged):
@@ -140,7 +140,7 @@ def alarms(rights: Iterable[Right]) -> list[dict[str, Any]]:
 
 
 def covering(rights: Sequence[Right], file: str, lines: range, most: Mapping[str, int]) -> list[Right]:
-    """The cases whose right kernel executed some of these lines, at most so many of a style."""
+    """The cases whose correct kernel executed some of these lines, at most so many of a style."""
     taken: dict[str, int] = {}
     found = []
     for right in rights:

@@ -13,7 +13,7 @@ SEEDS = {"sdpa": sdpa, "lse": lse, "lightning": lightning, "semicrf": semicrf}
 
 def main(names: list[str]) -> None:
     if unknown := set(names) - SEEDS.keys():
-        sys.exit(f"seeds: {', '.join(sorted(unknown))} is unknown; wanted some of {', '.join(SEEDS)}")
+        sys.exit(f"seeds: {', '.join(sorted(unknown))} is unknown; expected some of {', '.join(SEEDS)}")
     for name in names or SEEDS:
         torch.manual_seed(0)
         for what, figure in SEEDS[name].rows():

@@ -177,7 +177,7 @@ def domain(
     supported = tuple(dtype for dtype in dtypes or family.dtypes if kernel.dtypes is None or dtype in kernel.dtypes)
     if not supported:
         raise ValueError(
-            f"{kernel.name} supports {', '.join(kernel.dtypes or ())}; wanted one of {', '.join(dtypes or ())}"
+            f"{kernel.name} supports {', '.join(kernel.dtypes or ())}; expected one of {', '.join(dtypes or ())}"
         )
     settle = Domain(family, kernel, supported, chosen)
     try:

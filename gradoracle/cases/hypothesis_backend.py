@@ -89,7 +89,7 @@ class Provider(PrimitiveProvider):
         self._refuse("bytes")
 
     def _refuse(self, what: str) -> NoReturn:
-        raise NotImplementedError(f"the strategy of cases drew {what}; wanted bounded integers and booleans only")
+        raise NotImplementedError(f"the strategy of cases drew {what}; expected bounded integers and booleans only")
 
 
 AVAILABLE_PROVIDERS[BACKEND] = f"{__name__}.{Provider.__name__}"

@@ -96,7 +96,7 @@ def build(
         device: where the tensors are put; they are made on the CPU.
 
     Raises:
-        ValueError: the case does not fit the signature; it says what was given and what is wanted.
+        ValueError: the case does not fit the signature; it says what was given and what is expected.
     """
     require_fit(case, signature)
     present = [s for s in signature.inputs if not s.optional or s.name in case.draws]
@@ -126,7 +126,7 @@ def _float(case: Case, spec: TensorSpec, name: str = "", role: str = "primal") -
 
 def _integer(case: Case, spec: TensorSpec, domains: Mapping[str, IndexDomain]) -> Tensor:
     if spec.name not in domains:
-        raise ValueError(f"integer input {spec.name} of {case.family} has no domain; wanted one in domains")
+        raise ValueError(f"integer input {spec.name} of {case.family} has no domain; expected one in domains")
     domain, draw = domains[spec.name], case.draws.get(spec.name, Draw("index"))
     (bound,) = TensorSpec(spec.name, (str(domain.bound),)).shape(case.dims)
     high = bound - 1 if domain.kind == "index" else bound

@@ -101,19 +101,19 @@ def load(inputs: str) -> dict[str, Tensor]:
         UsageError: no such file, or not a dict of dense tensors.
     """
     if not Path(inputs).is_file():
-        raise UsageError(f"--inputs {inputs}: no such file; wanted tensors saved with torch.save")
-    wanted = "wanted a dict {name: tensor} saved with torch.save"
+        raise UsageError(f"--inputs {inputs}: no such file; expected tensors saved with torch.save")
+    expected = "expected a dict {name: tensor} saved with torch.save"
     try:
         held = torch.load(inputs, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError):
-        raise UsageError(f"--inputs {inputs} cannot be read as tensors and nothing but tensors; {wanted}") from None
+        raise UsageError(f"--inputs {inputs} cannot be read as tensors and nothing but tensors; {expected}") from None
     if not isinstance(held, Mapping) or not held:
         what = "nothing" if isinstance(held, Mapping) else f"a {type(held).__name__}"
-        raise UsageError(f"--inputs {inputs} holds {what}; {wanted}")
+        raise UsageError(f"--inputs {inputs} holds {what}; {expected}")
     for name, tensor in held.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
             what = str(tensor.layout) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise UsageError(f"--inputs {inputs} holds an object of type {what} as {name!r}; {wanted}, each dense")
+            raise UsageError(f"--inputs {inputs} holds an object of type {what} as {name!r}; {expected}, each dense")
     return {name: tensor.detach() for name, tensor in held.items()}
 
 
@@ -128,7 +128,7 @@ def _specs(family: Family) -> dict[str, TensorSpec]:
 def _wanted(family: Family) -> str:
     inputs = [f"{s.name}{' (optional)' if s.optional else ''}" for s in family.signature.inputs]
     others = [name for name in _specs(family) if name not in {s.name for s in family.signature.inputs}]
-    return f"wanted {', '.join(inputs)} and, where they are not to be drawn, {', '.join(others)}"
+    return f"expected {', '.join(inputs)} and, where they are not to be drawn, {', '.join(others)}"
 
 
 def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str) -> str:
@@ -139,12 +139,12 @@ def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, Te
         dtype = str(tensor.dtype).removeprefix("torch.")
         if specs[name].kind == "int":
             if tensor.is_floating_point() or tensor.is_complex():
-                raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, wanted an integer dtype")
+                raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, expected an integer dtype")
             continue
         if dtype not in DTYPES:
-            raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, wanted one of {', '.join(DTYPES)}")
+            raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, expected one of {', '.join(DTYPES)}")
         if bool(tensor.isnan().any()):
-            raise UsageError(f"--inputs {inputs}: {name} holds NaN, of which no truth is known; wanted numbers")
+            raise UsageError(f"--inputs {inputs}: {name} holds NaN, of which no truth is known; expected numbers")
         if specs[name].dtype:
             fixed[name] = dtype
         else:
@@ -152,12 +152,12 @@ def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, Te
     if len(found) != 1:
         mixed = " and ".join(f"{name} in {dtype}" for dtype, name in found.items())
         raise UsageError(
-            f"--inputs {inputs} holds {mixed or 'no float tensor'}; wanted one dtype for all float tensors"
+            f"--inputs {inputs} holds {mixed or 'no float tensor'}; expected one dtype for all float tensors"
         )
     (own,) = found
     for name, dtype in fixed.items():
         if dtype != specs[name].held(own):
-            raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, wanted {specs[name].held(own)}")
+            raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, expected {specs[name].held(own)}")
     return own
 
 
@@ -178,7 +178,7 @@ def _asked_for(
         if True not in supported.get(spec.asked_by, (True,)):
             raise UsageError(
                 f"--inputs {inputs} holds {name!r}, but {spec.name} is returned only with {spec.asked_by}=true, which "
-                "is not among what is checked; wanted a file without it"
+                "is not among what is checked; expected a file without it"
             )
         found[spec.asked_by] = True
     return found
@@ -193,30 +193,30 @@ def _dims(
         spec, shape = specs[name], tuple(tensor.shape)
         if len(shape) != len(spec.dims):
             form = f"{len(spec.dims)} dims [{' '.join(spec.dims)}]"
-            raise UsageError(f"--inputs {inputs}: {name} has shape {shape}, wanted {form}")
+            raise UsageError(f"--inputs {inputs}: {name} has shape {shape}, expected {form}")
         if 0 in shape:
-            raise UsageError(f"--inputs {inputs}: {name} has shape {shape}, wanted at least one element")
+            raise UsageError(f"--inputs {inputs}: {name} has shape {shape}, expected at least one element")
         for dim, size in zip(spec.dims, shape, strict=True):
             term, rest = _unknown(dim)
             if term is None:
                 continue
             if size <= rest:
                 raise UsageError(
-                    f"--inputs {inputs}: {name} has shape {shape}, where {dim} is {size}, wanted {term} at least 1"
+                    f"--inputs {inputs}: {name} has shape {shape}, where {dim} is {size}, expected {term} at least 1"
                 )
             known, by = sizes.setdefault(term, (size - rest, name))
             if known != size - rest:
                 raise UsageError(
                     f"--inputs {inputs}: {name} has shape {shape}, where {dim} is {size}, "
-                    f"but {by} has {term} = {known}; wanted one size of {term}"
+                    f"but {by} has {term} = {known}; expected one size of {term}"
                 )
     found = {
         dim: sizes[dim][0] if dim in sizes else family.dims.get(dim, Sizes()).smallest for dim in family.signature.dims
     }
     for name, tensor in tensors.items():
-        wanted = specs[name].shape(found)
-        if tuple(tensor.shape) != wanted:
-            raise UsageError(f"--inputs {inputs}: {name} has shape {tuple(tensor.shape)}, wanted {wanted}")
+        expected = specs[name].shape(found)
+        if tuple(tensor.shape) != expected:
+            raise UsageError(f"--inputs {inputs}: {name} has shape {tuple(tensor.shape)}, expected {expected}")
     return found
 
 
@@ -237,7 +237,7 @@ def _require_indices(family: Family, tensors: Mapping[str, Tensor], dims: Mappin
         low = 0 if domain.kind == "cu_seqlens" else domain.minimum
         if int(tensor.min()) < low or int(tensor.max()) > high:
             given = f"{int(tensor.min())} to {int(tensor.max())}"
-            raise UsageError(f"--inputs {inputs}: {spec.name} holds {given}, wanted integers from {low} to {high}")
+            raise UsageError(f"--inputs {inputs}: {spec.name} holds {given}, expected integers from {low} to {high}")
         if domain.kind == "cu_seqlens":
             ends = (tensor[..., 0] == 0).all() and (tensor[..., -1] == bound).all()
             if not (ends and (tensor.diff(dim=-1) >= 0).all()):

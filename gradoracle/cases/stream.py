@@ -15,7 +15,7 @@ from gradoracle.model.dims import Sizes
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 
-_ROUNDS = 8  # of generation towards what is still wanted
+_ROUNDS = 8  # of generation towards what is still expected
 
 
 def stream(
@@ -31,7 +31,7 @@ def stream(
 
     A pool for each dtype is drawn from hashed choices, by the strategy that Hypothesis shrinks with but without its
     engine, and more towards situations that the pool is short of; the plainest case of each dtype is among them. The
-    stream begins with the cases that fill the most wanted situations, so that a run that is cut short has seen much;
+    stream begins with the cases that fill the most expected situations, so that a run that is cut short has seen much;
     dtypes take turns throughout.
 
     Args:
@@ -46,11 +46,11 @@ def stream(
         ValueError: no case is allowed, or ``examples`` distinct ones cannot be found.
     """
     if examples < 1:
-        raise ValueError(f"{examples} cases were asked for; wanted at least 1")
+        raise ValueError(f"{examples} cases were asked for; expected at least 1")
     within = domain(family, kernel, dtypes=dtypes, dims=dims)
-    wanted = Counter(wanted_situations(family, kernel, within.dtypes, examples, dims))
-    pool, extra = _pool(within, wanted, examples, seed)
-    first = _covering({**pool, **extra}, wanted, examples)
+    expected = Counter(wanted_situations(family, kernel, within.dtypes, examples, dims))
+    pool, extra = _pool(within, expected, examples, seed)
+    first = _covering({**pool, **extra}, expected, examples)
     chosen = first + _remaining(pool, set(first), _shares(within.dtypes, first, examples))
     if len(chosen) < examples:
         raise ValueError(f"{examples} distinct cases of {kernel.name} were asked for; only {len(chosen)} can be found")
@@ -60,12 +60,12 @@ def stream(
 Found = dict[Case, frozenset[str]]  # distinct cases in order, with the situations that each is in
 
 
-def _pool(within: Domain, wanted: Mapping[str, int], examples: int, seed: int) -> tuple[Found, Found]:
-    """A share of cases of every dtype, and extra ones for the wanted situations that the former are short of."""
+def _pool(within: Domain, expected: Mapping[str, int], examples: int, seed: int) -> tuple[Found, Found]:
+    """A share of cases of every dtype, and extra ones for the expected situations that the former are short of."""
     found: Found = {}
     extra: Found = {}
     every = focuses(within)
-    ordinary = [focus for focus in every if not focus.large]  # large dims cost much: as many as wanted, no more
+    ordinary = [focus for focus in every if not focus.large]  # large dims cost much: as many as expected, no more
     share = -(-examples // len(within.dtypes))
     for dtype in within.dtypes:
         narrow = Domain(within.family, within.kernel, (dtype,), within.sizes)
@@ -74,10 +74,10 @@ def _pool(within: Domain, wanted: Mapping[str, int], examples: int, seed: int) -
         _add(found, narrow, ordinary, 3, share, Hashed(seed, f"stream {dtype}"))
     for attempt in range(_ROUNDS):
         counts = Counter(name for names in (*found.values(), *extra.values()) for name in names)
-        missing = [focus for focus in every if counts[focus.situation] < wanted.get(focus.situation, 0)]
+        missing = [focus for focus in every if counts[focus.situation] < expected.get(focus.situation, 0)]
         if not missing:
             break
-        short = sum(wanted[focus.situation] - counts[focus.situation] for focus in missing)
+        short = sum(expected[focus.situation] - counts[focus.situation] for focus in missing)
         _add(extra, within, missing, 1, 2 * short + 4, Hashed(seed, f"stream focus {attempt}"))
     for attempt in range(_ROUNDS):
         counts = Counter(case.dtype for case in found)
@@ -97,9 +97,9 @@ def _add(found: Found, within: Domain, towards: Sequence[Focus], often: int, cou
             found[case] = situations(within.family, within.kernel, case)
 
 
-def _covering(pool: Found, wanted: Mapping[str, int], examples: int) -> list[Case]:
-    """Cases that fill the wanted situations, each the first one that fills the most of those still open."""
-    open_ = {name: count for name, count in wanted.items() if count > 0}
+def _covering(pool: Found, expected: Mapping[str, int], examples: int) -> list[Case]:
+    """Cases that fill the expected situations, each the first one that fills the most of those still open."""
+    open_ = {name: count for name, count in expected.items() if count > 0}
     left = [(-len(names & open_.keys()), place, case) for place, (case, names) in enumerate(pool.items())]
     heapify(left)  # by what a case filled when it was last looked at, which is never less than what it fills now
     chosen: list[Case] = []

@@ -34,7 +34,7 @@ class Allowance:
         errors: [R, *shape], the signed errors of the probes.
         worst: every rounding at its worst, where it was asked for.
         floor: the part of sigma that is the underflow floor.
-        overflow: True where a declared intermediate overflows in a right kernel; None where none does.
+        overflow: True where a declared intermediate overflows in a correct kernel; None where none does.
         radius: how far the truth itself may be off, proven (certified) or from its own budget (float64).
         undecided: True where the truth could not be decided; None where it is decided everywhere.
     """

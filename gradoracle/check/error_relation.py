@@ -40,7 +40,7 @@ class Part:
 
     @property
     def unequal(self) -> Tensor:
-        """Where the truth is infinite and the kernel gave anything else, and no right kernel may."""
+        """Where the truth is infinite and the kernel gave anything else, and no correct kernel may."""
         wrong = self.true.isinf() & (self.got.detach().to("cpu", torch.float64) != self.true)
         for excused in (self.allowance.overflow, self.allowance.undecided):
             wrong = wrong if excused is None else wrong & ~excused

@@ -96,7 +96,7 @@ class Evidence:
         found: Tensors = getattr(self, derivative.value)()
         return {name: found[name] for name in self.names(derivative) if name in found}
 
-    def available(self, wanted: Iterable[tuple[Derivative, str]]) -> Iterator[tuple[str, Tensor]]:
+    def available(self, expected: Iterable[tuple[Derivative, str]]) -> Iterator[tuple[str, Tensor]]:
         """The kernel's tensors by name, without those of derivatives that it lacks: the laws that match these say so.
 
         Raises:
@@ -104,7 +104,7 @@ class Evidence:
         """
         lacking: Refused | Unavailable | None = None
         found = False
-        for derivative, name in wanted:
+        for derivative, name in expected:
             try:
                 tensor = self.tensors(derivative)[name]
             except (Refused, Unavailable) as reason:
@@ -235,7 +235,7 @@ class Evidence:
                 )
                 found.append(finding)
                 if finding.outcome is not Outcome.VIOLATED and typical(finding):
-                    break  # another algorithm's budget is wanted only where this one explains too little
+                    break  # another algorithm's budget is expected only where this one explains too little
             best = min(found, key=lambda f: (f.outcome is Outcome.VIOLATED, f.error))
             if found[0].outcome is Outcome.VIOLATED and best.outcome is Outcome.HOLDS:
                 algorithm = shipped[found.index(best)]

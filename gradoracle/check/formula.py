@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradoracle.check.diagnosis.reconstruction import Wanted, reconstruct
+from gradoracle.check.diagnosis.reconstruction import Expected, reconstruct
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.endings import Unavailable
 from gradoracle.model.derivative import Derivative
@@ -40,8 +40,8 @@ def formula(law: Property, evidence: Evidence, findings: Sequence[Finding]) -> L
 def _of(derivative: Derivative, names: Sequence[str], evidence: Evidence) -> Likeness:
     sample, oracle = evidence.sample, evidence.oracle
     got, outputs = evidence.tensors(derivative), list(oracle.outputs(sample, derivative))
-    wanted = [
-        Wanted(
+    expected = [
+        Expected(
             outputs.index(name),
             got[name].detach().to("cpu", torch.float64),
             evidence.allowance(derivative, name).sigma,
@@ -53,4 +53,4 @@ def _of(derivative: Derivative, names: Sequence[str], evidence: Evidence) -> Lik
     named = primals + [tangent_name(n) for n in primals if derivative.takes_tangents]
     named += [cotangent_name(n) for n in sample.cotangents if derivative.takes_cotangents]
     args = arguments(oracle.family, sample, derivative)
-    return reconstruct(oracle.graph(sample, derivative), args, named, wanted, derivative is not Derivative.FORWARD)
+    return reconstruct(oracle.graph(sample, derivative), args, named, expected, derivative is not Derivative.FORWARD)

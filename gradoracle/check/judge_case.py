@@ -105,10 +105,10 @@ def require_case(
     defaults = {spec.name: spec.default for spec in family.signature.options}
     for name, value in case.options.items():
         if kernel.options.get(name) == () and value != defaults.get(name):
-            raise UsageError(f"the case gives option {name}, which {kernel.name} does not take; wanted none")
+            raise UsageError(f"the case gives option {name}, which {kernel.name} does not take; expected none")
     for name in case.draws:
         if kernel.options.get(name) == ():
-            raise UsageError(f"the case draws {name}, which {kernel.name} does not take; wanted none")
+            raise UsageError(f"the case draws {name}, which {kernel.name} does not take; expected none")
     try:
         require_fit(case, family.signature)
         memory_estimate.require(case, family, *memory or ())
@@ -135,7 +135,7 @@ def _is_tried(case: Case) -> bool:
 def sizes_wanted(family: Family) -> str:
     """How to say which sizes a definition is meant for."""
     if not family.signature.dims:
-        return "wanted a definition that takes every case of its family"
+        return "expected a definition that takes every case of its family"
     dim = family.signature.dims[-1]
     example = f"@gradoracle.family(dims={{{dim!r}: gradoracle.multiples(16)}})"
     return f"where it takes some sizes only, declare them, as in {example}"

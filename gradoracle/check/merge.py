@@ -24,7 +24,7 @@ from gradoracle.project.provenance import public
 N = TypeVar("N", int, float)
 
 _ALIKE = ("gradoracle", "commit", "torch", "triton")  # versions that all shards must share, where they are known
-WANTED = "wanted reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
+WANTED = "expected reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def _require_one_run(group: Sequence[Part]) -> None:
         for name, ours, theirs in _differences(group[0], part):
             raise UsageError(
                 f"{group[0].file} and {part.file} are of different runs: {name} is {ours or 'none'} in one and "
-                f"{theirs or 'none'} in the other; wanted shards of one run"
+                f"{theirs or 'none'} in the other; expected shards of one run"
             )
         other = known.setdefault(part.shard.part, part)
         if other is not part:
-            raise UsageError(f"shard {part.shard} is given twice, by {other.file} and {part.file}; wanted each once")
+            raise UsageError(f"shard {part.shard} is given twice, by {other.file} and {part.file}; expected each once")
 
 
 def _differences(one: Part, other: Part) -> Iterator[tuple[str, str, str]]:
@@ -153,7 +153,7 @@ class _Whole:
         shard = self._first.shard
         undefined = {int(place): what for part in self._parts for place, what in part.shard.undefined.items()}
         missing = [f"{each}/{shard.parts}" for each in self._missing]
-        lacking = [f"shard {', '.join(missing)} of {report.target} is missing; wanted all {shard.parts}"]
+        lacking = [f"shard {', '.join(missing)} of {report.target} is missing; expected all {shard.parts}"]
         return [
             *(lacking if missing else []),
             *shortfall(

@@ -213,14 +213,14 @@ class _Minimiser:
         law, kernel, _ = key
         if result.why is Reason.HUNG:
             return case, "not shrunk: each try of a call that hangs would take its time limit"
-        deadline, wanted = time.monotonic() + seconds, without_numbers(result.reason)
+        deadline, expected = time.monotonic() + seconds, without_numbers(result.reason)
 
         def crashes(candidate: Case) -> bool:
             if self._retry is None or not self._applies(law, kernel, candidate):
                 return False
             limit = max(1.0, deadline - time.monotonic()) / self._subjects.setup.call_seconds
             tried = self._retry.crashes.attempt(Job(kernel, candidate, (law,)), min(1.0, limit)).results
-            return any(each.status is Status.CRASHED and without_numbers(each.reason) == wanted for each in tried)
+            return any(each.status is Status.CRASHED and without_numbers(each.reason) == expected for each in tried)
 
         try:
             for (other, dtype, _), (smallest, _) in list(self._crashes.items()):  # what another call crashes on

@@ -80,7 +80,7 @@ class Plan:
         whole: all of the stream, of which a shard has some.
         dtypes: by kernel, those that it is checked in.
         owed: the verdicts that the whole owes, also where no case decides them.
-        wanted: by coverage goal, the least number of cases in it.
+        expected: by coverage goal, the least number of cases in it.
         trial: of the definition, where the cases are not known to fit it.
     """
 
@@ -89,7 +89,7 @@ class Plan:
     whole: tuple[Job, ...]
     dtypes: Mapping[str, tuple[str, ...]]
     owed: tuple[Key, ...] = ()
-    wanted: Mapping[str, int] = field(default_factory=dict)
+    expected: Mapping[str, int] = field(default_factory=dict)
     trial: Trial | None = None
 
     @cached_property
@@ -326,7 +326,7 @@ def dtypes_of(request: Request, family: Family, kernel: Kernel) -> tuple[str, ..
     asked = request.dtypes or family.dtypes
     unknown = [dtype for dtype in asked if dtype not in DTYPES]
     if unknown:
-        raise UsageError(f"--dtype {','.join(unknown)} is unknown; wanted some of {', '.join(DTYPES)}")
+        raise UsageError(f"--dtype {','.join(unknown)} is unknown; expected some of {', '.join(DTYPES)}")
     supported = kernel.dtypes or DTYPES
     chosen = tuple(dtype for dtype in asked if dtype in supported)
     if not chosen:

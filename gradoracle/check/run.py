@@ -241,7 +241,7 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
         contracts,
         verdicts=verdicts,
         situations=situations,
-        situations_wanted=dict(planned.wanted),
+        situations_wanted=dict(planned.expected),
         cases_planned=len(planned.jobs),
         cases_run=totals.done,
         refusals=refusals,

@@ -169,7 +169,7 @@ def reproduction(
     require_room(*(each.values() for each in (inputs, cotangents, tangents, truths, sigmas)))
     for name, value in options.items():
         if not isinstance(value, (bool, int, float, str, type(None))):
-            raise ValueError(f"option {name} is {value!r}, which a script cannot hold; wanted a plain value")
+            raise ValueError(f"option {name} is {value!r}, which a script cannot hold; expected a plain value")
     header = _HEADER.format(
         title=_docstring(title), case=_docstring(case), device=device, environment=_INTERPRET if interpret else ""
     )
@@ -190,9 +190,9 @@ def reproduction(
         f"    named = {{name: t for name, t in by_name.items() if name in {sorted(keyword)!r}}}\n"
         "    outputs = kernel(*positional, **named, **options)\n"
         "    outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)\n"
-        f"    wanted = {list(outputs)!r}\n"
-        "    if len(outputs) != len(wanted):\n"
-        '        raise SystemExit(f"the kernel gives {len(outputs)} tensors, wanted {wanted}")\n'
+        f"    expected = {list(outputs)!r}\n"
+        "    if len(outputs) != len(expected):\n"
+        '        raise SystemExit(f"the kernel gives {len(outputs)} tensors, expected {expected}")\n'
         "    return outputs\n\n"
     )
     parts.append(_CALLS[derivative].format(outputs=list(outputs), names=list(names)))

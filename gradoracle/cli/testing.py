@@ -142,7 +142,7 @@ def testcase(
     """A test of a kernel by all laws, one item a law and dtype: ``test_gradients = gradoracle.testcase(my_rmsnorm)``.
 
     Args:
-        kernel: declared with ``@gradoracle.kernel``, or any callable (then ``family`` is wanted); a name of its module.
+        kernel: declared with ``@gradoracle.kernel``, or any callable (with ``family``); a name of its module.
         family: the definition that an outside callable claims to implement: a shipped name, or a Family of its module.
         dtypes: None: those of the family that the kernel supports.
         examples: cases a dtype.
@@ -154,8 +154,10 @@ def testcase(
     """
     unknown = set(fields) - set(Request.__dataclass_fields__)
     if unknown or examples < 1:
-        wanted = "examples from 1 on" if examples < 1 else "fields of gradoracle.project.request.Request"
-        raise UsageError(f"testcase was given {', '.join(sorted(unknown)) or f'examples={examples}'}; wanted {wanted}")
+        expected = "examples from 1 on" if examples < 1 else "fields of gradoracle.project.request.Request"
+        raise UsageError(
+            f"testcase was given {', '.join(sorted(unknown)) or f'examples={examples}'}; expected {expected}"
+        )
     module, name = _home(kernel)
     judge = _family(kernel, family, module)
     if isinstance(kernel, Kernel):
@@ -200,7 +202,7 @@ def _home(kernel: Kernel | Callable[..., Any]) -> tuple[ModuleType, str]:
             if value is kernel:
                 return module, name
     label = kernel.name if isinstance(kernel, Kernel) else getattr(kernel, "__name__", repr(kernel))
-    raise UsageError(f"testcase was given {label}; wanted a kernel that is a name of the module that defines it")
+    raise UsageError(f"testcase was given {label}; expected a kernel that is a name of the module that defines it")
 
 
 def _place(module: ModuleType, name: str) -> str:
@@ -221,17 +223,19 @@ def _family(kernel: Kernel | Callable[..., Any], family: str | Family | None, mo
     """The family that a kernel is judged by."""
     if isinstance(family, Family):
         return family
-    wanted = family or (kernel.family if isinstance(kernel, Kernel) else None)
-    own = [value for value in vars(module).values() if isinstance(value, Family) and wanted in (None, value.name)]
+    expected = family or (kernel.family if isinstance(kernel, Kernel) else None)
+    own = [value for value in vars(module).values() if isinstance(value, Family) and expected in (None, value.name)]
     if own:
         return own[0]
-    if wanted in (known := shipped()):
-        return known[str(wanted)].family
-    raise UsageError(f"testcase found no family {wanted!r}; wanted a shipped one ({', '.join(known)}) or a Family")
+    if expected in (known := shipped()):
+        return known[str(expected)].family
+    raise UsageError(f"testcase found no family {expected!r}; expected a shipped one ({', '.join(known)}) or a Family")
 
 
 def _name_of(family: Family, module: ModuleType) -> str:
     for name, value in vars(module).items():
         if value is family:
             return name
-    raise UsageError(f"family {family.name} is no name of {module.__name__}; wanted one that the kernel's module holds")
+    raise UsageError(
+        f"family {family.name} is no name of {module.__name__}; expected one that the kernel's module holds"
+    )

@@ -288,7 +288,7 @@ def module_of(target: str) -> ModuleType:
     if not folder.is_dir():
         raise UsageError(
             f"the benchmarks of {target} lie in gradoracle's repository, which this gradoracle is installed without; "
-            "wanted a clone of it, installed by `pip install --editable .`"
+            "expected a clone of it, installed by `pip install --editable .`"
         )
     if not (folder / f"{target}.py").is_file():
         raise unknown

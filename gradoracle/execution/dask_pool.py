@@ -250,7 +250,7 @@ class DaskPool:
         """See that there are workers, and that all have the versions of this process."""
         self._look()
         if not self._threads:
-            raise UsageError(f"the dask cluster at {self._address} has no workers; wanted at least one")
+            raise UsageError(f"the dask cluster at {self._address} has no workers; expected at least one")
         for name in VERSIONS:
             ours = version(name)
             found = self._client.run(metadata.version, name, on_error="return")
@@ -258,7 +258,7 @@ class DaskPool:
                 there = theirs if isinstance(theirs, str) else ""
                 if public(there) != public(ours):
                     has = f"has {name} {there}" if there else f"has no {name}"
-                    raise UsageError(f"the dask worker {worker} {has}; wanted {ours or 'none'}, as here")
+                    raise UsageError(f"the dask worker {worker} {has}; expected {ours or 'none'}, as here")
 
     def _facts(self) -> tuple[dict[str, str], int]:
         """What the workers run on, once each has shown that it can examine the cases; and the least memory of one."""
@@ -296,7 +296,7 @@ class DaskPool:
 def _connected(address: str) -> Any:
     """A client of a scheduler."""
     if find_spec("distributed") is None:
-        raise UsageError("distributed is not installed: wanted for --scheduler, by pip install 'gradoracle[cluster]'")
+        raise UsageError("distributed is not installed: expected for --scheduler, by pip install 'gradoracle[cluster]'")
     from distributed import Client
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what there is to say is said in one sentence

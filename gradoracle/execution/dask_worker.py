@@ -96,14 +96,14 @@ def entry(order: Order) -> Work:
 def _require_packages(here: Mapping[str, str], there: Mapping[str, str]) -> None:
     for name, ours in here.items():
         if there.get(name) != ours:
-            raise UsageError(f"it has {name} {there.get(name) or 'from elsewhere'}; wanted {ours}, as here")
+            raise UsageError(f"it has {name} {there.get(name) or 'from elsewhere'}; expected {ours}, as here")
 
 
 def _require_files(here: Mapping[str, str], there: Mapping[str, str]) -> None:
     for name in sorted({*here, *there}):
         if here.get(name) != there.get(name):
             what = "lacks" if name not in there else "has another" if name in here else "also has"
-            raise UsageError(f"it {what} {name}; wanted the same files as here")
+            raise UsageError(f"it {what} {name}; expected the same files as here")
 
 
 def facts(order: bytes, address: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ def choose(asked: str, elsewhere: bool = False) -> str:
         UsageError: an unknown name, or cuda where PyTorch sees no CUDA device.
     """
     if asked not in ASKED:
-        raise UsageError(f"--device {asked!r} is unknown; wanted one of {', '.join(ASKED)}")
+        raise UsageError(f"--device {asked!r} is unknown; expected one of {', '.join(ASKED)}")
     if asked == "cpu" or (asked == "cuda" and elsewhere):
         return asked
     import torch

@@ -119,8 +119,8 @@ def accelerator(used: int = 1) -> str:
 
 
 def _package(name: str, purpose: str, required: bool = True, extra: str = "") -> Facility:
-    wanted = f"gradoracle[{extra}]" if extra else name
-    return Facility(name, version(name), purpose, f'pip install "{wanted}"', required)
+    expected = f"gradoracle[{extra}]" if extra else name
+    return Facility(name, version(name), purpose, f'pip install "{expected}"', required)
 
 
 def _processor(cpuinfo: Callable[[], str] = lambda: Path("/proc/cpuinfo").read_text()) -> str:

@@ -1,4 +1,4 @@
-"""Fork server: a process that has imported what is slow to import, and forks itself for each program that is wanted.
+"""Fork server: a process that has imported what is slow to import, and forks itself for each program that is expected.
 
 Importing torch, its tracing and Triton takes seconds, and every worker, every side of a gate and every compilation
 wants them. Here they are imported once: a child starts in some 20 ms, and otherwise as ``python -c`` starts it, with
@@ -81,7 +81,7 @@ class NoServer(Exception):
 
 
 class Child:
-    """A child of a server as the process sees it that wanted it: what it has of ``subprocess.Popen`` is the same."""
+    """A child of a server as the process sees it that expected it: what it has of ``subprocess.Popen`` is the same."""
 
     def __init__(self, connection: socket.socket, stdin: IO[bytes] | None = None) -> None:
         self.stdin = stdin

@@ -78,7 +78,7 @@ class Subject:
         self,
         sample: Sample,
         blocks: str = "",
-        wanted: Sequence[str] | None = None,
+        expected: Sequence[str] | None = None,
         upstream: Sequence[str] | None = None,
     ) -> tuple[Tensors, Memory]:
         """Outputs and gradients by name, from one forward and one backward.
@@ -86,11 +86,11 @@ class Subject:
         Args:
             sample: what the kernel is given.
             blocks: a block configuration that is forced.
-            wanted: which inputs require grad; None: all.
+            expected: which inputs require grad; None: all.
             upstream: which outputs autograd has a cotangent for; None: all.
         """
         with self.running("vjp", sample) as memory:
-            if self.kernel.vjp is not None and wanted is None and upstream is None:
+            if self.kernel.vjp is not None and expected is None and upstream is None:
                 given = dict(sample.inputs), dict(sample.cotangents)
                 with torch.no_grad():
                     outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
@@ -98,7 +98,7 @@ class Subject:
                 gradients = as_tuple(gradients)
                 found = self._named(Derivative.FORWARD, sample, outputs)
             else:
-                leaves = self._leaves(sample, wanted)
+                leaves = self._leaves(sample, expected)
                 outputs = self._outputs(sample, list(leaves.values()), blocks)
                 found = self._named(Derivative.FORWARD, sample, outputs)  # a backward of the wrong shape says less
                 gradients = self._backward(sample, outputs, leaves, upstream)
@@ -107,7 +107,7 @@ class Subject:
                     gradients = [
                         torch.zeros_like(t) if g is None else g for g, t in zip(gradients, targets, strict=True)
                     ]
-        keys = [cotangent_name(n) for n in self.primals(sample) if wanted is None or n in wanted]
+        keys = [cotangent_name(n) for n in self.primals(sample) if expected is None or n in expected]
         found.update(self._gradients(sample, keys, gradients))
         return found, memory
 
@@ -118,9 +118,10 @@ class Subject:
             outputs = self._outputs(sample, list(leaves.values()), blocks)
             self._named(Derivative.FORWARD, sample, outputs)
             cotangents = list(sample.cotangents.values())
-            wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
+            expected = [leaf for leaf in leaves.values() if leaf.requires_grad]
             first, second = (
-                torch.autograd.grad(outputs, wanted, cotangents, retain_graph=True, allow_unused=True) for _ in range(2)
+                torch.autograd.grad(outputs, expected, cotangents, retain_graph=True, allow_unused=True)
+                for _ in range(2)
             )
         keys = [cotangent_name(n) for n in self.primals(sample)]
         return self._gradients(sample, keys, first), self._gradients(sample, keys, second)
@@ -189,7 +190,7 @@ class Subject:
             wrong = [] if isinstance(returned, Tensor) else [type(returned).__name__]
         if wrong:
             raise Wrong(
-                self._malformed("output", f"the kernel returned {', '.join(wrong)}, wanted {self._wanted(sample)}")
+                self._malformed("output", f"the kernel returned {', '.join(wrong)}, expected {self._wanted(sample)}")
             )
         return as_tuple(returned)
 
@@ -197,11 +198,11 @@ class Subject:
         outputs = self.family.signature.returned(sample.options)
         return ", ".join(f"{s.name}[{' '.join(s.dims)}]" for s in outputs)
 
-    def _leaves(self, sample: Sample, wanted: Sequence[str] | None) -> Tensors:
+    def _leaves(self, sample: Sample, expected: Sequence[str] | None) -> Tensors:
         """Inputs that require grad, with their own layout (a detached view keeps strides and storage)."""
         return {
             name: tensor.detach().requires_grad_()
-            if tensor.is_floating_point() and (wanted is None or name in wanted)
+            if tensor.is_floating_point() and (expected is None or name in expected)
             else tensor.detach()
             for name, tensor in sample.inputs.items()
         }
@@ -303,18 +304,20 @@ class Subject:
         """The tensors by name, each checked for shape and dtype."""
         keys = names(self.family, derivative, sample)
         if len(tensors) != len(keys):
-            raise Wrong(self._malformed(keys[0], f"the kernel gave {len(tensors)} tensors, wanted {len(keys)}: {keys}"))
+            raise Wrong(
+                self._malformed(keys[0], f"the kernel gave {len(tensors)} tensors, expected {len(keys)}: {keys}")
+            )
         shapes = dict(zip(keys, self._shapes(derivative, sample), strict=True))
         for key, tensor in zip(keys, tensors, strict=True):
             if not isinstance(tensor, Tensor):
-                raise Wrong(self._malformed(key, f"{key} is {tensor!r}, wanted a tensor of shape {shapes[key]}"))
+                raise Wrong(self._malformed(key, f"{key} is {tensor!r}, expected a tensor of shape {shapes[key]}"))
             self._fits(key, tensor, shapes[key], self._dtype(key, sample))
         return {key: tensor.detach() for key, tensor in zip(keys, tensors, strict=True) if tensor is not None}
 
     def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensors:
         found = {}
         if len(gradients) != len(keys):
-            raise Wrong(self._malformed(keys[0], f"the kernel gave {len(gradients)} gradients, wanted {len(keys)}"))
+            raise Wrong(self._malformed(keys[0], f"the kernel gave {len(gradients)} gradients, expected {len(keys)}"))
         for key, gradient in zip(keys, gradients, strict=True):
             name = key[1:]
             if gradient is None:
@@ -339,9 +342,9 @@ class Subject:
 
     def _fits(self, key: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         if tuple(tensor.shape) != shape:
-            raise Wrong(self._malformed(key, f"{key} has shape {tuple(tensor.shape)}, wanted {shape}"))
+            raise Wrong(self._malformed(key, f"{key} has shape {tuple(tensor.shape)}, expected {shape}"))
         if tensor.dtype != dtype:
-            raise Wrong(self._malformed(key, f"{key} has dtype {str(tensor.dtype)[6:]}, wanted {str(dtype)[6:]}"))
+            raise Wrong(self._malformed(key, f"{key} has dtype {str(tensor.dtype)[6:]}, expected {str(dtype)[6:]}"))
 
     def _malformed(self, key: str, message: str) -> Finding:
         return Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, malformed=True)

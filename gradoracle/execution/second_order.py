@@ -65,7 +65,7 @@ def forward_over_reverse(subject: Subject, sample: Sample, blocks: str) -> Tenso
     return _named(subject, sample, list(products))
 
 
-def of_some_inputs(subject: Subject, sample: Sample, blocks: str, wanted: Sequence[str]) -> Tensors:
+def of_some_inputs(subject: Subject, sample: Sample, blocks: str, expected: Sequence[str]) -> Tensors:
     """The HVPs by double backward where only some inputs require grad, along their tangents, by name of the tensor.
 
     Raises:
@@ -73,8 +73,8 @@ def of_some_inputs(subject: Subject, sample: Sample, blocks: str, wanted: Sequen
     """
     primals = subject.primals(sample)
     with subject.running("hvp", sample):
-        leaves = {name: sample.inputs[name].detach().requires_grad_(name in wanted) for name in primals}
-        own, along = [leaves[name] for name in wanted], [sample.tangents[name] for name in wanted]
+        leaves = {name: sample.inputs[name].detach().requires_grad_(name in expected) for name in primals}
+        own, along = [leaves[name] for name in expected], [sample.tangents[name] for name in expected]
         with _needed("double backward", "hvp"):
             outputs = subject.outputs(sample, leaves, blocks)
             firsts = _gradients(outputs, list(sample.cotangents.values()), own)
@@ -85,7 +85,7 @@ def of_some_inputs(subject: Subject, sample: Sample, blocks: str, wanted: Sequen
     by_name = dict(zip(primals, names(subject.family, Derivative.HVP, sample), strict=True))
     return {
         by_name[name]: torch.zeros_like(leaf) if product is None else product.detach()
-        for name, leaf, product in zip(wanted, own, found, strict=True)
+        for name, leaf, product in zip(expected, own, found, strict=True)
     }
 
 

@@ -52,10 +52,10 @@ def name_of(base: str | None, head: str | None) -> str:
 
 def _entry(position: int, entry: Any) -> Acknowledgement:
     if not isinstance(entry, Mapping) or set(entry) != set(_KEYS):
-        raise UsageError(f"{FILE}, change {position}: wanted the keys {', '.join(_KEYS)}, all of them and no other")
+        raise UsageError(f"{FILE}, change {position}: expected the keys {', '.join(_KEYS)}, all of them and no other")
     for key, value in entry.items():
         if not isinstance(value, str) or not value.strip():
-            raise UsageError(f"{FILE}, change {position}: {key} is {value!r}; wanted a text")
+            raise UsageError(f"{FILE}, change {position}: {key} is {value!r}; expected a text")
     return Acknowledgement(**entry)
 
 

@@ -55,10 +55,10 @@ class Base:
         new: Asked = {}
         for line, names in laws.items():
             own = known[line].laws if line in known else {}
-            wanted = [name for name in names if (line, name) not in self._asked and name not in own]
-            wanted = [name for name in wanted if soon or name not in measured]
-            if wanted:
-                new[line] = wanted
+            expected = [name for name in names if (line, name) not in self._asked and name not in own]
+            expected = [name for name in expected if soon or name not in measured]
+            if expected:
+                new[line] = expected
         self._asked |= {(line, name) for line, names in new.items() for name in names}
         if new:
             self._asking.append(self._begin(new))

@@ -88,7 +88,7 @@ def load(path: Path) -> Baseline:
         raise Unusable(f"the baseline {path} is damaged: it is no JSON") from None
     schema = document.get("schema") if isinstance(document, Mapping) else None
     if not isinstance(schema, str) or not schema.startswith(_FAMILY):
-        raise Unusable(f"{path} is no baseline of gradoracle: its schema is {schema!r}; wanted {SCHEMA!r}")
+        raise Unusable(f"{path} is no baseline of gradoracle: its schema is {schema!r}; expected {SCHEMA!r}")
     if schema != SCHEMA:
         raise Unusable(
             f"the baseline {path} is of the schema {schema!r}, and this gradoracle reads {SCHEMA!r}; save it anew"

@@ -30,13 +30,13 @@ def asked_of_base(head: Standing, base: Standing | None = None) -> dict[str, lis
         head: of the change.
         base: as far as it is known; None: nothing is.
     """
-    wanted: dict[tuple[str, str, str, bool], list[str]] = {}  # law, kernel, dtype, whether broken -> cases
+    expected: dict[tuple[str, str, str, bool], list[str]] = {}  # law, kernel, dtype, whether broken -> cases
     for line, case in head.cases.items():
         for law, status in case.laws.items():
             if status != Status.HOLDS.value:
-                wanted.setdefault((law, case.kernel, case.dtype, status in _BROKEN), []).append(line)
+                expected.setdefault((law, case.kernel, case.dtype, status in _BROKEN), []).append(line)
     found: dict[str, list[str]] = {}
-    for (law, *_, broken), lines in wanted.items():
+    for (law, *_, broken), lines in expected.items():
         said = [base.cases[line].laws.get(law, "") for line in lines if base is not None and line in base.cases]
         answers = [status for status in said if status]
         decides = any(s == Status.HOLDS.value if broken else s not in UNDECIDED for s in answers)
@@ -291,5 +291,5 @@ def _worse(kernel: str, law: str, error: str, dtype: str, pairs: Sequence[tuple[
     if found.is_worse:
         yield Line(Kind.ACCURACY, Weight.RED, f"accuracy fell: {said}, p = {found.p:.0e})", kernel, law, dtype)
     elif found.median > MEDIAN and found.p < _SUSPECT and len(pairs) < FEWEST and dtype:
-        text = f"accuracy is not decided: {said}; {FEWEST} wanted)"
+        text = f"accuracy is not decided: {said}; {FEWEST} expected)"
         yield Line(Kind.ACCURACY, Weight.NOTE, text, kernel, law, dtype)

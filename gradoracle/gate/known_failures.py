@@ -66,16 +66,16 @@ def read(file: Path, shown: str) -> list[KnownFailure]:
 def _entry(where: str, entry: Any) -> KnownFailure:
     known = (*_TEXTS, "expires", "dtype")
     if not isinstance(entry, Mapping):
-        raise UsageError(f"{where} is {entry!r}; wanted a table")
+        raise UsageError(f"{where} is {entry!r}; expected a table")
     for key in entry:
         if key not in known:
-            raise UsageError(f"{where}: {key!r} is unknown; wanted {', '.join(known)}")
+            raise UsageError(f"{where}: {key!r} is unknown; expected {', '.join(known)}")
     for key in (*_TEXTS, "expires"):
         if key not in entry:
-            raise UsageError(f"{where} has no {key}; wanted {', '.join((*_TEXTS, 'expires'))}")
+            raise UsageError(f"{where} has no {key}; expected {', '.join((*_TEXTS, 'expires'))}")
     for key in (*_TEXTS, "dtype"):
         if not isinstance(entry.get(key, "*"), str) or not entry.get(key, "*").strip():
-            raise UsageError(f"{where}: {key} is {entry[key]!r}; wanted a text")
+            raise UsageError(f"{where}: {key} is {entry[key]!r}; expected a text")
     if not isinstance(entry["expires"], datetime.date) or isinstance(entry["expires"], datetime.datetime):
-        raise UsageError(f"{where}: expires is {entry['expires']!r}; wanted a date such as 2027-01-31")
+        raise UsageError(f"{where}: expires is {entry['expires']!r}; expected a date such as 2027-01-31")
     return KnownFailure(**entry)

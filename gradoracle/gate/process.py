@@ -134,7 +134,7 @@ class Side:
         """What a file says, which is there whole or not at all."""
         document = json.loads(file.read_text(encoding="utf-8"))
         if document.get("protocol") != PROTOCOL:
-            return Answer({}, f"its gradoracle answers by {document.get('protocol')!r}; wanted {PROTOCOL!r}")
+            return Answer({}, f"its gradoracle answers by {document.get('protocol')!r}; expected {PROTOCOL!r}")
         try:
             return Answer(serialize.from_plain(dict[str, Standing], document["standings"], "standings"))
         except (KeyError, serialize.Unreadable) as error:

@@ -52,7 +52,7 @@ class Repository:
         if found.returncode:
             if self.is_shallow():
                 raise UsageError(
-                    f"this clone is shallow and does not reach back to where HEAD and {ref} part; wanted a whole one "
+                    f"this clone is shallow and does not reach back to where HEAD and {ref} part; expected a whole one "
                     "(git fetch --unshallow, or fetch-depth: 0 of actions/checkout)"
                 )
             raise UsageError(f"HEAD and --base {ref} have no commit in common")

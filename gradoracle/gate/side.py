@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> None:
     threading.Thread(target=_listen, daemon=True).start()
     document = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     if document.get("protocol") != PROTOCOL:
-        raise SystemExit(f"the order is of protocol {document.get('protocol')!r}; wanted {PROTOCOL!r}")
+        raise SystemExit(f"the order is of protocol {document.get('protocol')!r}; expected {PROTOCOL!r}")
     order = serialize.from_plain(Order, document)
     os.chdir(order.folder)
     answer, *early = map(Path, arguments[1:])
@@ -160,7 +160,7 @@ def require_apart(task: Task) -> None:
 def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
     """Check a target on its cases: by all laws with a report, or by some with none.
 
-    ``failing`` is told how it stands where a report is wanted that has counterexamples to find first, and of what fails
+    ``failing`` is told how it stands where a report must have counterexamples to find first, and of what fails
     before that where the task ``tells``.
     """
     from gradoracle.check.plan import plan, require_memory

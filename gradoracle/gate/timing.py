@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> None:
         threading.Thread(target=_listen, args=(questions,), daemon=True).start()
         order = serialize.from_plain(Timed, json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
         if order.protocol != PROTOCOL:
-            raise SystemExit(f"the order is of protocol {order.protocol!r}; wanted {PROTOCOL!r}")
+            raise SystemExit(f"the order is of protocol {order.protocol!r}; expected {PROTOCOL!r}")
         os.chdir(order.folder)
         try:
             serve(order, iter(questions.get, ""), answers)
@@ -179,7 +179,7 @@ def calls(subject: Subject, sample: Sample) -> dict[str, Callable[[], object]]:
         pairs = [(o, g) for o, g in zip(outputs, sample.cotangents.values(), strict=False) if o.requires_grad]
         if not pairs:
             raise RuntimeError("no output requires a gradient, so there is no backward to time")
-        wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        return torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+        expected = [leaf for leaf in leaves.values() if leaf.requires_grad]
+        return torch.autograd.grad([o for o, _ in pairs], expected, [g for _, g in pairs], allow_unused=True)
 
     return {FORWARD: forward, VJP: explicit if subject.kernel.vjp is not None else by_autograd}

@@ -83,16 +83,16 @@ class Case:
             object.__setattr__(self, name, Fields(getattr(self, name)))
         for name, size in self.dims.items():
             if not name.isidentifier() or name in _RESERVED:
-                raise ValueError(f"a dim is named {name!r}; wanted a name other than {', '.join(_RESERVED)}")
+                raise ValueError(f"a dim is named {name!r}; expected a name other than {', '.join(_RESERVED)}")
             if type(size) is not int or size < 1:
-                raise ValueError(f"dim {name} has size {size!r}; wanted a whole number from 1 on")
+                raise ValueError(f"dim {name} has size {size!r}; expected a whole number from 1 on")
         for name, value in self.options.items():
             if not (value is None or type(value) in (bool, int, float, str)) or value != value:
-                raise ValueError(f"option {name} has value {value!r}; wanted None, a bool, a number or a string")
+                raise ValueError(f"option {name} has value {value!r}; expected None, a bool, a number or a string")
         if self.dtype not in recipes.DTYPES:
-            raise ValueError(f"dtype {self.dtype!r} is unknown; wanted one of {', '.join(recipes.DTYPES)}")
+            raise ValueError(f"dtype {self.dtype!r} is unknown; expected one of {', '.join(recipes.DTYPES)}")
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"seed {self.seed!r} is not understood; wanted a whole number from 0 to 2^63 - 1")
+            raise ValueError(f"seed {self.seed!r} is not understood; expected a whole number from 0 to 2^63 - 1")
 
     @property
     def continuous(self) -> bool:
@@ -141,16 +141,18 @@ def parse(line: str) -> tuple[str, str, Case]:
     """Read a case line: (target, device, case).
 
     Raises:
-        ValueError: one sentence that says what is wrong and what is wanted.
+        ValueError: one sentence that says what is wrong and what is expected.
     """
     words = line.split()
     if not words or words[0] != VERSION:
         raise ValueError(f"a case line starts with {VERSION}, got {repr(words[0]) if words else 'an empty line'}")
     if len(words) < 4:
-        raise ValueError(f"case line {line!r} ends too soon; wanted {VERSION} TARGET DEVICE DTYPE DIM=SIZE ... seed=N")
+        raise ValueError(
+            f"case line {line!r} ends too soon; expected {VERSION} TARGET DEVICE DTYPE DIM=SIZE ... seed=N"
+        )
     target, device, dtype = unquote(words[1]), words[2], words[3]
     if device not in ("cpu", "cuda"):
-        raise ValueError(f"case line names device {device!r}; wanted cpu or cuda as its third word")
+        raise ValueError(f"case line names device {device!r}; expected cpu or cuda as its third word")
     dims: dict[str, int] = {}
     options: dict[str, Any] = {}
     draws: dict[str, Draw] = {}
@@ -158,9 +160,9 @@ def parse(line: str) -> tuple[str, str, Case]:
     for word in words[4:]:
         _read(word, dims, options, draws, named)
     if "seed" not in named:
-        raise ValueError(f"case line {line!r} lacks its seed; wanted seed=N as its last word")
+        raise ValueError(f"case line {line!r} lacks its seed; expected seed=N as its last word")
     for name in (each for each in _RESERVED[:-1] if named.get(each) == ""):
-        raise ValueError(f"case line gives {name} as ''; wanted {name}=NAME, or no {name} at all")
+        raise ValueError(f"case line gives {name} as ''; expected {name}=NAME, or no {name} at all")
     seed = _whole(named["seed"], "seed", 0)
     try:
         family = unquote(named.get("family", "")) or _family_of(target)
@@ -185,9 +187,9 @@ def _read(
         name, mark, text = word.partition("=")
         into, value = (named, text) if name in _RESERVED else (dims, _size(name, text) if mark else 0)
     if not mark or not name.isidentifier():
-        raise ValueError(f"case line holds {word!r}; wanted DIM=SIZE, --OPTION=VALUE, TENSOR~RECIPE/LAYOUT or seed=N")
+        raise ValueError(f"case line holds {word!r}; expected DIM=SIZE, --OPTION=VALUE, TENSOR~RECIPE/LAYOUT or seed=N")
     if name in into:
-        raise ValueError(f"case line gives {name} twice; wanted it once")
+        raise ValueError(f"case line gives {name} twice; expected it once")
     into[name] = value
 
 
@@ -206,7 +208,7 @@ def _size(name: str, text: str) -> int:
 
 def _whole(text: str, what: str, least: int, hint: str = "") -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 1 << 63):
-        raise ValueError(f"case line gives {what} as {text!r}; wanted a whole number from {least} to 2^63 - 1{hint}")
+        raise ValueError(f"case line gives {what} as {text!r}; expected a whole number from {least} to 2^63 - 1{hint}")
     return int(text)
 
 
@@ -218,7 +220,7 @@ def _value(name: str, text: str) -> Any:
             raise ValueError
     except ValueError:
         raise ValueError(
-            f'case line gives option {name} as {text!r}; wanted null, true, false, a number or a "string"'
+            f'case line gives option {name} as {text!r}; expected null, true, false, a number or a "string"'
         ) from None
     return value
 
@@ -242,7 +244,7 @@ def require_fit(case: Case, signature: Signature) -> None:
     """See that a case names all dims of a signature, and nothing that the signature has not.
 
     Raises:
-        ValueError: what is missing or unknown, and what is wanted.
+        ValueError: what is missing or unknown, and what is expected.
     """
     tensors = [spec.name for spec in signature.inputs]
     tensors += [tangent_name(spec.name) for spec in signature.primals]
@@ -252,18 +254,18 @@ def require_fit(case: Case, signature: Signature) -> None:
     for what, given in zip(known, (case.dims, case.options, case.draws), strict=True):
         unknown = [name for name in given if name not in known[what]]
         if unknown:
-            wanted = f"wanted some of {', '.join(known[what])}" if known[what] else "it has none"
+            expected = f"expected some of {', '.join(known[what])}" if known[what] else "it has none"
             own = [_FORMS[kind].format(unknown[0]) for kind in known if unknown[0] in known[kind]]
-            wanted += f"; {unknown[0]} is written {own[0]}" if own else ""
-            raise ValueError(f"the case names {what} {', '.join(unknown)}, which {case.family} has not; {wanted}")
+            expected += f"; {unknown[0]} is written {own[0]}" if own else ""
+            raise ValueError(f"the case names {what} {', '.join(unknown)}, which {case.family} has not; {expected}")
     for name, value in case.options.items():
-        if form := options[name].wanted(value):
+        if form := options[name].expected(value):
             raise ValueError(f"the case gives option {name} the value {json.dumps(value)}; {case.family} wants {form}")
     whole = {spec.name for spec in signature.inputs if spec.kind == "int"}
     for name, draw in case.draws.items():
         recipes.require_kind(draw.recipe, name, integers=name in whole)
     missing = [dim for dim in signature.dims if dim not in case.dims]
     if missing:
-        wanted = ", ".join(signature.dims)
-        raise ValueError(f"the case gives no size of dim {', '.join(missing)}; {case.family} wants all of {wanted}")
+        expected = ", ".join(signature.dims)
+        raise ValueError(f"the case gives no size of dim {', '.join(missing)}; {case.family} wants all of {expected}")
     signature.require(case.dims, case.draws, case.options)

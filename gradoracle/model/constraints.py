@@ -74,7 +74,7 @@ class Constraints:
         """See that a case keeps them.
 
         Raises:
-            ValueError: what it gives and what is wanted.
+            ValueError: what it gives and what is expected.
         """
         if unmet := self.unmet(dims, given):
             raise ValueError(f"the case gives {unmet}")
@@ -83,15 +83,15 @@ class Constraints:
         """What a case's sizes and given inputs do not keep, in words; "" where there is nothing."""
         for part, whole in self.divides.items():
             if dims[whole] % dims[part]:
-                return f"{part}={dims[part]} and {whole}={dims[whole]}; wanted a {part} that divides {whole}"
+                return f"{part}={dims[part]} and {whole}={dims[whole]}; expected a {part} that divides {whole}"
         for group in self.together:
             there, missing = ([n for n in group if (n in given) is present] for present in (True, False))
             if there and missing:
-                return f"{', '.join(there)} and not {', '.join(missing)}; wanted all of them or none"
+                return f"{', '.join(there)} and not {', '.join(missing)}; expected all of them or none"
         for group in self.alternatives:
             there = [name for name in group if name in given]
             if len(there) != 1:
-                return f"{' and '.join(there) or 'none'} of {', '.join(group)}; wanted exactly one of them"
+                return f"{' and '.join(there) or 'none'} of {', '.join(group)}; expected exactly one of them"
         return ""
 
 
@@ -111,15 +111,17 @@ def constrained(
     unknown = [dim for pair in divides.items() for dim in pair if dim not in dims]
     if unknown:
         raise ValueError(
-            f"family {name}: divides names {', '.join(unknown)}; wanted some of its dims {', '.join(dims)}"
+            f"family {name}: divides names {', '.join(unknown)}; expected some of its dims {', '.join(dims)}"
         )
     for option, groups in (("together", together), ("alternatives", alternatives)):
         needed = [each for group in groups for each in group if each not in optional]
         if needed:
-            wanted = (
-                f"wanted some of its optional inputs {', '.join(optional)}" if optional else "it has no optional inputs"
+            expected = (
+                f"expected some of its optional inputs {', '.join(optional)}"
+                if optional
+                else "it has no optional inputs"
             )
-            raise ValueError(f"family {name}: {option} names {', '.join(needed)}; {wanted}")
+            raise ValueError(f"family {name}: {option} names {', '.join(needed)}; {expected}")
     return Constraints(
         dict(divides), tuple(tuple(group) for group in together), tuple(tuple(group) for group in alternatives)
     )

@@ -38,7 +38,7 @@ LARGEST: Mapping[str, float] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Contract:
-    """What a right kernel rounds, quantity by quantity; formats are names from ``UNIT_ROUNDOFF``.
+    """What a correct kernel rounds, quantity by quantity; formats are names from ``UNIT_ROUNDOFF``.
 
     Attributes:
         name: of the preset, as it is printed in headlines and given on the command line.
@@ -139,8 +139,8 @@ def contract(name: str, dtype: str) -> Contract:
     if name in fitting:
         return PRESETS[name]
     known = f"contract {name!r} is for {PRESETS[name].dtype}" if name in PRESETS else f"no contract is named {name!r}"
-    wanted = f"for {dtype} choose one of: {', '.join(fitting)}" if fitting else f"no preset fits dtype {dtype!r}"
-    raise ValueError(f"{known}; {wanted}")
+    expected = f"for {dtype} choose one of: {', '.join(fitting)}" if fitting else f"no preset fits dtype {dtype!r}"
+    raise ValueError(f"{known}; {expected}")
 
 
 def representable(number: float, dtype: str) -> bool:

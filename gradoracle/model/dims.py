@@ -29,7 +29,7 @@ class Sizes:
                 raise ValueError(f"sizes must be at least 1, got choices {self.choices}")
         elif self.minimum < 1 or self.multiple < 1 or self.smallest > self.maximum:
             raise ValueError(
-                f"no size fits {self}: wanted 1 <= minimum <= maximum with a multiple of {self.multiple} between them"
+                f"no size fits {self}: expected 1 <= minimum <= maximum with a multiple of {self.multiple} between them"
             )
 
     def __str__(self) -> str:
@@ -120,9 +120,9 @@ def parse_sizes(text: str) -> tuple[str, Sizes]:
     """Read ``T=1:4096``, ``T=16:4096:16``, ``T=64`` or ``D=64,128`` as (dim, domain).
 
     Raises:
-        ValueError: showing what was given and the forms that are wanted.
+        ValueError: showing what was given and the forms that are expected.
     """
-    wanted = "wanted NAME=SIZE, NAME=SIZE,SIZE..., NAME=MIN:MAX or NAME=MIN:MAX:MULTIPLE with sizes >= 1"
+    expected = "expected NAME=SIZE, NAME=SIZE,SIZE..., NAME=MIN:MAX or NAME=MIN:MAX:MULTIPLE with sizes >= 1"
     name, equals, domain = text.partition("=")
     try:
         if not equals or not name.strip().isidentifier():
@@ -137,4 +137,4 @@ def parse_sizes(text: str) -> tuple[str, Sizes]:
             )
         return name.strip(), Sizes(choices=tuple(int(part) for part in domain.split(",")))
     except ValueError:
-        raise ValueError(f"--dim {text!r} is not understood; {wanted}") from None
+        raise ValueError(f"--dim {text!r} is not understood; {expected}") from None

@@ -6,7 +6,7 @@ import sys
 
 
 class UsageError(Exception):
-    """What was given cannot be used; the message is one sentence that says what was given and what is wanted."""
+    """What was given cannot be used; the message is one sentence that says what was given and what is expected."""
 
 
 class TargetError(UsageError):

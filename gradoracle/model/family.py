@@ -114,7 +114,7 @@ def family(
             )
         wrong = [dtype for dtype in dtypes if dtype not in DTYPES]
         if wrong:
-            raise ValueError(f"family {own}: dtypes {wrong} are unknown; wanted some of {', '.join(DTYPES)}")
+            raise ValueError(f"family {own}: dtypes {wrong} are unknown; expected some of {', '.join(DTYPES)}")
         names = {spec.name for spec in signature.inputs} | {cotangent_name(spec.name) for spec in signature.outputs}
         for recipe, tensors in (joint or {}).items():
             if not set(tensors) <= names:
@@ -133,7 +133,7 @@ def family(
         whole = [spec.name for spec in signature.outputs if spec.kind == "int"]
         if whole:
             raise ValueError(
-                f"family {own}: outputs {whole} are integers, of which there is nothing to derive; wanted a definition "
+                f"family {own}: outputs {whole} are integers, which have no derivative; expected a definition "
                 "that returns float tensors alone"
             )
         optional = [spec.name for spec in signature.inputs if spec.optional]

@@ -75,7 +75,7 @@ def integers(seed: int, name: str, count: int, low: int, high: int) -> Integers:
         ValueError: high <= low, or a range beyond 2^31.
     """
     if not 0 < high - low <= 1 << 31:
-        raise ValueError(f"integers of {low}..{high - 1} were asked for; wanted a range of 1 to 2^31 values")
+        raise ValueError(f"integers of {low}..{high - 1} were asked for; expected a range of 1 to 2^31 values")
     found = np.empty(count, np.int64)
     for part, words in _chunks(key(seed, name), count):
         found[part] = ((words >> np.uint64(32)) * np.uint64(high - low) >> np.uint64(32)).astype(np.int64) + low

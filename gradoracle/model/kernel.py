@@ -139,7 +139,7 @@ def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[st
     positional = [p for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    wanted = family.signature.places
+    expected = family.signature.places
     required = [p.name for p in positional if p.default is p.empty]
     option_names = {*options, "blocks"}
     needed = [
@@ -147,10 +147,10 @@ def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[st
         for p in parameters.values()
         if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in option_names
     ]
-    names = ", ".join(" or ".join(spec.name for spec in place) for place in wanted)
-    if (len(positional) < len(wanted) and not variadic) or len(required) > len(wanted) or needed:
+    names = ", ".join(" or ".join(spec.name for spec in place) for place in expected)
+    if (len(positional) < len(expected) and not variadic) or len(required) > len(expected) or needed:
         raise TypeError(
-            f"{label} does not fit family {family.name}: it takes {_written(parameters.values())}, wanted the inputs "
+            f"{label} does not fit family {family.name}: it takes {_written(parameters.values())}, expected the inputs "
             f"({names}) positionally and nothing else without a default; check an adapter, a function of ({names}) "
             f"that calls {label}"
         )

@@ -114,10 +114,10 @@ def layout(name: str) -> Layout:
     """The layout of that name.
 
     Raises:
-        ValueError: naming what was given and what is wanted.
+        ValueError: naming what was given and what is expected.
     """
     if name not in LAYOUTS:
-        raise ValueError(f"layout {name!r} is unknown; wanted one of {', '.join(LAYOUTS)}")
+        raise ValueError(f"layout {name!r} is unknown; expected one of {', '.join(LAYOUTS)}")
     return LAYOUTS[name]
 
 

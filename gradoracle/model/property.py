@@ -139,7 +139,9 @@ def law(
         for section in _SECTIONS:
             found = re.search(rf"^{section}:\s*(.+?)(?=^(?:{'|'.join(_SECTIONS)}):|\Z)", text, re.M | re.S)
             if found is None:
-                raise TypeError(f"law {name}: its docstring lacks the part {section!r}; wanted: {', '.join(_SECTIONS)}")
+                raise TypeError(
+                    f"law {name}: its docstring lacks the part {section!r}; expected: {', '.join(_SECTIONS)}"
+                )
             parts[section] = " ".join(found.group(1).split())
         always = applies or (lambda case, kernel: None)
         because, catches, cannot_catch = (parts[section] for section in _SECTIONS)

@@ -216,7 +216,7 @@ def split(text: str) -> tuple[str, float | None]:
     """The name and the parameter of a recipe's text; the parameter is None where the recipe takes none.
 
     Raises:
-        ValueError: naming what was given and what is wanted.
+        ValueError: naming what was given and what is expected.
     """
     name, colon, number = text.partition(":")
     if name in INDEX_RECIPES and not colon:
@@ -224,7 +224,7 @@ def split(text: str) -> tuple[str, float | None]:
     recipe = _FLOATS.get(name)
     if recipe is None:
         known = ", ".join((*_FLOATS, *INDEX_RECIPES))
-        raise ValueError(f"recipe {text!r} is unknown; wanted NAME or NAME:NUMBER with NAME one of {known}")
+        raise ValueError(f"recipe {text!r} is unknown; expected NAME or NAME:NUMBER with NAME one of {known}")
     if recipe.parameter is None:
         if colon:
             raise ValueError(f"recipe {text!r} is not understood; {name} takes no number")
@@ -237,9 +237,9 @@ def split(text: str) -> tuple[str, float | None]:
         parameter = math.nan
     fits = recipe.least <= parameter <= 64 and parameter == int(parameter) if recipe.whole else parameter > recipe.least
     if not (math.isfinite(parameter) and fits):
-        wanted = f"a whole number from {recipe.least} to 64" if recipe.whole else "a finite number"
+        expected = f"a whole number from {recipe.least} to 64" if recipe.whole else "a finite number"
         above = " above 0" if recipe.least == 0 and not recipe.whole else ""
-        raise ValueError(f"recipe {text!r} is not understood; after {name}: wanted {wanted}{above}")
+        raise ValueError(f"recipe {text!r} is not understood; after {name}: expected {expected}{above}")
     return name, parameter
 
 
@@ -253,7 +253,7 @@ def require_kind(text: str, name: str, *, integers: bool) -> None:
     if split(text)[0] not in fitting:
         holds, drawn = ("integers", "floats") if integers else ("floats", "integers")
         raise ValueError(
-            f"tensor {name} holds {holds}, recipe {text!r} draws {drawn}; wanted one of {', '.join(fitting)}"
+            f"tensor {name} holds {holds}, recipe {text!r} draws {drawn}; expected one of {', '.join(fitting)}"
         )
 
 
@@ -322,7 +322,7 @@ def rounded(numbers: Floats, dtype: str) -> Tensor:
         ValueError: the dtype is unknown.
     """
     if dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is unknown; wanted one of {', '.join(DTYPES)}")
+        raise ValueError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     if dtype == "float64":
         return torch.from_numpy(np.ascontiguousarray(numbers, np.float64).copy())
     found = np.empty(len(numbers), np.int32 if dtype == "float32" else np.int16)

@@ -49,7 +49,7 @@ def from_plain(kind: type[T], value: Any, place: str = "") -> T:
     Fields of the value that the dataclass does not have are passed over; those that are missing take its default.
 
     Args:
-        kind: what is wanted.
+        kind: what is expected.
         value: as ``json.loads`` gives it.
         place: how to call the value where it is not understood.
 
@@ -135,6 +135,6 @@ def _scalar(kind: Any, value: Any, place: str) -> Any:
     return value
 
 
-def _wrong(place: str, wanted: str, value: Any) -> Unreadable:
+def _wrong(place: str, expected: str, value: Any) -> Unreadable:
     shown = repr(value)
-    return Unreadable(f"{place} is {shown if len(shown) <= 60 else f'{shown[:57]}...'}; wanted {wanted}")
+    return Unreadable(f"{place} is {shown if len(shown) <= 60 else f'{shown[:57]}...'}; expected {expected}")

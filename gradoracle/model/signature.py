@@ -51,8 +51,8 @@ class OptionSpec:
     default: Any
     values: tuple[Any, ...]
 
-    def wanted(self, value: Any) -> str:
-        """What is wanted in place of a value, "" where it is of a type that the default or a drawn value has.
+    def expected(self, value: Any) -> str:
+        """What is expected in place of a value, "" where it is of a type that the default or a drawn value has.
 
         Whole and other numbers count as one type. Where the only known value is None, any type will do.
         """
@@ -113,15 +113,15 @@ class Signature:
         """See that a case keeps the constraints, and draws no cotangent of an output that it does not ask for.
 
         Raises:
-            ValueError: what it gives and what is wanted.
+            ValueError: what it gives and what is expected.
         """
         self.constraints.require(dims, draws)
         kept = self.without_absent(draws, options)
         for spec in self.outputs:
             if (name := cotangent_name(spec.name)) in draws and name not in kept:
                 raise ValueError(
-                    f"the case draws {name}, but {spec.name} is returned only with --{spec.asked_by}=true; wanted that "
-                    f"option, or no {name}"
+                    f"the case draws {name}, but {spec.name} is returned only with --{spec.asked_by}=true: expected "
+                    f"that option, or no {name}"
                 )
 
     def input(self, name: str) -> TensorSpec:
@@ -156,7 +156,7 @@ def read_signature(
         optional_outputs: output -> the bool option without which it is not returned.
 
     Raises:
-        TypeError: naming the parameter whose annotation is missing or is not understood, and what is wanted.
+        TypeError: naming the parameter whose annotation is missing or is not understood, and what is expected.
         ValueError: an optional output or its option is not one of the definition's, or every output is optional.
     """
     name = getattr(function, "__name__", str(function))
@@ -219,7 +219,7 @@ def _require_dims(name: str, tensor: str, dims: Sequence[str]) -> None:
     for dim in dims:
         if not all(term.isidentifier() or term.isdigit() for term in dim.split("+")):
             raise TypeError(
-                f'the dims "{" ".join(dims)}" of {tensor} of {name} have {dim!r}, which is not understood; wanted '
+                f'the dims "{" ".join(dims)}" of {tensor} of {name} have {dim!r}, which is not understood; expected '
                 "names, numbers and sums of these, such as T+1"
             )
 
@@ -232,15 +232,17 @@ def _require_optional(
     for output, option in asked.items():
         if output not in outputs:
             raise ValueError(
-                f"optional_outputs of {name} names {output!r}, no output of it; wanted some of {', '.join(outputs)}"
+                f"optional_outputs of {name} names {output!r}, no output of it; expected some of {', '.join(outputs)}"
             )
         if option not in switches:
-            wanted = f"wanted one of {', '.join(switches)}" if switches else "it has none"
+            expected = f"expected one of {', '.join(switches)}" if switches else "it has none"
             raise ValueError(
-                f"optional_outputs of {name} has {output!r} asked for by {option!r}, no bool option of it; {wanted}"
+                f"optional_outputs of {name} has {output!r} asked for by {option!r}, no bool option of it; {expected}"
             )
     if asked and set(outputs) <= set(asked):
-        raise ValueError(f"optional_outputs of {name} names every output; wanted at least one that is always returned")
+        raise ValueError(
+            f"optional_outputs of {name} names every output; expected at least one that is always returned"
+        )
 
 
 def _tensor(annotation: Any) -> tuple[tuple[str, ...], str, bool, str] | None:

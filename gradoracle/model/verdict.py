@@ -110,7 +110,7 @@ class Report:
     environment: Mapping[str, str]
     verdicts: list[Verdict] = field(default_factory=list)
     situations: dict[str, int] = field(default_factory=dict)  # situation -> cases that are in it
-    situations_wanted: dict[str, int] = field(default_factory=dict)  # situation -> the least number of cases wanted
+    situations_wanted: dict[str, int] = field(default_factory=dict)  # situation -> the least number of cases expected
     cases_planned: int = 0
     cases_run: int = 0
     seconds: float = 0.0
@@ -150,12 +150,12 @@ class Report:
             return reasons
         if not self.verdicts or all(v.status in (Status.REFUSED, Status.NOT_CHECKED) for v in self.verdicts):
             reasons.append("nothing was checked")
-        for name, wanted in self.situations_wanted.items():
-            if self.situations.get(name, 0) < wanted:
-                reasons.append(f"situation {name!r} has {self.situations.get(name, 0)} cases, {wanted} wanted")
+        for name, expected in self.situations_wanted.items():
+            if self.situations.get(name, 0) < expected:
+                reasons.append(f"situation {name!r} has {self.situations.get(name, 0)} cases, {expected} expected")
         for name, planned in self.planned.items() if self.cases_run < self.cases_planned else ():
             if (judged := self.judged.get(name, 0)) < (least := min(planned, FEWEST_JUDGED)):
-                reasons.append(f"{name} was judged on {judged} of {planned} cases, at least {least} wanted")
+                reasons.append(f"{name} was judged on {judged} of {planned} cases, at least {least} expected")
         reasons += [
             f"{name} still ran after {seconds:.0f} s, when the time was up" for name, seconds in self.stopped.items()
         ]

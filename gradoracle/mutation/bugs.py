@@ -1,4 +1,4 @@
-"""Bug: a fault that a released kernel had, written anew, beside the right kernel and the law that catches it."""
+"""Bug: a fault that a released kernel had, written anew, beside the correct kernel and the law that catches it."""
 
 from __future__ import annotations
 

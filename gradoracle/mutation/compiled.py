@@ -120,7 +120,7 @@ def answer(given: str, found: str) -> None:
 
 
 class _Known(Exception):
-    """Raised inside a compilation with what its wanted stage made."""
+    """Raised inside a compilation with what its expected stage made."""
 
 
 class _Units:
@@ -230,7 +230,7 @@ _wanted: list[str] = []  # the stage with which the compilation that runs ends
 
 
 def _stop_early() -> None:
-    """Have compilations end with the stage that is wanted of them."""
+    """Have compilations end with the stage that is expected of them."""
     from triton.backends.nvidia.compiler import CUDABackend
 
     whole = CUDABackend.add_stages

@@ -41,6 +41,6 @@ def read_proofs(file: Path | None) -> Mapping[str, str]:
     for number, entry in enumerate(found.get("equivalent", [])):
         for key in ("mutant", "proof"):
             if not isinstance(entry.get(key), str) or not entry[key].strip():
-                raise UsageError(f"--equivalents {file}: entry {number + 1} has no {key}; wanted mutant and proof")
+                raise UsageError(f"--equivalents {file}: entry {number + 1} has no {key}; expected mutant and proof")
         proofs[entry["mutant"]] = entry["proof"].strip()
     return proofs

@@ -173,8 +173,8 @@ class _Plan:
         if not self.all:
             names = ", ".join(source.shown for source in self.sources)
             raise UsageError(
-                f"{names} has nothing to mutate; wanted a function decorated with triton.jit, an autograd.Function or "
-                "a function that launches one"
+                f"{names} has nothing to mutate; expected a function decorated with triton.jit, an autograd.Function "
+                "or a function that launches one"
             )
         self.chosen = choose(self.all, len(self.all) if asked.count is None else asked.count, asked.seed)
         self.proofs = read_proofs(asked.equivalents or proofs_beside(asked.target))
@@ -282,6 +282,6 @@ def _rehearsal(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Seen
         if verdict.status in FAILING:
             raise WrongKernel(
                 f"the unmutated kernel {verdict.kernel} does not keep {verdict.law} in {verdict.dtype}; "
-                f"gradoracle check {plan.asked.target} says where: wanted a kernel that holds"
+                f"gradoracle check {plan.asked.target} says where: expected a kernel that holds"
             )
     return [seen[number] for number in range(len(plan.jobs))]

@@ -232,14 +232,14 @@ class Oracle:
             multiprecision,
         )
 
-        wanted = [budget.sigma * TRUTH_SHARE for budget in budgets]
+        expected = [budget.sigma * TRUTH_SHARE for budget in budgets]
         try:
             if reading == "certified":
                 if missing := certified.unavailable():
                     raise Unread(missing)
-                balls = certified.certify(graph, args, wanted, operations=self.operations)
+                balls = certified.certify(graph, args, expected, operations=self.operations)
                 return [Truth(ball.high, ball.radius, reading, ball, ball.undecided) for ball in balls]
-            settled = multiprecision.settle(graph, args, wanted, operations=self.operations)
+            settled = multiprecision.settle(graph, args, expected, operations=self.operations)
             return [Truth(number.high, number.spread, reading, number, number.unsettled) for number in settled]
         except TooLarge as error:
             raise Unread(str(error)) from None

@@ -71,7 +71,8 @@ class Config:
         """
         if not targets and not self.kernels:
             raise UsageError(
-                "no TARGET is given; wanted a shipped family, a file, or kernels in [tool.gradoracle] of pyproject.toml"
+                "no TARGET is given; expected a shipped family, a file, or kernels in [tool.gradoracle] of "
+                "pyproject.toml"
             )
         names = dict.fromkeys(targets or self.kernels)
         return [self.kernels.get(name) or Entry(name, name, {}) for name in names]
@@ -86,7 +87,7 @@ class Config:
             return {}
         profiles = {**PROFILES, **self.profiles}
         if name not in profiles:
-            raise UsageError(f"--profile {name!r} is unknown; wanted one of {', '.join(profiles)}")
+            raise UsageError(f"--profile {name!r} is unknown; expected one of {', '.join(profiles)}")
         return profiles[name]
 
 
@@ -199,16 +200,16 @@ class _Reader:
 
     def _table(self, value: Any, place: str, known: tuple[str, ...]) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise UsageError(f"{self._where(place)} is {value!r}; wanted a table")
+            raise UsageError(f"{self._where(place)} is {value!r}; expected a table")
         for key in value:
             if key not in known:
                 close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
                 hint = f"did you mean {close[0]}? " if close else ""
-                raise UsageError(f"{self._where(place)}: {key!r} is unknown: {hint}wanted one of {', '.join(known)}")
+                raise UsageError(f"{self._where(place)}: {key!r} is unknown: {hint}expected one of {', '.join(known)}")
         return dict(value)
 
-    def _wrong(self, key: str, place: str, value: Any, wanted: str) -> UsageError:
-        return UsageError(f"{self._where(place)}: {key} is {value!r}; wanted {wanted}")
+    def _wrong(self, key: str, place: str, value: Any, expected: str) -> UsageError:
+        return UsageError(f"{self._where(place)}: {key} is {value!r}; expected {expected}")
 
     def _where(self, place: str) -> str:
         return f"{_shown(self.file)}, [tool.gradoracle{f'.{place}' if place else ''}]"

@@ -120,7 +120,7 @@ OPTIONS: Mapping[str, Option] = {
             "contracts",
             values.contracts,
             "DTYPE=PRESET",
-            "What a right kernel may round, such as float32=tf32. Repeatable.",
+            "What a correct kernel may round, such as float32=tf32. Repeatable.",
             form=Form.BY_NAME,
             example='{ float32 = "tf32" }',
             words=_assignments,

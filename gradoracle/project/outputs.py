@@ -35,7 +35,7 @@ def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
         elif option == "--output":
             if not found or found[-1].path is not None:
                 raise UsageError(
-                    f"--output {value} has no --format of its own; wanted --format FORMAT --output {value}"
+                    f"--output {value} has no --format of its own; expected --format FORMAT --output {value}"
                 )
             found[-1] = Output(found[-1].format, writable("--output", value))
     printed = [output.format for output in found if output.path is None]
@@ -48,7 +48,7 @@ def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
         lacking = [package for package in _NEEDS[format] if find_spec(package) is None]
         if lacking:
             names = " and ".join(lacking)
-            raise UsageError(f"--format {format} needs {names}: wanted pip install 'gradoracle[report]'")
+            raise UsageError(f"--format {format} needs {names}: expected pip install 'gradoracle[report]'")
     return found if printed else [*found, Output("terminal")]
 
 

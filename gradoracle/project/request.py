@@ -82,7 +82,7 @@ class Request:
         if self.scheduler is not None and self.workers is not None:
             raise UsageError(
                 f"--workers {self.workers} cannot go with --scheduler: each thread of a dask worker runs one case; "
-                "wanted --workers auto"
+                "expected --workers auto"
             )
         if self.scheduler is not None and self.inputs is not None:
             raise UsageError("--scheduler cannot go with --inputs: saved tensors are one case, which is checked here")

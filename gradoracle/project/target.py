@@ -28,7 +28,7 @@ from gradoracle.project.shipped import KERNELS, SHIPPED, family_names
 
 ALL = "all"
 
-_FORMS = "wanted a shipped name, path/to/file.py, path/to/file.py:callable or package.module:callable"
+_FORMS = "expected a shipped name, path/to/file.py, path/to/file.py:callable or package.module:callable"
 _RAW_TRITON = {"JITFunction", "InterpretedFunction", "Autotuner", "Heuristics"}
 
 
@@ -136,7 +136,7 @@ def _one(subject: Any, name: str, module: ModuleType, judge: Family | None, text
     if isinstance(subject, Kernel):
         return _family_of(subject, module, judge, text), [subject]
     if isinstance(subject, Family):
-        raise TargetError(f"{text} is a family, not a kernel; wanted a callable that implements it")
+        raise TargetError(f"{text} is a family, not a kernel; expected a callable that implements it")
     _require_callable(subject, text)
     if judge is None:
         families = _members(module, Family)
@@ -200,7 +200,7 @@ def _family(text: str) -> Family:
     if attribute:
         found = _attribute(module, attribute, text)
         if not isinstance(found, Family):
-            raise TargetError(f"--family {text} is a {type(found).__name__}; wanted a @gradoracle.family")
+            raise TargetError(f"--family {text} is a {type(found).__name__}; expected a @gradoracle.family")
         return found
     families = _members(module, Family)
     if len(families) != 1:
@@ -213,12 +213,12 @@ def _require_callable(subject: Any, text: str) -> None:
     kind = type(subject).__name__
     if kind in _RAW_TRITON:
         raise TargetError(
-            f"{text} is a raw Triton kernel; wanted the Python function that takes tensors and launches it"
+            f"{text} is a raw Triton kernel; expected the Python function that takes tensors and launches it"
         )
     if isinstance(subject, type) and any(base.__name__ == "Function" for base in subject.__mro__[1:]):
-        raise TargetError(f"{text} is an autograd.Function; wanted a function of tensors that calls {text}.apply")
+        raise TargetError(f"{text} is an autograd.Function; expected a function of tensors that calls {text}.apply")
     if not callable(subject):
-        raise TargetError(f"{text} is of type {kind} and no callable; wanted a function of tensors")
+        raise TargetError(f"{text} is of type {kind} and no callable; expected a function of tensors")
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -41,5 +41,5 @@ def entries(file: Path, shown: str, name: str) -> list[Any]:
     document = read(file, shown)
     found = document.get(name, [])
     if set(document) - {name} or not isinstance(found, list):
-        raise UsageError(f"{shown}: wanted nothing but [[{name}]] entries")
+        raise UsageError(f"{shown}: expected nothing but [[{name}]] entries")
     return found

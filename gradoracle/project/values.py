@@ -22,7 +22,7 @@ def one_of(option: str, given: str, allowed: Sequence[str]) -> str:
     if given not in allowed:
         close = difflib.get_close_matches(given, allowed, n=1, cutoff=0.75)
         hint = f"did you mean {close[0]}? " if close else ""
-        raise UsageError(f"{option} {given!r} is unknown: {hint}wanted one of {', '.join(allowed)}")
+        raise UsageError(f"{option} {given!r} is unknown: {hint}expected one of {', '.join(allowed)}")
     return given
 
 
@@ -58,12 +58,14 @@ def arguments(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         name, literal = _pair("--arg", text, "NAME=VALUE, such as causal=True")
         if not name.isidentifier():
-            raise UsageError(f"--arg {text!r}: {name!r} is no name of an argument; wanted NAME=VALUE")
+            raise UsageError(f"--arg {text!r}: {name!r} is no name of an argument; expected NAME=VALUE")
         _once("--arg", name, found)
         try:
             found[name] = ast.literal_eval(literal)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            raise UsageError(f"--arg {text!r}: wanted a Python literal after =, such as True, 0.5 or 'text'") from None
+            raise UsageError(
+                f"--arg {text!r}: expected a Python literal after =, such as True, 0.5 or 'text'"
+            ) from None
     return found
 
 
@@ -116,13 +118,13 @@ def file(option: str, given: str | None) -> Path | None:
 
 def shard(text: str) -> tuple[int, int]:
     """``I/N`` as (I, N) with 1 <= I <= N."""
-    wanted = "I/N with 1 <= I <= N, such as 2/4"
+    expected = "I/N with 1 <= I <= N, such as 2/4"
     part, slash, parts = text.partition("/")
     if not slash:
-        raise UsageError(f"--shard {text!r} is not understood; wanted {wanted}")
-    found = whole("--shard", part, wanted), whole("--shard", parts, wanted)
+        raise UsageError(f"--shard {text!r} is not understood; expected {expected}")
+    found = whole("--shard", part, expected), whole("--shard", parts, expected)
     if not 1 <= found[0] <= found[1]:
-        raise UsageError(f"--shard {text!r} is out of range; wanted {wanted}")
+        raise UsageError(f"--shard {text!r} is out of range; expected {expected}")
     return found
 
 
@@ -131,17 +133,17 @@ def scheduler(text: str) -> str:
     protocol, mark, place = text.partition("://")
     if not (protocol and mark and place):
         raise UsageError(
-            f"--scheduler {text!r} is not understood; wanted the address of a dask scheduler, such as tcp://host:8786"
+            f"--scheduler {text!r} is not understood; expected the address of a dask scheduler, such as tcp://host:8786"
         )
     return text
 
 
-def whole(option: str, text: str, wanted: str) -> int:
+def whole(option: str, text: str, expected: str) -> int:
     """A whole number."""
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"{option} {text!r} is not understood; wanted {wanted}") from None
+        raise UsageError(f"{option} {text!r} is not understood; expected {expected}") from None
 
 
 def at_least(option: str, given: int, smallest: int) -> int:
@@ -163,7 +165,7 @@ def duration(option: str) -> Callable[[Any], float | None]:
         try:
             return seconds(float(word), option)
         except ValueError:
-            raise UsageError(f"{option} {word!r} is not understood; wanted a number of seconds") from None
+            raise UsageError(f"{option} {word!r} is not understood; expected a number of seconds") from None
 
     return read
 
@@ -178,7 +180,7 @@ def seconds(given: float | None, option: str = "--seconds") -> float | None:
 def saved(path: str | None) -> str | None:
     """A file of saved tensors, which must exist."""
     if path is not None and not Path(path).is_file():
-        raise UsageError(f"--inputs {path}: no such file; wanted tensors saved with torch.save")
+        raise UsageError(f"--inputs {path}: no such file; expected tensors saved with torch.save")
     return path
 
 
@@ -190,16 +192,18 @@ def problems(words: Sequence[str]) -> tuple[dict[str, int], ...]:
         for word in text.split():
             name, equals, size = word.partition("=")
             if not equals or not name.isidentifier() or not size.isascii() or not size.isdigit() or int(size) < 1:
-                raise UsageError(f"--timed {text!r}: {word!r} is not understood; wanted sizes, such as B=4 H=16 T=4096")
+                raise UsageError(
+                    f"--timed {text!r}: {word!r} is not understood; expected sizes, such as B=4 H=16 T=4096"
+                )
             sizes_[name] = int(size)
         found.append(sizes_)
     return tuple(found)
 
 
-def _pair(option: str, text: str, wanted: str) -> tuple[str, str]:
+def _pair(option: str, text: str, expected: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name.strip() and equals and value.strip()):
-        raise UsageError(f"{option} {text!r} is not understood; wanted {wanted}")
+        raise UsageError(f"{option} {text!r} is not understood; expected {expected}")
     return name.strip(), value.strip()
 
 

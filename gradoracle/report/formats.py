@@ -24,7 +24,7 @@ def render(reports: Report | Sequence[Report], format: str, *, width: int | None
     """
     several = [reports] if isinstance(reports, Report) else list(reports)
     if format not in FORMATS:
-        raise ValueError(f"format {format!r} is unknown; wanted one of {', '.join(FORMATS)}")
+        raise ValueError(f"format {format!r} is unknown; expected one of {', '.join(FORMATS)}")
     view = importlib.import_module(f"gradoracle.report.{format}")
     text: str = view.render(several, width=width, color=color) if format == "terminal" else view.render(several)
     return text

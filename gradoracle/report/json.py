@@ -41,7 +41,7 @@ def read(text: str) -> list[Report]:
         raise Unreadable(f"it is no JSON: {error}") from None
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
-        raise Unreadable(f"its schema is {schema!r}; wanted {SCHEMA!r}")
+        raise Unreadable(f"its schema is {schema!r}; expected {SCHEMA!r}")
     return from_plain(list[Report], document.get("reports"), "reports")
 
 

@@ -118,5 +118,5 @@ def _counts(properties: int, failing: int) -> list[str]:
 
 def _told(verdict: Verdict) -> list[str]:
     """A verdict in a few lines: what fails, on which case, and how to see it again."""
-    wanted = ("case", "crash", "replay", "worst")
-    return [f"first failure: {headline(verdict)}", *(f"  {k:<8} {text}" for k, text in tell(verdict) if k in wanted)]
+    expected = ("case", "crash", "replay", "worst")
+    return [f"first failure: {headline(verdict)}", *(f"  {k:<8} {text}" for k, text in tell(verdict) if k in expected)]

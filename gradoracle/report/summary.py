@@ -171,8 +171,8 @@ def title(failure: Failure) -> str:
 
 
 def missed(report: Report) -> list[str]:
-    """The situations that have fewer cases than are wanted."""
-    return [name for name, wanted in report.situations_wanted.items() if report.situations.get(name, 0) < wanted]
+    """The situations that have fewer cases than are expected."""
+    return [name for name, expected in report.situations_wanted.items() if report.situations.get(name, 0) < expected]
 
 
 def sigmas(worst: float) -> str:

@@ -167,10 +167,10 @@ def _situations(console: Console, report: Report) -> None:
         return
     entries, missed = [], 0
     for name in names:
-        have, wanted = report.situations.get(name, 0), report.situations_wanted.get(name, 0)
-        if have < wanted:
+        have, expected = report.situations.get(name, 0), report.situations_wanted.get(name, 0)
+        if have < expected:
             missed += 1
-            entries.append(Text(f"{name}: {have} of {wanted} wanted", "bold red"))
+            entries.append(Text(f"{name}: {have} of {expected} expected", "bold red"))
         else:
             entries.append(Text(f"{name}: {have}"))
     console.print()

@@ -48,7 +48,7 @@ def check(q: object, k: object, v: object, initial_state: object, return_state: 
     """Return the problem that the tensors and options pose; they are those of `lightning`.
 
     Raises:
-        ValueError: naming the argument, the value given and what is wanted.
+        ValueError: naming the argument, the value given and what is expected.
     """
     q, k, v = (dense(name, given, 4) for name, given in (("q", q), ("k", k), ("v", v)))
     computable("q", q, DTYPES)
@@ -82,13 +82,13 @@ def check(q: object, k: object, v: object, initial_state: object, return_state: 
 def check_cotangents(problem: Problem, g: object, dstate: object) -> None:
     """See that the cotangents are g [B, H, N, Dv], in the dtype of q, and dstate [B, H, D, Dv], float32, or None."""
     sizes = (problem.batch, problem.heads, problem.rows, problem.value_features)
-    for name, tensor, wanted, letters, held in (
+    for name, tensor, expected, letters, held in (
         ("g", g, sizes, "[B, H, N, Dv]", problem.dtype),
         ("dstate", dstate, (*sizes[:2], problem.features, sizes[3]), "[B, H, D, Dv]", torch.float32),
     ):
         if tensor is not None:
             found = dense(name, tensor, 4)
-            shape(name, found, wanted, letters)
+            shape(name, found, expected, letters)
             dtype(name, found, held)
             device(name, found, problem.device)
 
@@ -97,12 +97,12 @@ def _check_blocks(blocks: object) -> Blocks | None:
     if blocks is None:
         return None
     if not isinstance(blocks, Blocks):
-        raise ValueError(f"blocks is {blocks!r}: wanted a lightning Blocks or None")
+        raise ValueError(f"blocks is {blocks!r}: expected a lightning Blocks or None")
     for name in ("chunk", "micro", "value"):
         block_size(f"blocks.{name}", getattr(blocks, name))
     if blocks.micro > blocks.chunk:
-        raise ValueError(f"blocks.micro is {blocks.micro}: wanted at most blocks.chunk, {blocks.chunk}")
+        raise ValueError(f"blocks.micro is {blocks.micro}: expected at most blocks.chunk, {blocks.chunk}")
     if not isinstance(blocks.piece, int) or blocks.piece < 0 or blocks.piece % blocks.chunk:
-        raise ValueError(f"blocks.piece is {blocks.piece!r}: wanted a multiple of blocks.chunk, {blocks.chunk}, or 0")
+        raise ValueError(f"blocks.piece is {blocks.piece!r}: expected a multiple of blocks.chunk, {blocks.chunk}, or 0")
     launchable(blocks.num_warps, blocks.num_stages)
     return blocks

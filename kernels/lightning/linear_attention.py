@@ -45,7 +45,7 @@ def lightning(
         in each input and differentiable twice, in forward and reverse mode.
 
     Raises:
-        ValueError: naming the argument, the value given and what is wanted. Nothing falls back to another kernel.
+        ValueError: naming the argument, the value given and what is expected. Nothing falls back to another kernel.
         NotImplementedError: from a third derivative, or forward mode over forward mode.
 
     Rounded to the dtype of q: scores and the state before a chunk, as operands of their dots, and each output and
@@ -79,7 +79,7 @@ def _hvp(
 
 
 def _refuse(what: str) -> NoReturn:
-    raise NotImplementedError(f"lightning has no {what}: wanted at most two derivatives, not both in forward mode")
+    raise NotImplementedError(f"lightning has no {what}: expected at most two derivatives, not both in forward mode")
 
 
 class _Lightning(torch.autograd.Function):

@@ -70,7 +70,7 @@ def scan_kernel(
     """Compute out [piece_rows, BLOCK_VALUE] of one piece of one head; the last piece writes the state after it.
 
     Rounded to the dtype of x: scores and the state before a chunk, as operands of their dots, and out, once. The state
-    and all sums are float32. `starts` and `ends` say whether there is an initial state and whether the last is wanted.
+    and all sums are float32. `starts` and `ends` say whether there is an initial state and a last one to return.
     """
     blocks = tl.cdiv(E, BLOCK_VALUE)
     values = tl.program_id(0) % blocks * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)

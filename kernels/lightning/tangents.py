@@ -191,7 +191,7 @@ def tangent(
         tinitial: its tangent; None is zero.
         sums: of `scan.sum_pieces` and `tangent_sums`, or their transposes.
         direction: 1, or -1 backwards in time.
-        ends: whether the tangent of the last state is wanted.
+        ends: whether the tangent of the last state is expected.
     """
     x, _, z = rows
     flags = (int(initial is not None), int(ends))

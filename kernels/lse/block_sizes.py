@@ -26,7 +26,7 @@ class BlockSizes:
     backward, of which there is one a tile, are ceil(M / block_kv_dkv_compute).
 
     Raises:
-        ValueError: naming the size, the value given and what is wanted.
+        ValueError: naming the size, the value given and what is expected.
     """
 
     block_q: int
@@ -47,19 +47,19 @@ class BlockSizes:
         for name in DQ if fused else ():
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name} is {getattr(self, name)}: wanted None, as block sizes for dq are not needed with a fused "
-                    "kernel (use_fused_bwd_kernel=True)"
+                    f"{name} is {getattr(self, name)}: expected None, as block sizes for dq are not needed with a "
+                    "fused kernel (use_fused_bwd_kernel=True)"
                 )
         needed = DKV if fused else (*DKV, *DQ)
         if fused or any(getattr(self, name) is not None for name in OPTIONAL[1:]):
             for name in needed:
                 if getattr(self, name) is None:
                     kind, relief = ("fused", "") if fused else ("separate", ", or none of them")
-                    raise ValueError(f"{name} is None: wanted every size of the {kind} backward{relief}")
+                    raise ValueError(f"{name} is None: expected every size of the {kind} backward{relief}")
         for compute, memory in COMPUTE.items():
             part, size = getattr(self, compute), getattr(self, memory)
             if part is not None and size % part:
-                raise ValueError(f"{compute} is {part}: wanted a divisor of {memory}, {size}")
+                raise ValueError(f"{compute} is {part}: expected a divisor of {memory}, {size}")
 
     @property
     def backward(self) -> str | None:

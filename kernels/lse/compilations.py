@@ -39,8 +39,8 @@ def compilations(dtype: str) -> list[Compilation]:
     if dtype not in NAMES:
         return []
     half = LARGEST_FEATURES // 2
-    wanted = ((half, False), (half, True), (LARGEST_FEATURES, True))
-    return [_compilation(name, dtype, width, plain) for name in PASSES for width, plain in wanted]
+    expected = ((half, False), (half, True), (LARGEST_FEATURES, True))
+    return [_compilation(name, dtype, width, plain) for name in PASSES for width, plain in expected]
 
 
 def _compilation(name: str, dtype: str, width: int, plain: bool) -> Compilation:

@@ -67,14 +67,14 @@ def check(
     """Return the problem that the tensors and options pose; they are those of `lse`.
 
     Raises:
-        ValueError: naming the argument, the value given and what is wanted.
+        ValueError: naming the argument, the value given and what is expected.
     """
     q, k = arguments.dense("q", q, 4), arguments.dense("k", k, 4)
     arguments.computable("q", q, DTYPES)
     arguments.like("k", k, "q", q)
     (batch, heads, queries, features), (groups, keys) = q.shape, k.shape[1:3]
     if k.shape[0] != batch or k.shape[3] != features:
-        raise ValueError(f"k has shape {tuple(k.shape)}: wanted [B, G, M, D] with the B and D of q, {tuple(q.shape)}")
+        raise ValueError(f"k has shape {tuple(k.shape)}: expected [B, G, M, D] with the B and D of q, {tuple(q.shape)}")
     arguments.extents(
         (
             ("q", q, "B", batch, LARGEST_ROWS),
@@ -86,7 +86,7 @@ def check(
         )
     )
     if heads % groups:
-        raise ValueError(f"k has G = {groups} (shape {tuple(k.shape)}): wanted a G that divides the H = {heads} of q")
+        raise ValueError(f"k has G = {groups} (shape {tuple(k.shape)}): expected a G that divides the H = {heads} of q")
     if sinks is not None:
         sinks = arguments.dense("sinks", sinks, 1)
         arguments.like("sinks", sinks, "q", q)
@@ -129,7 +129,7 @@ def _check_segments(
     if (q_segments is None) != (kv_segments is None):
         given, missing = ("q", "kv") if kv_segments is None else ("kv", "q")
         raise ValueError(
-            f"{missing}_segments is None and {given}_segments is not: wanted segment ids of both sides, or of neither"
+            f"{missing}_segments is None and {given}_segments is not: expected segment ids of both sides, or of neither"
         )
     for name, ids, shape, letters in (
         ("q_segments", q_segments, own, "[B, T]"),
@@ -147,10 +147,11 @@ def _check_block_sizes(block_sizes: object, blocks: object) -> BlockSizes | None
     if block_sizes is None:
         return None
     if not isinstance(block_sizes, BlockSizes):
-        raise ValueError(f"block_sizes is {block_sizes!r}: wanted a BlockSizes or None")
+        raise ValueError(f"block_sizes is {block_sizes!r}: expected a BlockSizes or None")
     if blocks is not None:
         raise ValueError(
-            f"blocks is {blocks!r} and block_sizes is {block_sizes!r}: wanted one of them, as blocks= is for every pass"
+            f"blocks is {blocks!r} and block_sizes is {block_sizes!r}: expected one of them, as blocks= is for every "
+            "pass"
         )
     return block_sizes
 
@@ -163,7 +164,7 @@ def _check_backward(backward: object, sizes: BlockSizes | None) -> str:
         return asked
     if asked != "auto":
         raise ValueError(
-            f"backward is {asked!r}: wanted {sized!r} or 'auto', as block_sizes are those of the {sized} backward "
+            f"backward is {asked!r}: expected {sized!r} or 'auto', as block_sizes are those of the {sized} backward "
             f"(use_fused_bwd_kernel={sized == 'fused'})"
         )
     return sized

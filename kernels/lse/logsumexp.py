@@ -64,7 +64,7 @@ def lse(
         key and there is no sink.
 
     Raises:
-        ValueError: naming the argument, the value given and what is wanted; also where "fused" is demanded and its
+        ValueError: naming the argument, the value given and what is expected; also where "fused" is demanded and its
             workspace is above the limit. Nothing falls back to another kernel.
         NotImplementedError: from a third derivative, or forward mode over forward mode.
 
@@ -104,7 +104,7 @@ def _hvp(
 
 
 def _refuse(what: str) -> NoReturn:
-    raise NotImplementedError(f"lse has no {what}: wanted at most two derivatives, not both in forward mode")
+    raise NotImplementedError(f"lse has no {what}: expected at most two derivatives, not both in forward mode")
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -247,7 +247,7 @@ def _fuses(problem: Problem, both: bool) -> bool:
         return both and needed <= limit
     if problem.backward == "fused" and problem.workspace_limit is not None and needed > problem.workspace_limit:
         raise ValueError(
-            f"workspace_limit is {problem.workspace_limit} bytes and the fused backward needs {needed}: wanted a limit "
-            "that holds it, or the separate backward"
+            f"workspace_limit is {problem.workspace_limit} bytes and the fused backward needs {needed}: expected a "
+            "limit that holds it, or the separate backward"
         )
     return problem.backward == "fused"

@@ -44,7 +44,7 @@ def sdpa(
         o [B, H, T, Dv] in the dtype of q, contiguous.
 
     Raises:
-        ValueError: naming the argument, the value given and what is wanted. Nothing falls back to another kernel.
+        ValueError: naming the argument, the value given and what is expected. Nothing falls back to another kernel.
         NotImplementedError: from a third derivative, or forward mode over forward mode.
 
     Rounded to the dtype of q: P (unnormalised in forward), dS, P' and dS', each as operand of a dot, and every output,
@@ -81,7 +81,7 @@ def _hvp(
 
 
 def _refuse(what: str) -> NoReturn:
-    raise NotImplementedError(f"sdpa has no {what}: wanted at most two derivatives, not both in forward mode")
+    raise NotImplementedError(f"sdpa has no {what}: expected at most two derivatives, not both in forward mode")
 
 
 class _Attention(torch.autograd.Function):

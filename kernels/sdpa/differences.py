@@ -36,7 +36,7 @@ def hvp_central_difference(
     Copies q, k and v, each moved by its tangent. The difference is taken in float32 (float64 for float64).
 
     Raises:
-        ValueError: naming the argument, the value given and what is wanted.
+        ValueError: naming the argument, the value given and what is expected.
     """
     step = positive("step", step)
     problem = check(q, k, v, scale=scale, causal=causal, precision=precision, blocks=blocks)

@@ -52,7 +52,7 @@ def backward(
         needs: which of dq, dk, dv to compute.
 
     Raises:
-        ValueError: naming the argument, the value given and what is wanted.
+        ValueError: naming the argument, the value given and what is expected.
     """
     problem = check(q, k, v, scale=scale, causal=causal, precision=precision, blocks=blocks)
     _check_cotangent(problem, q, g)
@@ -100,7 +100,7 @@ def jvp(
         m, l: [B, H, T], both or neither; computed where not given. P, and so o too, is rebuilt from what is given.
 
     Raises:
-        ValueError: naming the argument, the value given and what is wanted.
+        ValueError: naming the argument, the value given and what is expected.
     """
     problem = check(q, k, v, scale=scale, causal=causal, precision=precision, blocks=blocks)
     return _jvp(problem, (q, k, v), (tq, tk, tv), m, l, centred=True)

@@ -66,7 +66,7 @@ def check(
         blocks: Blocks, or None for the automatic choice.
 
     Raises:
-        ValueError: naming the argument, the value given and what is wanted.
+        ValueError: naming the argument, the value given and what is expected.
     """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         arguments.dense(name, tensor, 4)
@@ -75,9 +75,9 @@ def check(
     arguments.like("v", v, "q", q)
     sizes = {name: tuple(tensor.shape) for name, tensor in (("q", q), ("k", k), ("v", v))}
     if k.shape[:2] != q.shape[:2] or k.shape[3] != q.shape[3]:
-        raise ValueError(f"k has shape {sizes['k']}: wanted [B, H, M, D] with the B, H and D of q, {sizes['q']}")
+        raise ValueError(f"k has shape {sizes['k']}: expected [B, H, M, D] with the B, H and D of q, {sizes['q']}")
     if v.shape[:3] != k.shape[:3]:
-        raise ValueError(f"v has shape {sizes['v']}: wanted [B, H, M, Dv] with the B, H and M of k, {sizes['k']}")
+        raise ValueError(f"v has shape {sizes['v']}: expected [B, H, M, Dv] with the B, H and M of k, {sizes['k']}")
     (batch, heads, queries, features), (keys, value_features) = q.shape, v.shape[2:]
     arguments.extents(
         (
@@ -134,7 +134,7 @@ def check_blocks(blocks: object, dtype: torch.dtype, precision: str) -> Blocks |
     compiled_ieee = dtype == torch.float32 and precision == "ieee" and not interpreted()
     if checked is not None and compiled_ieee and checked.query * checked.key > LARGEST_FLOAT32_TILE:
         raise ValueError(
-            f"blocks is {checked}: wanted blocks.query * blocks.key of at most {LARGEST_FLOAT32_TILE} for float32 "
+            f"blocks is {checked}: expected blocks.query * blocks.key of at most {LARGEST_FLOAT32_TILE} for float32 "
             "dots in IEEE precision on a GPU"
         )
     return checked
@@ -143,7 +143,7 @@ def check_blocks(blocks: object, dtype: torch.dtype, precision: str) -> Blocks |
 def check_needs(needs: object) -> tuple[bool, bool, bool]:
     """Return which of three gradients are asked for, at least one."""
     if not isinstance(needs, (tuple, list)) or len(needs) != 3 or not all(isinstance(need, bool) for need in needs):
-        raise ValueError(f"needs is {needs!r}: wanted three booleans, for q, k and v")
+        raise ValueError(f"needs is {needs!r}: expected three booleans, for q, k and v")
     if not any(needs):
-        raise ValueError(f"needs is {needs!r}: wanted at least one True")
+        raise ValueError(f"needs is {needs!r}: expected at least one True")
     return needs[0], needs[1], needs[2]

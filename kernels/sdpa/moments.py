@@ -145,8 +145,8 @@ def run(
     tq, tk, tv = tangents or (q, k, v)
     shape = (problem.batch, problem.heads, problem.queries)
     z, r, z_tangent = (
-        q.new_empty(shape, dtype=problem.statistics_dtype) if wanted else None
-        for wanted in (g is not None, tangents is not None, g is not None and tangents is not None)
+        q.new_empty(shape, dtype=problem.statistics_dtype) if expected else None
+        for expected in (g is not None, tangents is not None, g is not None and tangents is not None)
     )
     launch(
         moments_kernel,

@@ -22,7 +22,7 @@ class Posteriors:
 
     Attributes:
         dcum, dstart, dend: [B, T + 1, C] and [B, T, C], in `dtype`; None where not needed.
-        probabilities: [B, T, K, C], where wanted.
+        probabilities: [B, T, K, C], where expected.
     """
 
     def __init__(self, problem: Problem, named: Named, carried: Carried, needs: Needs, g: Any, tg: Any = None, *,

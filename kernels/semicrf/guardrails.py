@@ -61,7 +61,7 @@ def check(
     """Return the problem that the tensors and options pose; they are those of `semicrf`.
 
     Raises:
-        ValueError: naming the argument, the value given and what is wanted.
+        ValueError: naming the argument, the value given and what is expected.
     """
     cum = dense("cum_scores", cum_scores, 3)
     computable("cum_scores", cum, DTYPES)
@@ -75,7 +75,7 @@ def check(
     )
     if rows < 2:
         raise ValueError(
-            f"cum_scores has T + 1 = 1 (shape {tuple(cum.shape)}): wanted T + 1 from 2, a leading 0 before T sums"
+            f"cum_scores has T + 1 = 1 (shape {tuple(cum.shape)}): expected T + 1 from 2, a leading 0 before T sums"
         )
     positions = rows - 1
     duration = dense("duration_bias", duration_bias, 2)
@@ -90,7 +90,7 @@ def check(
         shape("transition", dense("transition", pairs, 2), (labels, labels), "[C, C] or [K, C, C]")
     else:
         raise ValueError(
-            f"transition has rank {pairs.dim()} (shape {tuple(pairs.shape)}): wanted rank 2, [C, C], or 3, [K, C, C]"
+            f"transition has rank {pairs.dim()} (shape {tuple(pairs.shape)}): expected rank 2, [C, C], or 3, [K, C, C]"
         )
     like("transition", pairs, "cum_scores", cum)
     for name, value in (("proj_start", proj_start), ("proj_end", proj_end)):
@@ -112,7 +112,7 @@ def check(
         chosen = choose_path(positions, durations, labels)
     if chosen == "parallel" and durations * labels > LARGEST_FORCED_STATES:
         raise ValueError(
-            f"path is 'parallel' where K C = {durations * labels}: wanted 'sequential', or K C at most "
+            f"path is 'parallel' where K C = {durations * labels}: expected 'sequential', or K C at most "
             f"{LARGEST_FORCED_STATES}"
         )
     per_duration = pairs.dim() == 3
@@ -136,14 +136,14 @@ def _padded(positions: int) -> str:
     return f"; if T is {positions}, cum_scores of {positions} positions lacks its leading 0, of a cumsum padded by one"
 
 
-def _check_projection(name: str, projection: torch.Tensor, wanted: tuple[int, int, int]) -> None:
+def _check_projection(name: str, projection: torch.Tensor, expected: tuple[int, int, int]) -> None:
     """See that a projection is [B, T, C]."""
-    batch, positions, labels = wanted
-    if tuple(projection.shape) != wanted:
+    batch, positions, labels = expected
+    if tuple(projection.shape) != expected:
         given = tuple(projection.shape)
         hint = _padded(positions + 1) if given == (batch, positions + 1, labels) else ""
         raise ValueError(
-            f"{name} has shape {given}: wanted [B, T, C], where cum_scores is [B, T + 1, C], = {wanted}{hint}"
+            f"{name} has shape {given}: expected [B, T, C], where cum_scores is [B, T + 1, C], = {expected}{hint}"
         )
 
 
@@ -153,7 +153,7 @@ def _check_lengths(lengths: torch.Tensor, positions: int) -> None:
     if bool(wrong.any()):
         at = int(wrong.int().argmax())
         hint = _padded(positions + 1) if int(lengths[at]) == int(lengths.max()) == positions + 1 else ""
-        raise ValueError(f"lengths[{at}] is {int(lengths[at])}: wanted lengths from 0 to T = {positions}{hint}")
+        raise ValueError(f"lengths[{at}] is {int(lengths[at])}: expected lengths from 0 to T = {positions}{hint}")
 
 
 def _check_values(cum: torch.Tensor, shared: tuple[tuple[str, torch.Tensor], ...], start: object, end: object) -> None:
@@ -164,22 +164,22 @@ def _check_values(cum: torch.Tensor, shared: tuple[tuple[str, torch.Tensor], ...
             _check_each(name, tensor, tensor < torch.inf, "finite numbers, or -inf where nothing is allowed")
 
 
-def _check_each(name: str, tensor: torch.Tensor, allowed: torch.Tensor, wanted: str) -> None:
+def _check_each(name: str, tensor: torch.Tensor, allowed: torch.Tensor, expected: str) -> None:
     if not bool(allowed.all()):
         at = tuple((~allowed).nonzero()[0].tolist())
-        raise ValueError(f"{name}[{', '.join(map(str, at))}] is {tensor[at].item()}: wanted {wanted}")
+        raise ValueError(f"{name}[{', '.join(map(str, at))}] is {tensor[at].item()}: expected {expected}")
 
 
 def _check_blocks(blocks: object) -> Blocks | None:
     if blocks is None:
         return None
     if not isinstance(blocks, Blocks):
-        raise ValueError(f"blocks is {blocks!r}: wanted a semicrf Blocks or None")
+        raise ValueError(f"blocks is {blocks!r}: expected a semicrf Blocks or None")
     if isinstance(blocks.chunk, bool) or not isinstance(blocks.chunk, int) or not 1 <= blocks.chunk <= LARGEST_ROWS:
-        raise ValueError(f"blocks.chunk is {blocks.chunk!r}: wanted a number of positions from 1 to {LARGEST_ROWS}")
+        raise ValueError(f"blocks.chunk is {blocks.chunk!r}: expected a number of positions from 1 to {LARGEST_ROWS}")
     tile = blocks.tile
     integer = isinstance(tile, int) and not isinstance(tile, bool)
     if not integer or not SMALLEST_TILE <= tile <= LARGEST_TILE or tile & (tile - 1):
-        raise ValueError(f"blocks.tile is {tile!r}: wanted a power of two from {SMALLEST_TILE} to {LARGEST_TILE}")
+        raise ValueError(f"blocks.tile is {tile!r}: expected a power of two from {SMALLEST_TILE} to {LARGEST_TILE}")
     launchable(blocks.num_warps, blocks.num_stages)
     return blocks

@@ -57,7 +57,7 @@ def semicrf(
         with zero gradients where every way is forbidden. NaN where NaN is read.
 
     Raises:
-        ValueError: naming the argument, the value given and what is wanted. Nothing falls back to another kernel.
+        ValueError: naming the argument, the value given and what is expected. Nothing falls back to another kernel.
         NotImplementedError: from a third derivative, or forward mode over forward mode.
 
     All tensors have one dtype but lengths, any strides; of large ones none is copied. -inf, in transition,
@@ -70,7 +70,7 @@ def semicrf(
 
 
 def _refuse(what: str) -> NoReturn:
-    raise NotImplementedError(f"semicrf has no {what}: wanted at most two derivatives, not both in forward mode")
+    raise NotImplementedError(f"semicrf has no {what}: expected at most two derivatives, not both in forward mode")
 
 
 def _hvp(problem: Problem, needs: Needs, given: Given, g: Any, moved: tuple[Any, ...], tg: Any, lengths: Any) -> Any:

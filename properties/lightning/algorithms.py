@@ -168,7 +168,7 @@ def _split(
     """Primals (and tangents), and the cotangents of o and of the state, None where it is not returned."""
     inputs = len(tensors) - 1 - return_state
     if inputs not in (3 * groups, 4 * groups):
-        raise TypeError(f"{len(tensors)} tensors were given, wanted {groups} times q, k, v and S0, and cotangents")
+        raise TypeError(f"{len(tensors)} tensors were given, expected {groups} times q, k, v and S0, and cotangents")
     return tensors[:inputs], (tensors[inputs], tensors[-1] if return_state else None)
 
 

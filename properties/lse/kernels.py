@@ -25,8 +25,8 @@ def _backward(
         result = kernels.lse(
             leaves["q"], leaves["k"], **named, **options, blocks=blocks, backward=which, workspace_limit=1 << 40
         )
-    wanted = {cotangent_name(name): leaf for name, leaf in leaves.items() if leaf.requires_grad}
-    return dict(zip(wanted, torch.autograd.grad(result, list(wanted.values()), cotangent), strict=True))
+    expected = {cotangent_name(name): leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    return dict(zip(expected, torch.autograd.grad(result, list(expected.values()), cotangent), strict=True))
 
 
 def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:

@@ -108,7 +108,7 @@ def enumerate_paths(inputs: Mapping[str, Tensor], digits: int = 50) -> Enumerati
                     paths.append(segments)
                 if len(paths) > MOST_PATHS:
                     raise ValueError(
-                        f"length {length} with K={longest}, C={labels} has more than {MOST_PATHS} paths; wanted "
+                        f"length {length} with K={longest}, C={labels} has more than {MOST_PATHS} paths; expected "
                         "about T <= 7, K <= 4, C <= 3"
                     )
             weights = [mp.exp(score) for score in scores]

@@ -43,8 +43,8 @@ def _scheme(inputs: Mapping[str, Tensor], cotangent: Tensor, path: str, chunk: i
     blocks = None if chunk is None else kernels.BLOCKS["medium"]._replace(chunk=chunk)
     with torch.enable_grad():
         log_z = kernels.semicrf(*given, **projections, path=path, blocks=blocks)
-    wanted = {cotangent_name(name): leaf for name, leaf in leaves.items() if leaf.requires_grad}
-    found = dict(zip(wanted, torch.autograd.grad(log_z, list(wanted.values()), cotangent), strict=True))
+    expected = {cotangent_name(name): leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    found = dict(zip(expected, torch.autograd.grad(log_z, list(expected.values()), cotangent), strict=True))
     return {"log_z": log_z.detach()} | found
 
 

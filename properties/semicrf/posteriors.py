@@ -199,9 +199,9 @@ def _derived(name: str, got: Tensor, expression: Callable[..., Tensor], known: B
     args = [known.value, *constants]
     graph = trace(lambda *tensors: (expression(*tensors),), *args)
     carried = (known.sigma.square(), known.worst, known.errors)
-    wanted = known.worst is not None
+    expected = known.worst is not None
     (budget,) = reading.budgets(
-        graph, args, EXACT, probes=PROBES, worst=wanted, input_errors=[carried, *[None] * len(constants)]
+        graph, args, EXACT, probes=PROBES, worst=expected, input_errors=[carried, *[None] * len(constants)]
     )
     return Part(name, got, budget.value, _stored(name, budget.value, budget.sigma, budget.errors, budget.worst))
 

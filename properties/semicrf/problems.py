@@ -225,10 +225,10 @@ def takes(sizes: Callable[[Case], Mapping[str, int]]) -> Applies:
     """A reason against laws that run the kernel on a sample of other sizes, which ``sizes`` tells."""
 
     def applies(case: Case, kernel: Kernel) -> str | None:
-        wanted = sizes(case)
-        if supports(kernel, **wanted):
+        expected = sizes(case)
+        if supports(kernel, **expected):
             return None
-        return f"the kernel does not take {', '.join(f'{dim} = {size}' for dim, size in wanted.items())}"
+        return f"the kernel does not take {', '.join(f'{dim} = {size}' for dim, size in expected.items())}"
 
     return applies
 

@@ -19,7 +19,7 @@ from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import PropertyKind, law
 
-_NAMES_A_WANT = re.compile(r"\b(wants?|wanted|expect(s|ed)?|must|requires?|required|should)\b", re.I)
+_NAMES_A_WANT = re.compile(r"\b(wants?|expected|expect(s|ed)?|must|requires?|required|should)\b", re.I)
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class BadArgument:
 
 @law(scope="kernel", kind=PropertyKind.ARGUMENTS)
 def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
-    """A wrong dtype, rank, shape or device raises ValueError naming the argument, its value and what is wanted.
+    """A wrong dtype, rank, shape or device raises ValueError naming the argument, its value and what is expected.
 
     Holds because: a kernel reads raw addresses, so what it does not check it reads wrongly. A shipped kernel raises
     ValueError with the three parts. A kernel from outside may raise any refusal, TypeError or IndexError, as PyTorch
     does for a dim that is not there; where it takes without an error what the definition itself refuses, the law says
     which arguments these are and is not checked.
     Catches: a missing guardrail, a mismatch that is broadcast or cut off in silence, a silent reference path on
-    another device, an error that says neither what was given nor what is wanted.
+    another device, an error that says neither what was given nor what is expected.
     Cannot catch: arguments that are refused but should be taken; declared_support_is_accepted does.
     """
     shipped, taken = not evidence.kernel.outside, []
@@ -61,7 +61,7 @@ def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
             taken.append(bad.what)
         else:
             wrong = raised is not None and not isinstance(raised, (*REFUSALS, TypeError, IndexError))
-            yield exactly(bad.what, wrong, f"raised {_shown(raised)}, wanted ValueError")
+            yield exactly(bad.what, wrong, f"raised {_shown(raised)}, expected ValueError")
     if taken:
         raise Unavailable(f"it takes without an error what the definition refuses: {', '.join(taken)}")
 
@@ -171,9 +171,9 @@ def _keywords(evidence: Evidence, inputs: dict[str, Tensor]) -> dict[str, Any]:
 def _fault(raised: Exception | None, bad: BadArgument) -> str:
     """What is wrong with the answer of a shipped kernel; empty where nothing is."""
     if raised is None:
-        return "was accepted without an error, wanted ValueError"
+        return "was accepted without an error, expected ValueError"
     if type(raised) is not ValueError:
-        return f"raised {_shown(raised)}, wanted ValueError"
+        return f"raised {_shown(raised)}, expected ValueError"
     text = str(raised)
     missing = []
     if not any(re.search(rf"\b{re.escape(name)}\b", text) for name in bad.names):
@@ -181,7 +181,7 @@ def _fault(raised: Exception | None, bad: BadArgument) -> str:
     if not any(value in text for value in bad.values):
         missing.append(f"the value given ({bad.values[0]})")
     if not _NAMES_A_WANT.search(text):
-        missing.append("what is wanted")
+        missing.append("what is expected")
     return f"raised ValueError {text!r}, which does not name {' and '.join(missing)}" if missing else ""
 
 

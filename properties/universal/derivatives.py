@@ -145,7 +145,7 @@ def vjp_of_a_cotangent_on_each_output_alone(evidence: Evidence) -> Iterator[Find
 def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
     """No output or gradient is infinite or NaN where the truth, rounded to the stored dtype, is finite.
 
-    Holds because: a right kernel loses a finite truth only where an intermediate that its contract declares overflows;
+    Holds because: a correct kernel loses a finite truth only where an intermediate declared by its contract overflows;
     such elements are excused, and only these.
     Catches: exp without its maximum subtracted, inf - inf on masked rows, 0 * inf, log of 0, an fp16 accumulator.
     forward_matches_the_oracle and vjp_matches_the_oracle see it too; this law is the one that names it.

@@ -26,7 +26,7 @@ def non_default_stream_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
     """
     _require_gpu(evidence)
     exact = evidence.kernel.deterministic
-    wanted = evidence.vjp()
+    expected = evidence.vjp()
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -34,7 +34,7 @@ def non_default_stream_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
         copy = evidence.sample.map(own_storage)
         found, _ = evidence.subject.vjp(copy, evidence.blocks)
     stream.synchronize()
-    yield from agree(evidence, found, wanted, exact=exact)
+    yield from agree(evidence, found, expected, exact=exact)
 
 
 @law(applies=small_enough, one_in=10)

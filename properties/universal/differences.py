@@ -143,8 +143,8 @@ def hvp_finite_difference_convergence_is_of_second_order(evidence: Evidence) -> 
         slope = _order(found)
         wrong = not SLOPES[0] <= slope <= SLOPES[1]
         shown = ", ".join(f"{error:.3g}" for error in found)
-        wanted = f"wanted {SLOPES[0]} to {SLOPES[1]}"
-        message = f"the order is {slope:.3f}, {wanted}: errors {shown} at h, 2h and 4h with h = {smallest:g}"
+        expected = f"expected {SLOPES[0]} to {SLOPES[1]}"
+        message = f"the order is {slope:.3f}, {expected}: errors {shown} at h, 2h and 4h with h = {smallest:g}"
         curve = tuple((factor * smallest, error) for factor, error in zip((1, 2, 4), found, strict=True))
         yield replace(exactly(f"order of {name}", wrong, message), steps=curve)
 

@@ -78,16 +78,18 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
     doubled = evidence.variant("2 g", lambda sample: sample.with_cotangents(**twice))
     found = doubled.tensors(Derivative.VJP)
     for name, once in evidence.tensors(Derivative.VJP).items():
-        wanted = once.detach().cpu().to(torch.float64) * 2
+        expected = once.detach().cpu().to(torch.float64) * 2
         got = found[name].detach().cpu()
-        stored = wanted.to(got.dtype)
+        stored = expected.to(got.dtype)
         wrong = differing(got, stored)
         if not wrong.any():
             yield exactly(name, False, "", elements=got.numel())
             continue
         if evidence.kernel.deterministic and not has_subnormals(evidence.sample):
             one = evidence.allowance(Derivative.VJP, name)
-            fine = wanted.isfinite() & (wanted.abs() <= LARGEST[evidence.dtype(name)]) & ~_underflows(evidence, name)
+            fine = (
+                expected.isfinite() & (expected.abs() <= LARGEST[evidence.dtype(name)]) & ~_underflows(evidence, name)
+            )
             for excused in (one.overflow, doubled.budgets(Derivative.VJP)[name].overflow):
                 fine &= ~excused if excused is not None else True
             unequal = wrong & fine
@@ -95,7 +97,7 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
                 message = f"{int(unequal.sum())} of {unequal.numel()} elements are not exactly twice what g gives"
                 yield exactly(name, unequal, message)
                 continue
-        yield within_both(evidence, doubled, name, got, wanted)
+        yield within_both(evidence, doubled, name, got, expected)
 
 
 def _underflows(evidence: Evidence, name: str) -> Tensor:

@@ -39,14 +39,16 @@ def hvp_of_some_inputs_alone(evidence: Evidence) -> Iterator[Finding]:
     evidence.hvp()  # a kernel that has none of all inputs has none of some
     primals = list(evidence.sample.tangents)
     bits = 1 + evidence.case.seed % (2 ** len(primals) - 2)  # neither none of them nor all
-    wanted = [name for number, name in enumerate(primals) if bits >> number & 1]
+    expected = [name for number, name in enumerate(primals) if bits >> number & 1]
 
     tangents = {
-        name: tangent if name in wanted else torch.zeros_like(tangent, memory_format=torch.contiguous_format)
+        name: tangent if name in expected else torch.zeros_like(tangent, memory_format=torch.contiguous_format)
         for name, tangent in evidence.sample.tangents.items()
     }
-    variant = evidence.variant(f"tangents on {', '.join(wanted)}", lambda sample: sample.with_tangents(**tangents))
-    yield from variant.compare(Derivative.HVP, of_some_inputs(variant.subject, variant.sample, variant.blocks, wanted))
+    variant = evidence.variant(f"tangents on {', '.join(expected)}", lambda sample: sample.with_tangents(**tangents))
+    yield from variant.compare(
+        Derivative.HVP, of_some_inputs(variant.subject, variant.sample, variant.blocks, expected)
+    )
 
 
 @law(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6)

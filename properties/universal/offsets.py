@@ -46,8 +46,8 @@ def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
     told = f", {fars[0]} past 2^31" if on_gpu else ", all arguments past 2^31"
     found = _derivatives(evidence, fars)
     torch.cuda.empty_cache()  # gigabytes, which the other workers of this GPU want too
-    for tensors, wanted in found:
-        yield from agree(evidence, tensors, wanted, label=told)
+    for tensors, expected in found:
+        yield from agree(evidence, tensors, expected, label=told)
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ def _derivatives(evidence: Evidence, fars: list[_Far]) -> list[tuple[Tensors, Te
     found: list[tuple[Tensors, Tensors]] = []
     for derivative in (Derivative.VJP, Derivative.JVP, Derivative.HVP):
         try:
-            wanted = evidence.vjp() if derivative is Derivative.VJP else evidence.tensors(derivative)
+            expected = evidence.vjp() if derivative is Derivative.VJP else evidence.tensors(derivative)
         except (Refused, Unavailable):
             if derivative is Derivative.VJP:
                 raise
             continue  # the law of that derivative says so
-        found.append((getattr(evidence.subject, derivative.value)(moved, evidence.blocks)[0], wanted))
+        found.append((getattr(evidence.subject, derivative.value)(moved, evidence.blocks)[0], expected))
     return found
 
 

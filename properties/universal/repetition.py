@@ -96,9 +96,9 @@ def every_subset_of_requires_grad_gives_the_same_gradients(evidence: Evidence) -
         raise Unavailable("one input of this case has a gradient")
     chosen = names[evidence.case.seed % len(names)]
     whole = evidence.vjp()
-    for wanted in ([chosen], [name for name in names if name != chosen]):
-        part, _ = evidence.subject.vjp(evidence.sample, evidence.blocks, wanted)
-        label = f", requires_grad of {', '.join(wanted)} alone"
+    for expected in ([chosen], [name for name in names if name != chosen]):
+        part, _ = evidence.subject.vjp(evidence.sample, evidence.blocks, expected)
+        label = f", requires_grad of {', '.join(expected)} alone"
         yield from agree(evidence, part, {name: whole[name] for name in part}, label=label)
 
 

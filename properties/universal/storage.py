@@ -107,9 +107,9 @@ def saved_tensors_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
             changed_early.append(index)
         return tensor
 
-    wanted = [name for name in evidence.sample.tangents if name not in evidence.kernel.no_gradient]
+    expected = [name for name in evidence.sample.tangents if name not in evidence.kernel.no_gradient]
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        evidence.subject.vjp(evidence.sample, evidence.blocks, wanted)
+        evidence.subject.vjp(evidence.sample, evidence.blocks, expected)
     if not saved:
         raise Unavailable("nothing is saved through save_for_backward")
     for index, (tensor, before) in enumerate(saved):

@@ -205,7 +205,7 @@ def test_what_cannot_be_added_up_is_refused_in_a_sentence(tmp_path: Path) -> Non
     assert "different contracts" in told((1, 2), (2, 2), contracts={"float32": "tf32"})
     assert "nothing was run" in told()
     recorded(tmp_path / "mended.csv", "lse_shipped", superseded=True)
-    with pytest.raises(UsageError, match="nothing was run; wanted rows that a campaign wrote, not superseded"):
+    with pytest.raises(UsageError, match="nothing was run; expected rows that a campaign wrote, not superseded"):
         totals(tmp_path / "mended.csv")
 
 
@@ -215,7 +215,7 @@ def test_a_record_that_is_not_what_the_campaign_ran_is_refused_in_a_sentence() -
     with pytest.raises(UsageError, match=r"^lse_upcast was run on cuda; the campaign says cpu$"):
         campaign_rows.of_document(made)
     for broken in ({}, {"reports": []}, {"reports": [{}], "campaign": {}}, made | {"reports": made["reports"] * 2}):
-        with pytest.raises(UsageError, match="holds no report of one target; wanted what a campaign wrote"):
+        with pytest.raises(UsageError, match="holds no report of one target; expected what a campaign wrote"):
             campaign_rows.of_document(broken)
 
 
@@ -229,7 +229,7 @@ def test_a_record_that_is_not_what_the_campaign_ran_is_refused_in_a_sentence() -
         (",1/2,,", ",1/2,no,", "superseded is 'no', neither yes nor empty"),
         (",100,100,90,", ",100,100,many,", "row 1, lse_shipped, cannot be read: .*'many'"),
         (",100,100,90,0,", ",100,100,90,91,", "row 1, lse_shipped, cannot be read: 91 alarms on 90 judged cases"),
-        ('""forward', '"forward', "holds no rows of campaigns; wanted a CSV that a campaign wrote"),
+        ('""forward', '"forward', "holds no rows of campaigns; expected a CSV that a campaign wrote"),
         ('""float32"",""holds"",90', '""float32"",""holds"",""90""', "is no verdict"),
         ("[[", "", "row 1, lse_shipped, cannot be read"),
         (",1/2,", ",1/2", "holds no rows of campaigns"),

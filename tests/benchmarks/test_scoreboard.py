@@ -112,7 +112,7 @@ def test_a_rule_that_accepts_or_rejects_everything_catches_nothing_and_the_latte
     assert fault.verdicts[OURS, "yes"].cases == 2 and fault.verdicts[OURS, "no"].cases == 0
 
 
-def test_a_fault_that_one_peer_misses_another_catches_on_a_case_that_the_right_kernel_passes():
+def test_a_fault_that_one_peer_misses_another_catches_on_a_case_that_the_correct_kernel_passes():
     first, second = case(), case(seed=2)
     found = rights(first, second)
     fault = tried(found, subject(lambda dx, g: dx + 1e-3))
@@ -120,10 +120,10 @@ def test_a_fault_that_one_peer_misses_another_catches_on_a_case_that_the_right_k
     assert caught(fault)[BENCH] == str(first) and fault.verdicts[OURS, BENCH].cases == 1
     assert fault.verdicts[OURS, TUTORIAL].cases == 2 and fault.verdicts[OURS, TUTORIAL].seconds > 0
     right = tried(found, subject())
-    assert caught(right) == {}, "the right kernel, on the same cases"
+    assert caught(right) == {}, "the correct kernel, on the same cases"
 
 
-def test_a_rule_that_rejects_the_right_kernel_on_a_case_catches_nothing_there():
+def test_a_rule_that_rejects_the_correct_kernel_on_a_case_catches_nothing_there():
     low = case("bfloat16")  # x + 1e-4 t is x in 16 bits
     found = rights(low, case())
     assert CHECK_GRADS not in found[0].accepts and CHECK_GRADS in found[0].judged
@@ -173,14 +173,14 @@ def test_a_mutant_is_installed_in_the_fork_alone():
 def test_gradcheck_judges_what_takes_float64_and_says_what_does_not():
     def narrow(x):
         if x.dtype is torch.float64:
-            raise ValueError("x is float64: wanted float32")
+            raise ValueError("x is float64: expected float32")
         return Cube.apply(x, lambda dx, g: dx)
 
     tiny = [(PEERS, each) for each in tiny_cases(cube, subject())]
     assert [each.dtype for _, each in tiny] == ["float64"]
     (wide,) = prepare_gradcheck(cube, subject(), Oracle(cube), tiny)
     (excused,) = prepare_gradcheck(cube, adopted(cube)(narrow), Oracle(cube), tiny)
-    assert wide.accepts == {GRADCHECK} and "wanted float32" in excused.excuse and not excused.accepts
+    assert wide.accepts == {GRADCHECK} and "expected float32" in excused.excuse and not excused.accepts
     assert GRADCHECK in caught(tried([wide], subject(lambda dx, g: 1.1 * dx)), PEERS)
     assert caught(tried([wide], subject()), PEERS) == {}
     (row,) = rows_of([], alarms([excused]))
@@ -294,7 +294,7 @@ def test_faults_that_mutate_scored_are_tried_and_known_the_next_time(tmp_path, m
     rows = {(row["style"], row["rule"]): row for row in part["rows"]}
     assert rows[PEERS, "flash-linear-attention"]["caught"] == rows[OURS, BUDGET]["caught"] == 1
     assert rows[OURS, BUDGET]["alarms"] == 0 and rows[OURS, BUDGET]["right_cases"] >= 4
-    assert "wanted float32" in rows[PEERS, GRADCHECK]["excuse"]
+    assert "expected float32" in rows[PEERS, GRADCHECK]["excuse"]
     monkeypatch.setattr(run, "_Board", None)  # nothing is prepared where all is known
     assert score_family("lightning", asked)["faults"] == part["faults"]
     page = markdown({"parts": [{**part, "took": 1.0}], "workers": 1, "environment": {}})
@@ -306,8 +306,8 @@ def test_bad_input_is_one_sentence(tmp_path):
     asked = Asked(records=tmp_path)
     report = {"schema": SCHEMA, "target": "lse", "cases": 3, "mutants": []}
     for family, text, said in (
-        ("flash", None, "family 'flash' is unknown; wanted one of sdpa, lse, lightning, semicrf"),
-        ("lse", None, "lse.json: no such file or directory; wanted the report of gradoracle mutate lse"),
+        ("flash", None, "family 'flash' is unknown; expected one of sdpa, lse, lightning, semicrf"),
+        ("lse", None, "lse.json: no such file or directory; expected the report of gradoracle mutate lse"),
         ("lse", "{", "lse.json is no json"),
         ("lse", "[]", "lse.json is no report of gradoracle mutate lse"),
         ("lse", json.dumps({**report, "target": "sdpa"}), "lse.json is no report of gradoracle mutate lse"),
@@ -346,7 +346,7 @@ def test_the_command_says_in_one_sentence_what_it_does_not_take(tmp_path):
     for words, said in (
         (("--families", "flash"), "--families 'flash' is unknown"),
         (("--mutants", "0"), "--mutants must be at least 1, got 0"),
-        (("--table", "--output", str(tmp_path / "none.json")), "wanted the json of an earlier run"),
+        (("--table", "--output", str(tmp_path / "none.json")), "expected the json of an earlier run"),
     ):
         with pytest.raises(UsageError) as refused:
             command.main(words)

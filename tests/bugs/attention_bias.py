@@ -41,7 +41,7 @@ def _one_query(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, view: Callable[[Te
 
 
 def right(q, k, v, bias):
-    """The right kernel."""
+    """The correct kernel."""
     return _one_query(q, k, v, bias, lambda bias: bias.transpose(1, 2))
 
 

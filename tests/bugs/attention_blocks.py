@@ -21,7 +21,7 @@ def blocks(size: int, step: int) -> list[slice]:
 
 
 class Attention:
-    """The right kernel, piece by piece; each bug overrides one piece."""
+    """The correct kernel, piece by piece; each bug overrides one piece."""
 
     def visible(self, queries: int, keys: int, causal: bool) -> Tensor:
         """[T M], which keys each query sees; the last query sees the last key."""
@@ -117,7 +117,7 @@ class _Attention(torch.autograd.Function):
 
 
 def right(q, k, v, *, scale=None, causal=False):
-    """The right kernel: causal aligned at the last key, o = 0 where no key is seen."""
+    """The correct kernel: causal aligned at the last key, o = 0 where no key is seen."""
     return _Attention.apply(Attention(), q, k, v, scale, causal)
 
 

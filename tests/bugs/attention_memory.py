@@ -149,7 +149,7 @@ class _Attention(torch.autograd.Function):
 
 
 def right(q, k, v, *, scale=None, causal=False):
-    """The right kernel."""
+    """The correct kernel."""
     return _Attention.apply(q, k, v, scale, causal, Choices())
 
 

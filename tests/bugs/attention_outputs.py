@@ -1,4 +1,4 @@
-"""Attention with a second output, the log-sum-exp or a tangent: the right kernels, and released bugs of its cotangent.
+"""Attention with a second output, the log-sum-exp or a tangent: correct kernels, and released bugs of its cotangent.
 
 Arithmetic is in float32, with a backward by hand; gradients are rounded once.
 """
@@ -53,7 +53,7 @@ class _WithLse(torch.autograd.Function):
 
 @gradoracle.kernel(with_lse, dtypes=DTYPES)
 def both(q, k, v):
-    """The right kernel."""
+    """The correct kernel."""
     return _WithLse.apply(Gradients(), q, k, v)
 
 
@@ -132,7 +132,7 @@ class _WithTangent(torch.autograd.Function):
 
 @gradoracle.kernel(with_tangent)
 def forward_with_tangent(q, k, v, qdot, kdot, vdot):
-    """The right kernel."""
+    """The correct kernel."""
     return _WithTangent.apply(True, q, k, v, qdot, kdot, vdot)
 
 
@@ -146,15 +146,15 @@ def cotangent_of_the_tangent_ignored(q, k, v, qdot, kdot, vdot):
 
 
 class _ForwardMode(torch.autograd.Function):
-    """Attention whose tangent is computed in forward mode; ``wanted`` says when, given (qdot, kdot, vdot) or None."""
+    """Attention whose tangent is computed in forward mode; ``expected`` says when, given (qdot, kdot, vdot) or None."""
 
     @staticmethod
-    def forward(wanted: Any, factor: float, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(expected: Any, factor: float, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (torch.softmax(q.float() @ k.float().mT * factor, -1) @ v.float()).to(q.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.wanted, ctx.factor, *tensors = inputs
+        ctx.expected, ctx.factor, *tensors = inputs
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
@@ -170,7 +170,7 @@ class _ForwardMode(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, _: Any, __: Any, *tangents: Tensor | None) -> Tensor:
         tensors = ctx.saved_tensors
-        if not ctx.wanted(tangents):
+        if not ctx.expected(tangents):
             return torch.zeros((*tensors[0].shape[:-1], tensors[2].shape[-1]), dtype=tensors[0].dtype)
         given = (torch.zeros_like(x) if t is None else t.to(x.dtype) for x, t in zip(tensors, tangents, strict=True))
         wide = (x.float() for x in (*tensors, *given))
@@ -178,7 +178,7 @@ class _ForwardMode(torch.autograd.Function):
 
 
 def forward_mode(q, k, v, *, scale=None):
-    """The right kernel: a tangent wherever an input has one."""
+    """The correct kernel: a tangent wherever an input has one."""
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     return _ForwardMode.apply(lambda tangents: True, factor, q, k, v)
 

@@ -33,7 +33,7 @@ def left_padded(
 
 
 class Attention:
-    """The right kernel, piece by piece; each bug overrides one piece."""
+    """The correct kernel, piece by piece; each bug overrides one piece."""
 
     def masked(self, s: Tensor, seen: Tensor) -> Tensor:
         return torch.where(seen, s, -torch.inf)
@@ -87,7 +87,7 @@ class _LeftPadded(torch.autograd.Function):
 
 
 def right(q, k, v, starts):
-    """The right kernel."""
+    """The correct kernel."""
     return _LeftPadded.apply(Attention(), q, k, v, starts)
 
 
@@ -136,7 +136,7 @@ class _FiniteMaskAddedTwice(_FiniteMask):
 
 
 def finite_mask(q, k, v, starts):
-    """The right kernel with a mask of finfo.min."""
+    """The correct kernel with a mask of finfo.min."""
     return _LeftPadded.apply(_FiniteMask(), q, k, v, starts)
 
 

@@ -50,7 +50,7 @@ def _local(q: Tensor, k: Tensor, v: Tensor, window: int, first_key: Callable[[in
 
 
 def right(q, k, v, *, window=3):
-    """The right kernel: the mask counts keys from the block's own place."""
+    """The correct kernel: the mask counts keys from the block's own place."""
     return _local(q, k, v, window, lambda j, block: block * BLOCK)
 
 

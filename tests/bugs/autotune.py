@@ -69,10 +69,10 @@ class Added:
         """y [B] in the dtype of c."""
         if c.shape != x.shape[:1] or x.dim() != 2 or c.dtype != x.dtype or x.device != c.device or x.is_meta:
             raise ValueError(
-                f"c and x are {c.dtype} {c.shape} and {x.dtype} {x.shape}; wanted one dtype, [B] and [B N]"
+                f"c and x are {c.dtype} {c.shape} and {x.dtype} {x.shape}; expected one dtype, [B] and [B N]"
             )
         if x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise ValueError(f"x is of {x.dtype}; wanted float32, bfloat16 or float16")
+            raise ValueError(f"x is of {x.dtype}; expected float32, bfloat16 or float16")
         return _Update.apply(self, c, x)
 
     def workspace(self, c: Tensor) -> Tensor:

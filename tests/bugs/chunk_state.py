@@ -71,7 +71,7 @@ class _ChunkState(torch.autograd.Function):
     @staticmethod
     def forward(ctx, own, b, x, a, sequence):
         if x.shape[:2] != b.shape[:2] or x.shape[:3] != a.shape or x.shape[2] % b.shape[2]:
-            raise ValueError(f"b, x and a are {b.shape}, {x.shape}, {a.shape}; wanted [B T G D], [B T H P], [B T H]")
+            raise ValueError(f"b, x and a are {b.shape}, {x.shape}, {a.shape}; expected [B T G D], [B T H P], [B T H]")
         weights = own.weights(_difference(a), sequence)
         ctx.save_for_backward(b, x, a, sequence)
         ctx.own = own
@@ -122,7 +122,7 @@ class GroupsArgumentMissing(ChunkState):
 
 
 class NoExpWithSequences(ChunkState):
-    """mamba: in the kernel for the gradient of b, the branch for several sequences took x where it wanted exp(x)."""
+    """mamba: in the kernel for the gradient of b, the branch for several sequences took x where it expected exp(x)."""
 
     def weights_of_db(self, difference: Tensor, sequence: Tensor | None) -> Tensor:
         return _kept(difference.exp() if sequence is None else difference, sequence)

@@ -1,4 +1,4 @@
-"""Cross-entropy of rows of logits, and with a projection before it: the right kernels, and released bugs.
+"""Cross-entropy of rows of logits, and with a projection before it: the correct kernels, and released bugs.
 
 Arithmetic is in float32, with a backward by hand; gradients are rounded once.
 """
@@ -32,7 +32,7 @@ def cross_entropy(logits: Float[Tensor, "B V"], target: Int[Tensor, "B"]) -> Flo
 
 
 class CrossEntropy:
-    """The right kernel, piece by piece; each bug overrides one piece."""
+    """The correct kernel, piece by piece; each bug overrides one piece."""
 
     def saved(self, logits: Tensor) -> Tensor:
         """What the forward keeps of the logits."""
@@ -71,7 +71,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 @gradoracle.kernel(cross_entropy)
 def right(logits, target):
-    """The right kernel."""
+    """The correct kernel."""
     return _CrossEntropy.apply(CrossEntropy(), logits, target)
 
 
@@ -193,7 +193,7 @@ class _Projected(torch.autograd.Function):
 
 @gradoracle.kernel(projected)
 def all_classes(e, c, target):
-    """The right kernel of ``projected``."""
+    """The correct kernel of ``projected``."""
     return _Projected.apply(Projected(), e, c, target)
 
 

@@ -66,11 +66,11 @@ class Forgetting:
         for name, x in {"q": q, "k": k, "v": v, "f": f}.items():
             if x.dtype not in (torch.float32, torch.bfloat16, torch.float16) or x.dtype != q.dtype or x.is_meta:
                 raise ValueError(
-                    f"{name} is of {x.dtype} on {x.device}; wanted one of float32 and 16 bit for all, not meta"
+                    f"{name} is of {x.dtype} on {x.device}; expected one of float32 and 16 bit for all, not meta"
                 )
         if q.dim() != 4 or q.shape != k.shape or v.shape[:3] != q.shape[:3] or f.shape != q.shape[:3]:
             raise ValueError(
-                f"got {q.shape}, {k.shape}, {v.shape}, {f.shape}; wanted [B H T D] twice, [B H T .], [B H T]"
+                f"got {q.shape}, {k.shape}, {v.shape}, {f.shape}; expected [B H T D] twice, [B H T .], [B H T]"
             )
         return _Forgetting.apply(self, q, k, v, f)
 

@@ -187,11 +187,13 @@ class _Gated(torch.autograd.Function):
 def _check(q: Tensor, k: Tensor, v: Tensor, a: Tensor | None) -> None:
     for name, x in {"q": q, "k": k, "v": v, "a": q if a is None else a}.items():
         if x.dtype not in (torch.float32, torch.bfloat16, torch.float16) or x.dtype != q.dtype:
-            raise ValueError(f"{name} is of {x.dtype}; wanted float32, bfloat16 or float16, and one for all")
+            raise ValueError(f"{name} is of {x.dtype}; expected float32, bfloat16 or float16, and one for all")
         if x.shape[:3] != q.shape[:3] or x.device.type == "meta":
-            raise ValueError(f"{name} is {tuple(x.shape)} on {x.device}; wanted [B H N] as q, and not meta")
+            raise ValueError(f"{name} is {tuple(x.shape)} on {x.device}; expected [B H N] as q, and not meta")
     if q.dim() != 4 or v.dim() != 4 or k.shape != q.shape:
-        raise ValueError(f"q, k and v are of {q.shape}, {k.shape} and {v.shape}; wanted two [B H N D] and a [B H N Dv]")
+        raise ValueError(
+            f"q, k and v are of {q.shape}, {k.shape} and {v.shape}; expected two [B H N D] and a [B H N Dv]"
+        )
 
 
 def _past(total: Tensor) -> Tensor:

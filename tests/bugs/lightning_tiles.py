@@ -1,4 +1,4 @@
-"""Faults of linear attention kernels in Triton, each a constexpr flag or one argument of a right kernel.
+"""Faults of linear attention kernels in Triton, each a constexpr flag or one argument of a correct kernel.
 
 gradoracle check tests/bugs/lightning_tiles.py:no_channel_mask --family lightning
 """
@@ -172,13 +172,13 @@ class _Tiles(torch.autograd.Function):
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, x in {"q": q, "k": k, "v": v}.items():
         if x.dtype not in (torch.float32, torch.bfloat16, torch.float16) or x.dtype != q.dtype:
-            raise ValueError(f"{name} is of {x.dtype}; wanted float32, bfloat16 or float16, and one for all")
+            raise ValueError(f"{name} is of {x.dtype}; expected float32, bfloat16 or float16, and one for all")
         if x.dim() != 4 or x.shape[:3] != q.shape[:3] or x.device.type == "meta":
             raise ValueError(
-                f"{name} is {tuple(x.shape)} on {x.device}; wanted q, k [B H N D] and v [B H N Dv], not meta"
+                f"{name} is {tuple(x.shape)} on {x.device}; expected q, k [B H N D] and v [B H N Dv], not meta"
             )
     if k.shape != q.shape:
-        raise ValueError(f"k is {tuple(k.shape)}; wanted that of q, {tuple(q.shape)}")
+        raise ValueError(f"k is {tuple(k.shape)}; expected that of q, {tuple(q.shape)}")
 
 
 class NoChannelMask(Tiles):

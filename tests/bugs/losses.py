@@ -1,4 +1,4 @@
-"""Losses of two kinds, a divergence and a score with its entropy: the right kernels, and released bugs.
+"""Losses of two kinds, a divergence and a score with its entropy: the correct kernels, and released bugs.
 
 Arithmetic is in float32.
 """
@@ -29,7 +29,7 @@ def jensen_shannon(
 
 
 class Divergence:
-    """The right kernel; the bug overrides the log of the mixture."""
+    """The correct kernel; the bug overrides the log of the mixture."""
 
     def log_mixture(self, p: Tensor, q: Tensor) -> Tensor:
         """log((e^p + e^q) / 2)."""
@@ -43,7 +43,7 @@ class Divergence:
 
 @gradoracle.kernel(jensen_shannon)
 def divergence(x, y, *, temperature=1.0):
-    """The right kernel."""
+    """The correct kernel."""
     return Divergence()(x, y, temperature)
 
 
@@ -98,7 +98,7 @@ class _Selected(torch.autograd.Function):
 
 @gradoracle.kernel(selected)
 def score_and_entropy(logits, chosen):
-    """The right kernel."""
+    """The correct kernel."""
     return _Selected.apply(Selection(), logits, chosen)
 
 

@@ -17,7 +17,7 @@ PADDED_ROWS = 32  # the result is kept in rows of a multiple of so many queries
 
 
 class LogSumExp:
-    """The right kernel, piece by piece; each bug overrides one piece."""
+    """The correct kernel, piece by piece; each bug overrides one piece."""
 
     def heads(self, k: Tensor, share: int) -> Tensor:
         """[B H M D]: the key head of each query head."""
@@ -113,7 +113,7 @@ def wide(x: Tensor) -> Tensor:
 
 
 def right(q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None):
-    """The right kernel: -inf, and no gradient, where there is neither key nor sink."""
+    """The correct kernel: -inf, and no gradient, where there is neither key nor sink."""
     return _Lse.apply(LogSumExp(), q, k, sinks, (scale, causal, softcap, q_segments, kv_segments))
 
 

@@ -1,4 +1,4 @@
-"""LSE in Triton, with buffers whose size a tile decides: the right kernels, and released bugs of scratch and tuning.
+"""LSE in Triton, with buffers whose size a tile decides: the correct kernels, and released bugs of scratch and tuning.
 
 The backward is eager PyTorch, all arithmetic is in float32.
 """
@@ -115,7 +115,7 @@ def _in_tiles(kernel: Any) -> Callable[..., Tensor]:
 
 
 def right(q, k, *, scale=None):
-    """The right kernel in one stage."""
+    """The correct kernel in one stage."""
     return _Lse.apply(q, k, scale, _in_stages(1, 1))
 
 
@@ -128,7 +128,7 @@ def slots_for_two_stages(q, k, *, scale=None):
 
 
 def tuned(q, k, *, scale=None):
-    """The right kernel with tiles that divide the padded buffer."""
+    """The correct kernel with tiles that divide the padded buffer."""
     return _Lse.apply(q, k, scale, _in_tiles(_dividing))
 
 

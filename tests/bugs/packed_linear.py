@@ -64,9 +64,11 @@ class _Packed(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, offsets, own_plane):
         if not (q.dtype == k.dtype == v.dtype) or q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise ValueError(f"q, k and v are of {q.dtype}, {k.dtype}, {v.dtype}; wanted one of float32 and 16 bit")
+            raise ValueError(f"q, k and v are of {q.dtype}, {k.dtype}, {v.dtype}; expected one of float32 and 16 bit")
         if q.dim() != 2 or k.shape != q.shape or v.shape[:1] != q.shape[:1] or q.is_meta:
-            raise ValueError(f"q, k and v are {q.shape}, {k.shape}, {v.shape}; wanted [T D] twice and [T Dv], not meta")
+            raise ValueError(
+                f"q, k and v are {q.shape}, {k.shape}, {v.shape}; expected [T D] twice and [T Dv], not meta"
+            )
         ctx.save_for_backward(q, k, v, offsets)
         ctx.own_plane = own_plane
         return ((q.float() @ k.float().mT * _seen(offsets, q.shape[0])) @ v.float()).to(q.dtype)

@@ -48,7 +48,9 @@ class _Sums(torch.autograd.Function):
 
 def _sums(x: Tensor, reverse: bool, subtract: bool) -> Tensor:
     if x.dim() != 2 or x.dtype not in (torch.float32, torch.bfloat16, torch.float16) or x.device.type == "meta":
-        raise ValueError(f"x is {x.dtype} {tuple(x.shape)} on {x.device}; wanted float32 or 16 bit [B T], and not meta")
+        raise ValueError(
+            f"x is {x.dtype} {tuple(x.shape)} on {x.device}; expected float32 or 16 bit [B T], and not meta"
+        )
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     block = max(2, triton.next_power_of_2(x.shape[1]))
     sums_kernel[(x.shape[0],)](x, y, x.shape[1], *x.stride(), REVERSE=reverse, SUBTRACT=subtract, BLOCK=block)

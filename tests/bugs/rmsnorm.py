@@ -59,7 +59,7 @@ class _RMSNorm(torch.autograd.Function):
 
 @gradoracle.kernel(rmsnorm)
 def right(x, w):
-    """The right kernel: dx has memory of its own."""
+    """The correct kernel: dx has memory of its own."""
     return _RMSNorm.apply(x, w, lambda g: torch.empty(g.shape, dtype=g.dtype))
 
 

@@ -1,4 +1,4 @@
-"""Sums of rows by an index that may be -1, for nowhere, with atomics: the right kernel, and a released bug."""
+"""Sums of rows by an index that may be -1, for nowhere, with atomics: the correct kernel, and a released bug."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Scattered(torch.autograd.Function):
 
 @gradoracle.kernel(scattered)
 def right(x, index, y):
-    """The right kernel: nothing is added for -1."""
+    """The correct kernel: nothing is added for -1."""
     return _Scattered.apply(x, index, y, True)
 
 

@@ -115,7 +115,7 @@ class Ring:
         cum, durations = cum_scores.double(), duration_bias.shape[0]
         positions = cum.shape[1] - 1
         if cum.dim() != 3 or cum.device.type == "meta" or durations < 1:
-            raise ValueError(f"cum_scores is {tuple(cum.shape)} on {cum.device}; wanted [B T+1 C], and not meta")
+            raise ValueError(f"cum_scores is {tuple(cum.shape)} on {cum.device}; expected [B T+1 C], and not meta")
         begin = torch.arange(positions)[:, None]
         ends = begin + torch.arange(1, durations + 1)  # [T K]
         inside = ends.clamp_max(positions)
@@ -137,7 +137,7 @@ class _LogZ(torch.autograd.Function):
         scores, tables = scores.contiguous(), tables.contiguous()
         batch, positions, durations, labels = scores.shape
         if tables.shape != (durations, labels, labels):
-            raise ValueError(f"the transition by duration is {tuple(tables.shape)}; wanted [K C C]")
+            raise ValueError(f"the transition by duration is {tuple(tables.shape)}; expected [K C C]")
         ring, alpha = scores.new_empty(batch, durations, labels), scores.new_empty(batch, positions + 1, labels)
         alpha_kernel[(batch,)](
             scores, tables, ring, alpha, positions, durations, labels, **_padded(durations, labels),

@@ -89,7 +89,7 @@ def without_shrinking(monkeypatch):
         *(slow(*place, EXAMPLES, id=f"{place[1].name}-more") for place in CAUGHT if place[1].name not in MORE),
     ],
 )
-def test_its_law_catches_the_bug_and_the_right_kernel_holds(module, bug, examples):
+def test_its_law_catches_the_bug_and_the_correct_kernel_holds(module, bug, examples):
     right = judged(module, bug, bug.right, examples)
     statuses = {verdict.status for verdict in right.verdicts}  # not checked: budgets too wide, on all cases of a dtype
     assert Status.HOLDS in statuses and statuses <= {Status.HOLDS, Status.NOT_CHECKED}

@@ -53,7 +53,7 @@ def listed() -> list[object]:
 
 @pytest.fixture(autouse=True)
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures are wanted, and not small."""
+    """Failures are expected, and not small."""
     monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
 
 
@@ -71,7 +71,7 @@ def statuses(report: Report) -> set[Status]:
 
 
 @pytest.mark.parametrize(("name", "bug"), listed())
-def test_the_law_catches_the_bug_and_passes_the_right_kernel(name: str, bug: Bug) -> None:
+def test_the_law_catches_the_bug_and_passes_the_correct_kernel(name: str, bug: Bug) -> None:
     examples = CASES[0]
     if Status.VIOLATED not in statuses(checked(name, bug, "wrong", examples)):
         examples = CASES[1]

@@ -1,4 +1,4 @@
-"""Attention of packed sequences, dK and dV in Triton: the right kernel, and released bugs of entries without rows.
+"""Attention of packed sequences, dK and dV in Triton: the correct kernel, and released bugs of entries without rows.
 
 The forward and dQ are eager PyTorch, all arithmetic is in float32.
 """
@@ -121,7 +121,7 @@ class _Packed(torch.autograd.Function):
 
 @gradoracle.kernel(packed)
 def right(q, k, v, cu_q, cu_k):
-    """The right kernel: keys of an entry without queries have gradients of 0, which are stored."""
+    """The correct kernel: keys of an entry without queries have gradients of 0, which are stored."""
     return _Packed.apply(q, k, v, cu_q, cu_k, True, False)
 
 

@@ -77,27 +77,27 @@ def test_the_sample_has_the_saved_values_strides_and_drawn_rest(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("tensors", "says"),
     [
-        ([SCORES], "holds a list; wanted a dict {name: tensor} saved with torch.save"),
-        ({}, "holds nothing; wanted a dict"),
+        ([SCORES], "holds a list; expected a dict {name: tensor} saved with torch.save"),
+        ({}, "holds nothing; expected a dict"),
         ({"scores": 3.0, "lengths": LENGTHS}, "holds an object of type float as 'scores'"),
         ({"scores": SCORES.to_sparse(), "lengths": LENGTHS}, "type torch.sparse_coo as 'scores'"),
-        ({"scores": SCORES}, "lacks 'lengths'; wanted scores, lengths, weights (optional)"),
-        ({"scores": SCORES, "lengths": LENGTHS, "q": SCORES}, "holds 'q', which spans has not; wanted scores"),
+        ({"scores": SCORES}, "lacks 'lengths'; expected scores, lengths, weights (optional)"),
+        ({"scores": SCORES, "lengths": LENGTHS, "q": SCORES}, "holds 'q', which spans has not; expected scores"),
         ({"scores": SCORES, "lengths": LENGTHS, "dtotal": torch.ones(4)}, "dtotal has shape (4,), where B is 4, but"),
-        ({"scores": SCORES, "lengths": LENGTHS[:2]}, "but scores has B = 3; wanted one size of B"),
-        ({"scores": SCORES[0], "lengths": LENGTHS}, "scores has shape (6,), wanted 2 dims [B T+1]"),
-        ({"scores": SCORES[:, :0], "lengths": LENGTHS}, "shape (3, 0), wanted at least one element"),
-        ({"scores": SCORES[:, :1], "lengths": LENGTHS}, "T+1 is 1, wanted T at least 1"),
+        ({"scores": SCORES, "lengths": LENGTHS[:2]}, "but scores has B = 3; expected one size of B"),
+        ({"scores": SCORES[0], "lengths": LENGTHS}, "scores has shape (6,), expected 2 dims [B T+1]"),
+        ({"scores": SCORES[:, :0], "lengths": LENGTHS}, "shape (3, 0), expected at least one element"),
+        ({"scores": SCORES[:, :1], "lengths": LENGTHS}, "T+1 is 1, expected T at least 1"),
         (
             {"scores": SCORES, "lengths": LENGTHS, "weights": torch.ones(2, 3)},
-            "weights has shape (2, 3), wanted (2, 2)",
+            "weights has shape (2, 3), expected (2, 2)",
         ),
         ({"scores": SCORES, "lengths": LENGTHS, "tscores": SCORES.half()}, "scores in float32 and tscores in float16"),
-        ({"scores": SCORES.to(torch.complex64), "lengths": LENGTHS}, "scores has dtype complex64, wanted one of"),
-        ({"scores": LENGTHS[:, None], "lengths": LENGTHS}, "scores has dtype int64, wanted one of float32"),
-        ({"scores": SCORES, "lengths": LENGTHS.float()}, "lengths has dtype float32, wanted an integer dtype"),
+        ({"scores": SCORES.to(torch.complex64), "lengths": LENGTHS}, "scores has dtype complex64, expected one of"),
+        ({"scores": LENGTHS[:, None], "lengths": LENGTHS}, "scores has dtype int64, expected one of float32"),
+        ({"scores": SCORES, "lengths": LENGTHS.float()}, "lengths has dtype float32, expected an integer dtype"),
         ({"scores": SCORES * torch.nan, "lengths": LENGTHS}, "scores holds NaN"),
-        ({"scores": SCORES, "lengths": LENGTHS + 1}, "lengths holds 2 to 6, wanted integers from 1 to 5"),
+        ({"scores": SCORES, "lengths": LENGTHS + 1}, "lengths holds 2 to 6, expected integers from 1 to 5"),
         ({"scores": SCORES, "lengths": LENGTHS, "starts": torch.tensor([0, 3, 2, 5])}, "starts must rise from 0 to 5"),
     ],
 )
@@ -112,9 +112,11 @@ def test_a_file_that_does_not_fit_is_one_sentence(tmp_path: Path, tensors: Any, 
 def test_a_file_that_holds_no_tensors_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "junk.pt"
     file.write_bytes(content)
-    with pytest.raises(UsageError, match=r"junk\.pt cannot be read as tensors and nothing but tensors; wanted a dict"):
+    with pytest.raises(
+        UsageError, match=r"junk\.pt cannot be read as tensors and nothing but tensors; expected a dict"
+    ):
         load(str(file))
-    with pytest.raises(UsageError, match=r"no such file; wanted tensors saved with torch\.save"):
+    with pytest.raises(UsageError, match=r"no such file; expected tensors saved with torch\.save"):
         load(str(tmp_path / "missing.pt"))
 
 
@@ -135,7 +137,7 @@ def saved(tmp_path: Path) -> str:
     return written(tmp_path, {"x": x, "w": w, "dy": torch.ones(4, 40)})
 
 
-def test_the_right_kernel_holds_on_saved_tensors(saved: str) -> None:
+def test_the_correct_kernel_holds_on_saved_tensors(saved: str) -> None:
     report = checked("right", saved)
     found = {verdict.law: verdict for verdict in report.verdicts}
     assert report.exit_code == 0 and report.cases_run == 1 and report.situations == {}

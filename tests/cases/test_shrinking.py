@@ -42,7 +42,7 @@ def test_shrinking_ends_in_the_smallest_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("violates", "wanted"),
+    ("violates", "expected"),
     [
         (lambda c: True, SMALLEST),
         (lambda c: c.dims["T"] < c.dims["M"], SMALLEST.with_dims(M=2)),
@@ -56,9 +56,9 @@ def test_shrinking_ends_in_the_smallest_case() -> None:
         (lambda c: c.dims["T"] == 193, SMALLEST.with_dims(T=193)),
     ],
 )
-def test_what_does_not_matter_is_shrunk_away(violates: Callable[[Case], bool], wanted: Case) -> None:
+def test_what_does_not_matter_is_shrunk_away(violates: Callable[[Case], bool], expected: Case) -> None:
     smallest, note, calls = shrunk(violates)
-    assert smallest == wanted and note == "" and len(calls) < 60
+    assert smallest == expected and note == "" and len(calls) < 60
 
 
 def test_a_decent_case_comes_after_few_calls() -> None:

@@ -44,8 +44,8 @@ def counted(subject: Any, kernel: Kernel, run: list[Case]) -> Counter[str]:
 
 def short_of(subject: Any, kernel: Kernel, run: list[Case], examples: int) -> set[str]:
     counts = counted(subject, kernel, run)
-    wanted = wanted_situations(subject, kernel, kernel.dtypes or subject.dtypes, examples)
-    return {name for name, count in wanted.items() if counts[name] < count}
+    expected = wanted_situations(subject, kernel, kernel.dtypes or subject.dtypes, examples)
+    return {name for name, count in expected.items() if counts[name] < count}
 
 
 @pytest.mark.parametrize(("subject", "kernel"), SUBJECTS, ids=IDS)
@@ -67,23 +67,31 @@ def test_every_wanted_situation_is_reached(subject: Any, kernel: Kernel, seed: i
 
 
 def test_what_is_wanted_names_what_the_design_names() -> None:
-    wanted = wanted_situations(attention, FLASH, attention.dtypes, 126)
+    expected = wanted_situations(attention, FLASH, attention.dtypes, 126)
     named = "T < M, T > M, D < Dv, D > Dv, T > 100 000, T has 3 tiles, causal = True, scale = 0.25, scale = None"
-    assert set(named.split(", ")) <= set(wanted)
-    assert {"joint logits 1e4", "blocks auto", "blocks small", "dtype float16"} <= set(wanted)
+    assert set(named.split(", ")) <= set(expected)
+    assert {"joint logits 1e4", "blocks auto", "blocks small", "dtype float16"} <= set(expected)
     for dim in attention.dims:
-        assert {f"{dim} = 1", f"{dim} has a tail"} <= set(wanted)
-    assert {f"recipe {name}" for name in (*recipes.RECIPES, "normal:p")} <= set(wanted)
-    assert {f"{role} {name}" for role in ("input", "cotangent") for name in layouts.LAYOUTS} <= set(wanted)
-    assert "M > 100 000" not in wanted and "B has 3 tiles" not in wanted
+        assert {f"{dim} = 1", f"{dim} has a tail"} <= set(expected)
+    assert {f"recipe {name}" for name in (*recipes.RECIPES, "normal:p")} <= set(expected)
+    assert {f"{role} {name}" for role in ("input", "cotangent") for name in layouts.LAYOUTS} <= set(expected)
+    assert "M > 100 000" not in expected and "B has 3 tiles" not in expected
     others = wanted_situations(lookup, LOOKUP, lookup.dtypes, 126)
     assert {"bias given", "bias absent", "recipe collisions", "recipe index", "T > 100 000"} <= set(others)
 
 
 def test_what_a_kernel_cannot_have_is_not_wanted() -> None:
-    wanted = set(wanted_situations(attention, NARROW, ("bfloat16",), 126))
-    assert not wanted & {"T has a tail", "T = 1", "D = 1", "scale = None", "causal = False", "dtype float32", "D < Dv"}
-    assert {"B has a tail", "T < M", "D > Dv", "causal = True", "T has 3 tiles"} <= wanted
+    expected = set(wanted_situations(attention, NARROW, ("bfloat16",), 126))
+    assert not expected & {
+        "T has a tail",
+        "T = 1",
+        "D = 1",
+        "scale = None",
+        "causal = False",
+        "dtype float32",
+        "D < Dv",
+    }
+    assert {"B has a tail", "T < M", "D > Dv", "causal = True", "T has 3 tiles"} <= expected
     fixed = wanted_situations(attention, PLAIN, ("float32",), 126, {"T": sizes(1, 16), "M": choices(64)})
     assert not set(fixed) & {"T > M", "T > 100 000", "T has 3 tiles", "M has a tail"} and "T < M" in fixed
 
@@ -157,8 +165,8 @@ def test_on_a_gpu_a_few_cases_are_larger_still() -> None:
     dims = {**lookup.dims, "T": sizes(1, 200, large=150_000, large_on_gpu=1_048_576)}
     subject = replace(lookup, dims=dims).on("cuda")
     drawn = stream(subject, LOOKUP, examples=FULL_RUN)
-    wanted = wanted_situations(subject, LOOKUP, subject.dtypes, FULL_RUN)
-    assert wanted["T > 100 000"] == wanted["T > 1 000 000"] == 1
+    expected = wanted_situations(subject, LOOKUP, subject.dtypes, FULL_RUN)
+    assert expected["T > 100 000"] == expected["T > 1 000 000"] == 1
     assert {case.dims["T"] for case in drawn} & {1_048_575, 1_048_576}
     assert "T > 1 000 000" not in wanted_situations(replace(lookup, dims=dims), LOOKUP, lookup.dtypes, FULL_RUN)
 
@@ -192,8 +200,8 @@ def test_a_longer_range_of_the_user_is_used() -> None:
             {"dims": {"D": choices(32)}},
             "dim D of narrow: 32 was asked for; family attention allows 1 to 128, narrow sup",
         ),
-        (NARROW, {"dtypes": ("float32",)}, "narrow supports bfloat16; wanted one of float32"),
-        (PLAIN, {"examples": 0}, "0 cases were asked for; wanted at least 1"),
+        (NARROW, {"dtypes": ("float32",)}, "narrow supports bfloat16; expected one of float32"),
+        (PLAIN, {"examples": 0}, "0 cases were asked for; expected at least 1"),
     ],
 )
 def test_impossible_streams_say_why(kernel: Kernel, arguments: dict[str, Any], message: str) -> None:
@@ -305,8 +313,8 @@ def test_covering_takes_the_first_of_the_cases_that_fill_the_most() -> None:
         pool = {
             Case("f", {"N": n + 1}): frozenset(name for name in names if not source.integer(0, 3)) for n in range(80)
         }
-        wanted = {name: source.integer(0, 9) for name in names}
-        left, open_, plain = dict(pool), {name: n for name, n in wanted.items() if n}, []
+        expected = {name: source.integer(0, 9) for name in names}
+        left, open_, plain = dict(pool), {name: n for name, n in expected.items() if n}, []
         while open_ and left and len(plain) < 40:
             best = max(left, key=lambda case: len(left[case] & open_.keys()))
             if not left[best] & open_.keys():
@@ -315,7 +323,7 @@ def test_covering_takes_the_first_of_the_cases_that_fill_the_most() -> None:
                 open_[name] -= 1
                 open_ = {name: n for name, n in open_.items() if n}
             plain.append(best)
-        assert _covering(pool, wanted, 40) == plain and plain
+        assert _covering(pool, expected, 40) == plain and plain
 
 
 def test_the_provider_draws_what_its_source_says() -> None:
@@ -324,7 +332,7 @@ def test_the_provider_draws_what_its_source_says() -> None:
     assert set(drawn(Hashed(1, "a"), st.integers(0, 2))) == {0, 1, 2}
     assert drawn(Hashed(1, "a"), st.integers(0, 99)) == drawn(Hashed(1, "a"), st.integers(0, 99))
     assert set(drawn(Hashed(1, "a"), st.booleans())) == {True, False}
-    with pytest.raises(NotImplementedError, match="drew a float; wanted bounded integers"):
+    with pytest.raises(NotImplementedError, match="drew a float; expected bounded integers"):
         Provider(None).draw_float(min_value=0.0)
     with pytest.raises(NotImplementedError, match="drew an integer without bounds"):
         Provider(None).draw_integer(0, None)

@@ -31,7 +31,7 @@ ANY, EIGHTS = '"N": gradoracle.sizes(1, 20)', '"N": gradoracle.multiples(8, 64)'
 RIGHT = "return x * 2"
 NOT_OF_EIGHT = "if x.shape[-1] % 8: raise {error}('N must divide by 8')\n    return x * 2"
 LARGE = "if x.shape[0] > 2: raise {error}('B is at most 2')\n    return x * 2"
-PURE = "wanted a pure torch function of its tensors: no numbers taken out of tensors"
+PURE = "expected a pure torch function of its tensors: no numbers taken out of tensors"
 PROGRESS = re.compile(r"gradoracle: \d+ of \d+ cases, ")
 Run = Callable[..., "tuple[int, str, str]"]
 
@@ -142,7 +142,7 @@ def test_an_operator_without_a_derivative_is_a_usage_error(run: Run) -> None:
     code, out, err = run("return torch.igamma(x.abs() + 1, x.abs())")
     assert (code, out) == (2, "") and len(err.splitlines()) == 1
     assert "the definition of one cannot be traced: " in err
-    assert "is not implemented; wanted operators that PyTorch differentiates" in err
+    assert "is not implemented; expected operators that PyTorch differentiates" in err
 
 
 def test_an_operator_without_forward_mode_is_not_checked(run: Run) -> None:
@@ -150,7 +150,7 @@ def test_an_operator_without_forward_mode_is_not_checked(run: Run) -> None:
     definition = "return x * torch.cdist(x, x + 1).sum()"
     code, out, _ = run(definition, definition, words=law)
     assert code == 4 and "cannot be traced at mine.py, line 9: NotImplementedError: Trying to use forward AD" in out
-    assert "wanted operators that PyTorch differentiates twice, in reverse and in forward mode" in out
+    assert "expected operators that PyTorch differentiates twice, in reverse and in forward mode" in out
     code, out, _ = run("return x * x.sum()", "return x * x.sum()", words=law)
     assert code == 0 and "every checked property holds" in out
 

@@ -80,7 +80,7 @@ def test_a_cause_is_named_where_it_is_rarely_another_and_else_none(kernel: str, 
 
 
 @pytest.mark.parametrize("laws", sorted(set(KERNELS.values())))
-def test_the_right_kernel_holds_on_the_same_laws(laws: str) -> None:
+def test_the_correct_kernel_holds_on_the_same_laws(laws: str) -> None:
     report = checked("right", laws)
     assert report.exit_code == 0 and not failures(report)
     assert diagnose(of_verdicts(report.verdicts)) == UNKNOWN

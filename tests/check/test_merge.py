@@ -112,7 +112,7 @@ def test_a_situation_that_a_shard_misses_and_the_whole_meets_is_met(
     (merged,) = merge(files)
     assert told(merged) == told(whole) and merged.situations_wanted["no such"] == 3
     assert any(name in text for said in alone for text in said for name in ("'B = 1'", "'recipe ramp'"))
-    assert "situation 'no such' has 0 cases, 3 wanted" in merged.inconclusive()
+    assert "situation 'no such' has 0 cases, 3 expected" in merged.inconclusive()
     assert not any(name in text for text in merged.inconclusive() for name in ("'B = 1'", "'recipe ramp'"))
 
 
@@ -141,15 +141,19 @@ def test_what_only_all_shards_together_show_is_a_violation_that_is_shown_again(
     (merged,) = merge(files)
     (verdict,), (whole,) = merged.verdicts, check(asked).verdicts
     assert verdict.status is Status.VIOLATED and merged.exit_code == 1
-    found, wanted = counterexample(verdict), counterexample(whole)
-    assert found.pooled and (found.case, found.message, found.command) == (wanted.case, wanted.message, wanted.command)
+    found, expected = counterexample(verdict), counterexample(whole)
+    assert found.pooled and (found.case, found.message, found.command) == (
+        expected.case,
+        expected.message,
+        expected.command,
+    )
     assert "--shard" not in found.command and verdict.worst_error == pytest.approx(whole.worst_error, rel=1e-12)
     capsys.readouterr()
     assert main.run([*shlex.split(found.command)[1:], "--workers", "0"]) == 1
     assert "all of its 60 cases together" in capsys.readouterr().out
 
 
-def test_right_kernels_of_the_same_shards_hold(tmp_path: Path) -> None:
+def test_correct_kernels_of_the_same_shards_hold(tmp_path: Path) -> None:
     (merged,) = merge(sharded(tmp_path, leaning(tmp_path, "0"), 6))
     assert merged.exit_code == 0 and [verdict.status for verdict in merged.verdicts] == [Status.HOLDS]
 
@@ -185,7 +189,7 @@ def test_a_missing_shard_is_named_and_not_green(tmp_path: Path) -> None:
     files = sharded(tmp_path, request("right"), 4)
     (merged,) = merge([files[0], files[2]])
     assert merged.exit_code == 4 and merged.cases_planned == 10 > merged.cases_run
-    assert merged.inconclusive() == [f"shard 2/4, 4/4 of {merged.target} is missing; wanted all 4"]
+    assert merged.inconclusive() == [f"shard 2/4, 4/4 of {merged.target} is missing; expected all 4"]
     (alone,) = merge(files[:1])
     assert "shard 2/4, 3/4, 4/4 of" in alone.inconclusive()[0] and alone.exit_code == 4
 
@@ -248,7 +252,7 @@ def test_several_targets_are_merged_each_by_itself(tmp_path: Path, capsys: pytes
     first = json.loads(files[1].read_text())
     files[1].write_text(json.dumps({**first, "reports": first["reports"][:1]}))  # as a run that was interrupted then
     _, second = merge(files)
-    assert f"shard 2/2 of {targets[1]} is missing; wanted all 2" in second.inconclusive()
+    assert f"shard 2/2 of {targets[1]} is missing; expected all 2" in second.inconclusive()
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +276,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         ({"shard": {"asked": {"--examples": "9"}}}, "--examples is 4 in one and 9 in the other"),
         ({"shard": {"asked": {"--property": "hvp_*"}}}, f"--property is {FORWARD} in one and hvp_* in the other"),
         ({"shard": {"asked": {"--oracle": "mpmath"}}}, "--oracle is auto in one and mpmath in the other"),
-        ({"shard": None}, "that is of no shard; wanted reports of shards"),
+        ({"shard": None}, "that is of no shard; expected reports of shards"),
     ],
     ids=str,
 )
@@ -298,10 +302,10 @@ def test_what_is_not_of_one_run_is_one_sentence(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "no such file or directory; wanted reports of shards"),
+        (None, "no such file or directory; expected reports of shards"),
         ("", "cannot be merged: it is no JSON"),
-        ('{"schema": "other/1"}', "cannot be merged: its schema is 'other/1'; wanted 'gradoracle-report/1'"),
-        ('{"schema": "gradoracle-report/1", "reports": []}', "holds no report; wanted reports of shards"),
+        ('{"schema": "other/1"}', "cannot be merged: its schema is 'other/1'; expected 'gradoracle-report/1'"),
+        ('{"schema": "gradoracle-report/1", "reports": []}', "holds no report; expected reports of shards"),
         ('{"schema": "gradoracle-report/1", "reports": [{}]}', "cannot be merged: reports[0] has no field 'target'"),
     ],
 )
@@ -318,7 +322,7 @@ def test_a_file_that_holds_no_shard_is_one_sentence(
 
 def test_a_file_of_bytes_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "given.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match=r"given\.json is no text; wanted reports of shards"):
+    with pytest.raises(UsageError, match=r"given\.json is no text; expected reports of shards"):
         merge([tmp_path / "given.json"])
 
 

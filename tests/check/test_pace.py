@@ -107,7 +107,7 @@ def test_a_kernel_and_dtype_below_its_minimum_of_cases_is_inconclusive_and_named
     report = check(asked(str(several), seconds=17.0, examples=120))
     assert set(report.judged.values()) == {4}
     assert report.exit_code == 4 and {v.status for v in report.verdicts} == {Status.HOLDS}
-    unmet = [f"{name} was judged on {count} of 60 cases, at least 5 wanted" for name, count in report.judged.items()]
+    unmet = [f"{name} was judged on {count} of 60 cases, at least 5 expected" for name, count in report.judged.items()]
     assert [sentence for sentence in report.inconclusive() if "was judged on" in sentence] == unmet and len(unmet) == 4
     assert check(asked(str(several), examples=6)).exit_code == 0, "all that was planned was judged"
 

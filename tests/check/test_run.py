@@ -56,7 +56,7 @@ def same_again(verdict: Verdict, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("laws", [MATCHING, UNMODIFIED, UNWRITTEN, BESIDE, REPEATS])
-def test_the_right_kernel_holds_on_the_same_requests(laws: str) -> None:
+def test_the_correct_kernel_holds_on_the_same_requests(laws: str) -> None:
     report = checked("right", laws)
     assert set(statuses(report).values()) == {Status.HOLDS} and report.exit_code == 0
     assert report.cases_run == report.cases_planned > 0 and not report.refusals
@@ -149,16 +149,16 @@ def test_a_kernel_that_lacks_memory_is_not_checked() -> None:
 @pytest.mark.parametrize(
     ("kernel", "law", "message"),
     [
-        ("gives_another_shape", FORWARD, "y has shape (1, 1, 1), wanted (1, 1)"),
-        ("gives_another_shape", VJP, "y has shape (1, 1, 1), wanted (1, 1)"),
-        ("gives_another_dtype", FORWARD, "y has dtype float64, wanted float32"),
+        ("gives_another_shape", FORWARD, "y has shape (1, 1, 1), expected (1, 1)"),
+        ("gives_another_shape", VJP, "y has shape (1, 1, 1), expected (1, 1)"),
+        ("gives_another_dtype", FORWARD, "y has dtype float64, expected float32"),
         ("gives_no_gradient_of_w", VJP, "dw is None: w takes part in the definition, so it has a gradient"),
         ("gives_no_gradient", VJP, "the output y has no gradient: it does not require grad"),
         ("gives_nan", FORWARD, "1 of 1 elements: the kernel's value is not finite where the truth is"),
-        ("gives_a_list_of_numbers", FORWARD, "the kernel returned list, wanted y[B N]"),
-        ("gives_nothing", FORWARD, "the kernel returned NoneType, wanted y[B N]"),
-        ("gives_too_few", FORWARD, "the kernel gave 0 tensors, wanted 1"),
-        ("gives_too_many", FORWARD, "the kernel gave 2 tensors, wanted 1"),
+        ("gives_a_list_of_numbers", FORWARD, "the kernel returned list, expected y[B N]"),
+        ("gives_nothing", FORWARD, "the kernel returned NoneType, expected y[B N]"),
+        ("gives_too_few", FORWARD, "the kernel gave 0 tensors, expected 1"),
+        ("gives_too_many", FORWARD, "the kernel gave 2 tensors, expected 1"),
         ("changes_its_input", UNMODIFIED, "1 of 1 elements were changed"),
         ("leaves_memory_unwritten", UNWRITTEN, "1 of 1 elements were never written"),
         ("writes_beside_its_tensor", BESIDE, "1 elements after a tensor of shape (1, 1) were written"),

@@ -108,7 +108,7 @@ def test_a_script_runs_on_its_own_without_gradoracle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("derivative", ["forward", "vjp", "jvp", "hvp"])
 @pytest.mark.parametrize(("rows", "dtype"), [(5, torch.float32), (5, torch.bfloat16), (900, torch.float32)])
-def test_a_right_kernel_agrees_with_the_embedded_truth(
+def test_a_correct_kernel_agrees_with_the_embedded_truth(
     tmp_path: Path, derivative: str, rows: int, dtype: torch.dtype
 ) -> None:
     lines = run(tmp_path, "right", derivative, rows, dtype)

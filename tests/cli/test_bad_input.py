@@ -65,16 +65,16 @@ def said(given: tuple[int, str, str]) -> str:
     ("words", "says"),
     [
         (("spda",), "unknown target 'spda': did you mean sdpa? shipped are "),
-        (("gone.py",), "no file gone.py; wanted a shipped name, path/to/file.py"),
+        (("gone.py",), "no file gone.py; expected a shipped name, path/to/file.py"),
         (("scaled.py:wright",), "scaled.py has no callable named 'wright'; did you mean right?"),
-        (("scaled.py:scaled",), "scaled.py:scaled is a family, not a kernel; wanted a callable that implements it"),
-        (("no.such.module:f",), "no module named 'no' can be imported; wanted"),
+        (("scaled.py:scaled",), "scaled.py:scaled is a family, not a kernel; expected a callable that implements it"),
+        (("no.such.module:f",), "no module named 'no' can be imported; expected"),
         (("torch:relu",), "torch:relu is an outside callable: say which definition it claims to implement"),
-        (("json:dumps", "--family", "scaled.py:scaled"), "wanted the inputs (x, w) positionally"),
+        (("json:dumps", "--family", "scaled.py:scaled"), "expected the inputs (x, w) positionally"),
         (("scaled.py:right", "--family", "sdpa"), "declared as a kernel of scaled, but --family says sdpa"),
-        (("scaled.py:right", "--dtype", "int8"), "--dtype 'int8' is unknown: wanted one of float32"),
+        (("scaled.py:right", "--dtype", "int8"), "--dtype 'int8' is unknown: expected one of float32"),
         (("scaled.py:right", "--contract", "float32=bf16"), "for float32 choose one of: ieee32, tf32"),
-        (("scaled.py:right", "--dim", "N=0"), "--dim 'N=0' is not understood; wanted NAME=SIZE"),
+        (("scaled.py:right", "--dim", "N=0"), "--dim 'N=0' is not understood; expected NAME=SIZE"),
         (("scaled.py:right", "--dim", "N=5000"), "dim N of right: 5000 was asked for; family scaled allows 1 to 40"),
         (("scaled.py:right", "--dim", "N=100:200"), "100 to 200 was asked for; family scaled allows 1 to 40; no size"),
         (("sdpa", "--dim", "D=4096"), "dim D of sdpa: 4096 was asked for; family sdpa allows 1 to 128; no size is in"),
@@ -84,7 +84,7 @@ def said(given: tuple[int, str, str]) -> str:
         (("scaled.py:right", "--arg", "scale=2"), "--arg scale: right takes no such argument; it takes x, w"),
         (("scaled.py:right", "--property", "nono"), "no law of scaled matches 'nono'; see gradoracle list"),
         (("scaled.py:right", "--require", "nono"), "--require nono: no law of scaled matches 'nono'"),
-        (("scaled.py:right", "--inputs", "gone.pt"), "--inputs gone.pt: no such file; wanted tensors saved with"),
+        (("scaled.py:right", "--inputs", "gone.pt"), "--inputs gone.pt: no such file; expected tensors saved with"),
         (("scaled.py:right", "--format", "json", "--output", "gone/r.json"), "cannot be written: no such file or dir"),
         (("scaled.py:right", "--format", "json", "--output", "."), "--output . cannot be written: is a directory"),
     ],
@@ -98,8 +98,8 @@ def test_a_mistake_in_a_request_is_one_sentence(run: Run, words: tuple[str, ...]
     "words", [("check", "scaled.py:right", "--device", "cuda"), ("replay", LINE, "--device", "cuda")]
 )
 def test_cuda_without_a_gpu_is_one_sentence(run: Run, words: tuple[str, ...]) -> None:
-    wanted = "--device cuda was asked for, but PyTorch sees no CUDA device here; use --device cpu or auto"
-    assert said(run(*words)) == wanted
+    expected = "--device cuda was asked for, but PyTorch sees no CUDA device here; use --device cpu or auto"
+    assert said(run(*words)) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,30 +131,30 @@ def test_a_mistake_in_a_file_is_one_sentence(run: Run, text: str, says: str) -> 
     [
         ("nonsense", "a case line starts with case:1, got 'nonsense'"),
         ("", "a case line starts with case:1, got an empty line"),
-        ("case:1 sdpa cpu", "ends too soon; wanted case:1 TARGET DEVICE DTYPE DIM=SIZE ... seed=N"),
-        (LINE.replace("N=3", "N=0"), "dim N has size 0; wanted a whole number from 1 on"),
-        (LINE.replace("N=3", "N=x"), "case line gives dim N as 'x'; wanted a whole number from 1 to 2^63 - 1"),
+        ("case:1 sdpa cpu", "ends too soon; expected case:1 TARGET DEVICE DTYPE DIM=SIZE ... seed=N"),
+        (LINE.replace("N=3", "N=0"), "dim N has size 0; expected a whole number from 1 on"),
+        (LINE.replace("N=3", "N=x"), "case line gives dim N as 'x'; expected a whole number from 1 to 2^63 - 1"),
         (LINE.replace("case:1", "case:2"), "a case line starts with case:1, got 'case:2'"),
-        (LINE.replace(" cpu ", " cuda:1 "), "case line names device 'cuda:1'; wanted cpu or cuda as its third word"),
+        (LINE.replace(" cpu ", " cuda:1 "), "case line names device 'cuda:1'; expected cpu or cuda as its third word"),
         (LINE.replace("N=3", "N=3 w=normal"), "; an option is written --w=normal, a tensor w~RECIPE"),
         (
             LINE.replace("N=3", "N=3 w=1"),
-            "names dim w, which scaled has not; wanted some of B, N; w is written w~",
+            "names dim w, which scaled has not; expected some of B, N; w is written w~",
         ),
         (LINE.replace("N=3", "N=3 --N=3"), "names option N, which scaled has not; it has none; N is written N=SIZE"),
-        (LINE.replace("N=3", "N=3 x~lowest"), "tensor x holds floats, recipe 'lowest' draws integers; wanted one of"),
-        (LINE.replace("N=3", "N=3 x~normal/flat"), "tensor x: layout 'flat' is unknown; wanted one of contiguous"),
+        (LINE.replace("N=3", "N=3 x~lowest"), "tensor x holds floats, recipe 'lowest' draws integers; expected one of"),
+        (LINE.replace("N=3", "N=3 x~normal/flat"), "tensor x: layout 'flat' is unknown; expected one of contiguous"),
         (LINE.replace("N=3", f"N={10**12}"), "needs at least 18.2 TiB of memory (x alone 3.64 TiB), but there is "),
         (LINE.replace("N=3 ", ""), "the case gives no size of dim N; scaled wants all of B, N"),
-        (LINE.replace("N=3", "N=3 M=3"), "the case names dim M, which scaled has not; wanted some of B, N"),
+        (LINE.replace("N=3", "N=3 M=3"), "the case names dim M, which scaled has not; expected some of B, N"),
         (LINE.replace("N=3", "N=3 --causal=true"), "the case names option causal, which scaled has not; it has none"),
-        (LINE.replace("N=3", "N=3 q~normal"), "the case names tensor q, which scaled has not; wanted some of x, w"),
-        (LINE.replace("N=3", "N=3 x~nono"), "tensor x: recipe 'nono' is unknown; wanted NAME or NAME:NUMBER"),
+        (LINE.replace("N=3", "N=3 q~normal"), "the case names tensor q, which scaled has not; expected some of x, w"),
+        (LINE.replace("N=3", "N=3 x~nono"), "tensor x: recipe 'nono' is unknown; expected NAME or NAME:NUMBER"),
         (LINE.replace("N=3", "N=3 blocks=big"), "right has no block configuration 'big'; it has none"),
         (LINE.replace("=scaled", "=other"), "the case is one of family 'other', but its target is judged by scaled"),
-        (LINE.replace("float32", "float31"), "dtype 'float31' is unknown; wanted one of float32"),
-        (LINE.replace("seed=1", ""), "lacks its seed; wanted seed=N as its last word"),
-        (LINE.replace("scaled.py:right", "gone.py"), "no file gone.py; wanted"),
+        (LINE.replace("float32", "float31"), "dtype 'float31' is unknown; expected one of float32"),
+        (LINE.replace("seed=1", ""), "lacks its seed; expected seed=N as its last word"),
+        (LINE.replace("scaled.py:right", "gone.py"), "no file gone.py; expected"),
     ],
 )
 @pytest.mark.parametrize("script", [(), ("--script",)], ids=["judged", "as a script"])
@@ -182,9 +182,9 @@ def test_a_definition_that_cannot_be_read_is_inconclusive_and_says_why(run: Run)
 @pytest.mark.parametrize(
     ("kernel", "law", "says"),
     [
-        ("gives_another_shape", "forward_matches_the_oracle", "y has shape (1, 1, 1), wanted (1, 1)"),
-        ("gives_another_dtype", "forward_matches_the_oracle", "y has dtype float64, wanted float32"),
-        ("gives_nothing", "forward_matches_the_oracle", "the kernel returned NoneType, wanted y[B N]"),
+        ("gives_another_shape", "forward_matches_the_oracle", "y has shape (1, 1, 1), expected (1, 1)"),
+        ("gives_another_dtype", "forward_matches_the_oracle", "y has dtype float64, expected float32"),
+        ("gives_nothing", "forward_matches_the_oracle", "the kernel returned NoneType, expected y[B N]"),
         ("gives_no_gradient_of_w", "vjp_matches_the_oracle", "dw is None: w takes part in the definition"),
         ("gives_nan", "finite_where_the_truth_is_finite", "1 elements are not finite where the truth is"),
     ],

@@ -180,10 +180,10 @@ def test_testcase_takes_a_plain_function_with_its_family() -> None:
 @pytest.mark.parametrize(
     ("kernel", "arguments", "message"),
     [
-        (lambda x: x, {"family": doubled}, "wanted a kernel that is a name of the module"),
+        (lambda x: x, {"family": doubled}, "expected a kernel that is a name of the module"),
         (undeclared, {"family": "nothing"}, "no family 'nothing'"),
-        (double, {"example": 3}, "was given example; wanted fields of"),
-        (double, {"examples": 0}, "was given examples=0; wanted examples from 1 on"),
+        (double, {"example": 3}, "was given example; expected fields of"),
+        (double, {"examples": 0}, "was given examples=0; expected examples from 1 on"),
     ],
 )
 def test_a_testcase_that_cannot_be_made_says_why(kernel: Any, arguments: dict[str, Any], message: str) -> None:

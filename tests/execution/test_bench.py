@@ -160,7 +160,9 @@ def test_without_the_source_tree_one_sentence_says_what_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "source_tree", lambda: tmp_path)
-    with pytest.raises(UsageError, match=r"^the benchmarks of sdpa lie in gradoracle's repository, .*; wanted a clone"):
+    with pytest.raises(
+        UsageError, match=r"^the benchmarks of sdpa lie in gradoracle's repository, .*; expected a clone"
+    ):
         bench.run("sdpa", "cpu")
     with pytest.raises(UsageError, match="there are no benchmarks for 'nosuch'"):
         bench.run("nosuch", "cpu")

@@ -201,7 +201,7 @@ def test_a_target_that_is_not_there_is_said(address: str, tmp_path: Path, monkey
 
 def test_another_version_of_its_package_there_is_said(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "packages_of", lambda functions: {"attention": "2.5"})
-    with pytest.raises(UsageError, match=r"it has attention from elsewhere; wanted 2.5, as here"):
+    with pytest.raises(UsageError, match=r"it has attention from elsewhere; expected 2.5, as here"):
         check(request("right", scheduler=address))
 
 
@@ -209,19 +209,19 @@ def test_other_versions_there_are_said(address: str, monkeypatch: pytest.MonkeyP
     real = dask_pool.version
     monkeypatch.setattr(dask_pool, "version", lambda name: "9.9" if name == "triton" else real(name))
     with pytest.raises(
-        UsageError, match=rf"the dask worker tcp://\S+ has triton {real('triton')}; wanted 9.9, as here"
+        UsageError, match=rf"the dask worker tcp://\S+ has triton {real('triton')}; expected 9.9, as here"
     ):
         check(request("right", scheduler=address))
     monkeypatch.setattr(dask_pool, "VERSIONS", ("no-such-package",))
     monkeypatch.setattr(dask_pool, "version", lambda name: "1.0")
-    with pytest.raises(UsageError, match=r"the dask worker tcp://\S+ has no no-such-package; wanted 1.0, as here"):
+    with pytest.raises(UsageError, match=r"the dask worker tcp://\S+ has no no-such-package; expected 1.0, as here"):
         check(request("right", scheduler=address))
 
 
 def test_a_cluster_without_workers_is_said() -> None:
     with (
         started(0) as empty,
-        pytest.raises(UsageError, match=r"the dask cluster at tcp://\S+ has no workers; wanted at least one"),
+        pytest.raises(UsageError, match=r"the dask cluster at tcp://\S+ has no workers; expected at least one"),
     ):
         check(request("right", scheduler=empty.scheduler_address))
 
@@ -241,14 +241,14 @@ def test_without_the_extra_one_sentence_says_so(
     monkeypatch.setattr(dask_pool, "find_spec", lambda name: None if name == "distributed" else real(name))
     assert main.run(["check", f"{FILE}:right", "--scheduler", "tcp://host:8786", "--device", "cpu"]) == 2
     assert capsys.readouterr().err == (
-        "gradoracle: distributed is not installed: wanted for --scheduler, by pip install 'gradoracle[cluster]'\n"
+        "gradoracle: distributed is not installed: expected for --scheduler, by pip install 'gradoracle[cluster]'\n"
     )
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--scheduler", "host:8786"], "--scheduler 'host:8786' is not understood; wanted the address of a dask"),
+        (["--scheduler", "host:8786"], "--scheduler 'host:8786' is not understood; expected the address of a dask"),
         (["--scheduler", "tcp://h:1", "--workers", "2"], "--workers 2 cannot go with --scheduler"),
         (["--scheduler", "tcp://h:1", "--inputs", __file__], "--scheduler cannot go with --inputs"),
     ],

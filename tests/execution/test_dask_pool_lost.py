@@ -51,7 +51,7 @@ def unfit(monkeypatch: pytest.MonkeyPatch, place: int, failing: Callable[[], Any
 
 
 def other_files() -> None:
-    raise UsageError("the dask worker tcp://late:1 cannot check it: it has another own.py; wanted the same files")
+    raise UsageError("the dask worker tcp://late:1 cannot check it: it has another own.py; expected the same files")
 
 
 def unreadable() -> None:
@@ -70,7 +70,7 @@ def by_value(function: Callable[[], None]) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("failing", "said"),
     [
-        (other_files, "tcp://late:1 cannot check it: it has another own.py; wanted the same files"),
+        (other_files, "tcp://late:1 cannot check it: it has another own.py; expected the same files"),
         (unreadable, "a dask worker cannot examine cases: ImportError: no module named late"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_cluster_that_is_lost_while_a_case_is_made_smaller_keeps_what_is_known
     (verdict,) = report.verdicts
     assert report.cases_run == 8 and report.exit_code == 1
     assert verdict.status in (Status.VIOLATED, Status.CRASHED) and verdict.counterexample is not None
-    assert report.interrupted.endswith("wanted the same files, while shrinking")
+    assert report.interrupted.endswith("expected the same files, while shrinking")
     assert verdict.counterexample.shrink_note == "shrinking was interrupted"
 
 

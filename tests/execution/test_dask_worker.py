@@ -107,11 +107,11 @@ def test_processes_of_a_client_that_was_killed_end(tmp_path: Path) -> None:
         sender = subprocess.Popen(
             [sys.executable, "-c", program.replace("ADDRESS", address)], stdout=subprocess.DEVNULL, cwd=tmp_path
         )
-        assert wanted(lambda: processes(tmp_path) == 1, 60)
+        assert expected(lambda: processes(tmp_path) == 1, 60)
         time.sleep(2.0)
         os.kill(sender.pid, signal.SIGKILL)
         sender.wait()
-        assert wanted(lambda: processes(tmp_path) == 0, 15)
+        assert expected(lambda: processes(tmp_path) == 0, 15)
         assert set(client.run(idle).values()) == {0}
 
 
@@ -120,7 +120,7 @@ def words(address: str) -> list[str]:
     return ["check", target, "--device", "cpu", "--property", "forward_matches_the_oracle", "--scheduler", address]
 
 
-def wanted(holds: Any, seconds: float) -> bool:
+def expected(holds: Any, seconds: float) -> bool:
     """Whether something comes to hold in time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -93,7 +93,7 @@ def statuses(kernel: str) -> dict[str, Status]:
     return {verdict.law.split("_")[0]: verdict.status for verdict in report.verdicts}
 
 
-def test_a_right_kernel_holds_with_each_of_its_optional_inputs() -> None:
+def test_a_correct_kernel_holds_with_each_of_its_optional_inputs() -> None:
     assert statuses("right") == dict.fromkeys(("vjp", "jvp", "hvp"), Status.HOLDS)
 
 
@@ -116,8 +116,8 @@ def test_two_optional_inputs_of_one_shape_have_truths_of_their_own() -> None:
     for name in ("weight", "bias"):
         sample = build(Case("affine", {"B": 2, "N": 3}, draws={name: Draw()}), affine.signature)
         (found[name],) = oracle.graph(sample, Derivative.FORWARD)(*arguments(affine, sample, Derivative.FORWARD))
-        wanted = affine.definition(*(sample.inputs[n].double() for n in "x"), **{name: sample.inputs[name].double()})
-        assert torch.equal(found[name], wanted)
+        expected = affine.definition(*(sample.inputs[n].double() for n in "x"), **{name: sample.inputs[name].double()})
+        assert torch.equal(found[name], expected)
     assert not torch.equal(found["weight"], found["bias"])
 
 

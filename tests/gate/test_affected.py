@@ -74,7 +74,7 @@ def tree(folder: Path, file: str = "", before: str = "", after: str = "") -> Pat
 
 
 @pytest.mark.parametrize(
-    ("file", "before", "after", "wanted"),
+    ("file", "before", "after", "expected"),
     [
         ("kernels/near.py", "return x * SCALE", "return x / SCALE", ["long"]),
         ("kernels/near.py", "SCALE = 0.5", "SCALE = 0.25", ["long"]),  # the function that uses it
@@ -87,7 +87,7 @@ def tree(folder: Path, file: str = "", before: str = "", after: str = "") -> Pat
     ],
 )  # fmt: skip
 def test_cases_that_ran_what_a_change_touches(
-    tmp_path: Path, file: str, before: str, after: str, wanted: list[str]
+    tmp_path: Path, file: str, before: str, after: str, expected: list[str]
 ) -> None:
     there, here = tree(tmp_path / "there"), tree(tmp_path / "here", file, before, after)
     cases = {
@@ -95,7 +95,7 @@ def test_cases_that_ran_what_a_change_touches(
         for line, names in CALLED.items()
     }
     base = Standing("near", files=dict.fromkeys(FILES, "0"), cases=cases)
-    assert affected(base, [file], there, here) == wanted
+    assert affected(base, [file], there, here) == expected
 
 
 def test_the_lines_are_those_of_the_file(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ class Processes:
     def read(self, process: Any) -> Standing:
         (laws,), cases = process, {}
         for line, case in self.truth.cases.items():
-            wanted = [VJP] if laws is None else laws.get(line, [])
-            own = {law: case.laws[law] for law in wanted if law in case.laws}
+            expected = [VJP] if laws is None else laws.get(line, [])
+            own = {law: case.laws[law] for law in expected if law in case.laws}
             if own:
                 cases[line] = OnCase("fast", "float32", own)
         return Standing("fast", cases=cases, is_whole=True)

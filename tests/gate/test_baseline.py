@@ -70,7 +70,7 @@ def document(**fields: object) -> str:
             document(schema="gradoracle-baseline/0"),
             "is of the schema 'gradoracle-baseline/0', and this gradoracle reads",
         ),
-        (document(standings=3), "is damaged: base.json.standings is 3; wanted an object"),
+        (document(standings=3), "is damaged: base.json.standings is 3; expected an object"),
         (document(standings={"a": {"target": "a", "cases": {"c": {}}}}), "has no field 'kernel'"),
     ],
 )

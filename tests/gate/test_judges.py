@@ -59,7 +59,7 @@ def test_what_narrows_the_check_is_red(clone: Project, file: str, pair: tuple[st
     clone.edit(file, pair)
     code, out, _ = clone.gate("--base", "main")
     assert code == 1 and piece in out and ": changed. A change may not edit its own judge" in out
-    assert "60 wanted" not in out and "on 15 cases" in out
+    assert "60 expected" not in out and "on 15 cases" in out
 
 
 def test_a_definition_that_calls_a_helper_changes_with_it(clone: Project) -> None:
@@ -80,4 +80,6 @@ def test_comments_and_layout_of_what_judges_are_no_change(clone: Project) -> Non
 def test_a_file_of_acknowledgements_that_lacks_a_key_is_a_mistake(clone: Project) -> None:
     (clone.folder / "gradoracle-acknowledged.toml").write_text('[[change]]\npiece = "x"\n')
     code, _, err = clone.gate("--base", "main")
-    assert code == 2 and "gradoracle-acknowledged.toml, change 1: wanted the keys piece, change, reason, author" in err
+    assert (
+        code == 2 and "gradoracle-acknowledged.toml, change 1: expected the keys piece, change, reason, author" in err
+    )

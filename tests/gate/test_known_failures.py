@@ -66,11 +66,11 @@ def test_a_change_cannot_excuse_itself(clone: Project) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1", "wanted nothing but [[failure]] entries"),
-        ("[[failure]]\nkernel = 'k'", "failure 1 has no law; wanted kernel, law, reason, issue, expires"),
-        (ENTRY.format(law="*", expires="'soon'"), "failure 1: expires is 'soon'; wanted a date such as 2027-01-31"),
-        (ENTRY.format(law="*", expires="2027-01-31T00:00:00"), "wanted a date such as"),
-        (ENTRY.format(law=" ", expires="2027-01-31"), "failure 1: law is ' '; wanted a text"),
+        ("x = 1", "expected nothing but [[failure]] entries"),
+        ("[[failure]]\nkernel = 'k'", "failure 1 has no law; expected kernel, law, reason, issue, expires"),
+        (ENTRY.format(law="*", expires="'soon'"), "failure 1: expires is 'soon'; expected a date such as 2027-01-31"),
+        (ENTRY.format(law="*", expires="2027-01-31T00:00:00"), "expected a date such as"),
+        (ENTRY.format(law=" ", expires="2027-01-31"), "failure 1: law is ' '; expected a text"),
         (ENTRY.format(law="*", expires="2027-01-31") + "until = 3", "failure 1: 'until' is unknown"),
         ("[[failure]", "known.toml is no TOML"),
     ],

@@ -141,10 +141,10 @@ def test_plain_documents_come_back_as_they_were_and_say_what_is_wrong() -> None:
     assert from_plain(dict[str, float], {"a": "-inf"}) == {"a": -math.inf}
     for kind, value, said in (
         (Counterexample, {"case": "c"}, "Counterexample has no field 'findings'"),
-        (Counterexample, {"case": 3, "findings": []}, "Counterexample.case is 3; wanted str"),
-        (list[Status], ["well"], r"\[0\] is 'well'; wanted one of crashed, violated"),
-        (tuple[int, str], [1], "wanted 2 items"),
-        (dict[str, int], {"a": True}, "a is True; wanted int"),
+        (Counterexample, {"case": 3, "findings": []}, "Counterexample.case is 3; expected str"),
+        (list[Status], ["well"], r"\[0\] is 'well'; expected one of crashed, violated"),
+        (tuple[int, str], [1], "expected 2 items"),
+        (dict[str, int], {"a": True}, "a is True; expected int"),
     ):
         with pytest.raises(Unreadable, match=said):
             from_plain(kind, value)

@@ -1,4 +1,4 @@
-"""SDPA in float64 PyTorch, and how far a right kernel can be from it: every rounding at its worst, to all orders.
+"""SDPA in float64 PyTorch, and how far a correct kernel can be from it: every rounding at its worst, to all orders.
 
 A `Bounded` is a tensor of float64 values with, per element, the largest error that the roundings so far can have made.
 The formulas below run the kernels' order of operations on it, so a bound is arithmetic and has no free constant but
@@ -164,7 +164,7 @@ class Attention:
 
 
 def excess(got: torch.Tensor, bounded: Bounded, truth: torch.Tensor) -> float:
-    """Return the largest error of got over its bound: a right kernel is at most 1. NaN counts as infinite.
+    """Return the largest error of got over its bound: a correct kernel is at most 1. NaN counts as infinite.
 
     In float64 the truth is as inexact as the kernel, so that its error is allowed once more.
     """

@@ -17,7 +17,9 @@ def scan_kernel() -> None:
 
 def test_blocks_that_do_not_fit_are_a_value_error_in_one_sentence() -> None:
     with (
-        pytest.raises(ValueError, match=r"^blocks is \(64, 64\) for scan_kernel at torch.float32 and D = 8: wanted bl"),
+        pytest.raises(
+            ValueError, match=r"^blocks is \(64, 64\) for scan_kernel at torch.float32 and D = 8: expected bl"
+        ),
         launching(scan_kernel, torch.device("cpu"), torch.float32, (64, 64), "D = 8"),
     ):
         raise OutOfResources(300_000, 232_448, "shared memory")

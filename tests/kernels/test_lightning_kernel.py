@@ -53,9 +53,9 @@ def test_every_derivative_is_within_its_budget(dims: str, dtype: str, blocks: st
         for finding in found.compare(derivative):
             assert finding.outcome is not Outcome.VIOLATED, finding
             names.add(finding.tensor)
-    wanted = {"o", "dq", "dk", "dv", "jvp.o", "hvp.q", "hvp.k", "hvp.v"}
-    wanted |= {"dinitial_state", "hvp.initial_state"} if initial else set()
-    assert names >= wanted | ({"state", "jvp.state"} if state else set())
+    expected = {"o", "dq", "dk", "dv", "jvp.o", "hvp.q", "hvp.k", "hvp.v"}
+    expected |= {"dinitial_state", "hvp.initial_state"} if initial else set()
+    assert names >= expected | ({"state", "jvp.state"} if state else set())
 
 
 def tensors(N: int = 100, D: int = 5, Dv: int = 7) -> tuple[torch.Tensor, ...]:
@@ -81,8 +81,8 @@ def test_the_sums_of_pieces_are_those_of_their_rows(direction: int) -> None:
     starts = (0, 128) if direction > 0 else (256, 128)
     for piece, start in enumerate(starts):
         rows = slice(start, start + 128)
-        wanted = k[:, :, rows].double().transpose(-1, -2) @ v[:, :, rows].double()
-        assert torch.allclose(sums[:, :, piece].double(), wanted, rtol=0, atol=1e-4)
+        expected = k[:, :, rows].double().transpose(-1, -2) @ v[:, :, rows].double()
+        assert torch.allclose(sums[:, :, piece].double(), expected, rtol=0, atol=1e-4)
 
 
 def test_the_workspace_is_what_is_allocated() -> None:
@@ -127,10 +127,10 @@ def test_a_part_of_the_gradients_is_the_same_as_all_of_them() -> None:
     state = torch.randn(2, 2, 5, 7)
     leaves = {"q": q, "k": k, "v": v, "initial_state": state}
 
-    def gradients(*wanted: str) -> list[torch.Tensor]:
-        own = {name: x.detach().requires_grad_(name in wanted) for name, x in leaves.items()}
+    def gradients(*expected: str) -> list[torch.Tensor]:
+        own = {name: x.detach().requires_grad_(name in expected) for name, x in leaves.items()}
         o, last = kernels.lightning(own["q"], own["k"], own["v"], initial_state=own["initial_state"], return_state=True)
-        return list(torch.autograd.grad(o.sum() + last.square().sum(), [own[name] for name in wanted]))
+        return list(torch.autograd.grad(o.sum() + last.square().sum(), [own[name] for name in expected]))
 
     together = dict(zip(leaves, gradients(*leaves), strict=True))
     for name, whole in together.items():
@@ -149,40 +149,43 @@ def test_a_third_derivative_is_refused_in_one_sentence() -> None:
     q, k, v = (x.requires_grad_() for x in tensors(20))
     (dq,) = torch.autograd.grad(kernels.lightning(q, k, v).square().sum(), q, create_graph=True)
     (hk,) = torch.autograd.grad(dq.square().sum(), k, create_graph=True)
-    with pytest.raises(NotImplementedError, match=r"^lightning has no third derivative: wanted at most two"):
+    with pytest.raises(NotImplementedError, match=r"^lightning has no third derivative: expected at most two"):
         torch.autograd.grad(hk.sum(), q)
 
 
 BAD = {
-    "q of rank 3": ({"q": torch.zeros(2, 100, 5)}, r"q has rank 3 \(shape \(2, 100, 5\)\): wanted rank 4"),
-    "q is no tensor": ({"q": [1.0]}, "q is a list: wanted a torch.Tensor"),
-    "float64": ({"q": torch.zeros(2, 2, 100, 5, dtype=torch.float64)}, "q has dtype torch.float64: wanted float32"),
-    "N = 0": ({"q": torch.zeros(2, 2, 0, 5)}, r"q has N = 0 .*: wanted N from 1 to 1073741824"),
-    "D = 0": ({"q": torch.zeros(2, 2, 100, 0)}, r"q has D = 0 .*: wanted D from 1 to 128"),
-    "D = 129": ({"q": torch.zeros(2, 2, 100, 129)}, r"q has D = 129 .*: wanted D from 1 to 128"),
-    "Dv = 129": ({"v": torch.zeros(2, 2, 100, 129)}, r"v has Dv = 129 .*: wanted Dv from 1 to 128"),
+    "q of rank 3": ({"q": torch.zeros(2, 100, 5)}, r"q has rank 3 \(shape \(2, 100, 5\)\): expected rank 4"),
+    "q is no tensor": ({"q": [1.0]}, "q is a list: expected a torch.Tensor"),
+    "float64": ({"q": torch.zeros(2, 2, 100, 5, dtype=torch.float64)}, "q has dtype torch.float64: expected float32"),
+    "N = 0": ({"q": torch.zeros(2, 2, 0, 5)}, r"q has N = 0 .*: expected N from 1 to 1073741824"),
+    "D = 0": ({"q": torch.zeros(2, 2, 100, 0)}, r"q has D = 0 .*: expected D from 1 to 128"),
+    "D = 129": ({"q": torch.zeros(2, 2, 100, 129)}, r"q has D = 129 .*: expected D from 1 to 128"),
+    "Dv = 129": ({"v": torch.zeros(2, 2, 100, 129)}, r"v has Dv = 129 .*: expected Dv from 1 to 128"),
     "k of another length": (
         {"k": torch.zeros(2, 2, 99, 5)},
-        r"k has shape .*: wanted \[B, H, N, D\] = \(2, 2, 100, 5\)",
+        r"k has shape .*: expected \[B, H, N, D\] = \(2, 2, 100, 5\)",
     ),
-    "v of another length": ({"v": torch.zeros(2, 2, 99, 7)}, r"v has shape .*: wanted \[B, H, N, Dv\]"),
+    "v of another length": ({"v": torch.zeros(2, 2, 99, 7)}, r"v has shape .*: expected \[B, H, N, Dv\]"),
     "k of another dtype": (
         {"k": torch.zeros(2, 2, 100, 5).half()},
-        "k has dtype torch.float16: wanted that of q, torch.float32",
+        "k has dtype torch.float16: expected that of q, torch.float32",
     ),
     "a state of another shape": (
         {"initial_state": torch.zeros(2, 2, 7, 5)},
-        r"initial_state has shape \(2, 2, 7, 5\): wanted \[B, H, D, Dv\] = \(2, 2, 5, 7\)",
+        r"initial_state has shape \(2, 2, 7, 5\): expected \[B, H, D, Dv\] = \(2, 2, 5, 7\)",
     ),
     "a state of another dtype": (
         {"initial_state": torch.zeros(2, 2, 5, 7).half()},
-        "initial_state has dtype torch.float16: wanted torch.float32",
+        "initial_state has dtype torch.float16: expected torch.float32",
     ),
-    "return_state is a word": ({"return_state": "yes"}, "return_state is 'yes': wanted True or False"),
-    "blocks is a tuple": ({"blocks": (64, 64)}, r"blocks is \(64, 64\): wanted a lightning Blocks or None"),
-    "a chunk of 48": ({"blocks": kernels.Blocks(48, 16)}, "blocks.chunk is 48: wanted a power of two from 16 to 4096"),
-    "micro above chunk": ({"blocks": kernels.Blocks(32, 64)}, "blocks.micro is 64: wanted at most blocks.chunk, 32"),
-    "a piece of 100": ({"blocks": kernels.Blocks(32, 16, piece=100)}, "blocks.piece is 100: wanted a multiple of"),
+    "return_state is a word": ({"return_state": "yes"}, "return_state is 'yes': expected True or False"),
+    "blocks is a tuple": ({"blocks": (64, 64)}, r"blocks is \(64, 64\): expected a lightning Blocks or None"),
+    "a chunk of 48": (
+        {"blocks": kernels.Blocks(48, 16)},
+        "blocks.chunk is 48: expected a power of two from 16 to 4096",
+    ),
+    "micro above chunk": ({"blocks": kernels.Blocks(32, 64)}, "blocks.micro is 64: expected at most blocks.chunk, 32"),
+    "a piece of 100": ({"blocks": kernels.Blocks(32, 16, piece=100)}, "blocks.piece is 100: expected a multiple of"),
 }
 
 
@@ -201,5 +204,5 @@ def test_cotangents_are_checked_too() -> None:
 
     with pytest.raises(ValueError, match=r"g has shape \(1,\)|g has rank 1"):
         check_cotangents(problem, torch.zeros(1), None)
-    with pytest.raises(ValueError, match=r"dstate has dtype torch.float16: wanted torch.float32"):
+    with pytest.raises(ValueError, match=r"dstate has dtype torch.float16: expected torch.float32"):
         check_cotangents(problem, None, torch.zeros(2, 2, 5, 7).half())

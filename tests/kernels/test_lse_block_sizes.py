@@ -45,8 +45,8 @@ def gradients(**options: Any) -> dict[str, torch.Tensor]:
     """The output and the gradients of the case, by name."""
     leaves = {n: t.detach().requires_grad_(t.is_floating_point()) for n, t in SAMPLE.inputs.items()}
     result = kernels.lse(**leaves, **SAMPLE.options, **options)
-    wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
-    found = torch.autograd.grad(result, wanted, *SAMPLE.cotangents.values())
+    expected = [leaf for leaf in leaves.values() if leaf.requires_grad]
+    found = torch.autograd.grad(result, expected, *SAMPLE.cotangents.values())
     return {"lse": result.detach()} | dict(zip(EVIDENCE.names(Derivative.VJP), found, strict=True))
 
 
@@ -133,7 +133,7 @@ FUSES = {"use_fused_bwd_kernel": True}
             {"block_q_dq": 32} | BACKWARD | {"use_fused_bwd_kernel": True},
             ["block_q_dq is 32", "not needed with a fused"],
         ),
-        ({"block_kv_dq": 64} | BACKWARD | {"use_fused_bwd_kernel": True}, ["block_kv_dq is 64", "wanted None"]),
+        ({"block_kv_dq": 64} | BACKWARD | {"use_fused_bwd_kernel": True}, ["block_kv_dq is 64", "expected None"]),
         (BACKWARD, ["block_q_dq is None", "every size of the separate backward"]),
         (BACKWARD | {"block_q_dq": 32}, ["block_kv_dq is None", "separate"]),
         (DQ, ["block_q_dkv is None", "separate", "none of them"]),
@@ -162,7 +162,7 @@ def test_sizes_that_contradict_each_other_are_refused_by_name(given: dict[str, A
         BlockSizes(**({"block_q": 64, "block_kv": 64} | given))
     message = str(caught.value)
     assert message.startswith(words[0]) and all(word in message for word in words), message
-    assert "wanted" in message and "\n" not in message
+    assert "expected" in message and "\n" not in message
     assert BlockSizes(64, 64).backward is None and SEPARATE.backward == "separate" and FUSED.backward == "fused"
 
 
@@ -182,7 +182,7 @@ def test_sizes_that_contradict_other_options_are_refused_by_name(options: dict[s
         kernels.lse(q, k, **options)
     message = str(caught.value)
     assert message.startswith(words[0]) and all(word in message for word in words), message
-    assert "wanted" in message and "\n" not in message
+    assert "expected" in message and "\n" not in message
 
 
 @pytest.mark.parametrize("sizes", [SEPARATE, FUSED, FORWARD])

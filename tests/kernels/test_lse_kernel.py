@@ -61,7 +61,7 @@ def gradients(which: str, causal: bool = True) -> tuple[torch.Tensor, ...]:
 
 
 def test_fused_writes_zeros_where_a_tile_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted, seen, empty = gradients("fused"), [], torch.empty
+    expected, seen, empty = gradients("fused"), [], torch.empty
 
     def poisoned(*shape: object, **options: object) -> torch.Tensor:
         made = empty(*shape, **options)
@@ -69,7 +69,7 @@ def test_fused_writes_zeros_where_a_tile_is_skipped(monkeypatch: pytest.MonkeyPa
         return made.fill_(float("nan")) if made.is_floating_point() else made
 
     monkeypatch.setattr(fused.torch, "empty", poisoned)
-    for got, want in zip(gradients("fused"), wanted, strict=True):
+    for got, want in zip(gradients("fused"), expected, strict=True):
         assert torch.equal(got, want) and got.isfinite().all()
     assert (5, 1, 2, 40, 20) in seen, "the partial gradients of five tiles of 16 keys"
 
@@ -139,7 +139,7 @@ def test_what_it_cannot_take_is_refused_by_name(args: tuple, options: dict, word
     with pytest.raises(ValueError) as caught:
         kernels.lse(*args, **options)
     message = str(caught.value)
-    assert all(word in message for word in words) and "wanted" in message and "\n" not in message
+    assert all(word in message for word in words) and "expected" in message and "\n" not in message
     assert kernels.lse(Q, K, q_segments=IDS[0], kv_segments=IDS[1], sinks=torch.zeros(4)).isfinite().all()
 
 

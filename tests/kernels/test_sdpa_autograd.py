@@ -32,9 +32,9 @@ def agree(computed, primals, *rest):
     """Assert that computed(function, primals, *rest) is the same for the kernels and for the definition."""
     got = computed(mine, primals, *rest)
     wide = [tuple(doubled(*x)) if isinstance(x, tuple) else x.double() for x in rest]
-    wanted = computed(theirs, doubled(*primals), *wide)
-    assert len(got) == len(wanted)
-    for a, b in zip(got, wanted, strict=True):
+    expected = computed(theirs, doubled(*primals), *wide)
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a.double(), b, **CLOSE)
 
 

@@ -57,9 +57,9 @@ def excesses(dims, dtype, *, blocks=None, spread=1.0, mean=0.0, seed=0, **option
     got = {"o": ko, "to": jvp(*primals, *tangents, **options)[1]}
     got |= zip(("dq", "dk", "dv"), backward(*primals, g, m, l, **options), strict=True)
     got |= zip(("hq", "hk", "hv"), hvp(*primals, g, *tangents, **options), strict=True)
-    wanted = [(bounds.output(), o), (bounds.tangent(), to)]
-    wanted += [*zip(bounds.gradients(), gradients, strict=True), *zip(bounds.second(), second, strict=True)]
-    return {name: excess(got[name], bound, truth) for name, (bound, truth) in zip(got, wanted, strict=True)}
+    expected = [(bounds.output(), o), (bounds.tangent(), to)]
+    expected += [*zip(bounds.gradients(), gradients, strict=True), *zip(bounds.second(), second, strict=True)]
+    return {name: excess(got[name], bound, truth) for name, (bound, truth) in zip(got, expected, strict=True)}
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

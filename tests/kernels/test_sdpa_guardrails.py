@@ -1,4 +1,4 @@
-"""What the SDPA kernels refuse: a ValueError that names the argument, the value given and what is wanted."""
+"""What the SDPA kernels refuse: a ValueError that names the argument, the value given and what is expected."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_primals_are_refused_by_name(primals, words):
             function(*primals)
         message = str(caught.value)
         assert message.startswith(words[0] + " ") and all(word in message for word in words), message
-        assert "wanted" in message and "\n" not in message
+        assert "expected" in message and "\n" not in message
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ except ValueError as error:
 
 def test_a_cpu_tensor_without_the_interpreter_is_refused():
     said = run_alone(PROGRAM.format(dtype="torch.float32", device="cpu"))
-    assert said == "q is on cpu: wanted cuda, or TRITON_INTERPRET=1 set before this package is imported\n"
+    assert said == "q is on cpu: expected cuda, or TRITON_INTERPRET=1 set before this package is imported\n"
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 def test_float64_on_a_gpu_is_refused():
     said = run_alone(PROGRAM.format(dtype="torch.float64", device="cuda"))
-    assert said == "q has dtype torch.float64: wanted float32, bfloat16 or float16 on a GPU\n"
+    assert said == "q has dtype torch.float64: expected float32, bfloat16 or float16 on a GPU\n"
 
 
 def test_bfloat16_is_refused_where_the_interpreter_would_multiply_raw_bits():

@@ -98,8 +98,8 @@ def test_reverse_over_forward() -> None:
     found = torch.func.grad(along, argnums=(0, 1, 2))(*scores.leaves())
     wide = scores.wide()
     z = torch.autograd.grad(log_z(wide).sum(), wide.leaves(), create_graph=True)
-    wanted = torch.autograd.grad(sum((a * t.double()).sum() for a, t in zip(z, moved, strict=True)), wide.leaves())
-    for a, b in zip(found, wanted, strict=False):
+    expected = torch.autograd.grad(sum((a * t.double()).sum() for a, t in zip(z, moved, strict=True)), wide.leaves())
+    for a, b in zip(found, expected, strict=False):
         assert is_rounded(a, b, 1e-12)
 
 
@@ -143,7 +143,7 @@ def test_a_third_derivative_is_refused_in_one_sentence() -> None:
     cum, transition, duration = (x.requires_grad_() for x in scores.leaves())
     (first,) = torch.autograd.grad(call(scores).square().sum(), cum, create_graph=True)
     (second,) = torch.autograd.grad(first.square().sum(), duration, create_graph=True)
-    with pytest.raises(NotImplementedError, match=r"^semicrf has no third derivative: wanted at most two"):
+    with pytest.raises(NotImplementedError, match=r"^semicrf has no third derivative: expected at most two"):
         torch.autograd.grad(second.sum(), transition)
 
 

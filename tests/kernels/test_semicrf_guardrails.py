@@ -28,92 +28,102 @@ def given(**changed: Any) -> dict[str, Any]:
 
 
 BAD = {
-    "cum_scores is no tensor": ({"cum_scores": [1.0]}, "cum_scores is a list: wanted a torch.Tensor"),
+    "cum_scores is no tensor": ({"cum_scores": [1.0]}, "cum_scores is a list: expected a torch.Tensor"),
     "cum_scores of rank 2": (
         {"cum_scores": torch.zeros(8, 2)},
-        r"cum_scores has rank 2 \(shape \(8, 2\)\): wanted rank 3",
+        r"cum_scores has rank 2 \(shape \(8, 2\)\): expected rank 3",
     ),
-    "float64": ({"cum_scores": torch.zeros(2, 8, 2).double()}, "cum_scores has dtype torch.float64: wanted float32"),
-    "T = 0": ({"cum_scores": torch.zeros(2, 1, 2)}, r"cum_scores has T \+ 1 = 1 .*: wanted T \+ 1 from 2, a leading 0"),
-    "C = 0": ({"cum_scores": torch.zeros(2, 8, 0)}, r"cum_scores has C = 0 .*: wanted C from 1 to 64"),
-    "C = 65": ({"cum_scores": torch.zeros(2, 8, 65)}, r"cum_scores has C = 65 .*: wanted C from 1 to 64"),
-    "K = 0": ({"duration_bias": torch.zeros(0, 2)}, r"duration_bias has K = 0 .*: wanted K from 1 to 1024"),
-    "K = 1025": ({"duration_bias": torch.zeros(1025, 2)}, r"duration_bias has K = 1025 .*: wanted K from 1 to 1024"),
+    "float64": ({"cum_scores": torch.zeros(2, 8, 2).double()}, "cum_scores has dtype torch.float64: expected float32"),
+    "T = 0": (
+        {"cum_scores": torch.zeros(2, 1, 2)},
+        r"cum_scores has T \+ 1 = 1 .*: expected T \+ 1 from 2, a leading 0",
+    ),
+    "C = 0": ({"cum_scores": torch.zeros(2, 8, 0)}, r"cum_scores has C = 0 .*: expected C from 1 to 64"),
+    "C = 65": ({"cum_scores": torch.zeros(2, 8, 65)}, r"cum_scores has C = 65 .*: expected C from 1 to 64"),
+    "K = 0": ({"duration_bias": torch.zeros(0, 2)}, r"duration_bias has K = 0 .*: expected K from 1 to 1024"),
+    "K = 1025": ({"duration_bias": torch.zeros(1025, 2)}, r"duration_bias has K = 1025 .*: expected K from 1 to 1024"),
     "durations of other labels": (
         {"duration_bias": torch.zeros(3, 4)},
-        r"duration_bias has shape \(3, 4\): wanted \[K, C\] = \(3, 2\)",
+        r"duration_bias has shape \(3, 4\): expected \[K, C\] = \(3, 2\)",
     ),
     "a transition of other labels": (
         {"transition": torch.zeros(2, 3)},
-        r"transition has shape \(2, 3\): wanted \[C, C\] or \[K, C, C\] = \(2, 2\)",
+        r"transition has shape \(2, 3\): expected \[C, C\] or \[K, C, C\] = \(2, 2\)",
     ),
     "a transition of other durations": (
         {"transition": torch.zeros(4, 2, 2)},
-        r"transition has shape \(4, 2, 2\): wanted \[C, C\] or \[K, C, C\] = \(3, 2, 2\)",
+        r"transition has shape \(4, 2, 2\): expected \[C, C\] or \[K, C, C\] = \(3, 2, 2\)",
     ),
     "a transition of rank 1": (
         {"transition": torch.zeros(2)},
-        r"transition has rank 1 .*: wanted rank 2, \[C, C\], or 3",
+        r"transition has rank 1 .*: expected rank 2, \[C, C\], or 3",
     ),
     "a transition of another dtype": (
         {"transition": torch.zeros(2, 2).half()},
-        "transition has dtype torch.float16: wanted that of cum_scores, torch.float32",
+        "transition has dtype torch.float16: expected that of cum_scores, torch.float32",
     ),
     "T + 1 projections": (
         {"proj_start": torch.zeros(2, 8, 2)},
-        r"proj_start has shape \(2, 8, 2\): wanted \[B, T, C\], where cum_scores is \[B, T \+ 1, C\], = \(2, 7, 2\)",
+        r"proj_start has shape \(2, 8, 2\): expected \[B, T, C\], where cum_scores is \[B, T \+ 1, C\], = \(2, 7, 2\)",
     ),
     "projections of another dtype": (
         {"proj_end": torch.zeros(2, 7, 2).bfloat16()},
-        "proj_end has dtype torch.bfloat16: wanted that of cum_scores",
+        "proj_end has dtype torch.bfloat16: expected that of cum_scores",
     ),
-    "lengths of float": ({"lengths": torch.ones(2)}, "lengths has dtype torch.float32: wanted int32 or int64"),
+    "lengths of float": ({"lengths": torch.ones(2)}, "lengths has dtype torch.float32: expected int32 or int64"),
     "lengths of another batch": (
         {"lengths": torch.tensor([7])},
-        r"lengths has shape \(1,\): wanted \[B\] = \(2,\)",
+        r"lengths has shape \(1,\): expected \[B\] = \(2,\)",
     ),
-    "lengths of rank 2": ({"lengths": torch.tensor([[7, 4]])}, r"lengths has rank 2 .*: wanted rank 1"),
-    "a length above T": ({"lengths": torch.tensor([7, 8])}, r"lengths\[1\] is 8: wanted lengths from 0 to T = 7"),
-    "a negative length": ({"lengths": torch.tensor([-1, 3])}, r"lengths\[0\] is -1: wanted lengths from 0 to T = 7"),
-    "another path": ({"path": "fast"}, "path is 'fast': wanted 'auto', 'sequential' or 'parallel'"),
+    "lengths of rank 2": ({"lengths": torch.tensor([[7, 4]])}, r"lengths has rank 2 .*: expected rank 1"),
+    "a length above T": ({"lengths": torch.tensor([7, 8])}, r"lengths\[1\] is 8: expected lengths from 0 to T = 7"),
+    "a negative length": ({"lengths": torch.tensor([-1, 3])}, r"lengths\[0\] is -1: expected lengths from 0 to T = 7"),
+    "another path": ({"path": "fast"}, "path is 'fast': expected 'auto', 'sequential' or 'parallel'"),
     "a parallel path for many states": (
         {"path": "parallel", "duration_bias": torch.zeros(129, 2)},
-        "path is 'parallel' where K C = 258: wanted 'sequential', or K C at most 256",
+        "path is 'parallel' where K C = 258: expected 'sequential', or K C at most 256",
     ),
-    "blocks is a tuple": ({"blocks": (4, 64)}, r"blocks is \(4, 64\): wanted a semicrf Blocks or None"),
-    "a chunk of 0": ({"blocks": kernels.Blocks(0, 64)}, "blocks.chunk is 0: wanted a number of positions from 1"),
-    "a tile of 48": ({"blocks": kernels.Blocks(4, 48)}, "blocks.tile is 48: wanted a power of two from 16 to 1048576"),
-    "three warps": ({"blocks": kernels.Blocks(4, 64, num_warps=3)}, "blocks.num_warps is 3: wanted 1, 2, 4, 8 or 16"),
-    "validate is a word": ({"validate": "yes"}, "validate is 'yes': wanted True or False"),
+    "blocks is a tuple": ({"blocks": (4, 64)}, r"blocks is \(4, 64\): expected a semicrf Blocks or None"),
+    "a chunk of 0": ({"blocks": kernels.Blocks(0, 64)}, "blocks.chunk is 0: expected a number of positions from 1"),
+    "a tile of 48": (
+        {"blocks": kernels.Blocks(4, 48)},
+        "blocks.tile is 48: expected a power of two from 16 to 1048576",
+    ),
+    "three warps": ({"blocks": kernels.Blocks(4, 64, num_warps=3)}, "blocks.num_warps is 3: expected 1, 2, 4, 8 or 16"),
+    "validate is a word": ({"validate": "yes"}, "validate is 'yes': expected True or False"),
     "a NaN, validated": (
         {"cum_scores": torch.full((2, 8, 2), torch.nan), "validate": True},
-        r"cum_scores\[0, 0, 0\] is nan: wanted finite numbers",
+        r"cum_scores\[0, 0, 0\] is nan: expected finite numbers",
     ),
     "-inf in cum_scores, validated": (
         {"cum_scores": torch.full((2, 8, 2), -torch.inf), "validate": True},
-        r"cum_scores\[0, 0, 0\] is -inf: wanted finite numbers",
+        r"cum_scores\[0, 0, 0\] is -inf: expected finite numbers",
     ),
     "+inf, validated": (
         {"transition": torch.full((2, 2), torch.inf), "validate": True},
-        r"transition\[0, 0\] is inf: wanted finite numbers, or -inf",
+        r"transition\[0, 0\] is inf: expected finite numbers, or -inf",
     ),
     "a NaN in a projection, validated": (
         {"proj_end": torch.zeros(2, 7, 2).index_fill(1, torch.tensor(3), torch.nan), "validate": True},
-        r"proj_end\[0, 3, 0\] is nan: wanted finite numbers, or -inf",
+        r"proj_end\[0, 3, 0\] is nan: expected finite numbers, or -inf",
     ),
     "projections of another batch": (
         {"proj_end": torch.zeros(1, 8, 2)},
-        r"proj_end has shape \(1, 8, 2\): wanted .* = \(2, 7, 2\)$",
+        r"proj_end has shape \(1, 8, 2\): expected .* = \(2, 7, 2\)$",
     ),
-    "a projection is no tensor": ({"proj_start": 0.0}, "proj_start is a float: wanted a torch.Tensor"),
-    "a length far above T": ({"lengths": torch.tensor([7, 9])}, r"lengths\[1\] is 9: wanted lengths from 0 to T = 7$"),
+    "a projection is no tensor": ({"proj_start": 0.0}, "proj_start is a float: expected a torch.Tensor"),
+    "a length far above T": (
+        {"lengths": torch.tensor([7, 9])},
+        r"lengths\[1\] is 9: expected lengths from 0 to T = 7$",
+    ),
     "lengths of the T that cum_scores has": (
         {"lengths": torch.tensor([7, 8]), "validate": True},
-        r"lengths\[1\] is 8: wanted lengths from 0 to T = 7; if T is 8, cum_scores of 8 positions lacks its leading 0",
+        r"lengths\[1\] is 8: expected lengths from 0 to T = 7; if T is 8, "
+        "cum_scores of 8 positions lacks its leading 0",
     ),
     "cum_scores of T positions beside projections": (
         {"cum_scores": torch.zeros(2, 7, 2), "lengths": torch.tensor([6, 4]), "proj_end": torch.zeros(2, 7, 2)},
-        r"proj_end has shape \(2, 7, 2\): wanted .* = \(2, 6, 2\); if T is 7, cum_scores of 7 positions lacks its",
+        r"proj_end has shape \(2, 7, 2\): expected .* = \(2, 6, 2\); if T is 7, cum_scores of 7 positions lacks its",
     ),
 }
 
@@ -140,7 +150,7 @@ def test_a_cotangent_of_another_shape_is_refused() -> None:
     from gradoracle.kernels.semicrf.guardrails import check_cotangent
 
     problem = check(*given().values())
-    with pytest.raises(ValueError, match=r"g has shape \(3,\): wanted \[B\] = \(2,\)"):
+    with pytest.raises(ValueError, match=r"g has shape \(3,\): expected \[B\] = \(2,\)"):
         check_cotangent(problem, torch.zeros(3))
 
 

@@ -38,10 +38,10 @@ def true(scores: Scores) -> list[torch.Tensor]:
     return [z.detach(), *torch.autograd.grad(z, wide.leaves(), weights(scores).double())]
 
 
-def is_rounded(found: torch.Tensor, wanted: torch.Tensor, floor: float, unit: float = UNIT) -> bool:
+def is_rounded(found: torch.Tensor, expected: torch.Tensor, floor: float, unit: float = UNIT) -> bool:
     """Say whether float64 arithmetic and one rounding explain the difference; -inf and NaN must be where they are."""
-    same = (found.double() == wanted) | (found.isnan() & wanted.isnan())
-    return bool((same | ((found.double() - wanted).abs() <= unit * wanted.abs() + floor)).all())
+    same = (found.double() == expected) | (found.isnan() & expected.isnan())
+    return bool((same | ((found.double() - expected).abs() <= unit * expected.abs() + floor)).all())
 
 
 def floor(scores: Scores) -> float:
@@ -51,9 +51,9 @@ def floor(scores: Scores) -> float:
 
 
 def assert_right(scores: Scores, **options: object) -> None:
-    found, wanted = computed(scores, **options), true(scores)
+    found, expected = computed(scores, **options), true(scores)
     names = ["log_z", *(name for name, x in zip(Scores._fields, scores[:5], strict=False) if x is not None)]
-    for name, a, b in zip(names, found, wanted, strict=True):
+    for name, a, b in zip(names, found, expected, strict=True):
         of_z = name == "log_z"
         unit = UNIT if of_z else {torch.float32: UNIT, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[a.dtype]
         tiny = 2.0**-25 if a.dtype == torch.float16 else 0.0

@@ -55,9 +55,9 @@ def test_every_case_gives_exactly_one_and_each_is_given() -> None:
     given = [("row" in case.draws, "rows" in case.draws) for case in drawn]
     assert set(given) == {(True, False), (False, True)}
     met = {name for case in drawn for name in situations(scaled, KERNEL, case)}
-    wanted = wanted_situations(scaled, KERNEL, ("float32",), len(drawn))
-    assert set(wanted) <= met
-    assert {"row given", "row absent", "rows given", "rows absent", "joint large rows", "joint open"} <= set(wanted)
+    expected = wanted_situations(scaled, KERNEL, ("float32",), len(drawn))
+    assert set(expected) <= met
+    assert {"row given", "row absent", "rows given", "rows absent", "joint large rows", "joint open"} <= set(expected)
     assert not any("trow" in case.draws and "row" not in case.draws for case in drawn)
 
 
@@ -73,14 +73,14 @@ def test_the_kernel_takes_them_at_one_place_and_the_definition_by_name() -> None
 
 
 def test_a_callable_without_the_place_does_not_fit() -> None:
-    with pytest.raises(TypeError, match=r"wanted the inputs \(x, row or rows, y\) positionally"):
+    with pytest.raises(TypeError, match=r"expected the inputs \(x, row or rows, y\) positionally"):
         kernel(scaled)(lambda x, y: x + y)
 
 
 def test_a_case_that_gives_none_or_both_is_refused() -> None:
     for words, said in (("", "none of row, rows"), ("row~normal rows~ties", "row and rows of row, rows")):
         _, _, case = parse(f"case:1 scaled cpu float32 B=2 N=3 {words} seed=1")
-        with pytest.raises(ValueError, match=f"{said}; wanted exactly one of them"):
+        with pytest.raises(ValueError, match=f"{said}; expected exactly one of them"):
             build(case, scaled.signature)
 
 
@@ -102,12 +102,12 @@ def test_a_kernel_that_takes_one_of_them_only_is_given_no_other() -> None:
     only = Kernel("scaled", "scaled", right, options={"rows": ()})
     drawn = list(stream(scaled, only, dtypes=("float32",), examples=110))
     assert all("row" in case.draws and "rows" not in case.draws for case in drawn)
-    wanted = wanted_situations(scaled, only, ("float32",), len(drawn))
-    assert "row given" in wanted and "row absent" not in wanted and "rows given" not in wanted
+    expected = wanted_situations(scaled, only, ("float32",), len(drawn))
+    assert "row given" in expected and "row absent" not in expected and "rows given" not in expected
 
 
 def test_inputs_that_are_not_optional_are_no_alternatives() -> None:
-    with pytest.raises(ValueError, match="alternatives names x; wanted some of its optional inputs bias"):
+    with pytest.raises(ValueError, match="alternatives names x; expected some of its optional inputs bias"):
 
         @family(alternatives=[("x",)])
         def plain(x: Float[Tensor, "N"], *, bias: Float[Tensor, "N"] | None = None) -> Float[Tensor, "N"]:

@@ -111,23 +111,23 @@ def test_continuous() -> None:
         ("", "a case line starts with case:1, got an empty line"),
         ("case:2 sdpa cpu float32 T=1 seed=0", "a case line starts with case:1, got 'case:2'"),
         ("sdpa cpu float32 T=1 seed=0", "a case line starts with case:1, got 'sdpa'"),
-        ("case:1 sdpa cpu", "ends too soon; wanted case:1 TARGET DEVICE DTYPE"),
-        ("case:1 sdpa tpu float32 T=1 seed=0", "device 'tpu'; wanted cpu or cuda"),
-        ("case:1 sdpa cpu float8 T=1 seed=0", "dtype 'float8' is unknown; wanted one of float32"),
+        ("case:1 sdpa cpu", "ends too soon; expected case:1 TARGET DEVICE DTYPE"),
+        ("case:1 sdpa tpu float32 T=1 seed=0", "device 'tpu'; expected cpu or cuda"),
+        ("case:1 sdpa cpu float8 T=1 seed=0", "dtype 'float8' is unknown; expected one of float32"),
         ("case:1 sdpa cpu float32 T=1", "lacks its seed"),
-        ("case:1 sdpa cpu float32 T=0 seed=0", "dim T has size 0; wanted a whole number from 1"),
-        ("case:1 sdpa cpu float32 T=-3 seed=0", "dim T as '-3'; wanted a whole number"),
-        ("case:1 sdpa cpu float32 T=1.5 seed=0", "dim T as '1.5'; wanted a whole number"),
-        ("case:1 sdpa cpu float32 T= seed=0", "dim T as ''; wanted a whole number"),
-        (f"case:1 sdpa cpu float32 T={'9' * 5000} seed=0", "; wanted a whole number from 1 to 2\\^63 - 1"),
+        ("case:1 sdpa cpu float32 T=0 seed=0", "dim T has size 0; expected a whole number from 1"),
+        ("case:1 sdpa cpu float32 T=-3 seed=0", "dim T as '-3'; expected a whole number"),
+        ("case:1 sdpa cpu float32 T=1.5 seed=0", "dim T as '1.5'; expected a whole number"),
+        ("case:1 sdpa cpu float32 T= seed=0", "dim T as ''; expected a whole number"),
+        (f"case:1 sdpa cpu float32 T={'9' * 5000} seed=0", "; expected a whole number from 1 to 2\\^63 - 1"),
         ("case:1 sdpa cpu float32 causal=true seed=0", "causal as 'true'; .*; an option is written --causal=true"),
-        ("case:1 sdpa cuda:1 float32 T=1 seed=0", "device 'cuda:1'; wanted cpu or cuda"),
-        ("case:1 sdpa cpu float32 T=1 blocks= seed=0", "gives blocks as ''; wanted blocks=NAME, or no blocks at all"),
-        ("case:1 sdpa cpu float32 T=1 family= seed=0", "gives family as ''; wanted family=NAME"),
-        ("case:1 sdpa cpu float32 T=1 seed=-1", "seed as '-1'; wanted a whole number from 0 to 2\\^63 - 1"),
-        ("case:1 sdpa cpu float32 T seed=0", "holds 'T'; wanted DIM=SIZE"),
-        ("case:1 sdpa cpu float32 =3 seed=0", "holds '=3'; wanted DIM=SIZE"),
-        ("case:1 sdpa cpu float32 2T=3 seed=0", "holds '2T=3'; wanted DIM=SIZE"),
+        ("case:1 sdpa cuda:1 float32 T=1 seed=0", "device 'cuda:1'; expected cpu or cuda"),
+        ("case:1 sdpa cpu float32 T=1 blocks= seed=0", "gives blocks as ''; expected blocks=NAME, or no blocks at all"),
+        ("case:1 sdpa cpu float32 T=1 family= seed=0", "gives family as ''; expected family=NAME"),
+        ("case:1 sdpa cpu float32 T=1 seed=-1", "seed as '-1'; expected a whole number from 0 to 2\\^63 - 1"),
+        ("case:1 sdpa cpu float32 T seed=0", "holds 'T'; expected DIM=SIZE"),
+        ("case:1 sdpa cpu float32 =3 seed=0", "holds '=3'; expected DIM=SIZE"),
+        ("case:1 sdpa cpu float32 2T=3 seed=0", "holds '2T=3'; expected DIM=SIZE"),
         ("case:1 sdpa cpu float32 T=1 T=1 seed=0", "gives T twice"),
         ("case:1 sdpa cpu float32 q~ties q~ties seed=0", "gives q twice"),
         ("case:1 sdpa cpu float32 --causal=true --causal=true seed=0", "gives causal twice"),
@@ -137,12 +137,12 @@ def test_continuous() -> None:
         ("case:1 sdpa cpu float32 q~normal/zigzag seed=0", "tensor q: layout 'zigzag' is unknown"),
         ("case:1 sdpa cpu float32 q~normal/ seed=0", "tensor q: layout '' is unknown"),
         ("case:1 sdpa cpu float32 q~ seed=0", "tensor q: recipe '' is unknown"),
-        ("case:1 sdpa cpu float32 --causal seed=0", "holds '--causal'; wanted DIM=SIZE, --OPTION=VALUE"),
-        ("case:1 sdpa cpu float32 --causal=yes seed=0", "option causal as 'yes'; wanted null, true, false"),
-        ("case:1 sdpa cpu float32 --causal=[1] seed=0", "option causal as '\\[1\\]'; wanted null, true"),
-        ("case:1 sdpa cpu float32 --scale=NaN seed=0", "option scale has value nan; wanted None"),
-        ("case:1 sdpa cpu float32 T=1 seed=one", "seed as 'one'; wanted a whole number"),
-        ("case:1 sdpa cpu float32 T=1 seed=99999999999999999999", "wanted a whole number from 0 to 2\\^63"),
+        ("case:1 sdpa cpu float32 --causal seed=0", "holds '--causal'; expected DIM=SIZE, --OPTION=VALUE"),
+        ("case:1 sdpa cpu float32 --causal=yes seed=0", "option causal as 'yes'; expected null, true, false"),
+        ("case:1 sdpa cpu float32 --causal=[1] seed=0", "option causal as '\\[1\\]'; expected null, true"),
+        ("case:1 sdpa cpu float32 --scale=NaN seed=0", "option scale has value nan; expected None"),
+        ("case:1 sdpa cpu float32 T=1 seed=one", "seed as 'one'; expected a whole number"),
+        ("case:1 sdpa cpu float32 T=1 seed=99999999999999999999", "expected a whole number from 0 to 2\\^63"),
     ],
 )
 def test_malformed_lines_end_in_one_sentence(line: str, message: str) -> None:
@@ -205,20 +205,20 @@ def test_integer_inputs() -> None:
     ("case", "message"),
     [
         (Case("sdpa", {"B": 1}), "no size of dim H, T, D, M, Dv; sdpa wants all of B, H, T, D, M, Dv"),
-        (PLAIN.with_dims(N=3), "names dim N, which sdpa has not; wanted some of B, H"),
-        (PLAIN.with_options(softcap=1.0), "names option softcap, which sdpa has not; wanted some of scale, causal"),
-        (PLAIN.with_draws(x=Draw()), "names tensor x, which sdpa has not; wanted some of q, k, v, sinks, tq"),
+        (PLAIN.with_dims(N=3), "names dim N, which sdpa has not; expected some of B, H"),
+        (PLAIN.with_options(softcap=1.0), "names option softcap, which sdpa has not; expected some of scale, causal"),
+        (PLAIN.with_draws(x=Draw()), "names tensor x, which sdpa has not; expected some of q, k, v, sinks, tq"),
         (PLAIN.with_dims(causal=1), "names dim causal, which sdpa has not; .*; causal is written --causal=VALUE"),
         (PLAIN.with_dims(do=1), "names dim do, which sdpa has not; .*; do is written do~RECIPE/LAYOUT"),
         (
             PLAIN.with_options(T=1),
-            "names option T, which sdpa has not; wanted some of scale, causal; T is written T=SIZE",
+            "names option T, which sdpa has not; expected some of scale, causal; T is written T=SIZE",
         ),
         (PLAIN.with_options(causal=1), "gives option causal the value 1; sdpa wants true or false"),
         (PLAIN.with_options(causal="yes"), 'gives option causal the value "yes"; sdpa wants true or false'),
         (
             PLAIN.with_draws(q=Draw("index")),
-            "tensor q holds floats, recipe 'index' draws integers; wanted one of normal",
+            "tensor q holds floats, recipe 'index' draws integers; expected one of normal",
         ),
     ],
 )
@@ -231,13 +231,13 @@ def test_integer_inputs_that_do_not_fit_say_so() -> None:
     case = Case("segments", {"T": 9, "C": 2, "B": 4, "K": 3})
     with pytest.raises(ValueError, match="integer input lengths of segments has no domain"):
         build(case, SEGMENTS)
-    with pytest.raises(ValueError, match="recipe 'normal' draws floats; wanted one of index"):
+    with pytest.raises(ValueError, match="recipe 'normal' draws floats; expected one of index"):
         build(case.with_draws(rows=Draw("normal")), SEGMENTS, domains=DOMAINS)
 
 
 @pytest.mark.parametrize("wrong", [{"dims": {"T": True}}, {"dims": {"seed": 1}}, {"seed": -1}, {"options": {"a": [1]}}])
 def test_impossible_values_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="wanted"):
+    with pytest.raises(ValueError, match="expected"):
         Case(**{"family": "sdpa", "dims": DIMS, **wrong})  # type: ignore[arg-type]
 
 

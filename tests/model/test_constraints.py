@@ -49,10 +49,10 @@ def test_every_case_of_a_stream_keeps_them_and_every_situation_is_met() -> None:
     assert all(case.dims["H"] % case.dims["G"] == 0 for case in drawn)
     assert all(("a" in case.draws) is ("b" in case.draws) for case in drawn)
     met = {name for case in drawn for name in situations(grouped, KERNEL, case)}
-    wanted = wanted_situations(grouped, KERNEL, ("float32",), len(drawn))
-    assert set(wanted) <= met
-    assert "H > G" in wanted and "H < G" not in met | set(wanted)
-    assert {"G has a tail", "T > 100 000", "a given", "a absent", "b given"} <= set(wanted)
+    expected = wanted_situations(grouped, KERNEL, ("float32",), len(drawn))
+    assert set(expected) <= met
+    assert "H > G" in expected and "H < G" not in met | set(expected)
+    assert {"G has a tail", "T > 100 000", "a given", "a absent", "b given"} <= set(expected)
     for case in drawn[:20]:
         build(case, grouped.signature, domains=grouped.domains)
 
@@ -74,10 +74,10 @@ def test_what_is_shrunk_keeps_them() -> None:
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        (Case("grouped", {"H": 3, "G": 2, "T": 1}), "the case gives G=2 and H=3; wanted a G that divides H"),
+        (Case("grouped", {"H": 3, "G": 2, "T": 1}), "the case gives G=2 and H=3; expected a G that divides H"),
         (
             Case("grouped", {"H": 2, "G": 2, "T": 1}).with_draws(a=Draw("index")),
-            "the case gives a and not b; wanted all of them or none",
+            "the case gives a and not b; expected all of them or none",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_dims_that_cannot_fit_are_said_before_anything_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("declared", "said"),
     [
-        ({"divides": {"G": "K"}}, "divides names K; wanted some of its dims"),
+        ({"divides": {"G": "K"}}, "divides names K; expected some of its dims"),
         ({"together": [("q", "k")]}, "together names q, k; it has no optional inputs"),
     ],
 )

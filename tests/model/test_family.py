@@ -74,7 +74,7 @@ def test_outputs_are_of_floats():
     def largest(x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B"], Int[Tensor, "B"]]:
         return x.max(-1)
 
-    with pytest.raises(ValueError, match=r"outputs \['i'\] are integers.* wanted a definition that returns float"):
+    with pytest.raises(ValueError, match=r"outputs \['i'\] are integers.* expected a definition that returns float"):
         gradoracle.family(largest, outputs=("y", "i"))
 
 
@@ -113,6 +113,6 @@ def test_options_are_passed_where_the_signature_names_them():
 
 @pytest.mark.parametrize("function", [too_few, too_many, needs_more])
 def test_a_signature_that_does_not_fit_is_one_sentence(function):
-    words = rf"{function.__name__} does not fit family scaled: .*wanted the inputs \(x, w\)"
+    words = rf"{function.__name__} does not fit family scaled: .*expected the inputs \(x, w\)"
     with pytest.raises(TypeError, match=words):
         accepted_options(scaled, function)

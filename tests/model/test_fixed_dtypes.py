@@ -63,7 +63,7 @@ def test_a_sample_has_each_tensor_in_its_own_dtype(dtype: str) -> None:
     assert sample.cotangents["lse"].dtype == fixed
 
 
-def test_a_right_kernel_holds_in_every_dtype() -> None:
+def test_a_correct_kernel_holds_in_every_dtype() -> None:
     report = checked("right", dtypes=("float32", "bfloat16", "float16", "float64"))
     assert report.exit_code == 0
     assert all(verdict.status is Status.HOLDS for verdict in report.verdicts)
@@ -75,7 +75,7 @@ def test_another_dtype_than_the_fixed_one_is_said() -> None:
     report = checked("narrow", dtypes=("bfloat16",), property="forward_matches*")
     (verdict,) = report.verdicts
     assert verdict.status is Status.VIOLATED and verdict.counterexample is not None
-    assert verdict.counterexample.findings[0].message == "lse has dtype bfloat16, wanted float32"
+    assert verdict.counterexample.findings[0].message == "lse has dtype bfloat16, expected float32"
 
 
 @pytest.mark.parametrize("kernel", ["rounds_its_output", "rounds_its_shift"])
@@ -92,5 +92,5 @@ def test_saved_tensors_may_mix_the_two(tmp_path: Path) -> None:
     torch.save(tensors, path)
     assert checked("right", inputs=str(path)).exit_code == 0
     torch.save({**tensors, "shift": tensors["shift"].bfloat16()}, path)
-    with pytest.raises(UsageError, match="shift has dtype bfloat16, wanted float32"):
+    with pytest.raises(UsageError, match="shift has dtype bfloat16, expected float32"):
         checked("right", inputs=str(path))

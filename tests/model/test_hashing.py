@@ -83,7 +83,7 @@ def test_integers_cover_their_range_and_nothing_else() -> None:
     numbers = hashing.integers(1, "lengths", 20_000, 5, 9)
     assert set(numbers.tolist()) == {5, 6, 7, 8}
     assert hashing.integers(1, "lengths", 10, 5, 6).tolist() == [5] * 10
-    with pytest.raises(ValueError, match="wanted a range"):
+    with pytest.raises(ValueError, match="expected a range"):
         hashing.integers(1, "lengths", 10, 5, 5)
 
 

@@ -76,5 +76,5 @@ def test_moving_keeps_strides_offset_and_poison(name: str) -> None:
 
 
 def test_unknown_layout() -> None:
-    with pytest.raises(ValueError, match="layout 'zigzag' is unknown; wanted one of contiguous, transposed"):
+    with pytest.raises(ValueError, match="layout 'zigzag' is unknown; expected one of contiguous, transposed"):
         apply(numbered((2, 2)), "zigzag")

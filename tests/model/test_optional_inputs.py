@@ -1,4 +1,4 @@
-"""A kernel that takes fewer optional inputs than its family: they are neither drawn, nor wanted, nor passed."""
+"""A kernel that takes fewer optional inputs than its family: they are neither drawn, nor expected, nor passed."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ def test_a_signature_that_cannot_be_read_is_given_no_optional_input():
 @pytest.mark.parametrize(("function", "there"), [(plain, False), (biased, True)])
 def test_situations_of_what_is_not_taken_are_not_wanted(function, there):
     subject = adopted(function)
-    wanted = wanted_situations(shifted, subject, ("float32",), 150)
-    assert {"bias given" in wanted, "bias absent" in wanted, "joint large" in wanted} == {there}
-    assert "joint plain" in wanted and "rows given" not in wanted and "recipe lowest" not in wanted
+    expected = wanted_situations(shifted, subject, ("float32",), 150)
+    assert {"bias given" in expected, "bias absent" in expected, "joint large" in expected} == {there}
+    assert "joint plain" in expected and "rows given" not in expected and "recipe lowest" not in expected
     seen = {name for case in stream(shifted, subject, dtypes=("float32",), examples=150) for name in
             situations(shifted, subject, case)}  # fmt: skip
-    assert set(wanted) <= seen
+    assert set(expected) <= seen
     assert ("bias absent" in seen) is there
 
 
 def test_a_case_that_draws_what_the_kernel_does_not_take_is_a_usage_error():
     case = Case("shifted", {"B": 1, "N": 2}, "float32", {}, {"bias": Draw()}, "", 0)
     require_case(case, shifted, adopted(biased))
-    with pytest.raises(UsageError, match="the case draws bias, which plain does not take; wanted none"):
+    with pytest.raises(UsageError, match="the case draws bias, which plain does not take; expected none"):
         require_case(case, shifted, adopted(plain))
 
 

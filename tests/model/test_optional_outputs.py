@@ -128,7 +128,7 @@ def test_a_sample_has_the_cotangents_of_the_outputs_that_are_asked_for() -> None
     )
 
 
-def test_a_right_kernel_holds_under_every_law() -> None:
+def test_a_correct_kernel_holds_under_every_law() -> None:
     report = check(request("right", property="*", examples=60))
     assert verdicts(report, Status.VIOLATED) == verdicts(report, Status.CRASHED) == set()
     held = {law for law, _ in verdicts(report, Status.HOLDS)}
@@ -157,8 +157,8 @@ def test_what_is_wrong_only_where_state_is_asked_for_is_violated(kernel: str, la
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        ("always_returns_state", "the kernel gave 2 tensors, wanted 1: ('o',)"),
-        ("never_returns_state", "the kernel gave 1 tensors, wanted 2: ('o', 'state')"),
+        ("always_returns_state", "the kernel gave 2 tensors, expected 1: ('o',)"),
+        ("never_returns_state", "the kernel gave 1 tensors, expected 2: ('o', 'state')"),
     ],
 )
 def test_another_number_of_outputs_than_was_asked_for_is_said(kernel: str, message: str) -> None:
@@ -186,14 +186,14 @@ def test_a_cotangent_is_drawn_only_where_its_output_is_returned() -> None:
     assert drawn and all(case.options["return_state"] for case in drawn)
     assert {case.draw("dstate").layout for case in drawn} >= {"transposed", "expanded"}
     assert sum(case.options.get("return_state", False) for case in run) > 100
-    wanted = wanted_situations(running, right, running.dtypes, 400)
+    expected = wanted_situations(running, right, running.dtypes, 400)
     seen: dict[str, int] = {}
     for case in run:
         build(case, running.signature)
         for name in situations(running, right, case):
             seen[name] = seen.get(name, 0) + 1
-    assert {"joint large start", "return_state = True", "return_state = False", "cotangent transposed"} <= set(wanted)
-    assert {name: count for name, count in wanted.items() if seen.get(name, 0) < count} == {}
+    assert {"joint large start", "return_state = True", "return_state = False", "cotangent transposed"} <= set(expected)
+    assert {name: count for name, count in expected.items() if seen.get(name, 0) < count} == {}
 
 
 def test_a_focus_that_draws_its_cotangent_sets_the_option() -> None:
@@ -229,10 +229,10 @@ def test_a_saved_cotangent_asks_for_its_output(tmp_path: Path) -> None:
     torch.save({**tensors, "dstate": torch.rand(2, 3)}, path)
     assert check(request("right", inputs=str(path))).exit_code == 0
     assert check(request("wrong_state", inputs=str(path), property="forward*")).exit_code == 1
-    wanted = "holds 'dstate', but state is returned only with return_state=true"
-    with pytest.raises(UsageError, match=wanted):
+    expected = "holds 'dstate', but state is returned only with return_state=true"
+    with pytest.raises(UsageError, match=expected):
         check(request("right", inputs=str(path), arguments={"return_state": False}))
-    with pytest.raises(UsageError, match=wanted):
+    with pytest.raises(UsageError, match=expected):
         check(request("outside", inputs=str(path), family=f"{Path(__file__)}:running"))
 
 
@@ -241,7 +241,7 @@ def test_a_replayed_line_and_its_script_show_the_state(tmp_path: Path) -> None:
     assert parse(line)[2] == CASE
     report = replay(line, workers=0, property="forward*")
     assert report.exit_code == 1 and {f.tensor for v in report.verdicts for f in v.counterexample.findings} >= {"state"}
-    for kernel, said in (("wrong_state", "state: worst element"), ("never_returns_state", "gives 1 tensors, wanted")):
+    for kernel, said in (("wrong_state", "state: worst element"), ("never_returns_state", "gives 1 tensors, expected")):
         script = tmp_path / f"{kernel}.py"
         script.write_text(reproduce(CASE.line(f"{Path(__file__)}:{kernel}")))
         done = python(script.read_text())
@@ -261,10 +261,10 @@ def definition(
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"z": "flag"}, "names 'z', no output of it; wanted some of o, s"),
-        ({"s": "scale"}, "asked for by 'scale', no bool option of it; wanted one of flag"),
-        ({"s": "flags"}, "asked for by 'flags', no bool option of it; wanted one of flag"),
-        ({"o": "flag", "s": "flag"}, "names every output; wanted at least one"),
+        ({"z": "flag"}, "names 'z', no output of it; expected some of o, s"),
+        ({"s": "scale"}, "asked for by 'scale', no bool option of it; expected one of flag"),
+        ({"s": "flags"}, "asked for by 'flags', no bool option of it; expected one of flag"),
+        ({"o": "flag", "s": "flag"}, "names every output; expected at least one"),
     ],
 )
 def test_an_optional_output_that_does_not_fit_is_refused(asked: dict[str, str], message: str) -> None:

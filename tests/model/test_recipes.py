@@ -142,9 +142,9 @@ def hard_numbers(lowest: int, highest: int, fraction: int) -> np.ndarray:
 def test_rounding_agrees_with_the_single_rounding_of_numpy(dtype: str) -> None:
     numbers = hard_numbers(-126, 127, 23) if dtype == "float32" else hard_numbers(-14, 15, 10)
     with np.errstate(over="ignore", under="ignore"):
-        wanted = numbers.astype(dtype)
+        expected = numbers.astype(dtype)
     width = np.int32 if dtype == "float32" else np.int16
-    assert np.array_equal(rounded(numbers, dtype).numpy().view(width), wanted.view(width))
+    assert np.array_equal(rounded(numbers, dtype).numpy().view(width), expected.view(width))
 
 
 def test_rounding_to_bfloat16_is_the_nearest_even_and_single() -> None:
@@ -188,16 +188,16 @@ def test_canonical(text: str, short: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "recipe '' is unknown; wanted NAME or NAME:NUMBER"),
-        ("gaussian", "recipe 'gaussian' is unknown; wanted NAME or NAME:NUMBER"),
-        ("normal:", "after normal: wanted a finite number above 0"),
-        ("normal:x", "after normal: wanted a finite number above 0"),
-        ("normal:-1", "after normal: wanted a finite number above 0"),
-        ("normal:nan", "after normal: wanted a finite number above 0"),
-        ("constant:inf", "after constant: wanted a finite number"),
-        ("ties:2.5", "after ties: wanted a whole number from 1 to 64"),
-        ("ties:0", "after ties: wanted a whole number from 1 to 64"),
-        ("powers:1e9", "after powers: wanted a whole number from 1 to 64"),
+        ("", "recipe '' is unknown; expected NAME or NAME:NUMBER"),
+        ("gaussian", "recipe 'gaussian' is unknown; expected NAME or NAME:NUMBER"),
+        ("normal:", "after normal: expected a finite number above 0"),
+        ("normal:x", "after normal: expected a finite number above 0"),
+        ("normal:-1", "after normal: expected a finite number above 0"),
+        ("normal:nan", "after normal: expected a finite number above 0"),
+        ("constant:inf", "after constant: expected a finite number"),
+        ("ties:2.5", "after ties: expected a whole number from 1 to 64"),
+        ("ties:0", "after ties: expected a whole number from 1 to 64"),
+        ("powers:1e9", "after powers: expected a whole number from 1 to 64"),
         ("zeros:1", "zeros takes no number"),
         ("index:3", "is unknown"),
     ],
@@ -208,7 +208,7 @@ def test_malformed_recipes_say_what_is_wanted(text: str, message: str) -> None:
 
 
 def test_unknown_dtype() -> None:
-    with pytest.raises(ValueError, match="dtype 'float8' is unknown; wanted one of float32"):
+    with pytest.raises(ValueError, match="dtype 'float8' is unknown; expected one of float32"):
         rounded(np.zeros(3), "float8")
 
 

@@ -38,7 +38,7 @@ def test_inputs_outputs_and_options_are_read():
 
 
 @pytest.mark.parametrize(
-    ("option", "right", "wrong", "wanted"),
+    ("option", "right", "wrong", "expected"),
     [
         (OptionSpec("causal", False, (False, True)), (True, False), (1, "yes", None), "true or false"),
         (OptionSpec("scale", None, (None, 0.5)), (None, 2, 0.1), (True, "x"), "null or a number"),
@@ -46,9 +46,9 @@ def test_inputs_outputs_and_options_are_read():
         (OptionSpec("scale", None, (None,)), (None, 0.5, "x"), (), ""),
     ],
 )
-def test_an_option_wants_values_of_the_types_that_are_known(option, right, wrong, wanted):
-    assert [option.wanted(value) for value in right] == [""] * len(right)
-    assert [option.wanted(value) for value in wrong] == [wanted] * len(wrong)
+def test_an_option_wants_values_of_the_types_that_are_known(option, right, wrong, expected):
+    assert [option.expected(value) for value in right] == [""] * len(right)
+    assert [option.expected(value) for value in wrong] == [expected] * len(wrong)
 
 
 def test_names_of_outputs_have_a_default():
@@ -74,7 +74,7 @@ def many(x: Float[Tensor, "T"]) -> Float[Tensor, "*batch T"]:
 @pytest.mark.parametrize(
     ("function", "keywords", "words"),
     [
-        (doubled, {}, r"the dims \"B T 2\*D\" of x of doubled have '2\*D', which is not understood; wanted names"),
+        (doubled, {}, r"the dims \"B T 2\*D\" of x of doubled have '2\*D', which is not understood; expected names"),
         (many, {}, r"the dims \"\*batch T\" of out of many have '\*batch', which is not understood"),
         (unannotated, {}, "parameter 'x' of unannotated"),
         (unreturned, {}, "the return of unreturned must be annotated"),

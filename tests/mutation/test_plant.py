@@ -183,7 +183,7 @@ def test_a_source_of_other_line_ends_and_letters_is_kept_as_it_is():
 
 
 def test_a_source_that_is_no_python_is_refused():
-    with pytest.raises(UsageError, match=r"^broken\.py cannot be parsed, at line 2: wanted a file of Python$"):
+    with pytest.raises(UsageError, match=r"^broken\.py cannot be parsed, at line 2: expected a file of Python$"):
         mutants("x = 1\ndef f(:\n", "broken.py")
 
 
@@ -192,7 +192,7 @@ def test_without_libcst_one_sentence_says_what_to_install(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "libcst", None)
     plant = importlib.import_module("gradoracle.mutation.plant")
-    with pytest.raises(UsageError, match=r"^libcst is not installed: wanted .* pip install 'gradoracle\[mutate\]'$"):
+    with pytest.raises(UsageError, match=r"^libcst is not installed: expected .* pip install 'gradoracle\[mutate\]'$"):
         plant.mutants(RMSNORM, "rmsnorm.py")
 
 

@@ -96,7 +96,7 @@ def test_proofs_are_read_and_those_without_a_mutant_or_a_reason_refused(tmp_path
     file.write_text('[[equivalent]]\nmutant = "0123456789"\nproof = """\nmasked by the store\n"""\n')
     assert read_proofs(file) == {"0123456789": "masked by the store"} and read_proofs(None) == {}
     file.write_text('[[equivalent]]\nmutant = "0123456789"\nproof = " "\n')
-    with pytest.raises(UsageError, match=r"entry 1 has no proof; wanted mutant and proof$"):
+    with pytest.raises(UsageError, match=r"entry 1 has no proof; expected mutant and proof$"):
         read_proofs(file)
     file.write_text("equivalent = [\n")
     with pytest.raises(UsageError, match="is no TOML"):

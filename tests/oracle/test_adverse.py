@@ -1,4 +1,4 @@
-"""Adverse roundings: a right kernel that meets a rare number is within budget, and values apart get no wider a one."""
+"""Adverse roundings: a correct kernel that meets a rare number is within budget, and values apart get none wider."""
 
 from __future__ import annotations
 

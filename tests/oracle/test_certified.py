@@ -69,8 +69,8 @@ def test_elements_still_wider_at_the_last_precision_are_flagged_and_the_others_a
 
     x = double(0.5)
     graph = graph_of(mixed, Derivative.FORWARD, x)
-    wanted = [torch.full((2,), 1e-20, dtype=torch.float64)]
-    (ball,) = certified.certify(graph, [x], wanted, max_bits=256)
+    expected = [torch.full((2,), 1e-20, dtype=torch.float64)]
+    (ball,) = certified.certify(graph, [x], expected, max_bits=256)
     assert ball.undecided.tolist() == [True, False] and ball.bits == 256
     (ball,) = certified.certify(graph, [x], lambda balls: [1e-20 * torch.ones_like(b.high) for b in balls])
     assert ball.undecided.tolist() == [False, False] and ball.bits == 512

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gradoracle.check.diagnosis.reconstruction import Wanted, reconstruct
+from gradoracle.check.diagnosis.reconstruction import Expected, reconstruct
 from gradoracle.oracle.exact.trace import trace
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -28,8 +28,8 @@ def gradients(
 
 
 def found(got: Tensor, output: int, sigma: float = 1e-7) -> tuple[str, str]:
-    wanted = Wanted(output, got, torch.full_like(got, sigma))
-    likeness = reconstruct(trace(gradients, Q, K, V, G), (Q, K, V, G), NAMES, [wanted])
+    expected = Expected(output, got, torch.full_like(got, sigma))
+    likeness = reconstruct(trace(gradients, Q, K, V, G), (Q, K, V, G), NAMES, [expected])
     return likeness.cause, likeness.words
 
 
@@ -93,7 +93,7 @@ def test_what_is_not_finite_or_too_small_is_passed_over() -> None:
     assert found(wrong(0) * math.nan, 0) == ("", "")
     few = [x[:1, :1, :2].contiguous() for x in (Q, K, V, G)]
     got = gradients(*few, keys=1, sign=-1.0)[0]
-    assert reconstruct(trace(gradients, *few), few, NAMES, [Wanted(0, got, torch.full_like(got, 1e-9))]).words == ""
+    assert reconstruct(trace(gradients, *few), few, NAMES, [Expected(0, got, torch.full_like(got, 1e-9))]).words == ""
 
 
 def test_edits_keep_to_the_strides_that_views_were_made_for() -> None:
@@ -102,7 +102,7 @@ def test_edits_keep_to_the_strides_that_views_were_made_for() -> None:
         return (torch.tanh(s).reshape(40, 6) @ k[0].mT,)
 
     got = heads(Q, 0.25 * K)[0]
-    likeness = reconstruct(trace(heads, Q, K), (Q, K), ("q", "k"), [Wanted(0, got, torch.full_like(got, 1e-9))])
+    likeness = reconstruct(trace(heads, Q, K), (Q, K), ("q", "k"), [Expected(0, got, torch.full_like(got, 1e-9))])
     assert likeness.cause == "ratio" and "times 0.25" in likeness.words
 
 
@@ -111,11 +111,11 @@ def test_a_kernel_that_keeps_what_forward_saved_is_found_as_such() -> None:
     s = Q @ K.mT * 0.5
     p = P * torch.exp(0.3 * s)
     got, graph = p.mT @ G, trace(gradients, Q, K, V, G)
-    wanted = [Wanted(2, got, torch.full_like(got, 1e-7))]
+    expected = [Expected(2, got, torch.full_like(got, 1e-7))]
     shifted = (P * torch.exp(Q.flatten().roll(-1).view(Q.shape) @ K.mT * 0.5 - s)).mT @ G
-    assert reconstruct(graph, (Q, K, V, G), NAMES, wanted).words == ""
-    assert reconstruct(graph, (Q, K, V, G), NAMES, [Wanted(2, shifted, wanted[0].sigma)]).words == ""
-    found = reconstruct(graph, (Q, K, V, G), NAMES, [Wanted(2, shifted, wanted[0].sigma)], saved=True)
+    assert reconstruct(graph, (Q, K, V, G), NAMES, expected).words == ""
+    assert reconstruct(graph, (Q, K, V, G), NAMES, [Expected(2, shifted, expected[0].sigma)]).words == ""
+    found = reconstruct(graph, (Q, K, V, G), NAMES, [Expected(2, shifted, expected[0].sigma)], saved=True)
     assert found.cause == "shift" and "q read one element further" in found.words
 
 
@@ -125,6 +125,6 @@ def test_sums_that_are_lost_together_are_found() -> None:
 
     args, last = (K, V, K * V), slice(32, 34)
     got = two(*(x[:, last] for x in args))[0]
-    wanted = [Wanted(0, got, torch.full_like(got, 1e-9))]
-    likeness = reconstruct(trace(two, *args), args, ("a", "b", "c"), wanted)
+    expected = [Expected(0, got, torch.full_like(got, 1e-9))]
+    likeness = reconstruct(trace(two, *args), args, ("a", "b", "c"), expected)
     assert likeness.cause == "sum" and "of its last 2 alone" in likeness.words

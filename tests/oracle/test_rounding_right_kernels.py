@@ -1,4 +1,4 @@
-"""Right kernels that broke simpler budgets: none may be further out than eight sigma, nor than the worst case."""
+"""Correct kernels that broke simpler budgets: none may be further out than eight sigma, nor than the worst case."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EAGER = {torch.float32: "ieee32", torch.bfloat16: "eager-bf16", torch.float16: "
     ("algorithm", "dtype", "recipe", "seed"),
     covering(itertools.product(KERNELS, DTYPES, [*RECIPES, *REPEATING], range(len(SHAPES)))),
 )
-def test_right_kernels_stay_within_their_budgets(
+def test_correct_kernels_stay_within_their_budgets(
     algorithm: tuple[str, bool], dtype: torch.dtype, recipe: str, seed: int
 ) -> None:
     repeats, shape = recipe in REPEATING, SHAPES[seed]
@@ -106,7 +106,7 @@ def test_causal_with_queries_that_see_nothing(dtype: torch.dtype, shape: tuple[i
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d)[6:])
-def test_right_kernels_show_no_bias(dtype: torch.dtype) -> None:
+def test_correct_kernels_show_no_bias(dtype: torch.dtype) -> None:
     inputs = normal((128, 128, 64), dtype)
     for kernel, algorithm in ((fused, "definition"), (rk.torch_math, "definition"), (rk.torch_flash, "flash")):
         for got, budget in zip(kernel(*inputs), budgets_of(inputs, algorithm=algorithm), strict=True):

@@ -53,8 +53,8 @@ def test_the_graph_is_that_of_make_fx(definition: Callable[..., Tensor], derivat
     peer.graph.eliminate_dead_code()
     assert operators(graph.nodes) == operators(peer.graph.nodes)
     others = arguments(derivative, [random(*t.shape) for t in inputs])
-    for got, wanted in zip(graph(*others), own(*others), strict=True):
-        torch.testing.assert_close(got, wanted)
+    for got, expected in zip(graph(*others), own(*others), strict=True):
+        torch.testing.assert_close(got, expected)
 
 
 def operators(nodes: object) -> Counter[str]:

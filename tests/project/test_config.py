@@ -84,11 +84,11 @@ def test_targets_are_kernels_of_the_project_or_what_they_were(tmp_path: Path) ->
     made = project(tmp_path)
     assert [entry.name for entry in made.chosen([])] == ["attention", "sdpa"]
     assert [entry.target for entry in made.chosen(["lse", "sdpa", "lse"])] == ["lse", "sdpa"]
-    with pytest.raises(UsageError, match="no TARGET is given; wanted a shipped family"):
+    with pytest.raises(UsageError, match="no TARGET is given; expected a shipped family"):
         config.EMPTY.chosen([])
-    with pytest.raises(UsageError, match="--profile 'slow' is unknown; wanted one of fast"):
+    with pytest.raises(UsageError, match="--profile 'slow' is unknown; expected one of fast"):
         made.profile("slow")
-    with pytest.raises(UsageError, match="--profile 'slow' is unknown; wanted one of fast"):
+    with pytest.raises(UsageError, match="--profile 'slow' is unknown; expected one of fast"):
         config.EMPTY.profile("slow")
     assert config.EMPTY.profile("fast") == {"examples": "30"} != made.profile("fast")
 
@@ -103,18 +103,24 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "unknown key of a profile": ("[tool.gradoracle.profiles.a]\nfamily = 'a'", "profiles.a]: 'family' is unknown"),
     "a key of one run": ("[tool.gradoracle]\nshard = '1/2'", "'shard' is unknown"),
     "a value": ("[tool.gradoracle]\ndevice = 'tpu'", "[tool.gradoracle]: --device 'tpu' is unknown"),
-    "a number": ("[tool.gradoracle]\nexamples = 'many'", "--examples 'many' is not understood; wanted a whole number"),
+    "a number": (
+        "[tool.gradoracle]\nexamples = 'many'",
+        "--examples 'many' is not understood; expected a whole number",
+    ),
     "a range": ("[tool.gradoracle]\nexamples = 0", "--examples must be at least 1, got 0"),
     "seconds": ("[tool.gradoracle]\nseconds = 'long'", "--seconds 'long' is not understood"),
     "a contract": ("[tool.gradoracle]\ncontract = { float32 = 'bf16' }", "--contract float32=bf16"),
-    "no table": ("[tool.gradoracle]\ndim = 'T=3'", "dim is 'T=3'; wanted a table, such as { T ="),
-    "no list": ("[tool.gradoracle]\nrequire = 'x'", "require is 'x'; wanted a list of names of laws"),
-    "a flag": ("[tool.gradoracle]\ndevice = true", "device is True; wanted a value such as"),
-    "a table for a kernel": ("[tool.gradoracle.kernels]\na = 3", "[tool.gradoracle.kernels.a] is 3; wanted a table"),
-    "kernels": ("[tool.gradoracle]\nkernels = 3", "kernels is 3; wanted tables, [tool.gradoracle.kernels.NAME]"),
-    "target": ("[tool.gradoracle.kernels.a]\ntarget = 3", "target is 3; wanted path/to/file.py[:callable]"),
-    "known failures": ("[tool.gradoracle]\nknown-failures = 3", "known-failures is 3; wanted the path of a TOML file"),
-    "the whole": ("[tool]\ngradoracle = 3", "[tool.gradoracle] is 3; wanted a table"),
+    "no table": ("[tool.gradoracle]\ndim = 'T=3'", "dim is 'T=3'; expected a table, such as { T ="),
+    "no list": ("[tool.gradoracle]\nrequire = 'x'", "require is 'x'; expected a list of names of laws"),
+    "a flag": ("[tool.gradoracle]\ndevice = true", "device is True; expected a value such as"),
+    "a table for a kernel": ("[tool.gradoracle.kernels]\na = 3", "[tool.gradoracle.kernels.a] is 3; expected a table"),
+    "kernels": ("[tool.gradoracle]\nkernels = 3", "kernels is 3; expected tables, [tool.gradoracle.kernels.NAME]"),
+    "target": ("[tool.gradoracle.kernels.a]\ntarget = 3", "target is 3; expected path/to/file.py[:callable]"),
+    "known failures": (
+        "[tool.gradoracle]\nknown-failures = 3",
+        "known-failures is 3; expected the path of a TOML file",
+    ),
+    "the whole": ("[tool]\ngradoracle = 3", "[tool.gradoracle] is 3; expected a table"),
 }
 
 

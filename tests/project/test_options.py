@@ -43,28 +43,28 @@ def test_what_is_given_is_read(read: Callable[[Any], Any], text: Any, value: Any
 @pytest.mark.parametrize(
     ("read", "text", "says"),
     [
-        (values.dtypes, "float23", "--dtype 'float23' is unknown: did you mean float32? wanted one of float32, "),
-        (values.dtypes, "", "--dtype '' is unknown: wanted one of"),
-        (values.contracts, ["float32"], "--contract 'float32' is not understood; wanted DTYPE=PRESET"),
+        (values.dtypes, "float23", "--dtype 'float23' is unknown: did you mean float32? expected one of float32, "),
+        (values.dtypes, "", "--dtype '' is unknown: expected one of"),
+        (values.contracts, ["float32"], "--contract 'float32' is not understood; expected DTYPE=PRESET"),
         (values.contracts, ["float32=fp16"], "--contract float32=fp16: contract 'fp16' is for float16; for float32"),
         (values.contracts, ["int8=tf32"], "--contract int8=tf32: "),
         (values.contracts, ["float32=tf32", "float32=ieee32"], "--contract is given twice for float32"),
-        (values.arguments, ["causal=true"], "--arg 'causal=true': wanted a Python literal after =, such as True"),
+        (values.arguments, ["causal=true"], "--arg 'causal=true': expected a Python literal after =, such as True"),
         (values.arguments, ["2=3"], "'2' is no name of an argument"),
-        (values.arguments, ["causal"], "--arg 'causal' is not understood; wanted NAME=VALUE"),
-        (values.dims, ["T=0:4"], "--dim 'T=0:4' is not understood; wanted NAME=SIZE"),
+        (values.arguments, ["causal"], "--arg 'causal' is not understood; expected NAME=VALUE"),
+        (values.dims, ["T=0:4"], "--dim 'T=0:4' is not understood; expected NAME=SIZE"),
         (values.dims, ["T"], "--dim 'T' is not understood"),
         (values.dims, ["T=1", "T=2"], "--dim is given twice for T"),
-        (values.workers, "many", "--workers 'many' is not understood; wanted a number of processes, or auto"),
+        (values.workers, "many", "--workers 'many' is not understood; expected a number of processes, or auto"),
         (values.workers, "-1", "--workers must be at least 0, got -1"),
-        (values.shard, "2", "--shard '2' is not understood; wanted I/N"),
-        (values.shard, "5/4", "--shard '5/4' is out of range; wanted I/N with 1 <= I <= N"),
+        (values.shard, "2", "--shard '2' is not understood; expected I/N"),
+        (values.shard, "5/4", "--shard '5/4' is out of range; expected I/N with 1 <= I <= N"),
         (values.shard, "0/4", "--shard '0/4' is out of range"),
         (values.shard, "a/4", "--shard 'a' is not understood"),
         (partial(values.seconds, option="--call-seconds"), 0.0, "--call-seconds must be a positive number, got 0"),
         (values.seconds, -1.0, "--seconds must be a positive number, got -1"),
         (values.seconds, float("nan"), "--seconds must be a positive number, got nan"),
-        (values.saved, "missing.pt", "--inputs missing.pt: no such file; wanted tensors saved with torch.save"),
+        (values.saved, "missing.pt", "--inputs missing.pt: no such file; expected tensors saved with torch.save"),
     ],
 )
 def test_each_mistake_is_one_sentence(read: Callable[[Any], Any], text: Any, says: str) -> None:
@@ -74,7 +74,7 @@ def test_each_mistake_is_one_sentence(read: Callable[[Any], Any], text: Any, say
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "expected"),
     [
         ("check sdpa", [Output("terminal")]),
         ("check sdpa --format json", [Output("json")]),
@@ -88,17 +88,17 @@ def test_each_mistake_is_one_sentence(read: Callable[[Any], Any], text: Any, say
         ("check --format json -- --format", [Output("json")]),
     ],
 )
-def test_an_output_belongs_to_the_format_before_it(words: str, wanted: list[Output], tmp_path: Path) -> None:
+def test_an_output_belongs_to_the_format_before_it(words: str, expected: list[Output], tmp_path: Path) -> None:
     found = outputs(words.format(d=tmp_path).split(), FORMATS)
-    assert [Output(o.format, o.path and Path(o.path.name)) for o in found] == wanted
+    assert [Output(o.format, o.path and Path(o.path.name)) for o in found] == expected
     assert list(tmp_path.iterdir()) == []  # trying a path out leaves nothing
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--format html", "--format 'html' is unknown: wanted one of terminal, json, junit"),
-        ("--output {d}/a", "--output {d}/a has no --format of its own; wanted --format FORMAT --output {d}/a"),
+        ("--format html", "--format 'html' is unknown: expected one of terminal, json, junit"),
+        ("--output {d}/a", "--output {d}/a has no --format of its own; expected --format FORMAT --output {d}/a"),
         ("--format json --output {d}/a --output {d}/b", "--output {d}/b has no --format of its own"),
         ("--format json --format junit", "the formats json and junit cannot share standard output"),
         (

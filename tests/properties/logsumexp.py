@@ -166,11 +166,11 @@ class Backwards:
     ) -> dict[str, Tensor]:
         """The gradients by name (``dq``)."""
         given = {n: t.detach().requires_grad_(t.is_floating_point()) for n, t in inputs.items()}
-        wanted = [name for name, tensor in given.items() if tensor.is_floating_point()]
+        expected = [name for name, tensor in given.items() if tensor.is_floating_point()]
         with torch.enable_grad():
             out = self.own(**given, **options)  # type: ignore[arg-type]
-            found = torch.autograd.grad(out, [given[name] for name in wanted], cotangent)
-        gradients = {f"d{name}": tensor for name, tensor in zip(wanted, found, strict=True)}
+            found = torch.autograd.grad(out, [given[name] for name in expected], cotangent)
+        gradients = {f"d{name}": tensor for name, tensor in zip(expected, found, strict=True)}
         self.runs += 1
         if which == "fused" and self.own.has("a partial dq counted twice"):
             gradients["dq"] = gradients["dq"] * torch.where(torch.arange(gradients["dq"].shape[2]) > 3, 2, 1)[:, None]

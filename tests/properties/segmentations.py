@@ -202,9 +202,9 @@ def _scheme(fault: str) -> Any:
         given = [leaf for name, leaf in leaves.items() if not name.startswith("proj")]
         with torch.enable_grad():
             log_z = own(*given, **{n: leaf for n, leaf in leaves.items() if n.startswith("proj")})
-        wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
-        found = torch.autograd.grad(log_z, [leaves[name] for name in wanted], cotangent)
-        gradients = {f"d{name}": tensor for name, tensor in zip(wanted, found, strict=True)}
+        expected = [name for name, leaf in leaves.items() if leaf.requires_grad]
+        found = torch.autograd.grad(log_z, [leaves[name] for name in expected], cotangent)
+        gradients = {f"d{name}": tensor for name, tensor in zip(expected, found, strict=True)}
         positions = inputs["cum_scores"].shape[1] - 1
         if fault == "a state twice" and chunk is not None and chunk < positions:
             gradients["dcum_scores"][:, chunk] *= 1.001
@@ -236,7 +236,7 @@ def judge(law: Property, line: str, subject: Kernel) -> LawResult:
 
 
 def assert_caught(law: Property, line: str, right: Kernel, wrong: Kernel) -> None:
-    """The right kernel holds on a case, and the wrong one violates the law there."""
+    """The correct kernel holds on a case, and the wrong one violates the law there."""
     good = judge(law, line, right)
     assert good.status is Status.HOLDS, [f for f in good.findings if f.outcome is Outcome.VIOLATED] or good.reason
     bad = judge(law, line, wrong)

@@ -46,9 +46,9 @@ def gradients(inputs: Mapping[str, Tensor], cotangent: Tensor, *, shift: int = 0
     """log Z as float32, and the gradients of <cotangent, log Z>, by the engine's names."""
     leaves = {n: t.detach().requires_grad_() if t.is_floating_point() else t for n, t in inputs.items()}
     result = log_z(leaves, shift=shift)
-    wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
-    found = torch.autograd.grad(result, list(wanted.values()), cotangent.double())
-    return {"log_z": result.detach().float()} | {f"d{n}": g for n, g in zip(wanted, found, strict=True)}
+    expected = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    found = torch.autograd.grad(result, list(expected.values()), cotangent.double())
+    return {"log_z": result.detach().float()} | {f"d{n}": g for n, g in zip(expected, found, strict=True)}
 
 
 def two_sided(inputs: Mapping[str, Tensor], cotangent: Tensor, *, shift: int = 0) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Budgets of lightning's algorithms: right kernels are within them, slips of a few parts in a million are seen."""
+"""Budgets of lightning's algorithms: correct kernels are within them, slips of a few parts in a million are seen."""
 
 from __future__ import annotations
 
@@ -79,19 +79,19 @@ def test_an_algorithm_gives_what_the_definition_gives(
 ) -> None:
     _, own = sample(f"N={rows} {state} D=3 Dv=5", sizes="B=1 H=2")
     args = arguments(FAMILY, own, derivative)
-    wanted, got = (ORACLE.graph(own, derivative, name)(*args) for name in ("definition", algorithm))
-    assert len(wanted) == len(got)
-    for a, b in zip(wanted, got, strict=True):
+    expected, got = (ORACLE.graph(own, derivative, name)(*args) for name in ("definition", algorithm))
+    assert len(expected) == len(got)
+    for a, b in zip(expected, got, strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-13 * float(a.abs().max()))
 
 
 def test_tensors_that_do_not_add_up_are_refused() -> None:
-    with pytest.raises(TypeError, match="3 tensors were given, wanted 1 times q, k, v and S0, and cotangents"):
+    with pytest.raises(TypeError, match="3 tensors were given, expected 1 times q, k, v and S0, and cotangents"):
         Chunked(64).vjp(*torch.zeros(3, 1, 1, 1, 1))
 
 
 @pytest.mark.parametrize(("which", "words", "dtype"), covering(itertools.product(range(len(RIGHT)), CASES, DTYPES)))
-def test_right_kernels_are_within_their_budgets(which: int, words: str, dtype: str) -> None:
+def test_correct_kernels_are_within_their_budgets(which: int, words: str, dtype: str) -> None:
     algorithm, kernel, chunk = RIGHT[which]
     case, own = sample(words, dtype)
     found = run(kernel, own, chunk)
@@ -106,7 +106,7 @@ def test_right_kernels_are_within_their_budgets(which: int, words: str, dtype: s
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("algorithm", "kernel", "chunk"), RIGHT[:2] + RIGHT[3:])
-def test_errors_of_right_kernels_are_of_the_size_of_sigma(
+def test_errors_of_correct_kernels_are_of_the_size_of_sigma(
     algorithm: str, kernel: right_kernels.Scan, chunk: int, dtype: str
 ) -> None:
     _, own = sample("N=130 D=32 Dv=32 initial_state~normal", dtype)
@@ -165,7 +165,7 @@ def test_chunks_of_another_length_round_other_things() -> None:
 
 
 def _with_blocks(algorithm: object) -> Kernel:
-    """A right kernel with chunks of 64 rows, or of 16 where blocks force it."""
+    """A correct kernel with chunks of 64 rows, or of 16 where blocks force it."""
 
     def rows(blocks: int | None) -> int:
         return blocks or 64

@@ -44,8 +44,8 @@ def test_the_definition_is_the_sum_term_by_term(words: str) -> None:
             known = _summed(q[b, h], k[b, h], v[b, h], doubles["initial_state"][b, h] if len(doubles) == 4 else None)
             for i in range(rows):
                 for e in range(columns):
-                    wanted = sum(mpf(float(q[b, h, i, d])) * known[i][d][e] for d in range(width))
-                    assert abs(float(o[b, h, i, e]) - wanted) < 1e-14
+                    expected = sum(mpf(float(q[b, h, i, d])) * known[i][d][e] for d in range(width))
+                    assert abs(float(o[b, h, i, e]) - expected) < 1e-14
             for d in range(width if state is not None else 0):
                 for e in range(columns):
                     assert abs(float(state[b, h, d, e]) - known[-1][d][e]) < 1e-14  # type: ignore[index]

@@ -29,15 +29,15 @@ def square(q, k, v):
 
 @pytest.fixture(autouse=True)
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures are wanted, and not small."""
+    """Failures are expected, and not small."""
     monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
 
 
 def checked(file: Path, name: str, *dtypes: str, eager: bool = True, **fields: object) -> Report:
     contracts = {dtype: preset for dtype, preset in EAGER.items() if eager and dtype in dtypes}
-    wanted = {"property": "[fv]*_matches_the_oracle", "examples": 30 * len(dtypes), **fields}
+    expected = {"property": "[fv]*_matches_the_oracle", "examples": 30 * len(dtypes), **fields}
     return check(
-        Request(f"{file}:{name}", "lightning", device="cpu", dtypes=dtypes, contracts=contracts, workers=0, **wanted)
+        Request(f"{file}:{name}", "lightning", device="cpu", dtypes=dtypes, contracts=contracts, workers=0, **expected)
     )
 
 
@@ -65,8 +65,8 @@ def test_one_whose_signature_names_no_option_is_given_none(tmp_path: Path) -> No
 @pytest.mark.parametrize(("name", "long"), [("quadratic", False), ("chunked", True)])
 def test_a_square_is_not_asked_for_sequences_that_fit_no_memory(name: str, long: bool) -> None:
     target = resolve(f"{FILE}:{name}", "lightning")
-    wanted = wanted_situations(target.family, target.kernels[0], DTYPES, 126)
-    assert ("N > 100 000" in wanted) is long and "N has 3 tiles" in wanted
+    expected = wanted_situations(target.family, target.kernels[0], DTYPES, 126)
+    assert ("N > 100 000" in expected) is long and "N has 3 tiles" in expected
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ def test_the_definition_is_the_sum_row_by_row(inputs: str, options: str) -> None
             terms.append(math.exp(score if cap is None else cap * math.tanh(score / cap)))
         if "sinks" in doubles:
             terms.append(math.exp(float(doubles["sinks"][h])))
-        wanted = math.log(sum(terms)) if terms else -math.inf
-        assert float(got[b, h, i]) == pytest.approx(wanted, rel=0, abs=1e-13)
+        expected = math.log(sum(terms)) if terms else -math.inf
+        assert float(got[b, h, i]) == pytest.approx(expected, rel=0, abs=1e-13)
 
 
 @pytest.mark.parametrize("derivative", list(Derivative))
@@ -105,5 +105,5 @@ def test_a_gradient_of_a_sink_is_finite_where_no_key_is_seen() -> None:
 def test_causal_is_aligned_bottom_right_and_heads_read_their_group() -> None:
     q, k = torch.ones(1, 4, 2, 1, dtype=torch.float64), torch.tensor([[[[0.0]] * 4, [[1.0]] * 4]]).double()
     found = FAMILY.definition(q, k, causal=True, scale=1.0)
-    wanted = [[math.log(n) + level for n in (3, 4)] for level in (0, 0, 1, 1)]  # queries see keys 0..2 and 0..3
-    assert torch.allclose(found[0], torch.tensor(wanted, dtype=torch.float64), rtol=0, atol=1e-15)
+    expected = [[math.log(n) + level for n in (3, 4)] for level in (0, 0, 1, 1)]  # queries see keys 0..2 and 0..3
+    assert torch.allclose(found[0], torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-15)

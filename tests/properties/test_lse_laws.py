@@ -1,4 +1,4 @@
-"""Each law of LSE catches a kernel that is wrong in its way, and the right kernel holds on the same case."""
+"""Each law of LSE catches a kernel that is wrong in its way, and the correct kernel holds on the same case."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_wrong_kernel_is_caught_and_the_right_one_holds(law: str, fault: str
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize(("law", "line"), {law: line for law, _, line in CAUGHT}.items())
-def test_the_right_kernel_holds_in_every_dtype(law: str, line: str, dtype: str) -> None:
+def test_the_correct_kernel_holds_in_every_dtype(law: str, line: str, dtype: str) -> None:
     found = judge(law, line.replace("float32", dtype), kernel())
     assert found.status is Status.HOLDS, (found.status, found.reason, found.findings)
 

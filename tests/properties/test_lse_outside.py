@@ -24,13 +24,13 @@ def logsumexp(q, k):
 
 @pytest.fixture(autouse=True)
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures are wanted, and not small."""
+    """Failures are expected, and not small."""
     monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
 
 
 def checked(file: Path, name: str, *dtypes: str, **fields: object) -> Report:
-    wanted = {"property": "[fv]*_matches_the_oracle", "examples": 30 * len(dtypes), **fields}
-    return check(Request(f"{file}:{name}", "lse", device="cpu", dtypes=dtypes, workers=0, **wanted))
+    expected = {"property": "[fv]*_matches_the_oracle", "examples": 30 * len(dtypes), **fields}
+    return check(Request(f"{file}:{name}", "lse", device="cpu", dtypes=dtypes, workers=0, **expected))
 
 
 def holds(report: Report, *dtypes: str) -> None:

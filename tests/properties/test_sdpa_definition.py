@@ -39,8 +39,8 @@ def test_rows_that_see_no_key_are_zero_in_the_traced_graph(derivative: Derivativ
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_definition_is_that_of_pytorch(causal: bool) -> None:
     q, k, v = (torch.randn(2, 2, 6, 4, dtype=torch.float64) for _ in range(3))
-    wanted = scaled_dot_product_attention(q, k, v, is_causal=causal)
-    assert torch.allclose(FAMILY.definition(q, k, v, causal=causal), wanted, rtol=0, atol=1e-14)
+    expected = scaled_dot_product_attention(q, k, v, is_causal=causal)
+    assert torch.allclose(FAMILY.definition(q, k, v, causal=causal), expected, rtol=0, atol=1e-14)
 
 
 def test_causal_is_aligned_bottom_right() -> None:

@@ -165,10 +165,10 @@ def _q_doubled(q: Any, k: Any, v: Any, **options: Any) -> Any:
 
 def test_a_forward_that_doubles_q_in_place_is_judged_on_the_q_that_it_was_given() -> None:
     laws = ("forward_matches_the_oracle", "vjp_matches_the_oracle", "inputs_and_cotangents_are_unmodified")
-    for subject, wanted in ((SHIPPED, Status.HOLDS), (replace(SHIPPED, call=_q_doubled), Status.VIOLATED)):
+    for subject, expected in ((SHIPPED, Status.HOLDS), (replace(SHIPPED, call=_q_doubled), Status.VIOLATED)):
         own = evidence(CASES[3], subject)
         found = {law: judge_law(UNIVERSAL_LAWS[law], own) for law in laws}
-        assert {result.status for result in found.values()} == {wanted}
+        assert {result.status for result in found.values()} == {expected}
     assert max(law.rank for law in LAWS.values()) < UNIVERSAL_LAWS[laws[-1]].rank, "it leads the report"
     changed = [f for f in found[laws[-1]].findings if f.outcome is Outcome.VIOLATED]
     assert [(f.tensor, f.message) for f in changed] == [("q", "48 of 48 elements were changed by forward")]

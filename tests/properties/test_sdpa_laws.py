@@ -1,4 +1,4 @@
-"""Each law of SDPA catches a kernel that is wrong in its way, and the right kernel holds on the same case."""
+"""Each law of SDPA catches a kernel that is wrong in its way, and the correct kernel holds on the same case."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_norms_in_float32_are_caught_where_log_z_is_large(words: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(("law", "line"), {law: line for law, _, line in CAUGHT}.items())
-def test_the_right_kernel_holds_in_16_bit(law: str, line: str, dtype: str) -> None:
+def test_the_correct_kernel_holds_in_16_bit(law: str, line: str, dtype: str) -> None:
     assert_holds(LAWS[law], line, kernel(), dtype)
 
 

@@ -1,4 +1,4 @@
-"""Budgets of the semi-CRF at any length: like the engine's own at small T, kept by right kernels and not by wrong."""
+"""Budgets of the semi-CRF at any length: like the engine's own at small T, kept by correct kernels and not by wrong."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_sigmas_are_near_those_that_the_engine_reads_from_the_definition(
 ) -> None:
     """Measured over these: medians 0.3 to 1.8 times the engine's for log Z and gradients, 0.14 to 1.1 for products.
 
-    The engine's are of a solve with weights. Where paths are forbidden a right kernel in logarithms has an rms of 0.2
+    The engine's are of a solve with weights. Where paths are forbidden a correct kernel in logarithms has an rms of 0.2
     in them in its JVP, and of 0.7 in these (14 cases).
     """
     own = sample(words, sizes)
@@ -148,7 +148,7 @@ def test_norms_in_float32_are_seen_at_twenty_thousand_steps() -> None:
     assert abs(float(both.log_z.float().double() - both.log_z)) < 2 * float(known.sigma)
 
 
-def test_a_right_kernel_is_as_many_sigma_off_at_any_length() -> None:
+def test_a_correct_kernel_is_as_many_sigma_off_at_any_length() -> None:
     """The rms over dcum_scores at T = 8 000 is at most twice that at T = 1 000."""
     found = []
     for steps in (1000, 8000):

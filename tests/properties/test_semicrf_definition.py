@@ -37,10 +37,10 @@ def test_the_definition_is_the_sum_over_all_paths(words: str, sizes: str) -> Non
     paths = enumerate_paths(own.inputs)
     cotangent = own.cotangents["log_z"]
     found = defined(own, Derivative.VJP)
-    wanted = {"log_z": numbers(paths.log_z)}
-    wanted |= {f"d{name}": numbers(x) for name, x in paths.gradients(cotangent).items()}
-    assert set(wanted) == set(found)
-    for name, tensor in wanted.items():
+    expected = {"log_z": numbers(paths.log_z)}
+    expected |= {f"d{name}": numbers(x) for name, x in paths.gradients(cotangent).items()}
+    assert set(expected) == set(found)
+    for name, tensor in expected.items():
         assert apart(found[name], tensor) < 1e-12, name
     assert apart(defined(own, Derivative.JVP)["jvp.log_z"], numbers(paths.jvp(own.tangents))) < 1e-12
     products = defined(own, Derivative.HVP)
@@ -52,10 +52,10 @@ def test_balls_of_radius_1e_30_hold_what_enumeration_finds() -> None:
     own = sample("all by duration", "B=2 T=5 C=2 K=3")
     paths = enumerate_paths(own.inputs, digits=60)
     gradients = paths.gradients(own.cotangents["log_z"])
-    wanted = {"log_z": paths.log_z} | {f"d{name}": x for name, x in gradients.items()}
+    expected = {"log_z": paths.log_z} | {f"d{name}": x for name, x in gradients.items()}
     with mp.workdps(60):
         for name, ball in defined(own, Derivative.VJP, "certified").items():
-            radius = as_mpf(ball) - wanted[name]
+            radius = as_mpf(ball) - expected[name]
             assert float(ball.radius.max()) <= 1e-30
             assert max(abs(float(gap)) for gap in radius.reshape(-1)) < 1e-29, name
 
@@ -98,8 +98,8 @@ def test_where_every_path_is_forbidden_log_z_is_minus_infinity_and_all_derivativ
     assert int(own.inputs["lengths"].min()) > 0
     found = defined(own, derivative)
     for name in names(semicrf, derivative, own):
-        wanted = -torch.inf if name == "log_z" else 0.0
-        assert bool((found[name] == wanted).all()), name
+        expected = -torch.inf if name == "log_z" else 0.0
+        assert bool((found[name] == expected).all()), name
 
 
 def test_length_0_gives_log_c_and_no_gradient() -> None:
@@ -120,9 +120,9 @@ def test_cases_meet_every_situation_with_either_transition() -> None:
     kernel = Kernel("semicrf", "semicrf", semicrf.definition, dtypes=("float32",))
     drawn = list(stream(semicrf, kernel, dtypes=("float32",), examples=150))
     met = {name for case in drawn for name in situations(semicrf, kernel, case)}
-    wanted = set(wanted_situations(semicrf, kernel, ("float32",), len(drawn)))
-    assert wanted <= met
-    assert {"joint every path forbidden", "joint no positions", "transition given", "T > 100 000"} <= wanted
+    expected = set(wanted_situations(semicrf, kernel, ("float32",), len(drawn)))
+    assert expected <= met
+    assert {"joint every path forbidden", "joint no positions", "transition given", "T > 100 000"} <= expected
 
 
 def test_long_cases_have_several_durations_and_labels_and_reach_the_end() -> None:

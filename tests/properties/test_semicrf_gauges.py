@@ -65,7 +65,7 @@ def test_the_wrong_kernel_is_caught_and_the_right_one_holds(law: str, fault: str
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(("law", "line"), {law: line for law, _, line in CAUGHT}.items())
-def test_the_right_kernel_holds_in_16_bit(law: str, line: str, dtype: str) -> None:
+def test_the_correct_kernel_holds_in_16_bit(law: str, line: str, dtype: str) -> None:
     assert_holds(LAWS[law], line, kernel(), dtype)
 
 

@@ -1,4 +1,4 @@
-"""Long sequences: right kernels are as many sigma off at any length, and what only long ones show is caught."""
+"""Long sequences: correct kernels are as many sigma off at any length, and what only long ones show is caught."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_one_place_of_many_that_is_one_percent_off_is_caught(positions: int) -> 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(("law", "line"), {law: line for law, _, line in CAUGHT}.items())
-def test_the_right_kernel_holds_in_16_bit(law: str, line: str, dtype: str) -> None:
+def test_the_correct_kernel_holds_in_16_bit(law: str, line: str, dtype: str) -> None:
     assert_holds(LAWS[law], line, kernel(), dtype)
 
 

@@ -23,13 +23,13 @@ SMALL = {"dims": {"T": sizes(4, 40), "K": sizes(2, 6)}}
 
 @pytest.fixture(autouse=True)
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures are wanted, and not small."""
+    """Failures are expected, and not small."""
     monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
 
 
 def checked(file: Path, *dtypes: str, **fields: object) -> Report:
-    wanted = {"property": "[fv]*_matches_the_oracle", "examples": CASES * len(dtypes), **fields}
-    return check(Request(f"{file}:recursion", "semicrf", device="cpu", dtypes=dtypes, workers=0, **wanted))
+    expected = {"property": "[fv]*_matches_the_oracle", "examples": CASES * len(dtypes), **fields}
+    return check(Request(f"{file}:recursion", "semicrf", device="cpu", dtypes=dtypes, workers=0, **expected))
 
 
 @functools.cache
@@ -60,8 +60,8 @@ def test_it_holds_in_every_dtype() -> None:
 
 def test_it_is_not_asked_for_sequences_that_take_minutes() -> None:
     target = resolve(f"{FILE}:recursion", "semicrf")
-    wanted = wanted_situations(target.family, target.kernels[0], DTYPES, 126)
-    assert "T > 100 000" not in wanted and "T has 3 tiles" in wanted
+    expected = wanted_situations(target.family, target.kernels[0], DTYPES, 126)
+    assert "T > 100 000" not in expected and "T has 3 tiles" in expected
     (shipped,) = resolve("semicrf").kernels
     assert "T > 100 000" in wanted_situations(target.family, shipped, DTYPES, 126)
 

@@ -58,7 +58,7 @@ GROUPED = [pytest.param(name, marks=pytest.mark.xdist_group(f"right tables, {nam
 
 @pytest.mark.parametrize("law", [MEET, GIVE, CHAIN, COVER, AGREE])
 @pytest.mark.parametrize("name", GROUPED)
-def test_a_right_kernel_with_float32_inside_holds(name: str, law: str) -> None:
+def test_a_correct_kernel_with_float32_inside_holds(name: str, law: str) -> None:
     """Of exp(alpha + beta - log Z), the true log Z, what log Z of the kernel is off by is a part."""
     own = right(name)
     assert LAWS[law].applies(own.case, semicrf_tables.kernel()) is None

@@ -117,11 +117,11 @@ def test_marginals_are_those_of_all_paths(words: str) -> None:
     own = sample(words, "B=2 T=5 C=2 K=3")
     paths, found = enumerate_paths(own.inputs), recursion.marginals(own.inputs)
     for b in range(2):
-        wanted = torch.zeros_like(found.segment[b])
+        expected = torch.zeros_like(found.segment[b])
         for (t, k, _, c), p in paths.marginals(b).items():
-            wanted[t, k - 1, c] += float(p)
-        assert apart(found.segment[b], wanted) < 1e-14
-        assert apart(found.start[b], wanted.sum(1)) < 1e-14
+            expected[t, k - 1, c] += float(p)
+        assert apart(found.segment[b], expected) < 1e-14
+        assert apart(found.start[b], expected.sum(1)) < 1e-14
         length = int(own.inputs["lengths"][b])
         assert found.boundary[b, 0] == 1 and abs(float(found.boundary[b, length]) - 1) < 1e-14
         assert apart(found.boundary[b, 1:], found.end[b].sum(-1)) < 1e-14 or length == 0
@@ -136,8 +136,8 @@ def test_every_position_is_covered_once_and_alpha_meets_beta_at_every_boundary()
         for k in range(1, 8):
             for shift in range(k):
                 covered[shift:] += found.segment[b, : 300 - shift, k - 1].sum(-1)
-        wanted = (torch.arange(300) < length).double()
-        assert apart(covered, wanted) < 1e-12
+        expected = (torch.arange(300) < length).double()
+        assert apart(covered, expected) < 1e-12
         met = (both.alpha[b] * both.beta[b]).sum(-1).log() + both.alpha_norm[b] + both.beta_norm[b]
         identity = both.log_z[b] + found.boundary[b].log()
         assert apart(met[1 : length + 1], identity[1 : length + 1]) < 1e-11
@@ -207,9 +207,9 @@ def test_what_no_score_can_change_has_derivatives_of_exactly_0(words: str) -> No
     fixed = words != "C=1 K=3 transition~normal"
     for name, product in found.items():
         assert bool((product == 0).all()) == (fixed or name == "cum_scores"), name
-    wanted = torch.zeros(2, 301, dtype=torch.float64)
-    wanted[:, 0], wanted[0, 300], wanted[1, 117] = -1.0, 1.0, 1.0
-    assert apart(once["cum_scores"][:, :, 0], wanted) < 1e-13
+    expected = torch.zeros(2, 301, dtype=torch.float64)
+    expected[:, 0], expected[0, 300], expected[1, 117] = -1.0, 1.0, 1.0
+    assert apart(once["cum_scores"][:, :, 0], expected) < 1e-13
     inputs["transition"] = torch.zeros_like(inputs["transition"])
     inputs["duration_bias"] = torch.zeros(2, sizes["C"])  # there is another path now
     tangents["duration_bias"] = torch.tensor([[1.0], [-1.0]]).expand(2, sizes["C"]).contiguous()

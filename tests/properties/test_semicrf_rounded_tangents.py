@@ -203,7 +203,7 @@ def test_wrong_tangents_are_caught_on_the_same_cases(words: str, fault: str, tmp
 def test_shares_that_do_not_add_up_to_one_are_seen_from_the_end_alone() -> None:
     """The running sum of seven weights is 2.4 roundings off at 36 positions in a row, and alpha's tangent is up to 45.
 
-    So log Z's tangent drifts, and the product for the first place with it: right kernels had 1.6e-4 there. alpha' and
+    So log Z's tangent drifts, and the product for the first place with it: correct kernels had 1.6e-4 there. alpha' and
     beta' of one probe drift alike, and in alpha' + beta' - log Z' that cancels.
     """
     own = case(DRIFT)
@@ -264,7 +264,7 @@ def test_right_float32_kernels_are_not_far_below(words: str, cases: int, tmp_pat
 
 
 def test_a_kernel_in_float64_has_sigmas_of_float64() -> None:
-    """They are imitated at 30 bits and scaled down; a right kernel stays within, and float32 inside does not."""
+    """They are imitated at 30 bits and scaled down; a correct kernel stays within, and float32 inside does not."""
     inputs = random_walk({"B": 2, "T": 300, "C": 2, "K": 3}, projections=True, seed=3)
     generator = torch.Generator().manual_seed(4)
     tangents = {n: torch.randn(t.shape, generator=generator) for n, t in inputs.items() if n != "lengths"}

@@ -59,7 +59,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("words", CASES)
-def test_a_right_kernel_holds_and_one_with_shifted_durations_does_not(words: str) -> None:
+def test_a_correct_kernel_holds_and_one_with_shifted_durations_does_not(words: str) -> None:
     for law in (forward_matches_the_oracle, vjp_matches_the_oracle):
         assert judge_law(law, evidence(words, kernel())).status is Status.HOLDS
         assert judge_law(law, evidence(words, kernel(shift=1))).status is Status.VIOLATED

@@ -76,7 +76,7 @@ def test_the_shipped_kernel_holds(law: str, line: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize(("law", "line"), LINES)
-def test_the_right_kernel_holds_in_every_dtype(law: str, line: str, dtype: str) -> None:
+def test_the_correct_kernel_holds_in_every_dtype(law: str, line: str, dtype: str) -> None:
     assert_holds(LAWS[law], line, kernel(), dtype)
 
 

@@ -94,7 +94,7 @@ def status(law, kernel: Kernel, family=sums, dims=None) -> Status:
 
 
 @pytest.mark.parametrize("law", ALL, ids=lambda law: law.name)
-def test_a_right_kernel_holds(law):
+def test_a_correct_kernel_holds(law):
     assert status(law, of_sums(summing())) is Status.HOLDS
 
 

@@ -115,7 +115,7 @@ def test_a_kernel_blind_to_strides_is_caught_in_every_layout_that_it_can_read(la
 def test_a_refused_layout_is_refused_and_not_violated():
     def strict(x, y):
         if not x.is_contiguous():
-            raise ValueError("x has strides that are not contiguous: wanted contiguous")
+            raise ValueError("x has strides that are not contiguous: expected contiguous")
         return right(x, y)
 
     assert judged(INPUTS, kernel(strict), replace(CASE, seed=0)).status is Status.REFUSED

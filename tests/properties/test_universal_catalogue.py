@@ -74,7 +74,7 @@ def test_the_missions_words_are_in_the_catalogue():
 
 @pytest.mark.parametrize("law", UNIVERSAL, ids=named)
 @pytest.mark.parametrize("seed", [0, 5])
-def test_a_right_kernel_holds_or_says_why_it_is_not_checked(law, seed):
+def test_a_correct_kernel_holds_or_says_why_it_is_not_checked(law, seed):
     for subject, family in ((RIGHT, pick), (WEIGH, weigh), (TOTAL, total)):
         case = Case(subject.family, CASE.dims, seed=seed)
         if law.applies(case, subject) is not None or not law.families.hold(family):

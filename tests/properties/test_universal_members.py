@@ -41,7 +41,7 @@ RIGHT = logsumexp.kernel()
 
 
 def changed(change):
-    """The right kernel of LSE with its output changed by a function of (lse, q, the named inputs)."""
+    """The correct kernel of LSE with its output changed by a function of (lse, q, the named inputs)."""
     own = logsumexp.LogSumExp()
     return replace(RIGHT, name="wrong", call=lambda q, k, **named: change(own(q, k, **named), q, named))
 

@@ -34,7 +34,7 @@ def cotangent_wrapping(x, y):
     return edited(p, lambda g: g[:1].expand_as(g) if wraps(g) else g), s
 
 
-def test_the_right_kernel_holds_with_every_argument_far_and_along_every_dim():
+def test_the_correct_kernel_holds_with_every_argument_far_and_along_every_dim():
     for seed in range(0, 35, 7):
         assert judged(LAW, RIGHT, replace(CASE, seed=seed)).status is Status.HOLDS
 

@@ -258,7 +258,7 @@ def test_guardrails_are_held_to_argument_value_and_want():
     found = judged(BAD, kernel(curt))
     assert found.status is Status.VIOLATED
     assert (
-        "does not name the argument (x) and the value given (int32) and what is wanted"
+        "does not name the argument (x) and the value given (int32) and what is expected"
         in messages(found)["x of dtype int32"]
     )
     assert "raised TypeError" in messages(judged(BAD, kernel(typed)))["x of dtype int32"]
@@ -293,7 +293,7 @@ def test_an_outside_kernel_may_take_what_the_definition_takes_and_no_more():
 def test_a_refusal_inside_declared_support_is_a_violation():
     def narrow(x, y):
         if x.shape[0] > 2:
-            raise ValueError(f"x has B = {x.shape[0]}: wanted at most 2")
+            raise ValueError(f"x has B = {x.shape[0]}: expected at most 2")
         return right(x, y)
 
     assert judged(ACCEPTED, RIGHT).status is Status.HOLDS

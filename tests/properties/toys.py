@@ -69,15 +69,17 @@ def checked(**tensors: Tensor) -> None:
     first, pattern = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         if tensor.dim() != 2:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: wanted [B, N]")
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected [B, N]")
         if tensor.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"{name} has dtype {tensor.dtype}: wanted float32 or float64")
+            raise ValueError(f"{name} has dtype {tensor.dtype}: expected float32 or float64")
         if tensor.device.type == "meta":
-            raise ValueError(f"{name} is on meta: wanted cpu or cuda")
+            raise ValueError(f"{name} is on meta: expected cpu or cuda")
         if tensor.dtype != pattern.dtype:
-            raise ValueError(f"{name} has dtype {tensor.dtype}: wanted that of {first}, {pattern.dtype}")
+            raise ValueError(f"{name} has dtype {tensor.dtype}: expected that of {first}, {pattern.dtype}")
         if tensor.shape != pattern.shape:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: wanted that of {first}, {tuple(pattern.shape)}")
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}: expected that of {first}, {tuple(pattern.shape)}"
+            )
 
 
 RIGHT = Kernel("right", "pick", right, deterministic=True, dtypes=("float32", "float64"))

@@ -191,7 +191,7 @@ def shard() -> Report:
     part = Shard(
         2, 4, {"--examples": "9"}, "0a" * 32, 504, {"kernels/a.py": "1b" * 32}, {"attention": "2.5"},
         ("hvp_*",), ("vjp_matches_the_oracle",),
-        {"triton_sdpa": "gradoracle check sdpa"}, "wanted other sizes", {"T < M": 1}, {"5": "it raises"},
+        {"triton_sdpa": "gradoracle check sdpa"}, "expected other sizes", {"T < M": 1}, {"5": "it raises"},
             (sums,),
     )  # fmt: skip
     return report(holding(), violated(), shard=part)

@@ -184,7 +184,7 @@ def test_four_families_with_many_faults_stay_small() -> None:
 
 def test_without_its_packages_it_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradoracle.project.outputs.find_spec", lambda name: None if name == "jinja2" else object())
-    with pytest.raises(UsageError, match=r"--format html needs jinja2: wanted pip install 'gradoracle\[report\]'"):
+    with pytest.raises(UsageError, match=r"--format html needs jinja2: expected pip install 'gradoracle\[report\]'"):
         outputs(["--format", "html"], FORMATS)
     assert outputs(["--format", "json"], FORMATS)[0].format == "json"
 

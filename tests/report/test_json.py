@@ -97,7 +97,7 @@ def test_together_reports_are_as_good_as_the_worst(reports: list[Report], code: 
 
 
 def test_an_unknown_format_is_named() -> None:
-    with pytest.raises(ValueError, match="format 'yaml' is unknown; wanted one of terminal, json, junit"):
+    with pytest.raises(ValueError, match="format 'yaml' is unknown; expected one of terminal, json, junit"):
         render(report(), "yaml")
 
 
@@ -145,8 +145,8 @@ def test_what_was_written_can_be_read_again() -> None:
     [
         ("", "it is no JSON"),
         ("[]", "its schema is None"),
-        ('{"schema": "gradoracle-report/0"}', "its schema is 'gradoracle-report/0'; wanted"),
-        (f'{{"schema": "{SCHEMA}"}}', "reports is None; wanted a list"),
+        ('{"schema": "gradoracle-report/0"}', "its schema is 'gradoracle-report/0'; expected"),
+        (f'{{"schema": "{SCHEMA}"}}', "reports is None; expected a list"),
         (f'{{"schema": "{SCHEMA}", "reports": [{{}}]}}', "has no field 'target'"),
     ],
 )

@@ -159,10 +159,10 @@ def test_the_first_case_s_pattern_is_told_where_the_smallest_has_another(smalles
 
 
 def test_what_every_law_lacks_is_told_by_the_first_that_met_it() -> None:
-    lacking = Finding("o", Outcome.VIOLATED, "exact", message="o has shape (1, 1), wanted (1, 2)", malformed=True)
+    lacking = Finding("o", Outcome.VIOLATED, "exact", message="o has shape (1, 1), expected (1, 2)", malformed=True)
     match, storage = (
         violated("vjp_matches", "float32", 0, lacking),
-        violated("inputs_unmodified", "float32", 9, replace(lacking, message="o has shape (3, 1), wanted (3, 4)")),
+        violated("inputs_unmodified", "float32", 9, replace(lacking, message="o has shape (3, 1), expected (3, 4)")),
     )
     (one,) = failures(report(match, storage))
     assert one.lead.law == "vjp_matches"
@@ -200,7 +200,7 @@ def test_situations_below_their_minimum_stand_out() -> None:
     made = report(holding(), situations_wanted={"T < M": 3, "T > 100 000": 1})
     text = render(made, "terminal", color=True)
     assert "situations: 2 of 3 covered, 1 below the minimum" in text
-    assert "\x1b[1;31mT > 100 000: 0 of 1 wanted" in text
+    assert "\x1b[1;31mT > 100 000: 0 of 1 expected" in text
     assert "? sdpa: inconclusive (exit code 4)" in text
 
 

@@ -29,7 +29,7 @@ _RANK = ("sign", "ratio", "shift", "tail", "sum", "transpose", "layout", "term",
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Expected:
     """A wrong tensor: which output of the graph it is, what the kernel gave, and the sigma of its rounding errors."""
 
     output: int
@@ -47,7 +47,7 @@ class _Fit:
 
 
 def reconstruct(
-    graph: Graph, args: Sequence[Tensor], named: Sequence[str], wanted: Sequence[Wanted], saved: bool = False
+    graph: Graph, args: Sequence[Tensor], named: Sequence[str], expected: Sequence[Expected], saved: bool = False
 ) -> Likeness:
     """The edit that explains a wrong tensor best, of the cause that explains most of them.
 
@@ -55,18 +55,18 @@ def reconstruct(
         graph: of the definition.
         args: float64 inputs.
         named: what the inputs are called.
-        wanted: the wrong tensors; those of which hardly an element is finite are passed over.
+        expected: the wrong tensors; those of which hardly an element is finite are passed over.
         saved: whether kernels may take what forward gave, and the maxima and sums of softmax, as they were saved: each
             edit is then tried so too.
 
     Returns:
         The edit in words and its cause; an empty one where none explains a tensor.
     """
-    wanted = [each for each in wanted if int(each.got.isfinite().sum()) >= _FEWEST]
-    if not wanted or _elements(graph) > _LARGEST:
+    expected = [each for each in expected if int(each.got.isfinite().sum()) >= _FEWEST]
+    if not expected or _elements(graph) > _LARGEST:
         return NO_LIKENESS
-    runs = _Runs(graph, args, {each.output for each in wanted})
-    found: list[dict[str, tuple[float, Edit]]] = [{} for _ in wanted]  # of each tensor the best edit of every cause
+    runs = _Runs(graph, args, {each.output for each in expected})
+    found: list[dict[str, tuple[float, Edit]]] = [{} for _ in expected]  # of each tensor the best edit of every cause
     for edit in edits(graph, named):
         if runs.spent > _MOST:
             break
@@ -74,7 +74,7 @@ def reconstruct(
             outputs = runs.outputs(edit, kept)
             if outputs is None or (kept and not runs.kept):
                 continue
-            for each, best in zip(wanted, found, strict=True):
+            for each, best in zip(expected, found, strict=True):
                 fit = _fit(edit, each, runs.base[each.output], outputs[each.output])
                 if fit is not None and fit.good:
                     shown = _scaled(edit, fit.factor) if edit.linear else edit
@@ -99,16 +99,16 @@ def _chosen(found: Sequence[Mapping[str, tuple[float, Edit]]]) -> Likeness:
     return Likeness(f"the definition gives the same {edit.words}", cause, edit.factor)
 
 
-def _fit(edit: Edit, wanted: Wanted, true: Tensor, edited: Tensor) -> _Fit | None:
+def _fit(edit: Edit, expected: Expected, true: Tensor, edited: Tensor) -> _Fit | None:
     """What is left of the error once the edit's is taken off; None where the edit says nothing of this tensor.
 
     What the kernel lost is left out, and what is exact, such as a masked 0.
     """
-    known = (wanted.sigma > 0) & wanted.got.isfinite() & true.isfinite()
+    known = (expected.sigma > 0) & expected.got.isfinite() & true.isfinite()
     if not bool(edited[known].isfinite().all()):
         return None
-    sigma = wanted.sigma[known]
-    error, own = (wanted.got - true)[known] / sigma, (edited - true)[known] / sigma
+    sigma = expected.sigma[known]
+    error, own = (expected.got - true)[known] / sigma, (edited - true)[known] / sigma
     noise, size = float(len(sigma)), float(error.square().sum())
     if size < 16 * noise or not math.isfinite(size) or int((error.abs() > _CLEAR).sum()) < _FEWEST:
         return None
@@ -137,10 +137,10 @@ def _scaled(edit: Edit, factor: float) -> Edit:
 class _Runs:
     """A graph's values as they are, and its outputs under edits; what an edit does not reach is not computed again."""
 
-    def __init__(self, graph: Graph, args: Sequence[Tensor], wanted: Collection[int]) -> None:
+    def __init__(self, graph: Graph, args: Sequence[Tensor], expected: Collection[int]) -> None:
         self.graph, self.values, self.spent = graph, dict[Node, Any](), 0
         self.kept = False  # whether the last run met anything that is saved
-        self._saved = {node for place, node in enumerate(graph.outputs) if place not in wanted}
+        self._saved = {node for place, node in enumerate(graph.outputs) if place not in expected}
         given = iter(args)
         with torch.no_grad():
             for node in graph.nodes:

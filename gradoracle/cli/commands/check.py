@@ -96,7 +96,7 @@ def _touched(config: Config, files: Sequence[str]) -> list[Entry]:
 
     tree = project()
     if not tree.config.kernels:
-        raise UsageError("--touched needs kernels in [tool.gradoracle] of pyproject.toml; wanted at least one")
+        raise UsageError("--touched needs kernels in [tool.gradoracle] of pyproject.toml; expected at least one")
     paths = {Path(file).resolve() for file in files}
     return [
         config.kernels[name]

@@ -55,13 +55,15 @@ def gate(
 
     views = outputs(context.obj.words, formats)
     if (base is None) == (baseline is None):
-        raise UsageError("the gate compares with one thing; wanted --base REF, such as origin/main, or --baseline FILE")
+        raise UsageError(
+            "the gate compares with one thing; expected --base REF, such as origin/main, or --baseline FILE"
+        )
     own = given(context)
     chosen = settings.fields(own)
     if speed:
         _require_timing(baseline, chosen.get("device", "auto"))
     elif "timed" in own:
-        raise UsageError("--timed says what --speed times; wanted --speed with it")
+        raise UsageError("--timed says what --speed times; expected --speed with it")
     file = None if baseline is None else Path(baseline)
     asked = Asked(base or "", tuple(targets or ()), profile, own, every, baseline=file, speed=speed)
     asked = replace(asked, fail_fast=fail_fast, keeps=not no_cache)
@@ -81,9 +83,13 @@ def _require_timing(baseline: str | None, device: str) -> None:
     from gradoracle.execution.device import choose
 
     if baseline is not None:
-        raise UsageError("--speed times both sides in one run, and a baseline has no kernel to run; wanted --base REF")
+        raise UsageError(
+            "--speed times both sides in one run, and a baseline has no kernel to run; expected --base REF"
+        )
     if choose(device) != "cuda":
-        raise UsageError("--speed needs a GPU: what the interpreter takes says nothing of a kernel; wanted no --speed")
+        raise UsageError(
+            "--speed needs a GPU: what the interpreter takes says nothing of a kernel; expected no --speed"
+        )
 
 
 baseline = typer.Typer(help="What the gate compares with where the base cannot be built.")

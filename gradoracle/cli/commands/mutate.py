@@ -50,7 +50,7 @@ def mutate(
     from gradoracle.mutation.run import mutate as run_mutation
     from gradoracle.report.progress import progress
 
-    wanted, enough = outputs(context.obj.words, views.FORMATS), values.score(least)
+    expected, enough = outputs(context.obj.words, views.FORMATS), values.score(least)
     own = given(context)
     values.some_workers(str(own.get("workers", "auto")))
     asked = Mutation(
@@ -66,7 +66,7 @@ def mutate(
         found = run_mutation(asked, progress)
     except WrongKernel as error:
         raise typer.Exit(showing.fail(str(error), 1)) from None
-    showing.show(wanted, lambda view, width, color: views.render(found, view))
+    showing.show(expected, lambda view, width, color: views.render(found, view))
     raise typer.Exit(views.exit_code(found, enough))
 
 

@@ -137,11 +137,11 @@ def _require(holder: Any, name: str, replacement: Callable[..., Any]) -> None:
     stock = getattr(holder, name, None)
     if stock is None:
         raise RuntimeError(f"Triton {installed('triton')} has no {where}, which the interpreter corrects: {_USE}.")
-    wanted, given = _positional(replacement), _positional(stock)
-    if len(wanted) > len(given) or (holder.__name__ == "InterpreterBuilder" and wanted != given[: len(wanted)]):
+    expected, given = _positional(replacement), _positional(stock)
+    if len(expected) > len(given) or (holder.__name__ == "InterpreterBuilder" and expected != given[: len(expected)]):
         raise RuntimeError(
             f"Triton {installed('triton')} calls {where} with ({', '.join(given)}) and the interpreter corrects one "
-            f"with ({', '.join(wanted)}): {_USE}."
+            f"with ({', '.join(expected)}): {_USE}."
         )
 
 

@@ -369,7 +369,7 @@ def recording(unwritten: Callable[[Any], int | None] = lambda tensor: None) -> I
         RuntimeError: launches are recorded already.
     """
     if current.record is not None:
-        raise RuntimeError("launches are recorded already; wanted one recording at a time")
+        raise RuntimeError("launches are recorded already; expected one recording at a time")
     current.record = record = Record(unwritten)
     try:
         yield record

@@ -43,7 +43,9 @@ class Source:
         try:
             parsed = cst.parse_module(text)
         except cst.ParserSyntaxError as error:
-            raise UsageError(f"{module} cannot be parsed, at line {error.raw_line}: wanted a file of Python") from None
+            raise UsageError(
+                f"{module} cannot be parsed, at line {error.raw_line}: expected a file of Python"
+            ) from None
         wrapper = MetadataWrapper(parsed, unsafe_skip_copy=True)
         self.text = text
         self._bytes = text.encode()

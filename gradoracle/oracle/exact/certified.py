@@ -26,7 +26,7 @@ except ImportError:
 
 __all__ = ["OPERATIONS", "Balls", "certify", "cost", "read", "unavailable"]
 OPERATIONS = 100_000_000  # about half a minute at 128 bits
-Wanted = Sequence[Tensor] | Callable[[list[Enclosure]], Sequence[Tensor]]
+Expected = Sequence[Tensor] | Callable[[list[Enclosure]], Sequence[Tensor]]
 
 
 class Unavailable(Exception):
@@ -197,32 +197,32 @@ def read(graph: Graph, args: Sequence[Tensor], *, bits: int = 128, operations: i
 def certify(
     graph: Graph,
     args: Sequence[Tensor],
-    wanted: Wanted,
+    expected: Expected,
     *,
     bits: int = 128,
     max_bits: int = 4096,
     operations: int = OPERATIONS,
 ) -> list[Enclosure]:
-    """Every output with a radius of at most ``wanted``, raising the precision until that holds.
+    """Every output with a radius of at most ``expected``, raising the precision until that holds.
 
     Args:
         graph: as for ``read``.
         args: as for ``read``.
-        wanted: the largest radius, one float64 tensor per output (broadcast to it), or a function that gives them for
+        expected: the largest radius, one float64 tensor per output (broadcast to it), or a function that gives them for
             the enclosures so far.
-        bits: to begin with; doubled as long as an element is wider than wanted.
+        bits: to begin with; doubled as long as an element is wider than expected.
         max_bits: the most.
         operations: as for ``read``, whatever the precision.
 
     Returns:
-        Enclosures whose ``undecided`` marks what is still wider than wanted (or is not known at all).
+        Enclosures whose ``undecided`` marks what is still wider than expected (or is not known at all).
 
     Raises:
         UnsupportedOperator, TooLarge, Unavailable: as ``read``.
     """
     while True:
         balls = read(graph, args, bits=bits, operations=operations)
-        limits = wanted(balls) if callable(wanted) else wanted
+        limits = expected(balls) if callable(expected) else expected
         wide = [_wider(ball, limit.to("cpu", torch.float64)) for ball, limit in zip(balls, limits, strict=True)]
         if bits >= max_bits or not any(bool(w.any()) for w in wide):
             return [

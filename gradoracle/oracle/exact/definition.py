@@ -17,10 +17,10 @@ from gradoracle.model.family import Family
 from gradoracle.oracle.exact.trace import ValueDependent
 
 PURE = (
-    "wanted a pure torch function of its tensors: no numbers taken out of tensors (.item(), .tolist(), a branch on a "
+    "expected a pure torch function of its tensors: no numbers taken out of tensors (.item(), .tolist(), a branch on a "
     "value), no numpy, no in-place writes to its arguments"
 )
-_LACKING = "wanted operators that PyTorch differentiates twice, in reverse and in forward mode"
+_LACKING = "expected operators that PyTorch differentiates twice, in reverse and in forward mode"
 
 
 class Undefined(Exception):
@@ -77,8 +77,8 @@ def transformed(family: Family, inputs: Mapping[str, Tensor], options: Mapping[s
 def untraceable(of: str, error: BaseException, family: Family) -> Undefined:
     """The sentence on a program that raised while it was traced; ``of`` says which one it is."""
     what = _first_line(error) if isinstance(error, ValueDependent) else f"{type(error).__name__}: {_first_line(error)}"
-    wanted = _LACKING if _lacks_a_derivative(error) else PURE
-    return Undefined(f"{of} cannot be traced{_place(family, error)}: {what}; {wanted}")
+    expected = _LACKING if _lacks_a_derivative(error) else PURE
+    return Undefined(f"{of} cannot be traced{_place(family, error)}: {what}; {expected}")
 
 
 @contextmanager
@@ -113,12 +113,12 @@ def require(family: Family, sample: Sample) -> None:
     written = [n for n, t in inputs.items() if t._version != versions[n]]
     if written:
         raise Undefined(f"{_of(family)} writes to its argument {written[0]} in place; {PURE}")
-    wanted = [tuple(sample.cotangents[spec.name].shape) for spec in family.signature.returned(sample.options)]
+    expected = [tuple(sample.cotangents[spec.name].shape) for spec in family.signature.returned(sample.options)]
     found = given if isinstance(given, (tuple, list)) else (given,)
     shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in found]
-    if shapes != wanted:
+    if shapes != expected:
         own = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in inputs.items())
-        annotated = ", ".join(map(str, wanted))
+        annotated = ", ".join(map(str, expected))
         raise Undefined(f"{_of(family)} gives {', '.join(map(str, shapes))} on {own}, its annotation says {annotated}")
 
 
@@ -145,7 +145,7 @@ def _place(family: Family, error: BaseException) -> str:
 
 
 def _lacks_a_derivative(error: BaseException) -> bool:
-    """Whether PyTorch says that an operator has no derivative in the mode that is wanted."""
+    """Whether PyTorch says that an operator has no derivative in the mode that is expected."""
     return isinstance(error, NotImplementedError) or "not implemented" in str(error)
 
 

@@ -157,7 +157,7 @@ def read(graph: Graph, args: Sequence[Tensor], *, digits: int = 40, operations: 
 @dataclass(frozen=True)
 class Settled(Expansion):
     """What two precisions agree on: ``spread`` is how far they are apart (evidence, no proof), ``unsettled`` where that
-    is more than was wanted, ``digits`` the larger of the two."""
+    is more than was expected, ``digits`` the larger of the two."""
 
     spread: Tensor
     unsettled: Tensor
@@ -167,20 +167,20 @@ class Settled(Expansion):
 def settle(
     graph: Graph,
     args: Sequence[Tensor],
-    wanted: Sequence[Tensor],
+    expected: Sequence[Tensor],
     *,
     digits: int = 40,
     max_digits: int = 1280,
     operations: int = OPERATIONS,
 ) -> list[Settled]:
-    """Every output, with the digits doubled until two readings in a row differ by at most ``wanted``.
+    """Every output, with the digits doubled until two readings in a row differ by at most ``expected``.
 
     One reading says nothing of what cancellation took from it; two that agree do, short of a coincidence.
 
     Args:
         graph: as for ``read``.
         args: as for ``read``.
-        wanted: the largest difference, one float64 tensor per output (broadcast to it).
+        expected: the largest difference, one float64 tensor per output (broadcast to it).
         digits: of the first reading.
         max_digits: the most.
         operations: as for ``read``, whatever the digits.
@@ -192,7 +192,7 @@ def settle(
     while True:
         digits = min(2 * digits, max_digits)
         after = read(graph, args, digits=digits, operations=operations)
-        found = [_settled(old, new, limit, digits) for old, new, limit in zip(before, after, wanted, strict=True)]
+        found = [_settled(old, new, limit, digits) for old, new, limit in zip(before, after, expected, strict=True)]
         if digits >= max_digits or not any(bool(x.unsettled.any()) for x in found):
             return found
         before = after

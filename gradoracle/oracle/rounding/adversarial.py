@@ -1,7 +1,7 @@
 """Adverse roundings: errors to few bits that only some numbers give, and that are large; drawn probes miss them.
 
-A right kernel may multiply by any number before it rounds. Of two things a few numbers in a hundred make far more than
-the others do, so that sixteen that are drawn show too little of it:
+A correct kernel may multiply by any number before it rounds. Of two things a few numbers in a hundred make far more
+than the others do, so that sixteen that are drawn show too little of it:
 
 - values nearer to one another than the spacing straddle the middle of two neighbours of the format: their errors are
   then as large as can be, and signed by the very differences that the next sum multiplies them with (``splitting``);

@@ -12,7 +12,7 @@ from torch import Tensor
 from gradoracle.oracle.exact.trees import leaves, refilled
 from gradoracle.oracle.rounding.quantity import Quantity, any_error, errors, plus, quantities, values
 
-FAR = 8.0  # standard deviations that a right kernel may be off: what they can turn is not decided
+FAR = 8.0  # standard deviations that a correct kernel may be off: what they can turn is not decided
 
 
 def moved(operator: Callable[..., Any], args: Any, kwargs: Any, sources: Sequence[Quantity], attribute: str) -> Any:

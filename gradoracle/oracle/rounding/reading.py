@@ -41,7 +41,9 @@ InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
 
 _PROBED_AT = 2.0**-30  # the unit that float64 is probed with
 _ELEMENTS_AT_ONCE = 1 << 24  # of all probes of the largest tensor together
-_SPLIT_WITHIN = 3 / FAR  # a right kernel may err by three times what the probe that splits shows: at other significands
+_SPLIT_WITHIN = (
+    3 / FAR
+)  # a correct kernel may err by three times what the probe that splits shows: at other significands
 _FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # largest tensor of the graph, probes at most
 _OUTPUT, _INPUT = 9, 11
 
@@ -52,13 +54,13 @@ class Budget:
 
     Attributes:
         value: the graph's value.
-        sigma: one standard deviation of a right kernel's error: the larger of ``independent`` and the probes' rms, and
-            at least ``floor``. 0 only where a right kernel gives exactly ``value``; finite where ``value`` is.
+        sigma: one standard deviation of a correct kernel's error: the larger of ``independent`` and the probes' rms,
+            and at least ``floor``. 0 only where a correct kernel gives exactly ``value``; finite where ``value`` is.
         independent: the standard deviation if all roundings were independent.
         errors: [R, *shape], the signed error of each probe.
         worst: a bound with every rounding at its worst; None where it was not asked for.
         floor: the standard deviation of the part that is underflow.
-        overflow: True where a declared intermediate, or the output itself, may be larger in a right kernel than its
+        overflow: True where a declared intermediate, or the output itself, may be larger in a correct kernel than its
             format holds (the value and eight standard deviations); None where none is.
     """
 

@@ -31,7 +31,7 @@ SUM_BITS = 12  # sums of terms that are nearly equal err alike, though the sums 
 _OPERAND = 1
 _FLUSH = 2
 FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
-FAR = 8.0  # standard deviations that a right kernel is allowed to be off
+FAR = 8.0  # standard deviations that a correct kernel is allowed to be off
 
 
 class Roundoff:
@@ -341,7 +341,7 @@ class Roundoff:
     ) -> None:
         """Note where a declared intermediate, its budget included, is larger than its format holds.
 
-        A right kernel may multiply by ``before`` after the product instead, so the larger of both is looked at.
+        A correct kernel may multiply by ``before`` after the product instead, so the larger of both is looked at.
         """
         if self.node is None or not self.variances:
             return

@@ -17,7 +17,7 @@ from gradoracle.oracle.rounding.rounding_model import Roundoff
 def triangular_solve(
     roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
 ) -> Quantity:
-    """X with A X = B (or X A = B). What a right kernel gives solves (A + dA) X = B + dB with |dA| a few roundings.
+    """X with A X = B (or X A = B). What a correct kernel gives solves (A + dA) X = B + dB with |dA| a few roundings.
 
     Errors e obey A e = dB - dA X. The commited part is that of a running sum over a row of A times X.
     """

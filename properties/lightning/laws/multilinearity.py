@@ -81,11 +81,11 @@ def _given(sample: Sample) -> tuple[str, ...]:
 def _multiple(once: Evidence, twice: Evidence, name: str, factor: float) -> Finding:
     """One tensor is a power of two times another, in bits, or within rounding where they may underflow."""
     derivative, label = DERIVATIVES[name], f"{name} times {factor:g}"
-    wanted = factor * once.tensors(derivative)[name].double().cpu()
-    wrong = differ(twice.tensors(derivative)[name].double().cpu(), wanted)
+    expected = factor * once.tensors(derivative)[name].double().cpu()
+    wrong = differ(twice.tensors(derivative)[name].double().cpu(), expected)
     if not bool(wrong.any()):
         return exactly(label, False, "", elements=wrong.numel())
-    fine = wanted.abs() <= LARGEST[once.dtype(name)] / 2
+    fine = expected.abs() <= LARGEST[once.dtype(name)] / 2
     for each in (once, twice):
         overflow = each.allowance(derivative, name).overflow
         fine = fine if overflow is None else fine & ~overflow

@@ -131,9 +131,9 @@ def the_gradient_of_the_initial_state_is_q_g(evidence: Evidence) -> Iterator[Fin
     own = Parts(evidence.sample)
     yield evidence.relate(
         "dS0 - q^T g - g_state",
-        lambda got, wanted, size: got - wanted,
+        lambda got, expected, size: got - expected,
         [(evidence, VJP, "dinitial_state")],
-        scale=lambda got, wanted, size: size,
+        scale=lambda got, expected, size: size,
         constants=[
             own.q.transpose(-1, -2) @ own.g + own.g_state,
             own.q.abs().transpose(-1, -2) @ own.g.abs() + own.g_state.abs(),

@@ -261,15 +261,15 @@ def a_common_tangent_of_all_keys_moves_dq_by_itself(evidence: Evidence) -> Itera
     variant.continuous = False
     scores = Scores(variant.sample)
     common = _key_tangent(variant)
-    wanted = (scores.g * scores.sees)[..., None] * common * scores.scale
+    expected = (scores.g * scores.sees)[..., None] * common * scores.scale
     moved = (common * scores.q).sum(-1).abs() * scores.scale  # what cancels: P' before it is centred
     spread = (scores.p @ scores.k_of_heads.abs()) * (scores.g.abs() * moved)[..., None] * scores.scale
     yield variant.relate(
         "hvp.q - scale g c",
-        lambda product, wanted, size: product - wanted,
+        lambda product, expected, size: product - expected,
         [(variant, HVP, "hvp.q")],
-        scale=lambda product, wanted, size: size,
-        constants=[wanted, wanted.abs() + spread],
+        scale=lambda product, expected, size: size,
+        constants=[expected, expected.abs() + spread],
     )
 
 

@@ -99,8 +99,8 @@ def rows_that_see_no_key_give_the_sink(evidence: Evidence) -> Iterator[Finding]:
 
 def _zeros(variant: Evidence, blind: Tensor, tangent: bool = True) -> Iterator[Finding]:
     """Exact zeros of dq, hvp.q and, without a sink, of the tangent of lse in rows that see no key."""
-    wanted = [(VJP, "dq"), (HVP, "hvp.q"), *([(JVP, "jvp.lse")] if tangent else [])]
-    for name, got in variant.available(wanted):
+    expected = [(VJP, "dq"), (HVP, "hvp.q"), *([(JVP, "jvp.lse")] if tangent else [])]
+    for name, got in variant.available(expected):
         rows = got.cpu()[blind]
         lost = bool(rows.isnan().any())
         yield exactly(f"{name} of rows that see no key", rows != 0, "is not 0 where the query sees no key", lost=lost)

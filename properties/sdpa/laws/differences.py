@@ -109,12 +109,12 @@ def _orders(errors: dict[str, list[tuple[float, float, float]]]) -> Iterator[Fin
         label = f"order of {name}"
         if truncation_halved <= ABOVE_ROUNDING * rounding:
             continue
-        wanted = math.log2(truncation / truncation_halved)
-        if not ASYMPTOTIC[0] <= wanted <= ASYMPTOTIC[1]:
+        expected = math.log2(truncation / truncation_halved)
+        if not ASYMPTOTIC[0] <= expected <= ASYMPTOTIC[1]:
             continue  # more than the leading term of the truncation is left: the steps are too long for this sample
         order = math.log2(error / halved) if error > 0 and halved > 0 else 0.0
         wrong = not ORDER[0] <= order <= ORDER[1]
-        yield exactly(label, wrong, f"the error falls with order {order:.3f}, wanted {ORDER[0]} to {ORDER[1]}")
+        yield exactly(label, wrong, f"the error falls with order {order:.3f}, expected {ORDER[0]} to {ORDER[1]}")
 
 
 def _explicit(case: Case, kernel: Kernel) -> str | None:

@@ -116,10 +116,10 @@ def rows_that_see_no_key_are_zero_in_every_derivative(evidence: Evidence) -> Ite
     Cannot catch: anything in rows that see a key.
     """
     first = Scores(evidence.sample).first
-    wanted = [(FORWARD, "o"), (VJP, "dq")]
+    expected = [(FORWARD, "o"), (VJP, "dq")]
     if small_enough(evidence.case, evidence.kernel) is None:
-        wanted += [(JVP, "jvp.o"), (HVP, "hvp.q")]
-    for name, got in evidence.available(wanted):
+        expected += [(JVP, "jvp.o"), (HVP, "hvp.q")]
+    for name, got in evidence.available(expected):
         rows = got[:, :, :first]
         shown, lost = f"{name} of rows that see no key", bool(rows.isnan().any())
         yield exactly(shown, rows.cpu() != 0, "is not 0 where the query sees no key", lost=lost)

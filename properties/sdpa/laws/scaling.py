@@ -100,13 +100,13 @@ def _multiples(
             )
             continue
         got, other = changed.vjp()[name].double(), plain.vjp()[name].double()
-        wanted = factor * other
-        exact = torch.minimum(wanted.abs(), other.abs()) >= smallest_exact(evidence.case.dtype)
-        fits = wanted.abs() <= LARGEST[evidence.case.dtype] / 2
+        expected = factor * other
+        exact = torch.minimum(expected.abs(), other.abs()) >= smallest_exact(evidence.case.dtype)
+        fits = expected.abs() <= LARGEST[evidence.case.dtype] / 2
         if not bool((exact & fits).any()):
             yield not_checked(label, "every element may have underflowed or overflowed")
             continue
-        wrong = (differ(got, wanted) & exact & fits).cpu()
+        wrong = (differ(got, expected) & exact & fits).cpu()
         yield exactly(label, wrong, "is not the power of two times what it was", elements=int((exact & fits).sum()))
 
 

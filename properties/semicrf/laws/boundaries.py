@@ -121,18 +121,18 @@ def with_one_duration_every_place_is_a_boundary(evidence: Evidence) -> Iterator[
     for name in ("proj_start", "proj_end"):
         yield chain.relate(
             f"sum of d{name} over labels - g, K = 1",
-            lambda place, wanted: place.sum(-1) - wanted,
+            lambda place, expected: place.sum(-1) - expected,
             [(chain, VJP, f"d{name}")],
-            scale=lambda place, wanted: wanted,
+            scale=lambda place, expected: expected,
             constants=[(paths.g[:, None] * paths.inside)[:, :-1]],
         )
     if "forward_backward" in chain.kernel.extras:
         everywhere = paths.possible[:, None] & (paths.at <= paths.lengths[:, None])
         yield chain.relate(
             "sum of exp(alpha + beta - log Z) - 1, K = 1",
-            lambda meeting, wanted: meeting.sum(-1) - wanted,
+            lambda meeting, expected: meeting.sum(-1) - expected,
             [meetings(chain)],
-            scale=lambda meeting, wanted: wanted,
+            scale=lambda meeting, expected: expected,
             constants=[everywhere.double()],
         )
 

@@ -94,10 +94,10 @@ def each_cotangent_scales_its_own_sequence_once(evidence: Evidence) -> Iterator[
     factors[which] = FACTOR
     for name in along(sample):
         once, got = evidence.tensors(VJP)[of(name)].cpu(), scaled.tensors(VJP)[of(name)].cpu()
-        wanted = double(once) * factors
-        size = wanted.abs()
+        expected = double(once) * factors
+        size = expected.abs()
         fine = (size >= smallest_exact(evidence.case.dtype)) & (size <= LARGEST[evidence.case.dtype])
-        wrong = differ(got, wanted.to(got.dtype)) & fine
+        wrong = differ(got, expected.to(got.dtype)) & fine
         if evidence.kernel.deterministic and wrong.any():
             yield exactly(of(name), wrong, f"{int(wrong.sum())} elements are not exactly their cotangent's multiple")
             continue

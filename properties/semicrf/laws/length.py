@@ -22,7 +22,7 @@ MOST = 2.0  # times the rms error in sigma of the beginning
 
 def _long(case: Case, kernel: Kernel) -> str | None:
     positions = case.dims["T"]
-    return None if positions >= LONG else f"T = {positions} is not long: wanted at least {LONG}"
+    return None if positions >= LONG else f"T = {positions} is not long: expected at least {LONG}"
 
 
 @law(needs=(VJP,), applies=_long, rank=3)
@@ -44,7 +44,7 @@ def errors_in_sigma_do_not_grow_with_the_length(evidence: Evidence) -> Iterator[
             yield not_checked(shown, "inputs that repeat values have no sigma")
             continue
         if longest < LONG:
-            yield not_checked(shown, f"the longest sequence has {longest} positions, wanted at least {LONG}")
+            yield not_checked(shown, f"the longest sequence has {longest} positions, expected at least {LONG}")
             continue
         (here, _), (first, scatter) = _mean_square(evidence, name), _mean_square(beginning, name)
         if here is None or first is None:

@@ -275,7 +275,7 @@ def probe(
         bits: of each result.
         exp_ulps, log_ulps: largest errors, in units in the last place.
         interval: positions from one norm to the next.
-        gradients: whether they are wanted; there are none otherwise.
+        gradients: whether they are expected; there are none otherwise.
     """
     library, by = drawn(seed, bits, exp_ulps, log_ulps, interval)
     found = {name: np.zeros(shape) for name, shape in problem.shapes.items()}

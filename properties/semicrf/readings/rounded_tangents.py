@@ -6,7 +6,7 @@ each product and each partial sum is rounded relative to its own size. A tangent
 grow as that of log Z does, and at each position what is added to them loses bits of that size. All tangents share one
 factor, so a parameter's tangent loses the same bits wherever the sum has that size, and log Z's drifts with T.
 
-A product of the Hessian is the sum of g p d, d the derivative of log p. Right kernels find it in ways that err
+A product of the Hessian is the sum of g p d, d the derivative of log p. Correct kernels find it in ways that err
 differently, and so do the probes: half of them from alpha' + segment' + beta' - log Z', half from the end, as what
 differentiates a gradient does: what leads to a place has its share of that place's p' and p (x' - alpha'). Shares that
 do not add up to 1 by the same rounding everywhere cancel in the first, and add up in the second. Kernels that find
@@ -311,7 +311,7 @@ def probe(
         bits: of each result.
         exp_ulps, log_ulps: largest errors, in units in the last place.
         interval: positions from one norm to the next.
-        hessian: whether its products are wanted; there are none otherwise.
+        hessian: whether its products are expected; there are none otherwise.
         way: of WAYS; how probabilities are found.
     """
     library, by = drawn(seed, bits, exp_ulps, log_ulps, interval)

@@ -56,9 +56,9 @@ def one_term(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 @pytest.mark.parametrize("seed", range(4))
 def test_tf32_truncates_the_operands(seed):
     x, y = awkward(seed)[::32], awkward(seed + 100)[::32]
-    wanted = torch.outer(reference.tf32_truncated(x), reference.tf32_truncated(y)).to(float32)
+    expected = torch.outer(reference.tf32_truncated(x), reference.tf32_truncated(y)).to(float32)
     got = dot(*one_term(x, y), "tf32")
-    assert torch.equal(got, wanted)
+    assert torch.equal(got, expected)
     assert not torch.equal(got, dot(*one_term(x, y), "ieee"))
 
 
@@ -68,10 +68,10 @@ def test_tf32x3_adds_three_products_of_parts(seed):
     big_x, big_y = reference.tf32_nearest_away(x), reference.tf32_nearest_away(y)
     small_x = reference.tf32_truncated((x.double() - big_x).to(float32))
     small_y = reference.tf32_truncated((y.double() - big_y).to(float32))
-    wanted = (torch.outer(small_x, big_y).float() + torch.outer(big_x, small_y).float()) + torch.outer(
+    expected = (torch.outer(small_x, big_y).float() + torch.outer(big_x, small_y).float()) + torch.outer(
         big_x, big_y
     ).float()
-    assert torch.equal(dot(*one_term(x, y), "tf32x3"), wanted)
+    assert torch.equal(dot(*one_term(x, y), "tf32x3"), expected)
 
 
 def test_tf32x3_keeps_infinities():
@@ -106,8 +106,8 @@ def test_float16_accumulator_is_rounded_to_float16():
     x, y = torch.randn(32, generator=generator).half(), torch.randn(32, generator=generator).half()
     a, b = one_term(x, y)
     c = torch.randn(32, 32, generator=generator).half()
-    wanted = (torch.outer(x.double(), y.double()) + c.double()).half()
-    assert torch.equal(dot(a, b, "ieee", c), wanted)
+    expected = (torch.outer(x.double(), y.double()) + c.double()).half()
+    assert torch.equal(dot(a, b, "ieee", c), expected)
 
 
 def test_repeated_operand_is_multiplied_like_any_other():

@@ -79,7 +79,7 @@ def arithmetic(op: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return by_torch[op]()
 
 
-def expected(name: str) -> torch.Tensor:
+def reference_result(name: str) -> torch.Tensor:
     """What a scenario must give, from torch and fractions."""
     words = name.split()
     if words[0] == "cast":
@@ -111,9 +111,9 @@ EXACT += [n for n in scenarios.SCENARIOS if n.split()[0] in scenarios.OPERATIONS
 
 @pytest.mark.parametrize("name", EXACT)
 def test_elementwise_operation_rounds_as_a_gpu_does(name):
-    got, wanted = scenarios.SCENARIOS[name]("cpu"), expected(name)
-    differ = ~((got == wanted) | (got.isnan() & wanted.isnan()))
-    assert reference.same(got, wanted), f"{int(differ.sum())} differ: {got[differ][:3]} for {wanted[differ][:3]}"
+    got, expected = scenarios.SCENARIOS[name]("cpu"), reference_result(name)
+    differ = ~((got == expected) | (got.isnan() & expected.isnan()))
+    assert reference.same(got, expected), f"{int(differ.sum())} differ: {got[differ][:3]} for {expected[differ][:3]}"
 
 
 # what Triton's own interpreter gets wrong from 3.6.0 to 3.9.0 alike
@@ -131,16 +131,16 @@ WRONG_WITHOUT_THE_LAYER = [
 @pytest.mark.parametrize("name", WRONG_WITHOUT_THE_LAYER)
 def test_tritons_own_interpreter_gets_it_wrong(name, stock):
     result = stock[name]
-    assert isinstance(result, str) or not reference.same(result, expected(name))
+    assert isinstance(result, str) or not reference.same(result, reference_result(name))
 
 
 @pytest.mark.parametrize("kind", ["fp16", "bf16"])
 def test_sum_in_16_bits_rounds_every_addition(kind, stock):
     x = torch.randn(16, 64, generator=torch.Generator().manual_seed(8), dtype=float64).to(DTYPES[kind])
     for op, dim in (("sum", 1), ("sum_columns", 0)):
-        wanted = reference.halves_added(x, dim)
-        assert reference.same(scenarios.SCENARIOS[f"{op} of {kind}"]("cpu"), wanted)
-        assert not reference.same(stock[f"{op} of {kind}"], wanted)
+        expected = reference.halves_added(x, dim)
+        assert reference.same(scenarios.SCENARIOS[f"{op} of {kind}"]("cpu"), expected)
+        assert not reference.same(stock[f"{op} of {kind}"], expected)
 
 
 @pytest.mark.parametrize("kind", ["fp16", "bf16", "fp32", "fp64"])

@@ -124,9 +124,9 @@ def test_broadcasting_in_every_operation():
     out = torch.empty(9, 16, 32)
     kernels.outer[(1,)](x, y, out, 16, 32)
     a, b = x[:, None].expand(16, 32), y[None, :].expand(16, 32)
-    wanted = [a + b, a - b, a * b, torch.maximum(a, b), torch.where(a < b, a, b), -a + 0 * b, (a < b).float() * 2]
-    wanted += [b + a * 0, torch.where(a > 0, b, 0.5)]
-    for i, w in enumerate(wanted):
+    expected = [a + b, a - b, a * b, torch.maximum(a, b), torch.where(a < b, a, b), -a + 0 * b, (a < b).float() * 2]
+    expected += [b + a * 0, torch.where(a > 0, b, 0.5)]
+    for i, w in enumerate(expected):
         assert torch.equal(out[i], w), i
 
 

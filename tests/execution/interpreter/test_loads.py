@@ -171,9 +171,9 @@ def test_a_store(element: Any) -> None:
     for shape, masked, own in product(SHAPES, [None, *SHAPES], SHAPES):
         for given in (element, tl.float32):
             more = (numbers(given, own, 4), None if masked is None else numbers(tl.int1, masked, 3))
-            wanted = stored(bound(_STORE), 1, element, shape, *more)
-            assert stored(loads.store(bound(_STORE)), 3, element, shape, *more) == wanted, (shape, masked, own, given)
-            written += wanted[0] == "void" and wanted[1] != before
+            expected = stored(bound(_STORE), 1, element, shape, *more)
+            assert stored(loads.store(bound(_STORE)), 3, element, shape, *more) == expected, (shape, masked, own, given)
+            written += expected[0] == "void" and expected[1] != before
     assert written > 20
 
 

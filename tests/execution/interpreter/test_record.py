@@ -1,4 +1,4 @@
-"""The record of memory accesses: right kernels have no fault, each kind of wrong one its own, with where and who."""
+"""The record of memory accesses: correct kernels have no fault, each kind of wrong one its own, with where and who."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def test_a_store_without_a_mask_is_made_as_far_as_it_is_inside(by, count):
     x, y = torch.randn(BLOCK), torch.zeros(BLOCK)
     found = faults(lambda: kernels.shifted[(1,)](x, y, by, BLOCK))
     assert [(fault.kind, fault.tensor, fault.count) for fault in found] == [(Kind.WRITTEN_OUTSIDE, "Y", count)][:count]
-    wanted = torch.zeros(BLOCK)
+    expected = torch.zeros(BLOCK)
     if by >= 0:
-        wanted[by:] = x[: BLOCK - by]
-    assert torch.equal(y, wanted)
+        expected[by:] = x[: BLOCK - by]
+    assert torch.equal(y, expected)
 
 
 def test_what_lies_in_the_storage_and_not_in_the_view_is_outside():
@@ -221,7 +221,7 @@ def test_a_tensor_without_elements_has_nothing_to_be_read():
 
 
 def test_recordings_are_not_nested_and_end_with_an_error():
-    with pytest.raises(RuntimeError, match="wanted one recording at a time"), recording(), recording():
+    with pytest.raises(RuntimeError, match="expected one recording at a time"), recording(), recording():
         raise AssertionError
     with pytest.raises(ZeroDivisionError), recording():
         _ = 1 / 0

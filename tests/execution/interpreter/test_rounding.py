@@ -32,8 +32,8 @@ def test_to_bf16_rounds_once_to_nearest_even(dtype):
 
 def test_to_bf16_takes_unsigned_integers_and_booleans():
     x = np.array([0, 1, 257, 2**53 + 1, 2**64 - 1, (2**8 + 1) * 2**55, (2**8 + 1) * 2**55 + 1], dtype=np.uint64)
-    wanted = [reference.nearest(Fraction(int(v)), torch.bfloat16) for v in x]
-    assert rounding.to_bf16(x).tolist() == wanted
+    expected = [reference.nearest(Fraction(int(v)), torch.bfloat16) for v in x]
+    assert rounding.to_bf16(x).tolist() == expected
     assert rounding.to_bf16(np.array([True, False])).tolist() == [1.0, 0.0]
 
 
@@ -76,10 +76,10 @@ def test_add_to_odd_then_rounding_is_one_rounding():
     a = torch.randn(2000, generator=generator).double() * torch.randn(2000, generator=generator).double()
     b = torch.randn(2000, generator=generator).double() * 2.0 ** torch.randint(-60, 60, (2000,), generator=generator)
     got = tensor(rounding.add_to_odd(a.numpy(), b.numpy()).astype(np.float32))
-    wanted = [
+    expected = [
         reference.nearest(Fraction(x) + Fraction(y), torch.float32) for x, y in zip(a.tolist(), b.tolist(), strict=True)
     ]
-    assert got.tolist() == wanted
+    assert got.tolist() == expected
     assert rounding.add_to_odd(np.array([np.inf]), np.array([-1.0]))[0] == np.inf
     tie = rounding.add_to_odd(np.array([1 + 2.0**-8]), np.array([2.0**-100]))
     assert rounding.to_bf16(tie)[0] == 1 + 2.0**-7
