@@ -4,7 +4,7 @@
     python benchmarks/verdicts.py                   (checks again and prints each difference; exit code 1 if any)
     python benchmarks/verdicts.py sdpa examples/rmsnorm.py      (these targets alone)
 
-60 cases of each target, seed 0, on the CPU: counts, errors against budgets, sensitivities, reasons, situations,
+60 cases of each target, seed 0, on the CPU (--device cuda --file FILE on a GPU): counts, errors against budgets, sensitivities, reasons, situations,
 counterexamples with their findings, and the exit code. Left out is what depends on the clock or the machine, what has
 been added since, and the likely cause, of which less is said now (docs/decisions.md).
 """
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,17 @@ TARGETS = (
     "examples/torch_lightning.py:chunked --family lightning",
     "examples/torch_semicrf.py:recursion --family semicrf",
 )
-OPTIONS = ("--device", "cpu", "--seed", "0", "--examples", "60", "--workers", "1")
+OPTIONS = ("--seed", "0", "--examples", "60", "--workers", "1")
 UNTOLD = ("environment", "seconds", "seconds_compiling", "locations", "measurements", "schema", "diagnosis")
 
 
-def said(words: str) -> Any:
+def said(words: str, device: str = "cpu") -> Any:
     """What a check of one target says, without what changes from run to run."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "gradoracle", "check", *words.split(), *OPTIONS, "--format", "json"]
-        done = subprocess.run([*command, "--output", str(file)], cwd=ROOT, capture_output=True, text=True)
+        command = [sys.executable, "-m", "gradoracle", "check", *words.split(), *OPTIONS]
+        command += ["--device", device, "--format", "json", "--output", str(file)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if not file.is_file():
             return {"exit_code": done.returncode, "stderr": done.stderr}
         return without(json.loads(file.read_text()))
@@ -78,11 +80,12 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help="how the targets begin that are checked; by default all")
     parser.add_argument("--save", action="store_true", help="keep what is said now")
     parser.add_argument("--file", type=Path, default=KEPT)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
     chosen = [each for each in TARGETS if not given.targets or each.startswith(tuple(given.targets))]
     with ThreadPoolExecutor(given.processes) as pool:
-        now = dict(zip(chosen, pool.map(said, chosen), strict=True))
+        now = dict(zip(chosen, pool.map(said, chosen, repeat(given.device)), strict=True))
     if given.save:
         given.file.write_bytes(lzma.compress(json.dumps(now, indent=0, sort_keys=True).encode(), preset=9))
         print(f"{given.file}: {sum(len(r['verdicts']) for each in now.values() for r in each['reports'])} verdicts")
