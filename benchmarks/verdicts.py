@@ -4,9 +4,10 @@
     python benchmarks/verdicts.py                   (checks again and prints each difference; exit code 1 if any)
     python benchmarks/verdicts.py sdpa examples/rmsnorm.py      (these targets alone)
 
-60 cases of each target, seed 0, on the CPU (--device cuda --file FILE on a GPU): counts, errors against budgets, sensitivities, reasons, situations,
-counterexamples with their findings, and the exit code. Left out is what depends on the clock or the machine, what has
-been added since, and the likely cause, of which less is said now (docs/decisions.md).
+60 cases of each target, seed 0, on the CPU (or --device cuda --file FILE): counts, errors against budgets,
+sensitivities, reasons, situations, counterexamples with their findings, and the exit code. Left out is what depends on
+the clock or the machine, what has been added since, and the likely cause, of which less is said now
+(docs/decisions.md).
 """
 
 from __future__ import annotations

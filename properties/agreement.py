@@ -53,9 +53,10 @@ def agree(
         wrong = differing(mine, theirs)
         shown = f"{name}{label}"
         if not wrong.any():
-            yield exactly(shown, False, "", elements=theirs.numel())
+            yield exactly(shown, False, "", elements=theirs.numel(), of=name if label else "")
         elif exact:
-            yield exactly(shown, wrong.cpu(), f"{int(wrong.sum())} of {wrong.numel()} elements have other bits")
+            message = f"{int(wrong.sum())} of {wrong.numel()} elements have other bits"
+            yield exactly(shown, wrong.cpu(), message, of=name if label else "")
         else:
             true = theirs.detach().to("cpu", torch.float64)
             yield within_both(evidence, evidence, name, mine, true, shown, other)
@@ -94,6 +95,7 @@ def within_both(
             continuous=evidence.continuous,
             largest=LARGEST[evidence.dtype(name)],
             axes=evidence.axes(name),
+            of=name if label else "",
         )
     )
 
@@ -104,10 +106,9 @@ def derivative_of(evidence: Evidence, name: str) -> Derivative:
     Raises:
         KeyError: no derivative of the family has a tensor of that name.
     """
-    for derivative in Derivative:
-        if name in evidence.names(derivative):
-            return derivative
-    raise KeyError(f"{name} is no tensor of family {evidence.oracle.family.name}")
+    if name not in evidence.derivatives:
+        raise KeyError(f"{name} is no tensor of family {evidence.oracle.family.name}")
+    return evidence.derivatives[name]
 
 
 def of_two(one: Allowance, other: Allowance | None = None) -> Allowance:

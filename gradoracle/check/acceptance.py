@@ -14,15 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.check.diagnosis.error_location import place, read
+from gradoracle.check.diagnosis.error_location import read, region
+from gradoracle.check.spread import LOCAL_SIGMA, spread
 from gradoracle.model.error_map import ErrorMap, errormap
-from gradoracle.model.finding import Finding, Outcome, Pool, Worst
+from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.model.reason import Reason
 
-LOCAL_SIGMA = 8.0
 TOO_WIDE = "budget too wide"
 WIDEST_SENSITIVITY = 0.1
-WIDEST_SLOPE = 0.01  # a bias is judged where the slope is known to one percent
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,7 @@ def judge(
     largest: float | None = None,
     axes: Sequence[str] = (),
     others: Callable[[], Mapping[str, Tensor]] = dict,
+    of: str = "",
 ) -> Finding:
     """Judge one tensor by all rules; the first that is broken, in the order exact, local, bias, pooled, is the finding.
 
@@ -73,6 +73,7 @@ def judge(
         scale: what sensitivity is measured against; default ``|truth|``. For a law whose two sides cancel, their size.
         largest: the largest finite value of the stored dtype, by default that of ``got``; truths beyond it may be
             infinite there.
+        of: the kernel's tensor that it is about, where ``name`` says more than that.
         axes: names of the dims, for the pattern of wrong elements.
         others: gives further true tensors by name, with which wrong ones are compared; called where there are any.
     """
@@ -82,12 +83,18 @@ def judge(
     got = got.detach().to("cpu", torch.float64)
     signed = got - truth if error is None else error
     compared, exact = _exact(name, got, truth, allowance, largest, axes)
+    named = (of,) if of else ()
     if exact is not None:
-        return exact
+        return replace(exact, among=named)
     limit = _limit(allowance, continuous)
     if not compared.any():
         return Finding(
-            name, Outcome.NOT_CHECKED, "exact", message="no element could be compared", undecided=got.numel()
+            name,
+            Outcome.NOT_CHECKED,
+            "exact",
+            message="no element could be compared",
+            undecided=got.numel(),
+            among=named,
         )
     size = signed.abs()
     ratio = torch.where(compared & (size > 0), size / limit, torch.zeros_like(size))
@@ -104,6 +111,7 @@ def judge(
         worst=_worst(flat, got, truth, in_sigma),
         elements=int(compared.sum()),
         undecided=int(got.numel() - compared.sum()),
+        among=named,
     )
     if found.error > 1:
         wrong = compared & (ratio > 1)
@@ -115,7 +123,10 @@ def judge(
             map=_map(in_sigma, compared, axes, got, truth),
         )
     if continuous:
-        found = _spread(found, signed, truth, allowance, compared)
+        own = compared & (allowance.sigma > 0)
+        if allowance.floor is not None:  # an element whose budget is the underflow floor shows no relative error
+            own &= allowance.sigma > 2 * allowance.floor
+        found = spread(found, signed, truth, own, allowance.sigma, allowance.errors)
         if found.outcome is Outcome.VIOLATED:
             return replace(found, map=_map(in_sigma, compared, axes, got, truth))
     if sensitivity is None:
@@ -134,6 +145,7 @@ def exactly(
     elements: int = 1,
     lost: bool = False,
     axes: Sequence[str] = (),
+    of: str = "",
 ) -> Finding:
     """A fact that needs no budget: violated where any of ``wrong`` is true.
 
@@ -144,50 +156,21 @@ def exactly(
         elements: how many were compared.
         lost: whether they are wrong for being NaN or infinite where the truth is finite.
         axes: names of the dims of ``wrong``.
+        of: the kernel's tensor that it is about, where ``name`` says more than that.
     """
-    mask = wrong if isinstance(wrong, Tensor) else torch.tensor(wrong)
+    mask, named = wrong if isinstance(wrong, Tensor) else torch.tensor(wrong), (of,) if of else ()
     if bool(mask.any()):
         index = tuple(int(i) for i in mask.nonzero()[0]) if mask.dim() else ()
         worst = Worst(index, math.nan, math.nan, math.inf)
-        where, out = place(mask, axes), math.inf
-        found = Finding(name, Outcome.VIOLATED, "exact", out, out, None, message, worst, where, mask.numel())
-        return replace(found, place=where, lost=lost, map=_facts(mask, axes))
-    return Finding(name, Outcome.HOLDS, "exact", elements=max(elements, mask.numel()))
+        where, out = region(mask, axes), math.inf
+        found = Finding(name, Outcome.VIOLATED, "exact", out, out, None, message, worst, str(where), mask.numel())
+        return replace(found, place=str(where), region=where, lost=lost, among=named, map=_facts(mask, axes))
+    return Finding(name, Outcome.HOLDS, "exact", elements=max(elements, mask.numel()), among=named)
 
 
 def not_checked(name: str, reason: str) -> Finding:
     """A tensor that was not checked, and why."""
     return Finding(name, Outcome.NOT_CHECKED, "exact", message=reason)
-
-
-def pooled(pools: Mapping[str, Pool]) -> list[Finding]:
-    """The bias and spread of tensors over many cases: rules 2 and 3 on sums; one Finding a name and rule.
-
-    Args:
-        pools: by the tensor's name, what its findings hold, added up.
-    """
-    out = []
-    for name, pool in pools.items():
-        if pool.slope_bottom > 0 and pool.null_slope_tops:
-            out.append(_bias(name, pool.slope_top, pool.slope_bottom, pool.null_slope_tops))
-        spreads = [square / pool.count for square in pool.null_squares]
-        out.append(_spread_rule(name, pool.squares / pool.count, spreads, pool.count, max(pool.shared, pool.count)))
-    return out
-
-
-def typical(finding: Finding) -> bool:
-    """Whether a finding that holds is also what the probes show: a mean square and a slope of their own size.
-
-    Pooled over cases, such findings cannot break rules 2 and 3 by having been picked: the mean square of each is at
-    most what is explained, and slopes cut at two deviations scatter no more than 1.15 times what they are allowed.
-    """
-    pool = finding.pool
-    if pool is None or not pool.null_squares:
-        return True
-    mean = sum(pool.null_squares) / len(pool.null_squares)
-    if pool.squares > max(float(pool.count), mean):
-        return False
-    return abs(pool.slope_top) <= 2.0 * pool.slope_bottom * _deviation(pool.slope_bottom, pool.null_slope_tops)
 
 
 def _exact(
@@ -263,7 +246,8 @@ def _seen(
     """The fields of a Finding that say where and how elements are wrong."""
     found = read(wrong, got, truth, axes, others, stored)
     like = found.likeness
-    return {"pattern": str(found), "place": found.place, "cause": like.cause, "ratio": like.ratio}
+    where = found.region
+    return {"pattern": str(found), "place": str(where), "region": where, "cause": like.cause, "ratio": like.ratio}
 
 
 def _limit(allowance: Allowance, continuous: bool) -> Tensor:
@@ -288,109 +272,3 @@ def _worst(flat: int, got: Tensor, truth: Tensor, in_sigma: Tensor) -> Worst:
     """The worst element with its values."""
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), got.shape)) if got.dim() else ()
     return Worst(index, float(got[index]), float(truth[index]), float(in_sigma[index]))
-
-
-def _spread(found: Finding, signed: Tensor, truth: Tensor, allowance: Allowance, compared: Tensor) -> Finding:
-    """Rules 2 and 3 on one tensor: a slope against the truth, and a spread below the local limit."""
-    own = compared & (allowance.sigma > 0)
-    if allowance.floor is not None:  # elements whose budget is the underflow floor say nothing about relative errors
-        own &= allowance.sigma > 2 * allowance.floor
-    if int(own.sum()) < 2:
-        return found
-    if bool(own.all()):  # a view serves where a mask would copy
-        sigma, e, t = (x.reshape(-1) for x in (allowance.sigma, signed, truth))
-        errors = allowance.errors.reshape(len(allowance.errors), own.numel())
-    else:
-        sigma, e, t, errors = allowance.sigma[own], signed[own], truth[own], allowance.errors[:, own]
-    null = errors / sigma  # [R, n]
-    weight = t / sigma
-    pool = Pool(
-        int(own.sum()),
-        float((e / sigma).square().sum()),
-        tuple(torch.linalg.vecdot(null, null).tolist()),
-        float((weight * e / sigma).sum()),
-        float(weight.square().sum()),
-        tuple((null @ weight).tolist()),
-        _shared(null),
-    )
-    found = replace(found, pool=pool)
-    if pool.slope_bottom > 0:
-        bias = _bias(found.tensor, pool.slope_top, pool.slope_bottom, pool.null_slope_tops)
-        if bias.outcome is Outcome.VIOLATED:
-            return replace(
-                found,
-                outcome=bias.outcome,
-                rule=bias.rule,
-                error=bias.error,
-                message=bias.message,
-                pattern=bias.pattern,
-                cause=_leaning(e, t, sigma, pool.slope_top / pool.slope_bottom),
-            )
-    nulls = [s / pool.count for s in pool.null_squares]
-    spread = _spread_rule(found.tensor, pool.squares / pool.count, nulls, pool.count, pool.shared)
-    if spread.outcome is Outcome.VIOLATED:
-        return replace(
-            found, outcome=spread.outcome, rule=spread.rule, error=spread.error, message=spread.message, cause="dtype"
-        )
-    return found
-
-
-def _leaning(error: Tensor, truth: Tensor, sigma: Tensor, slope: float) -> str:
-    """The cause that a slope points at: a factor where it is most of the error, else a rounding that leans one way."""
-    part = (slope * truth / sigma).square().sum()
-    return "ratio" if float(((error - slope * truth) / sigma).square().sum()) < 0.25 * float(part) else "dtype"
-
-
-def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Finding:
-    """Rule 2: the slope of the error on the truth against the slopes that the probes show."""
-    slope, deviation = top / bottom, _deviation(bottom, nulls)
-    limit = LOCAL_SIGMA * deviation
-    if deviation > WIDEST_SLOPE:
-        return Finding(name, Outcome.NOT_CHECKED, "bias", message="the slope is not known to one percent")
-    ratio = abs(slope) / limit
-    if ratio <= 1:
-        return Finding(name, Outcome.HOLDS, "bias", ratio)
-    message = f"is {slope:+.2e} of the truth too large throughout; rounding explains {limit:.1e}"
-    shown = f"{1 + slope:.6g}" if abs(slope) > 1e-4 else f"1 {'+' if slope > 0 else '-'} {abs(slope):.2e}"
-    return Finding(name, Outcome.VIOLATED, "bias", ratio, message=message, pattern=f"all elements, ratio {shown}")
-
-
-def _deviation(bottom: float, nulls: Sequence[float]) -> float:
-    """What rounding explains of a slope: the rms of the probes' slopes, never less than that of independent errors."""
-    if bottom <= 0:
-        return 0.0
-    rms = math.hypot(*(n / bottom for n in nulls)) / math.sqrt(len(nulls)) if nulls else 0.0  # squares may overflow
-    return max(rms, bottom**-0.5)
-
-
-def _shared(null: Tensor) -> float:
-    """The sum of squared correlations over all pairs of elements, by the probes' errors [R, n] in any units.
-
-    Two probes are independent draws, so the square of their scalar product is that sum on average, each element
-    in units of what the probes show of it. At least n, which it is where no two elements err together.
-    """
-    probes, count = null.shape
-    if probes < 2:
-        return float(count)
-    size = null.square().mean(0).sqrt()
-    erring = size > 0
-    own = null / size if bool(erring.all()) else null[:, erring] / size[erring]
-    products = own @ own.T
-    apart = products.square().sum() - products.diagonal().square().sum()
-    return max(float(count), float(apart) / (probes * (probes - 1)) + count - int(erring.sum()))
-
-
-def _spread_rule(name: str, mean_square: float, nulls: Sequence[float], count: int, shared: float) -> Finding:
-    """Rule 3: the mean square of e/sigma against what the probes show, their scatter and that of as many free draws.
-
-    A mean over ``count`` squares that are not independent scatters as one over ``count^2 / shared`` that are.
-    """
-    mean = sum(nulls) / len(nulls) if nulls else 1.0
-    scatter = math.sqrt(sum((n - mean) ** 2 for n in nulls) / max(len(nulls) - 1, 1)) if len(nulls) > 1 else 0.0
-    limit = max(1.0, mean) + LOCAL_SIGMA * max(scatter, math.sqrt(2.0 * shared) / count)
-    ratio = mean_square / limit
-    if ratio <= 1:
-        return Finding(name, Outcome.HOLDS, "pooled", ratio)
-    rms, explained = math.sqrt(mean_square), math.sqrt(limit)
-    message = f"the rms error is {rms:.2f} sigma over {count} elements; rounding explains {explained:.2f}"
-    return Finding(name, Outcome.VIOLATED, "pooled", ratio, message=message, cause="dtype")

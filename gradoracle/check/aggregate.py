@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
-from gradoracle.check.acceptance import pooled
+from gradoracle.check.spread import pooled
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import CaseResult, LawResult

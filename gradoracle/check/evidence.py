@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.check.acceptance import Allowance, judge, typical
+from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.check.error_relation import PROBES, Part, related
+from gradoracle.check.spread import typical
 from gradoracle.execution.endings import Refused, Unavailable
 from gradoracle.execution.guard_memory import Memory
 from gradoracle.execution.kernel_runner import Subject, Tensors
@@ -128,6 +129,11 @@ class Evidence:
     def names(self, derivative: Derivative) -> tuple[str, ...]:
         """The names of the tensors of a derivative."""
         return names(self.oracle.family, derivative, self.sample)
+
+    @property
+    def derivatives(self) -> dict[str, Derivative]:
+        """The derivative of each tensor that a kernel of the family may give of this sample."""
+        return {name: derivative for derivative in Derivative for name in self.names(derivative)}
 
     def axes(self, name: str) -> tuple[str, ...]:
         """The named dims of one of those tensors."""

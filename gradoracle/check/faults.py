@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from gradoracle.check.diagnosis.diagnosis import diagnose
-from gradoracle.check.diagnosis.error_location import EVERYWHERE
 from gradoracle.check.diagnosis.symptom import of_verdicts
 from gradoracle.model.fault import Fault, VerdictKey
 from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.region import NOWHERE
+from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import FAILING, Status, Verdict
-from gradoracle.model.wording import without_numbers, without_sizes
+from gradoracle.model.wording import without_numbers
 
 
 def grouped(verdicts: Sequence[Verdict]) -> list[Fault]:
@@ -43,7 +43,14 @@ def grouped(verdicts: Sequence[Verdict]) -> list[Fault]:
         lead, *others = sorted(members, key=lambda verdict: (not alike and _leads(verdict), order[id(verdict)]))
         measured = (verdict for verdict in others if _measured(verdict))
         direct = None if _measured(lead) else next(measured, None)
-        fault = Fault(tuple(map(key_of, (lead, *others))), None if direct is None else key_of(direct))
+        telling = [_as_judged(verdict) for verdict in (direct, lead, *others) if verdict is not None]
+        plain = [finding for verdict in telling for finding in _violations(verdict) if finding.is_plain]
+        fault = Fault(
+            tuple(map(key_of, (lead, *others))),
+            None if direct is None else key_of(direct),
+            tuple(dict.fromkeys(finding.tensor for finding in plain)),
+            plain[0].region if plain else NOWHERE,
+        )
         found.append(((_leads(lead), order[id(lead)]), fault))
     return [fault for _, fault in sorted(found, key=lambda each: each[0])]
 
@@ -117,7 +124,7 @@ def _violations(verdict: Verdict) -> list[Finding]:
 def _plain(verdict: Verdict) -> bool:
     """Whether each wrong tensor is one that the kernel gave, and not a relation among several."""
     wrong = _violations(verdict)
-    return bool(wrong) and all(re.fullmatch(r"\w+|(?:jvp|hvp)\.\w+", f.tensor) and not _placeless(f) for f in wrong)
+    return bool(wrong) and all(finding.is_plain and not _placeless(finding) for finding in wrong)
 
 
 def _placeless(finding: Finding) -> bool:
@@ -137,21 +144,15 @@ def _lost(verdict: Verdict) -> bool:
 
 
 def _named(verdict: Verdict) -> set[str]:
-    """The words that may be tensors a verdict's wrong ones speak of: dq and dk of ``<q, dq> - <k, dk>``."""
-    words = {name for each in _violations(verdict) for name in each.among}
-    words |= {word for each in _violations(verdict) for word in re.findall(r"(?:jvp|hvp)\.\w+|\w+", each.tensor)}
-    return {_differentiated(word) for word in words}
+    """The tensors that a verdict's findings are about: dq and dk of ``<q, dq> - <k, dk>``."""
+    return {undifferentiated(name) for finding in _violations(verdict) for name in finding.named}
 
 
 def _compared(verdict: Verdict) -> set[str]:
-    """The tensors that a verdict finds wrong, each by itself: dk for ``dk, keys reversed``, but not ``o - 1``."""
-    names = (re.match(r"(?:jvp\.|hvp\.)?\w+(?=$|,)", finding.tensor) for finding in _violations(verdict))
-    return {_differentiated(name[0]) for name in names if name is not None}
-
-
-def _differentiated(tensor: str) -> str:
-    """What a tangent or a Hessian-vector product is the derivative of: an output, a gradient."""
-    return tensor.removeprefix("jvp.").replace("hvp.", "d")
+    """The tensors that a verdict finds wrong, each by itself: dk for ``dk, keys reversed``."""
+    return {
+        undifferentiated(f.named[0]) for f in _violations(verdict) if len(f.named) == 1 and f.derivative is not None
+    }
 
 
 def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
@@ -166,11 +167,8 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
         return {(verdict.kernel, verdict.status.value, without_numbers(counterexample.message))}
     marks: set[tuple[str, ...]] = set()
     for finding in _violations(verdict):
-        place = without_sizes(finding.place).replace(
-            "= # (the last)", ">= # (of #)"
-        )  # the last index alone is a tail too
-        fault = (verdict.kernel, place, "lost" if finding.lost else "wrong")
-        marks.add((*fault, _differentiated(finding.tensor)))
-        if finding.place not in ("", EVERYWHERE):  # a wrong tail of o makes that of dq, jvp.o and hvp.q wrong
+        fault = (verdict.kernel, *finding.region.shape, "lost" if finding.lost else "wrong")
+        marks.add((*fault, undifferentiated(finding.named[0]) if finding.is_plain else finding.tensor))
+        if finding.region.spans:  # a wrong tail of o makes that of dq, jvp.o and hvp.q wrong
             marks.add(fault)
     return marks or {(verdict.kernel, verdict.law)}

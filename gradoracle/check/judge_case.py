@@ -287,8 +287,7 @@ def _tiled(found: Finding, case: Case, subject: Subject) -> Finding:
     """A finding whose map has the kernel's tiles."""
     if found.map is None:
         return found
-    outputs = {spec.name for spec in subject.family.signature.outputs}
-    order = 0 if found.tensor in outputs else 2 if found.tensor.startswith("hvp.") else 1
+    order = {Derivative.FORWARD: 0, Derivative.HVP: 2}.get(found.derivative or Derivative.VJP, 1)
     tiles = subject.kernel.tiles_of(case.dtype, case.dims, case.blocks, order)
     return replace(found, map=replace(found.map, tiles=found.map.tiled(tiles)))
 
@@ -302,14 +301,15 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
     """One law on one evidence; what the kernel raises becomes a status."""
     findings: list[Finding] = []
     evidence.needs = law.needs
+    known = evidence.derivatives
     try:
-        findings.extend(law.law(evidence))
+        findings.extend(_attributed(found, known) for found in law.law(evidence))
     except (Refused, Unavailable, UnsupportedOperator, Undefined) as reason:
         if not any(f.outcome is Outcome.VIOLATED for f in findings):
             status = Status.REFUSED if isinstance(reason, Refused) else Status.NOT_CHECKED
             return LawResult(law.name, status, tuple(findings), str(reason), why=_kind(reason))
     except Wrong as wrong:
-        findings.append(wrong.finding)
+        findings.append(_attributed(wrong.finding, known))
     except DeviceLost:
         raise
     except Crashed as crash:
@@ -331,6 +331,14 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
     first = min(findings, key=lambda finding: finding.message)
     text = TOO_WIDE if first.why is Reason.BUDGET else first.message  # equal reasons of many cases count together
     return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), text, why=first.why)
+
+
+def _attributed(found: Finding, known: Mapping[str, Derivative]) -> Finding:
+    """A finding with the derivative that it is about: the highest of those that its tensors belong to."""
+    own = [known[name] for name in found.named if name in known]
+    derivative = max(own, key=lambda each: each.order, default=None)
+    pool = None if found.pool is None else replace(found.pool, among=found.among, derivative=derivative)
+    return replace(found, derivative=derivative, pool=pool)
 
 
 def failed(law: str, error: Exception, findings: Sequence[Finding] = ()) -> LawResult:

@@ -24,6 +24,11 @@ class Derivative(str, Enum):
     HVP = "hvp"
 
     @property
+    def order(self) -> int:
+        """Their order from the least to the most that a kernel must compute for it."""
+        return tuple(Derivative).index(self)
+
+    @property
     def takes_tangents(self) -> bool:
         """Whether the program takes one tangent for each float primal."""
         return self in (Derivative.JVP, Derivative.HVP)

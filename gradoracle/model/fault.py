@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gradoracle.model.region import NOWHERE, Region
+
 
 @dataclass(frozen=True)
 class VerdictKey:
@@ -42,9 +44,13 @@ class Fault:
     Attributes:
         verdicts: the one that tells the fault first, which is that of the most specific property.
         direct: one that shows a wrong tensor itself, where the first does not.
+        tensors: those that the kernel gave and that one of them finds wrong by itself.
+        region: where the first of these is wrong, on the first case of the stream on which it is.
         diagnosis: by these verdicts and all of the kernel that hold; empty where nothing is likely.
     """
 
     verdicts: tuple[VerdictKey, ...]
     direct: VerdictKey | None = None
+    tensors: tuple[str, ...] = ()
+    region: Region = NOWHERE
     diagnosis: Diagnosis = UNKNOWN

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.error_map import ErrorMap
 from gradoracle.model.reason import Reason
+from gradoracle.model.region import NOWHERE, Region
 
 
 class Outcome(str, Enum):
@@ -36,7 +38,7 @@ class Pool:
     ``squares`` is the sum of (e / sigma)^2 over ``count`` elements and ``null_squares`` what the probes show for it
     (one number a probe); ``slope_top / slope_bottom`` is the bias slope, ``null_slope_tops`` the probes' tops.
     ``shared`` is the sum of squared correlations over all pairs of elements: ``count`` where errors are independent,
-    its square where all are one rounding.
+    its square where all are one rounding. ``among`` and ``derivative`` are those of the findings.
     """
 
     count: int
@@ -46,6 +48,8 @@ class Pool:
     slope_bottom: float
     null_slope_tops: tuple[float, ...]
     shared: float = 0.0
+    among: tuple[str, ...] = ()
+    derivative: Derivative | None = None
 
     def __add__(self, other: Pool) -> Pool:
         """Both tensors together, by the probes that both have."""
@@ -57,6 +61,8 @@ class Pool:
             self.slope_bottom + other.slope_bottom,
             _sums(self.null_slope_tops, other.null_slope_tops),
             max(self.shared, self.count) + max(other.shared, other.count),
+            self.among,
+            self.derivative,
         )
 
 
@@ -79,10 +85,12 @@ class Finding:
         worst: the worst element, where there is one.
         pattern: where the wrong elements lie and how they are wrong, in words ("only T >= 64 (of 65); NaN"); "" where
             nothing stands out.
-        place: the part of ``pattern`` that says where they lie.
+        place: where they lie, in words.
+        region: the same as data.
         cause: what the values point at, a name of ``causes.CAUSES``; "" where they point at nothing.
         ratio: of the wrong values to the true ones, where it is one and the same.
-        among: of a law among several tensors, their names; empty for one tensor alone.
+        among: the kernel's tensors that it is about, where ``tensor`` is not simply the name of one.
+        derivative: the highest that one of these tensors belongs to; None where none of them belongs to any.
         lost: whether values are lost, NaN or infinite where the truth is finite, and not merely wrong.
         gives_away: how many times the definition's budget the error takes, where only another algorithm's explains it.
         why: of one that was not checked, of what kind the reason is; None where the property alone knows.
@@ -114,7 +122,19 @@ class Finding:
     ratio: float | None = None
     map: ErrorMap | None = field(default=None, compare=False)
     steps: tuple[tuple[float, float], ...] = ()
+    region: Region = NOWHERE
+    derivative: Derivative | None = None
     pool: Pool | None = field(default=None, compare=False)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The kernel's tensors that it is about."""
+        return self.among or (self.tensor,)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it judges one tensor that the kernel gave, and neither a part of one nor a relation."""
+        return not self.among and self.derivative is not None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for json; the pool is left out."""

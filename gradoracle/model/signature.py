@@ -139,6 +139,26 @@ def tangent_name(primal: str) -> str:
     return f"t{primal}"
 
 
+_JVP, _HVP = "jvp.", "hvp."
+
+
+def jvp_name(output: str) -> str:
+    """The name of the derivative of an output along the tangents: ``jvp.o`` for ``o``."""
+    return f"{_JVP}{output}"
+
+
+def hvp_name(primal: str) -> str:
+    """The name of the derivative of a gradient along the tangents: ``hvp.q`` for that of ``q``."""
+    return f"{_HVP}{primal}"
+
+
+def undifferentiated(tensor: str) -> str:
+    """What a kernel's tensor is the derivative of along the tangents: ``o`` of ``jvp.o``, ``dq`` of ``hvp.q``."""
+    if tensor.startswith(_HVP):
+        return cotangent_name(tensor.removeprefix(_HVP))
+    return tensor.removeprefix(_JVP)
+
+
 def read_signature(
     function: Callable[..., Any],
     *,

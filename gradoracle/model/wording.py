@@ -11,11 +11,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else several}"
 
 
-def without_sizes(text: str) -> str:
-    """Text with # for each number but those of dims, which depend on the case."""
-    return re.sub(r"(?<!\bdim )\b\d[\d.e+-]*", "#", text)
-
-
 def without_numbers(text: str) -> str:
     """Text with # for each number and address: what is left when cases differ in sizes and values."""
     return re.sub(r"0x[0-9a-f]+|\d[\d.e+-]*", "#", text)

@@ -18,7 +18,7 @@ from gradoracle.model.contract import UNIT_ROUNDOFF, Contract
 from gradoracle.model.derivative import Derivative, as_tuple, program
 from gradoracle.model.errors import out_of_memory
 from gradoracle.model.family import Family
-from gradoracle.model.signature import TensorSpec, cotangent_name
+from gradoracle.model.signature import TensorSpec, cotangent_name, hvp_name, jvp_name
 from gradoracle.oracle.exact import float64
 from gradoracle.oracle.exact.cost import TooLarge
 from gradoracle.oracle.exact.definition import differentiating, require, transformed, untraceable
@@ -64,9 +64,9 @@ def names(family: Family, derivative: Derivative, sample: Sample) -> tuple[str, 
     outputs = [spec.name for spec in family.signature.returned(sample.options)]
     return {
         Derivative.FORWARD: tuple(outputs),
-        Derivative.VJP: tuple(cotangent_name(primal) for primal in primals),
-        Derivative.JVP: tuple(f"jvp.{output}" for output in outputs),
-        Derivative.HVP: tuple(f"hvp.{primal}" for primal in primals),
+        Derivative.VJP: tuple(map(cotangent_name, primals)),
+        Derivative.JVP: tuple(map(jvp_name, outputs)),
+        Derivative.HVP: tuple(map(hvp_name, primals)),
     }[derivative]
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from gradoracle.model.fault import UNKNOWN, Diagnosis, VerdictKey
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
-from gradoracle.model.wording import without_sizes
 
 _MOST_TENSORS = 4  # of one counterexample that are told in full
 
@@ -167,7 +166,7 @@ def _tell_finding(finding: Finding, first: Sequence[Finding]) -> Iterable[tuple[
     if finding.pattern:
         yield "pattern", finding.pattern
     for other in first:
-        if _alike(other, finding) and other.pattern and without_sizes(other.pattern) != without_sizes(finding.pattern):
+        if _alike(other, finding) and other.pattern and _shown(other) != _shown(finding):
             yield "pattern", f"on the first case: {other.pattern}"
 
 
@@ -175,6 +174,12 @@ def _alike(one: Finding, other: Finding) -> bool:
     """Whether two findings are of one tensor and rule; which of both local rules decides hangs on the recipes."""
     rules = {finding.rule.replace("worst case", "local") for finding in (one, other)}
     return one.tensor == other.tensor and one.lost == other.lost and len(rules) == 1
+
+
+def _shown(finding: Finding) -> tuple[object, ...]:
+    """What the pattern of a finding says, whatever its case's sizes are."""
+    single = [span.first == span.last for span in finding.region.spans]
+    return finding.region.shape, *single, finding.cause
 
 
 def _values(got: float, true: float) -> str:

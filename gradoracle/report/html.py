@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradoracle.check.acceptance import LOCAL_SIGMA
+from gradoracle.check.spread import LOCAL_SIGMA
 from gradoracle.model.error_map import ErrorMap
 from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.model.verdict import FAILING, Counterexample, Report, Verdict

@@ -12,7 +12,6 @@ from gradoracle.check.merge import WANTED
 from gradoracle.model.errors import UsageError, why
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
 from gradoracle.model.verdict import Report, Verdict
-from gradoracle.report.failure import Failure, failures
 from gradoracle.report.formats import exit_code
 
 SCHEMA = "gradoracle-report/1"  # raised when a field is renamed or removed, or changes its meaning
@@ -76,19 +75,8 @@ def _report(report: Report) -> dict[str, Any]:
         "inconclusive": report.inconclusive(),
         "laws_checked": report.laws_checked,
         "verdicts": [_verdict(verdict) for verdict in report.verdicts],
-        "faults": [_fault(failure) for failure in failures(report)],
+        "faults": to_plain(report.faults),
     }
-
-
-def _fault(failure: Failure) -> dict[str, Any]:
-    """Which verdicts one fault has broken, the leading one first, and its likely cause."""
-    broken = [_key(verdict) for verdict in (failure.lead, *failure.others)]
-    direct = None if failure.direct is None else _key(failure.direct)
-    return {"verdicts": broken, "direct": direct, "diagnosis": dataclasses.asdict(failure.diagnosis)}
-
-
-def _key(verdict: Verdict) -> dict[str, str]:
-    return {"law": verdict.law, "kernel": verdict.kernel, "dtype": verdict.dtype}
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from gradoracle.check.acceptance import LOCAL_SIGMA
+from gradoracle.check.spread import LOCAL_SIGMA
 from gradoracle.model.error_map import ErrorMap, sigmas
 from gradoracle.model.statistics import LEAST, Convergence, Growth, edge
 from gradoracle.report.failure import printable

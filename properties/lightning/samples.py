@@ -171,7 +171,8 @@ def same(one: Evidence, other: Evidence, names: Sequence[str], label: str, rows:
         for each in (one, other) if bool(wrong.any()) else ():
             overflow = each.allowance(derivative, name).overflow
             wrong = wrong if overflow is None else wrong & ~of_rows(overflow, name, rows)
-        yield exactly(shown, wrong, f"{int(wrong.sum())} of {wrong.numel()} elements differ", elements=wrong.numel())
+        message = f"{int(wrong.sum())} of {wrong.numel()} elements differ"
+        yield exactly(shown, wrong, message, elements=wrong.numel(), of=name)
 
 
 def of_rows(tensor: Tensor, name: str, rows: slice) -> Tensor:

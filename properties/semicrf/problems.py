@@ -183,7 +183,8 @@ def zero(evidence: Evidence, name: str, at: object, label: str, derivative: Deri
     """Judge that a tensor of a derivative is exactly 0 at some elements; NaN is not."""
     got = evidence.tensors(derivative)[name].detach().cpu()[at]  # type: ignore[index]
     wrong = got != 0
-    return exactly(f"{name} {label}", wrong, "is not exactly 0", elements=got.numel(), lost=bool(got.isnan().any()))
+    lost = bool(got.isnan().any())
+    return exactly(f"{name} {label}", wrong, "is not exactly 0", elements=got.numel(), lost=lost, of=name)
 
 
 class Known(NamedTuple):
@@ -207,6 +208,7 @@ def known(evidence: Evidence, label: str, truths: Mapping[str, Known]) -> Iterat
                 continuous=evidence.continuous,
                 largest=LARGEST[evidence.dtype(name)],
                 axes=evidence.axes(name),
+                of=name,
             )
         )
 

@@ -12,8 +12,9 @@ from gradoracle.properties.applicability import all_of, every_input_has_a_gradie
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.check.acceptance import LOCAL_SIGMA, WIDEST_SENSITIVITY, Allowance, exactly, judge, not_checked
+from gradoracle.check.acceptance import WIDEST_SENSITIVITY, Allowance, exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
+from gradoracle.check.spread import LOCAL_SIGMA
 from gradoracle.execution.endings import Refused, Unavailable, Wrong
 from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.model.case import Case
@@ -94,7 +95,7 @@ def _judged(
     """
     first, second = (end.allowance(Derivative.VJP, name, algorithm) for end in ends)
     allowance = _of_difference(first, second, bound, step, evidence.continuous)
-    found = judge(f"difference of {name}", got, hvp, allowance, continuous=False, axes=evidence.axes(name))
+    found = judge(f"difference of {name}", got, hvp, allowance, continuous=False, axes=evidence.axes(name), of=name)
     found = replace(found, error_in_sigma=0.0)  # the error is mostly truncation, which has no sigma
     if evidence.continuous and found.rule == "worst case":
         found = replace(found, rule="local")
@@ -146,7 +147,7 @@ def hvp_finite_difference_convergence_is_of_second_order(evidence: Evidence) -> 
         expected = f"expected {SLOPES[0]} to {SLOPES[1]}"
         message = f"the order is {slope:.3f}, {expected}: errors {shown} at h, 2h and 4h with h = {smallest:g}"
         curve = tuple((factor * smallest, error) for factor, error in zip((1, 2, 4), found, strict=True))
-        yield replace(exactly(f"order of {name}", wrong, message), steps=curve)
+        yield replace(exactly(f"order of {name}", wrong, message, of=name), steps=curve)
 
 
 def arguments_of(sample: Sample) -> dict[str, Tensor]:

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from gradoracle.check.acceptance import LOCAL_SIGMA, Allowance, exactly, judge, pooled, typical
+from gradoracle.check.acceptance import Allowance, exactly, judge
+from gradoracle.check.spread import LOCAL_SIGMA, pooled, typical
 from gradoracle.model.finding import Outcome, Pool
 
 SHAPE, PROBES = (40, 50), 16

@@ -17,9 +17,11 @@ from gradoracle.check.judge_case import universal_laws
 from gradoracle.check.run import check
 from gradoracle.model.case import Case
 from gradoracle.model.causes import CAUSES
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.fault import UNKNOWN
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
 from gradoracle.model.job import LawResult
+from gradoracle.model.region import Extent, Region, Span
 from gradoracle.model.verdict import Report, Status
 from gradoracle.project.request import Request
 from gradoracle.project.target import shipped
@@ -133,7 +135,13 @@ CASE = Case("attend", {"B": 2, "H": 4, "G": 2, "T": 9, "M": 9, "D": 4})
 
 
 def finding(tensor: str = "o", **fields: object) -> Finding:
-    return Finding(tensor, Outcome.VIOLATED, "local", 9.0, **{"elements": 64, **fields})  # type: ignore[arg-type]
+    """A wrong tensor of a kernel: gradients are called d and something, all others are outputs."""
+    derivative = Derivative.VJP if tensor.startswith("d") else Derivative.FORWARD
+    return Finding(tensor, Outcome.VIOLATED, "local", 9.0, **{"elements": 64, "derivative": derivative, **fields})
+
+
+def only(extent: Extent, first: int, last: int, size: int = 9) -> Region:
+    return Region(spans=(Span("T", extent, first, last, last - first + 1, size),))
 
 
 def broken(law: str, *findings: Finding, dtype: str = "float32", **fields: object) -> Symptom:
@@ -148,7 +156,7 @@ def held(law: str) -> Symptom:
 
 LAWS = {law.name: law for law in universal_laws()}
 MALFORMED = finding("dq", malformed=True, message="dq is None: q takes part in the definition")
-TAIL, LOST = finding(place="only T >= 8 (of 9)"), finding(lost=True, pattern="every element; NaN")
+TAIL, LOST = finding(region=only(Extent.TAIL, 7, 8)), finding(lost=True, pattern="every element; NaN")
 FACTS = ["programs_of_a_launch_do_not_race", "runs_are_bit_identical", "any_layout_of_inputs_is_right_or_refused"]
 RATIO = Likeness("with s times 1.01", "ratio", 1.01)
 
@@ -171,7 +179,7 @@ RATIO = Likeness("with s times 1.01", "ratio", 1.01)
         ("dtype", [broken(FORWARD, *[finding(cause="ratio", ratio=r) for r in (1.01, 0.99)], preset="tf32")]),
         ("", [broken(FORWARD, TAIL, TAIL, preset="tf32")]),
         ("dtype", [broken(FORWARD, TAIL, preset="tf32")]),
-        ("dtype", [broken(FORWARD, *[finding(place=f"only T = {n}") for n in (1, 2)], preset="tf32")]),
+        ("dtype", [broken(FORWARD, *[finding(region=only(Extent.ONE, n, n)) for n in (1, 2)], preset="tf32")]),
         ("dtype", [broken(FORWARD, finding(cause="dtype"))]),
         ("", [broken(FORWARD, finding(cause="dtype"), finding("l"))]),
         ("dtype", [broken(VJP, finding("dq", cause="dtype"), finding("dk", cause="dtype"), finding("dv"))]),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from typing import Any
 
 import torch
 from grouping import with_faults
 
 from gradoracle.model.comparison import Comparison, Kind, Line, Weight
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.error_map import errormap
 from gradoracle.model.finding import Finding, Outcome, Pool, Worst
 from gradoracle.model.reason import Reason
+from gradoracle.model.region import NOWHERE, Extent, Region, Span
 from gradoracle.model.shard import Shard
 from gradoracle.model.statistics import BINS, Convergence, Growth, Measurements
 from gradoracle.model.sums import Left, Seen, Sums, Telling
@@ -26,12 +30,36 @@ def holding(law: str = "forward_matches_the_oracle", dtype: str = "float32") -> 
     )
 
 
-def wrong(tensor: str = "dq", pattern: str = "only rows >= 64 of dim T") -> Finding:
+def wrong(tensor: str = "dq", pattern: str = "only T >= 64 (of 65)", place: str | None = None) -> Finding:
+    """A finding whose region is what its place says in words; a tensor that is no plain name is a relation."""
     worst = Worst((0, 0, 64, 0), 0.5, 0.25, 34.125)
     message = "1 of 65 elements are further out than rounding explains"
+    shown = pattern if place is None else place
     return Finding(
-        tensor, Outcome.VIOLATED, "local", 4.25, 34.125, 1e-6, message, worst, pattern, elements=65, place=pattern
+        tensor, Outcome.VIOLATED, "local", 4.25, 34.125, 1e-6, message, worst, pattern, elements=65, place=shown,
+        region=region(shown), **about(tensor)
     )  # fmt: skip
+
+
+def region(place: str) -> Region:
+    """The region of which ``place`` is the sentence; nowhere for other words."""
+    if place == "every element":
+        return Region(whole=True)
+    if found := re.fullmatch(r"only ([\w ]+) >= (\d+) \(of (\d+)\)", place):
+        first, size = int(found[2]), int(found[3])
+        return Region(spans=(Span(found[1], Extent.TAIL, first, size - 1, size - first, size),))
+    if found := re.fullmatch(r"only ([\w ]+) = (\d+)( \(the last\))?", place):
+        index, extent = int(found[2]), Extent.TAIL if found[3] else Extent.ONE
+        return Region(spans=(Span(found[1], extent, index, index, 1, index + 1 + (not found[3])),))
+    return NOWHERE
+
+
+def about(tensor: str) -> dict[str, Any]:
+    """What a finding of a law says of the tensors of a kernel that it names, as the engine would fill it in."""
+    names = re.findall(r"\b(?:jvp|hvp)\.\w+|\bd[qkv]\b|\bo\b", tensor)
+    order = [1 if n.startswith("d") else 2 if n.startswith("jvp") else 3 if n.startswith("hvp") else 0 for n in names]
+    derivative = tuple(Derivative)[max(order)] if order else None
+    return {"among": () if names == [tensor] else tuple(names), "derivative": derivative}
 
 
 def violated(law: str = "vjp_matches_the_oracle", dtype: str = "float32", rank: int = 5, *findings: Finding) -> Verdict:
@@ -119,7 +147,7 @@ def everything() -> Report:
         holding(),
         violated(),
         violated("adjoint_identity", "float32", 2, wrong("<g, J t> - <J^T g, t>", "")),
-        violated("vjp_is_linear", "bfloat16", 1, wrong(pattern="only rows >= 128 of dim T"), exact),
+        violated("vjp_is_linear", "bfloat16", 1, wrong(pattern="only T >= 128 (of 129)"), exact),
         crashed(),
         refused(),
         not_checked(),

@@ -18,6 +18,7 @@ from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.model.error_map import errormap
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Worst
+from gradoracle.model.region import NOWHERE
 from gradoracle.model.statistics import Growth
 from gradoracle.model.verdict import Report
 from gradoracle.project.outputs import outputs
@@ -87,7 +88,7 @@ def test_it_leads_with_the_outcome_and_tells_each_fault() -> None:
     assert text.index("✗ sdpa: 1 fault, 1 law broken (exit code 1)") < text.index("VIOLATED vjp_matches_the_oracle")
     assert "law Each gradient agrees with the definition's VJP." in text
     assert f"case {CASE}" in text and f"replay gradoracle replay '{CASE}'" in text
-    assert "dq [0, 0, 64, 0] 0.5 0.25 34.1 4.25" in text and "pattern only rows >= 64 of dim T" in text
+    assert "dq [0, 0, 64, 0] 0.5 0.25 34.1 4.25" in text and "pattern only T >= 64 (of 65)" in text
     assert "vjp_matches_the_oracle ✗ violated 3/42" in text and "✓ 42 3.1σ 2e-6" in text
 
 
@@ -125,8 +126,7 @@ def test_no_text_is_taken_for_markup() -> None:
 def test_pictures_say_what_they_show() -> None:
     text = shown(pictured())
     assert (
-        "dq, error in sigma (T = 65, D = 40, the largest over H); only rows >= 64 of dim T; "
-        "dashed: tiles end every 64 of T"
+        "dq, error in sigma (T = 65, D = 40, the largest over H); only T >= 64 (of 65); dashed: tiles end every 64 of T"
     ) in text
     assert "dk, error in sigma" in text and "the kernel declares no tiles of these dims" in text
     assert "calibration: 43 tensors beside the truth" in text
@@ -169,7 +169,8 @@ def test_four_families_with_many_faults_stay_small() -> None:
         assert known.counterexample is not None
         for number in range(40):
             tensor = f"d{'abcdefghij'[number % 10]}{number}"
-            findings = tuple(replace(found, tensor=tensor, place="") for found in known.counterexample.findings[:1])
+            (found,) = known.counterexample.findings[:1]
+            findings = (replace(found, tensor=tensor, place="", region=NOWHERE),)
             other = replace(known.counterexample, findings=findings)
             each.verdicts.append(replace(known, law=f"law_{number}", counterexample=other))
         made.append(with_faults(each))

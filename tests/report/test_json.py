@@ -56,7 +56,7 @@ def test_everything_that_is_known_is_in_it() -> None:
     finding = read["verdicts"][1]["counterexample"]["findings"][0]
     assert finding["worst"] == {"index": [0, 0, 64, 0], "got": 0.5, "true": 0.25, "error_in_sigma": 34.125}
     assert finding["outcome"] == "violated" and "pool" not in finding
-    assert (finding["place"], finding["lost"]) == ("only rows >= 64 of dim T", False)
+    assert (finding["place"], finding["lost"]) == ("only T >= 64 (of 65)", False)
     found = read["verdicts"][1]["counterexample"]
     assert found["case"] == CASE and found["first_findings"] == []
 

@@ -10,7 +10,9 @@ import pytest
 from example import CASE, crashed, everything, holding, not_checked, refused, report, violated, wrong
 from grouping import with_faults
 
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome, Worst
+from gradoracle.model.region import NOWHERE
 from gradoracle.report.failure import failures
 from gradoracle.report.formats import render
 
@@ -42,7 +44,7 @@ def test_a_failure_tells_law_element_pattern_case_and_replay() -> None:
         "law Each gradient agrees with the definition's VJP.",
         "dq [local] 1 of 65 elements are further out than rounding explains; 4.25 times its budget",
         "worst at [0, 0, 64, 0], got 0.5, true 0.25, error 34.1 sigma",
-        "pattern only rows >= 64 of dim T",
+        "pattern only T >= 64 (of 65)",
         "note holds under tf32",
         f"case {CASE}",
         "✗ sdpa: 1 fault, 1 law broken (exit code 1)",
@@ -58,7 +60,7 @@ def test_one_fault_is_told_once_by_its_most_specific_law() -> None:
             report(
                 violated("forward_over_reverse", "float32", 1),
                 violated("rows_of_ds_sum_to_zero", "float32", 9),
-                violated("rows_of_ds_sum_to_zero", "bfloat16", 9, wrong(pattern="only rows >= 128 of dim T")),
+                violated("rows_of_ds_sum_to_zero", "bfloat16", 9, wrong(pattern="only T >= 128 (of 129)")),
                 violated("something_else", "float32", 3, wrong("dv", "")),
             ),
             "terminal",
@@ -72,8 +74,13 @@ def test_one_fault_is_told_once_by_its_most_specific_law() -> None:
 
 
 def test_wrong_numbers_are_no_part_of_a_fault_that_loses_values() -> None:
-    lost = Finding("dq", Outcome.VIOLATED, "exact", message="1 of 65 elements are lost", lost=True)
-    wrong = Finding("dq of permuted cotangents", Outcome.VIOLATED, "local", 9.0, message="further out than rounding")
+    lost = Finding(
+        "dq", Outcome.VIOLATED, "exact", message="1 of 65 elements are lost", lost=True, derivative=Derivative.VJP
+    )
+    wrong = Finding(
+        "dq of permuted cotangents", Outcome.VIOLATED, "local", 9.0, message="further out than rounding",
+        among=("dq",), derivative=Derivative.VJP,
+    )  # fmt: skip
     core, relation = violated("vjp_matches_the_oracle", "float16", 5, lost), "any_layout_of_cotangents_is_right"
     apart = failures(report(core, violated(relation, "float16", 2, wrong)))
     assert [failure.lead.law for failure in apart] == ["vjp_matches_the_oracle", relation]
@@ -83,15 +90,15 @@ def test_wrong_numbers_are_no_part_of_a_fault_that_loses_values() -> None:
 
 
 def test_one_place_is_one_fault_whatever_is_said_of_the_values_there() -> None:
-    nan = replace(wrong("o", "only T >= 64 (of 65); NaN"), place="only T >= 64 (of 65)", lost=True)
+    nan = replace(wrong("o", "only T >= 64 (of 65); NaN", "only T >= 64 (of 65)"), lost=True)
     bare = replace(nan, pattern=nan.place, rule="exact")
-    last = replace(nan, pattern="only T = 16 (the last); infinite", place="only T = 16 (the last)")
-    tangent = replace(nan, tensor="jvp.o")
+    last = replace(wrong("o", "only T = 16 (the last); infinite", "only T = 16 (the last)"), lost=True)
+    tangent = replace(nan, tensor="jvp.o", derivative=Derivative.JVP)
     laws = {"forward_matches": nan, "finite_where": bare, "in_another_dtype": last, "jvp_matches": tangent}
     made = [violated(law, "float32", 0, finding) for law, finding in laws.items()]
     (one,) = failures(report(*made))
     assert [verdict.law for verdict in one.others] == list(laws)[1:]
-    elsewhere = replace(nan, place="only H = 1", pattern="only H = 1; NaN")
+    elsewhere = replace(wrong("o", "only H = 1; NaN", "only H = 1"), lost=True)
     finite = replace(nan, pattern=nan.place, lost=False)
     assert len(failures(report(*made, violated("by_heads", "float32", 0, elsewhere)))) == 2
     assert len(failures(report(*made, violated("by_size", "float32", 0, finite)))) == 2
@@ -113,7 +120,7 @@ def test_a_law_among_tensors_joins_the_law_that_finds_one_of_them_wrong() -> Non
         "worst at [0, 0, 64, 0], got 0.5, true 0.25, error 34.1 sigma", "pattern only T >= 64 (of 65)"
     ]  # fmt: skip
     assert sum(line.startswith("replay") for line in text) == 1, "of one case that both show"
-    nan = replace(wrong("o", "only T = 0; NaN"), place="only T = 0", lost=True)
+    nan = replace(wrong("o", "only T = 0; NaN", "only T = 0"), lost=True)
     other = violated("hvp_matches", "bfloat16", 0, wrong("hvp.v", "only B = 1"))
     wide = violated("vjp_matches", "float32", 0, wrong("dv", "every element"), wrong("dk", "every element"))
     first, second = failures(
@@ -126,7 +133,7 @@ def test_a_law_among_tensors_joins_the_law_that_finds_one_of_them_wrong() -> Non
     seen.counterexample = replace(seen.counterexample, first_findings=(wrong("dk", "only M = 0"),))
     assert len(failures(report(seen, inner))) == 1
     nowhere = Worst((), math.nan, math.nan, math.inf)
-    bare = replace(nan, pattern="", place="", worst=nowhere)
+    bare = replace(nan, pattern="", place="", region=NOWHERE, worst=nowhere)
     unjudged = [bare, replace(bare, tensor="rowsum of P'", among=("jvp.o",))]
     laws = [violated(f"of_{each.tensor[0]}", "float32", 1, each) for each in unjudged]
     assert len(failures(report(violated("forward_matches", "float32", 0, nan), *laws))) == 1
@@ -142,7 +149,7 @@ def test_the_same_law_in_other_dtypes_is_told_by_these_alone() -> None:
     ("smallest", "first", "said"),
     [
         ("", "only T >= 96 (of 100)", True),
-        ("every element; NaN", "only T >= 96 (of 100); NaN", True),
+        ("every element", "only T >= 96 (of 100)", True),
         ("only dim 1 = 3", "only dim 2 = 3", True),
         ("only T >= 16 (of 18)", "only T >= 96 (of 100)", False),
         ("only T >= 16 (of 18)", "", False),
@@ -242,7 +249,7 @@ def test_several_targets_end_in_one_line() -> None:
 
 
 def test_what_is_taken_for_one_fault_does_not_depend_on_the_time_for_shrinking() -> None:
-    tail, row, early = wrong("dq", "only rows >= 64 of dim T"), wrong("dk", "only M = 3"), wrong("dv", "only N >= 7")
+    tail, row, early = wrong("dq", "only T >= 64 (of 65)"), wrong("dk", "only M = 3"), wrong("dv", "only N >= 7")
     law = violated("key_permutation", "float32", 6, row)
     fixed = replace(law, counterexample=replace(law.counterexample, first_findings=(early,)))
     other = violated("vjp_matches_the_oracle", "bfloat16", 5, tail)

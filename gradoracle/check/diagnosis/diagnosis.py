@@ -14,6 +14,7 @@ from gradoracle.check.diagnosis.symptom import Seen, Symptom
 from gradoracle.model.causes import CAUSES
 from gradoracle.model.fault import UNKNOWN, Diagnosis
 from gradoracle.model.property import PropertyKind
+from gradoracle.model.region import Extent
 
 NAMED = ("dtype", "ratio", "sign", "offset")  # causes with a hit rate of 90 % or better
 _FACTS = (PropertyKind.MEMORY, PropertyKind.REPETITION, PropertyKind.LAYOUT)  # these say more than any value does
@@ -65,8 +66,10 @@ def _is_no_rounding(seen: Seen) -> bool:
     ratios = [finding.ratio for finding in told if finding.cause == "ratio" and finding.ratio is not None]
     if 2 * len(ratios) > len(told) and is_one_factor(ratios):
         return True
-    placed = [finding.place for finding in told if "only " in finding.place]
-    return len(placed) > 1 and all(" >= " in place for place in placed)
+    regions = [
+        finding.region for finding in told if any(s.extent is not Extent.SCATTERED for s in finding.region.spans)
+    ]
+    return len(regions) > 1 and all(region.has_a_tail for region in regions)
 
 
 def _formulas(seen: Seen) -> Found:

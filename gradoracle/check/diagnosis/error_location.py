@@ -10,19 +10,18 @@ from torch import Tensor
 
 from gradoracle.check.diagnosis.likeness import likeness
 from gradoracle.model.finding import NO_LIKENESS, Likeness
-
-EVERYWHERE = "every element"
+from gradoracle.model.region import NOWHERE, Extent, Region, Span
 
 
 @dataclass(frozen=True)
 class Pattern:
     """Where the wrong elements of one tensor lie, and what their values have to do with the true ones."""
 
-    place: str = ""
+    region: Region = NOWHERE
     likeness: Likeness = NO_LIKENESS
 
     def __str__(self) -> str:
-        return "; ".join(part for part in (self.place, self.likeness.words) if part)
+        return "; ".join(part for part in (str(self.region), self.likeness.words) if part)
 
 
 def read(
@@ -44,8 +43,8 @@ def read(
         stored: the dtype in which the kernel gave ``got``.
     """
     if got is None or truth is None or not wrong.any():
-        return Pattern(place(wrong, axes))
-    return Pattern(place(wrong, axes), likeness(wrong, got, truth, axes, others, stored))
+        return Pattern(region(wrong, axes))
+    return Pattern(region(wrong, axes), likeness(wrong, got, truth, axes, others, stored))
 
 
 def describe(wrong: Tensor, got: Tensor | None, truth: Tensor | None, axes: Sequence[str] = ()) -> str:
@@ -53,32 +52,31 @@ def describe(wrong: Tensor, got: Tensor | None, truth: Tensor | None, axes: Sequ
     return str(read(wrong, got, truth, axes))
 
 
-def place(wrong: Tensor, axes: Sequence[str] = ()) -> str:
-    """Which slices hold the wrong elements: one head, the tail, every element; the first part of ``describe``."""
+def region(wrong: Tensor, axes: Sequence[str] = ()) -> Region:
+    """Which slices hold the wrong elements: one head, the tail, every element; nothing where none stand out."""
     if wrong.dim() == 0 or not wrong.any():
-        return ""
+        return NOWHERE
     if wrong.all():
-        return EVERYWHERE
+        return Region(whole=True)
     found = []
     for dim, size in enumerate(wrong.shape):
-        name = axes[dim] if dim < len(axes) else f"dim {dim}"
         others = [d for d in range(wrong.dim()) if d != dim]
         hit = wrong.any(dim=tuple(others)) if others else wrong
         indices = hit.nonzero().flatten().tolist()
-        if len(indices) == size or size == 1:
-            continue
-        first, last = indices[0], indices[-1]
-        if len(indices) == 1:
-            found.append(f"only {name} = {first}" + (" (the last)" if first == size - 1 and size > 2 else ""))
-        elif len(indices) == last - first + 1:
-            if last == size - 1:
-                found.append(f"only {name} >= {first} (of {size})")
-            elif first == 0:
-                found.append(f"only {name} <= {last} (of {size})")
-            else:
-                found.append(f"only {name} from {first} to {last} (of {size})")
-        elif len({i % 2 for i in indices}) == 1 and len(indices) > 2:
-            found.append(f"only {'odd' if indices[0] % 2 else 'even'} {name}")
-        elif len(indices) <= size // 2:
-            found.append(f"{len(indices)} of {size} along {name}")
-    return ", ".join(found)
+        extent = None if len(indices) == size or size == 1 else _extent(indices, size)
+        if extent is not None:
+            name = axes[dim] if dim < len(axes) else f"dim {dim}"
+            found.append(Span(name, extent, indices[0], indices[-1], len(indices), size))
+    return Region(spans=tuple(found))
+
+
+def _extent(indices: Sequence[int], size: int) -> Extent | None:
+    """How some indices of a dim lie; None where they are most of it in no order."""
+    first, last = indices[0], indices[-1]
+    if len(indices) == 1:
+        return Extent.TAIL if first == size - 1 and size > 2 else Extent.ONE
+    if len(indices) == last - first + 1:
+        return Extent.TAIL if last == size - 1 else Extent.HEAD if first == 0 else Extent.RANGE
+    if len({i % 2 for i in indices}) == 1 and len(indices) > 2:
+        return Extent.ALTERNATE
+    return Extent.SCATTERED if len(indices) <= size // 2 else None

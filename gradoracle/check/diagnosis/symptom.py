@@ -112,7 +112,7 @@ class Seen:
             if symptom.kind is PropertyKind.ORACLE
             for finding in symptom.findings
         ]
-        order = [_derivative(finding.tensor) for _, finding in found]
+        order = [0 if finding.derivative is None else finding.derivative.order for _, finding in found]
         return [each for each, own in zip(found, order, strict=True) if own == min(order)]
 
     @property
@@ -132,10 +132,3 @@ class Seen:
     def lost(self) -> bool:
         """Whether what is wrong is NaN or infinite, and nothing is merely wrong."""
         return bool(self.wrong) and all(finding.lost for finding in self.wrong)
-
-
-def _derivative(tensor: str) -> int:
-    """0 for an output, 1 for a gradient, 2 for a tangent, 3 for a product with the Hessian."""
-    if tensor.startswith("jvp."):
-        return 2
-    return 3 if tensor.startswith("hvp.") else 1 if tensor.startswith("d") else 0

@@ -83,7 +83,7 @@ def what_is_not_asked_for_gives_no_gradient(evidence: Evidence) -> Iterator[Find
     variant = evidence.variant("no cotangent of later rows", change)
     for name in ("dq", "dk", "dv"):
         wrong = variant.tensors(VJP)[name][:, :, rows:].cpu() != 0
-        yield exactly(f"later rows of {name}", wrong, "must be exactly 0", elements=wrong.numel())
+        yield exactly(f"later rows of {name}", wrong, "must be exactly 0", elements=wrong.numel(), of=name)
 
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, several_rows), one_in=3, rank=5)

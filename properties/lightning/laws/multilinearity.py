@@ -31,7 +31,7 @@ from gradoracle.model import hashing
 from gradoracle.model.contract import LARGEST
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import law
-from gradoracle.model.signature import cotangent_name
+from gradoracle.model.signature import cotangent_name, hvp_name
 
 # what is doubled with an input for the whole to be linear, and what is then doubled of what the kernel gives
 DOUBLED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -84,7 +84,7 @@ def _multiple(once: Evidence, twice: Evidence, name: str, factor: float) -> Find
     expected = factor * once.tensors(derivative)[name].double().cpu()
     wrong = differ(twice.tensors(derivative)[name].double().cpu(), expected)
     if not bool(wrong.any()):
-        return exactly(label, False, "", elements=wrong.numel())
+        return exactly(label, False, "", elements=wrong.numel(), of=name)
     fine = expected.abs() <= LARGEST[once.dtype(name)] / 2
     for each in (once, twice):
         overflow = each.allowance(derivative, name).overflow
@@ -94,7 +94,7 @@ def _multiple(once: Evidence, twice: Evidence, name: str, factor: float) -> Find
         message = (
             f"{int((wrong & fine).sum())} of {wrong.numel()} elements are not the power of two times what they were"
         )
-        return exactly(label, wrong & fine, message)
+        return exactly(label, wrong & fine, message, of=name)
     return once.relate(
         label,
         lambda a, b: b - factor * a,
@@ -178,8 +178,9 @@ def the_hessian_has_no_diagonal(evidence: Evidence) -> Iterator[Finding]:
     for name in evidence.sample.inputs:
         along = {n: torch.zeros_like(t) for n, t in evidence.sample.tangents.items() if n != name}
         alone = evidence.variant(f"tangent of {name} alone", instead(evidence.sample.with_tangents(**along)))
-        wrong = alone.tensors(HVP)[f"hvp.{name}"].cpu() != 0
-        yield exactly(f"hvp.{name} along {name}", wrong, "must be exactly 0", elements=wrong.numel())
+        own = hvp_name(name)
+        wrong = alone.tensors(HVP)[own].cpu() != 0
+        yield exactly(f"{own} along {name}", wrong, "must be exactly 0", elements=wrong.numel(), of=own)
 
 
 @law(needs=(VJP, HVP), applies=small_enough, one_in=4, rank=3)

@@ -69,7 +69,7 @@ def the_state_ignores_the_queries(evidence: Evidence) -> Iterator[Finding]:
         return asked.with_cotangents(o=torch.zeros_like(asked.cotangents["o"]))
 
     wrong = evidence.variant("cotangent of the state alone", alone).tensors(VJP)["dq"].cpu() != 0
-    yield exactly("dq of the state", wrong, "must be exactly 0", elements=wrong.numel())
+    yield exactly("dq of the state", wrong, "must be exactly 0", elements=wrong.numel(), of="dq")
 
 
 @law(needs=(FORWARD,), applies=all_of(small_enough, gives_the_state), one_in=2, rank=4)

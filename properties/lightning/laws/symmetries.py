@@ -99,7 +99,7 @@ def tokens_of_zero_in_front_move_the_sequence(evidence: Evidence) -> Iterator[Fi
         )
     for name in ("dq", "dk", "dv"):
         wrong = longer.tensors(VJP)[name][:, :, :moved].cpu() != 0
-        yield exactly(f"{name} of the rows of 0", wrong, "must be exactly 0", elements=wrong.numel())
+        yield exactly(f"{name} of the rows of 0", wrong, "must be exactly 0", elements=wrong.numel(), of=name)
 
 
 def _takes_swapped_widths(case: Case, kernel: Kernel) -> str | None:

@@ -51,6 +51,7 @@ def lse_lies_between_the_largest_term_and_that_plus_log_n(evidence: Evidence) ->
             continuous=evidence.continuous,
             scale=low.abs() + (high - low),
             axes=evidence.axes("lse"),
+            of="lse",
         )
     )
 
@@ -182,6 +183,7 @@ def a_sink_takes_between_none_and_all_of_g(evidence: Evidence) -> Iterator[Findi
             scale=whole,
             largest=LARGEST[variant.dtype("dsinks")],
             axes=variant.axes("dsinks"),
+            of="dsinks",
         )
     )
 

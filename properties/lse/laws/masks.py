@@ -71,7 +71,11 @@ def rows_without_a_term_are_minus_infinity(evidence: Evidence) -> Iterator[Findi
     blind = ~Scores(variant.sample).sees
     got = variant.tensors(FORWARD)["lse"].cpu()
     yield exactly(
-        "lse of rows without a term", (got != -torch.inf) & blind, "is not -inf", lost=bool(got[blind].isnan().any())
+        "lse of rows without a term",
+        (got != -torch.inf) & blind,
+        "is not -inf",
+        lost=bool(got[blind].isnan().any()),
+        of="lse",
     )
     yield from _zeros(variant, blind)
 
@@ -103,7 +107,9 @@ def _zeros(variant: Evidence, blind: Tensor, tangent: bool = True) -> Iterator[F
     for name, got in variant.available(expected):
         rows = got.cpu()[blind]
         lost = bool(rows.isnan().any())
-        yield exactly(f"{name} of rows that see no key", rows != 0, "is not 0 where the query sees no key", lost=lost)
+        yield exactly(
+            f"{name} of rows that see no key", rows != 0, "is not 0 where the query sees no key", lost=lost, of=name
+        )
 
 
 def _of_no_query(sample: Sample) -> tuple[Sample, Tensor]:
@@ -127,7 +133,9 @@ def keys_of_another_segment_have_no_gradient(evidence: Evidence) -> Iterator[Fin
     for name, got in variant.available([(VJP, "dk"), (HVP, "hvp.k")]):
         rows = got.cpu()[:, :, hidden]
         lost = bool(rows.isnan().any())
-        yield exactly(f"{name} of another segment", rows != 0, "is not 0 where no query sees the key", lost=lost)
+        yield exactly(
+            f"{name} of another segment", rows != 0, "is not 0 where no query sees the key", lost=lost, of=name
+        )
 
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, has_segments), one_in=2, rank=5)
@@ -233,7 +241,7 @@ def _same(evidence: Evidence, before: Evidence, after: Evidence, rows: slice, la
         for name, tensor in changed.items():
             wrong = differ(tensor, same[name]).cpu()
             message = "depends on what it does not see"
-            yield exactly(f"bits of {name}, {label}", wrong, message, elements=wrong.numel())
+            yield exactly(f"bits of {name}, {label}", wrong, message, elements=wrong.numel(), of=name)
     yield from _held_to_rows(before, changed, rows, label)
 
 
@@ -252,6 +260,7 @@ def _held_to_rows(evidence: Evidence, got: Mapping[str, Tensor], rows: slice, la
             replace(whole, **cut),
             continuous=evidence.continuous,
             largest=LARGEST[evidence.dtype(name)],
+            of=name,
             axes=evidence.axes(name),
         )
 

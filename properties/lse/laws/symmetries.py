@@ -164,7 +164,7 @@ def the_order_of_the_keys_leaves_lse(evidence: Evidence) -> Iterator[Finding]:
     got["dk"] = got["dk"].flip(2)
     for derivative in (FORWARD, VJP):
         for finding in evidence.compare(derivative, got):
-            yield replace(finding, tensor=f"{finding.tensor}, keys reversed")
+            yield replace(finding, tensor=f"{finding.tensor}, keys reversed", among=finding.named)
 
 
 def _shares_keys(case: Case, kernel: Kernel) -> str | None:
@@ -296,7 +296,7 @@ def queries_of_zero_count_the_keys(evidence: Evidence) -> Iterator[Finding]:
     )
     wrong = variant.tensors(VJP)["dk"].cpu() != 0
     overflow = variant.allowance(VJP, "dk").overflow
-    yield exactly("dk of q = 0", wrong if overflow is None else wrong & ~overflow, "an element is not 0")
+    yield exactly("dk of q = 0", wrong if overflow is None else wrong & ~overflow, "an element is not 0", of="dk")
 
 
 def _takes_both_scales(case: Case, kernel: Kernel) -> str | None:

@@ -12,8 +12,9 @@ from gradoracle.properties.applicability import all_of, has, small_enough
 from gradoracle.properties.sdpa.laws.statistics import extra
 from torch import Tensor
 
-from gradoracle.check.acceptance import LOCAL_SIGMA, exactly, judge, not_checked
+from gradoracle.check.acceptance import exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
+from gradoracle.check.spread import LOCAL_SIGMA
 from gradoracle.execution.endings import Unavailable
 from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.case import Case
@@ -70,6 +71,7 @@ def the_central_difference_converges_to_the_hvp(evidence: Evidence) -> Iterator[
                 continuous=False,  # the truncation is no rounding: it has a slope
                 error=true.error(tensor),
                 axes=evidence.axes(name),
+                of=name,
             )
             if against_hvp.outcome is not Outcome.NOT_CHECKED:  # where the truncation is not all there is
                 yield replace(against_hvp, error_in_sigma=0.0)  # its budget is the truncation
@@ -82,6 +84,7 @@ def the_central_difference_converges_to_the_hvp(evidence: Evidence) -> Iterator[
                 error=truth.error(tensor),
                 scale=torch.maximum(truth.value.abs(), true.value.abs()),
                 axes=evidence.axes(name),
+                of=name,
             )
             rounding = float(allowance.sigma.norm())
             errors[name].append((float(true.error(tensor).norm()), float(truncation.norm()), rounding))
@@ -114,7 +117,9 @@ def _orders(errors: dict[str, list[tuple[float, float, float]]]) -> Iterator[Fin
             continue  # more than the leading term of the truncation is left: the steps are too long for this sample
         order = math.log2(error / halved) if error > 0 and halved > 0 else 0.0
         wrong = not ORDER[0] <= order <= ORDER[1]
-        yield exactly(label, wrong, f"the error falls with order {order:.3f}, expected {ORDER[0]} to {ORDER[1]}")
+        yield exactly(
+            label, wrong, f"the error falls with order {order:.3f}, expected {ORDER[0]} to {ORDER[1]}", of=name
+        )
 
 
 def _explicit(case: Case, kernel: Kernel) -> str | None:
@@ -143,7 +148,7 @@ def explicit_entry_points_agree_with_autograd(evidence: Evidence) -> Iterator[Fi
             continue
         for name, tensor in explicit.items():
             wrong = differ(tensor, other[name]).cpu()
-            yield exactly(f"{name}, explicit and autograd", wrong, "the bits differ", elements=wrong.numel())
+            yield exactly(f"{name}, explicit and autograd", wrong, "the bits differ", elements=wrong.numel(), of=name)
 
 
 DIFFERENCES = (the_central_difference_converges_to_the_hvp, explicit_entry_points_agree_with_autograd)

@@ -45,6 +45,7 @@ def outputs_lie_in_the_hull_of_the_values(evidence: Evidence) -> Iterator[Findin
             evidence.allowance(FORWARD, "o", algorithm),
             continuous=evidence.continuous,
             axes=evidence.axes("o"),
+            of="o",
         )
     )
 
@@ -122,7 +123,7 @@ def rows_that_see_no_key_are_zero_in_every_derivative(evidence: Evidence) -> Ite
     for name, got in evidence.available(expected):
         rows = got[:, :, :first]
         shown, lost = f"{name} of rows that see no key", bool(rows.isnan().any())
-        yield exactly(shown, rows.cpu() != 0, "is not 0 where the query sees no key", lost=lost)
+        yield exactly(shown, rows.cpu() != 0, "is not 0 where the query sees no key", lost=lost, of=name)
 
 
 @law(needs=(FORWARD,), applies=all_of(small_enough, exact_operands), one_in=3, rank=5)
@@ -151,7 +152,8 @@ def a_query_that_sees_one_key_gives_its_value(evidence: Evidence) -> Iterator[Fi
         return
     value = evidence.sample.inputs["v"][:, :, 0].to(got.device)
     flushed = (value.abs() < SMALLEST_NORMAL[evidence.case.dtype]) & (got.abs() <= value.abs())
-    yield exactly(name, differ(got, value) & ~flushed, "differs from the value of the only key that the query sees")
+    wrong = differ(got, value) & ~flushed
+    yield exactly(name, wrong, "differs from the value of the only key that the query sees", of="o")
 
 
 @law(needs=(HVP,), applies=small_enough, one_in=4, rank=2)

@@ -57,7 +57,7 @@ def causal_prefix(evidence: Evidence) -> Iterator[Finding]:
         for name, tensor in changed.items():
             wrong = differ(tensor, same[name]).cpu()
             yield exactly(
-                f"bits of {name}, later negated", wrong, "depends on what comes later", elements=wrong.numel()
+                f"bits of {name}, later negated", wrong, "depends on what comes later", elements=wrong.numel(), of=name
             )
     yield from _held_to_rows(evidence, changed, slice(0, rows), "what comes later negated")
     if prefix and supports(evidence.kernel, T=rows, M=prefix):
@@ -119,6 +119,7 @@ def _held_to_rows(evidence: Evidence, got: Mapping[str, Tensor], rows: slice, la
             error=error,
             largest=LARGEST[evidence.case.dtype],
             axes=evidence.axes(name),
+            of=name,
         )
 
 

@@ -107,7 +107,8 @@ def _multiples(
             yield not_checked(label, "every element may have underflowed or overflowed")
             continue
         wrong = (differ(got, expected) & exact & fits).cpu()
-        yield exactly(label, wrong, "is not the power of two times what it was", elements=int((exact & fits).sum()))
+        message, compared = "is not the power of two times what it was", int((exact & fits).sum())
+        yield exactly(label, wrong, message, elements=compared, of=name)
 
 
 SCALINGS = (the_scale_folds_into_q, scaling_q_up_and_k_down_leaves_o, doubling_the_values_doubles_o)

@@ -163,7 +163,7 @@ def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterato
     gradients = extra(evidence, "backward", tuple(evidence.sample.cotangents.values()), laid)
     got = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
     for finding in evidence.compare(VJP, got):
-        yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}")
+        yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}", among=finding.named)
 
 
 @law(needs=(FORWARD, JVP), applies=all_of(small_enough, has("stats"), has("jvp_from_statistics")), one_in=4, rank=3)
@@ -178,7 +178,7 @@ def jvp_from_the_saved_statistics_is_the_jvp(evidence: Evidence) -> Iterator[Fin
     o, tangent = extra(evidence, "jvp_from_statistics", tuple(evidence.sample.tangents.values()), laid)
     for derivative, got in ((FORWARD, {"o": o}), (JVP, {"jvp.o": tangent})):
         for finding in evidence.compare(derivative, got):
-            yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}")
+            yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}", among=finding.named)
 
 
 def _laid_out(evidence: Evidence) -> tuple[tuple[Tensor, ...], str]:
@@ -219,6 +219,7 @@ def _judged(part: Part, evidence: Evidence) -> Finding:
         part.allowance,
         continuous=evidence.continuous,
         axes=evidence.axes("jvp.o"),
+        of="jvp.o",
     )
 
 
@@ -235,7 +236,7 @@ def frozen_stats_jvp_vs_autograd_gap(evidence: Evidence) -> Iterator[Finding]:
     scores, part = Scores(evidence.sample), frozen(evidence)
     yield _judged(part, evidence)
     for finding in evidence.compare(JVP):
-        yield replace(finding, tensor=f"centred {finding.tensor}")
+        yield replace(finding, tensor=f"centred {finding.tensor}", among=finding.named)
     visible, factor = scores.visible, scores.scale
 
     def shift(o: Tensor, q: Tensor, k: Tensor, tq: Tensor, tk: Tensor) -> Tensor:

@@ -165,7 +165,7 @@ def queries_of_zero_average_the_values(evidence: Evidence) -> Iterator[Finding]:
     )
     wrong = variant.tensors(VJP)["dk"].cpu() != 0
     overflow = variant.allowance(VJP, "dk").overflow
-    yield exactly("dk of q = 0", wrong if overflow is None else wrong & ~overflow, "an element is not 0")
+    yield exactly("dk of q = 0", wrong if overflow is None else wrong & ~overflow, "an element is not 0", of="dk")
 
 
 @law(needs=(FORWARD, VJP), applies=small_enough, one_in=6, rank=4)
@@ -208,7 +208,7 @@ def key_permutation(evidence: Evidence) -> Iterator[Finding]:
     got["dk"], got["dv"] = got["dk"].flip(2), got["dv"].flip(2)
     for derivative in (FORWARD, VJP):
         for finding in evidence.compare(derivative, got):
-            yield replace(finding, tensor=f"{finding.tensor}, keys reversed")
+            yield replace(finding, tensor=f"{finding.tensor}, keys reversed", among=finding.named)
 
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, bidirectional, may_have_twice_the_keys), one_in=3, rank=3)

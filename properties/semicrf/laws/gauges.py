@@ -82,6 +82,7 @@ def nothing_past_the_length_has_a_gradient(evidence: Evidence) -> Iterator[Findi
                 f"d{name} past the length",
                 wrong,
                 f"d{name} is not 0 past the length of its sequence",
+                of=f"d{name}",
                 axes=evidence.axes(f"d{name}"),
             )
 
@@ -285,7 +286,7 @@ def the_names_of_labels_do_not_matter(evidence: Evidence) -> Iterator[Finding]:
     got = {n: t if n == "log_z" else rolled(n[1:], t, -1) for n, t in got.items()}
     for derivative in (FORWARD, VJP):
         for finding in evidence.compare(derivative, got):
-            yield replace(finding, tensor=f"{finding.tensor}, labels in another order")
+            yield replace(finding, tensor=f"{finding.tensor}, labels in another order", among=finding.named)
 
 
 @law(needs=(VJP, JVP, HVP), applies=small_enough, one_in=6, rank=4)

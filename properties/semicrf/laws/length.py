@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import torch
 from gradoracle.properties.semicrf.problems import LENGTHS, VJP, along, cut, of
 
-from gradoracle.check.acceptance import LOCAL_SIGMA, not_checked
+from gradoracle.check.acceptance import not_checked
 from gradoracle.check.evidence import Evidence
+from gradoracle.check.spread import LOCAL_SIGMA
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.kernel import Kernel

@@ -201,7 +201,9 @@ def where_every_path_is_forbidden_log_z_is_minus_infinity(evidence: Evidence) ->
     full = variant.sample.inputs[LENGTHS].cpu() > 0
     got = variant.tensors(FORWARD)["log_z"].cpu()
     wrong = (got != -torch.inf) & full
-    yield exactly("log_z of no path", wrong, "is not -inf", elements=got.numel(), lost=bool(got[full].isnan().any()))
+    yield exactly(
+        "log_z of no path", wrong, "is not -inf", elements=got.numel(), lost=bool(got[full].isnan().any()), of="log_z"
+    )
     for name in variant.sample.tangents:
         yield zero(variant, of(name), ..., "of no path")
 
@@ -231,7 +233,7 @@ def what_is_forbidden_has_no_gradient(evidence: Evidence) -> Iterator[Finding]:
         yield zero(variant, of(name), entry, "where it is forbidden")
     for name in variant.sample.tangents:
         lost = variant.tensors(VJP)[of(name)].cpu().isnan()
-        yield exactly(f"{of(name)} of the rest", lost, "is NaN", elements=lost.numel(), lost=True)
+        yield exactly(f"{of(name)} of the rest", lost, "is NaN", elements=lost.numel(), lost=True, of=of(name))
 
 
 def _one_less(dim: str) -> Any:
@@ -325,13 +327,14 @@ def nan_in_gives_nan_out_for_its_sequence_alone(evidence: Evidence) -> Iterator[
     got = {"log_z": variant.tensors(FORWARD)["log_z"]}
     got |= {of(own): variant.tensors(VJP)[of(own)] for own in sample.tangents}
     live = judged & (sample.cotangents["log_z"].cpu() != 0)
-    yield exactly(f"log_z of NaN in {name}", ~got["log_z"].cpu().isnan() & judged, "is a number where NaN was read")
+    read = ~got["log_z"].cpu().isnan() & judged
+    yield exactly(f"log_z of NaN in {name}", read, "is a number where NaN was read", of="log_z")
     for own in along(sample):
         none = ~got[of(own)].cpu().isnan().flatten(1).any(1)
-        yield exactly(f"{of(own)} of NaN in {name}", none & live, "has no NaN in a sequence that read NaN")
+        yield exactly(f"{of(own)} of NaN in {name}", none & live, "has no NaN in a sequence that read NaN", of=of(own))
     for own in shared(sample):
         none = live.any() & ~got[of(own)].cpu().isnan().any()
-        yield exactly(f"{of(own)} of NaN in {name}", none, "has no NaN")
+        yield exactly(f"{of(own)} of NaN in {name}", none, "has no NaN", of=of(own))
     if bool((~reads).any()):
         rows = map(of, along(sample) if name in along(sample) else ())
         before = {own: plain.vjp()[own] for own in ("log_z", *rows)}
