@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from gradoracle.check.spread import pooled
@@ -30,18 +31,16 @@ class Aggregate:
         alarming: those on which some law was violated or crashed.
 
     Args:
-        decisive: names of the laws whose every tensor must be decided on some case of each dtype.
         line: how a case of a kernel is written; by default with the kernel as its target.
         place: of a case in the stream; by default the order in which results are added.
     """
 
     def __init__(
         self,
-        decisive: Iterable[str] = (),
         line: Callable[[str, Case], str] = lambda kernel, case: case.line(kernel),
         place: Callable[[str, Case], int] | None = None,
     ) -> None:
-        self._decisive, self._line, self._place = set(decisive), line, place
+        self._line, self._place = line, place
         self._added = 0
         # of each status that fails, the first case with its place
         self._first: dict[tuple[Key, Status], tuple[int, Case, LawResult]] = {}
@@ -88,10 +87,6 @@ class Aggregate:
     def verdicts(self, counterexamples: Mapping[Key, Counterexample]) -> list[Verdict]:
         """One Verdict per law, kernel and dtype, the pooled rules applied to all its cases."""
         return [verdict_of(sums, counterexamples.get(key)) for key, sums in self.sums.items()]
-
-    def undecided(self) -> list[str]:
-        """What no case decided of decisive laws, as sentences, each reason said once: such a run is not green."""
-        return undecided(self.sums, self._decisive)
 
     def _add(self, key: Key, case: Case, law: LawResult, place: int) -> None:
         self.expect(*key)
@@ -193,8 +188,21 @@ def complete(verdict: Verdict, like: Property | Verdict, sums: Sums, *, decisive
         verdict.reasons = {"the run was interrupted before": 0}
 
 
-def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[str]:
-    """What no case decided of decisive laws, as sentences, each reason said once: such a run is not green."""
+@dataclass(frozen=True)
+class Undecided:
+    """What no case of a run decided, as a sentence, and the reason, which is a part of it."""
+
+    sentence: str
+    reason: str
+
+
+def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[Undecided]:
+    """What no case decided, each reason said once: such a run is not green.
+
+    Args:
+        sums: of each verdict.
+        decisive: names of the laws whose every tensor must be decided on some case of each dtype.
+    """
     own = {key: each for key, each in sums.items() if key[0] in set(decisive)}
     laws: dict[tuple[str, str], dict[str, list[str]]] = {}  # (kernel, reason) -> dtype -> laws
     found = []
@@ -211,7 +219,7 @@ def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[str]:
             reason = f"refused: {next(message for message, _ in in_order(each.refusals))}"
             laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
         for tensor, why in undecided_tensors(each).items():
-            found.append(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {why}")
+            found.append(Undecided(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {why}", why))
     return [*_undecided(laws), *found]
 
 
@@ -226,12 +234,12 @@ def _of(kernel: str, case: Case) -> str:
     return f"{kernel} in {case.dtype}"
 
 
-def _undecided(laws: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Iterator[str]:
+def _undecided(laws: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Iterator[Undecided]:
     """One sentence for each kernel and reason; ``laws``: (kernel, reason) -> dtype -> laws that were not decided."""
     for (kernel, reason), by_dtype in laws.items():
         names = list(dict.fromkeys(name for own in by_dtype.values() for name in own))
         who = f"{names[0]} was" if len(names) == 1 else f"{len(names)} laws ({', '.join(names)}) were"
-        yield f"{who} decided on no {' or '.join(by_dtype)} case of {kernel}: {reason}"
+        yield Undecided(f"{who} decided on no {' or '.join(by_dtype)} case of {kernel}: {reason}", reason)
 
 
 def _status(sums: Sums) -> Status:

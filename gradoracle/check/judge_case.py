@@ -34,7 +34,7 @@ from gradoracle.model.family import Family
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.job import CaseResult, Job, LawResult, Trial
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import Property
+from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Raises, Undefined, require
@@ -152,9 +152,9 @@ def laws_of(family: Family) -> tuple[Property, ...]:
 
 
 def universal_laws() -> tuple[Property, ...]:
-    """The laws of every family, those included that belong only to families of some form."""
+    """The laws of every family, in the order in which they are judged; some belong only to families of some form."""
     universal: tuple[Property, ...] = importlib.import_module("gradoracle.properties.universal").UNIVERSAL
-    return universal
+    return tuple(sorted(universal, key=lambda law: law.kind is PropertyKind.MEMORY))
 
 
 def no_such_law(family: Family, glob: str) -> str:
@@ -256,8 +256,7 @@ def examine(
     except (RuntimeError, MemoryError, Undefined) as error:
         if not isinstance(error, Undefined) and not out_of_memory(error):
             raise
-        defined = not isinstance(error, Undefined)
-        text, why = (LACKING, Reason.MEMORY) if defined else (str(error), Reason.UNDEFINED)
+        text, why = (str(error), _kind(error)) if isinstance(error, Undefined) else (LACKING, Reason.MEMORY)
         unknown = (LawResult(law.name, Status.NOT_CHECKED, reason=text, why=why) for law in laws)
         return CaseResult(job.kernel, job.case, tuple(unknown))
     evidence = Evidence(job.case, sample, subject, oracle)
@@ -353,7 +352,7 @@ def _kind(error: Exception) -> Reason:
     """Of what kind the reason is that a law was not judged."""
     if isinstance(error, Unavailable):
         return error.why
-    kinds = {Refused: Reason.REFUSED, UnsupportedOperator: Reason.UNREAD}
+    kinds = {Refused: Reason.REFUSED, UnsupportedOperator: Reason.UNREAD, Raises: Reason.OUTSIDE}
     return next((kind for known, kind in kinds.items() if isinstance(error, known)), Reason.UNDEFINED)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gradoracle.check.aggregate import Key, complete, undecided, verdict_of
+from gradoracle.check.aggregate import Key, complete, verdict_of
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.minimise import agreed, mapped
@@ -158,7 +158,8 @@ class _Whole:
             *(lacking if missing else []),
             *shortfall(
                 report.verdicts,
-                undecided=undecided(self._sums, shard.decisive),
+                self._sums,
+                decisive=shard.decisive,
                 require=shard.require,
                 undefined=[undefined[place] for place in sorted(undefined)],
                 cases=report.cases_run,

@@ -226,7 +226,8 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
     situations, refusals = totals.in_order()
     unmet = shortfall(
         verdicts,
-        undecided=aggregate.undecided(),
+        aggregate.sums,
+        decisive={law.name for law in subjects.laws.values() if law.decisive},
         require=request.require,
         undefined=[totals.undefined[place] for place in sorted(totals.undefined)],
         cases=totals.done,

@@ -30,8 +30,7 @@ class Totals:
 
     def __init__(self, plan: Plan) -> None:
         self._plan, subjects = plan, plan.subjects
-        decisive = (law.name for law in subjects.laws.values() if law.decisive)
-        self.aggregate = Aggregate(decisive, subjects.line, plan.place)
+        self.aggregate = Aggregate(subjects.line, plan.place)
         for key in plan.owed:
             self.aggregate.expect(*key)
         for job in plan.jobs:
@@ -53,7 +52,7 @@ class Totals:
             self.measurements.add(result.kernel, result.case, each.findings, direct)
         self.done += 1
         self.seconds_compiling += result.compiling
-        for sentence in sorted({r.reason for r in result.results if r.why is Reason.UNDEFINED})[:1]:
+        for sentence in sorted({r.reason for r in result.results if r.why in (Reason.OUTSIDE, Reason.UNDEFINED)})[:1]:
             self.undefined[place] = sentence
         refused = [r.reason for r in result.results if r.status is Status.REFUSED]
         if refused:

@@ -35,7 +35,8 @@ class PropertyKind(str, Enum):
     ORACLE: a derivative with the truth, tensor by tensor; errors are measured in sigma.
     RELATION: tensors of one sample, or of samples that differ in a way that says what must come of it.
     LAYOUT: the same sample in other layouts.
-    MEMORY: what programs read, write, leave unwritten and change.
+    MEMORY: what programs read, write, leave unwritten and change, in all that other properties had the kernel do: of
+        the universal properties these are judged last.
     REPETITION: the same call, made again.
     ARGUMENTS: what is taken, and what is refused.
     COMPILATION: what a compiled kernel takes of a GPU, with what there is.

@@ -12,7 +12,8 @@ class Reason(str, Enum):
     NO_DERIVATIVE: the kernel has no such derivative, which it need not have.
     RAISED: a derivative that the kernel has raised.
     MEMORY: the machine, the device or the process has not enough of it.
-    UNDEFINED: the definition raises on the case, or cannot be traced.
+    OUTSIDE: the definition raises on the case, which may lie outside of what it is meant for.
+    UNDEFINED: the definition gives what its annotations do not say, or cannot be traced.
     UNREAD: no reading of the definition is to be had.
     BUDGET: rounding explains too much for anything to be said.
     BARRED: the call was not made again, since it had ended its process too often.
@@ -27,6 +28,7 @@ class Reason(str, Enum):
     NO_DERIVATIVE = "no derivative"
     RAISED = "raised"
     MEMORY = "memory"
+    OUTSIDE = "outside"
     UNDEFINED = "undefined"
     UNREAD = "unread"
     BUDGET = "budget"

@@ -1,6 +1,6 @@
-"""Universal laws: what every kernel of every family obeys (DESIGN 6), in the order in which they are judged.
+"""Universal properties: what every kernel of every family obeys (DESIGN 6), in the order in which they are judged.
 
-Laws that read what other laws made the kernel do come last: memory and unchanged arguments look at every run.
+Those of kind MEMORY are judged after all others, wherever they stand here: they look at every run of the kernel.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.check.judge_case import laws_of, no_such_law
+from gradoracle.check.judge_case import laws_of, no_such_law, universal_laws
 from gradoracle.model.case import Case
-from gradoracle.model.property import Property
+from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.verdict import Status
 from gradoracle.report.catalogue import explanation
 from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, judged, pick, total, weigh
@@ -50,6 +50,12 @@ def test_universal_imports_every_module_that_only_universal_laws_can_come_from()
 
 def test_names_are_unique():
     assert len({law.name for law in UNIVERSAL}) == len(UNIVERSAL) >= 31
+
+
+def test_what_looks_at_memory_is_judged_after_all_that_runs_the_kernel() -> None:
+    kinds = [law.kind is PropertyKind.MEMORY for law in universal_laws()]
+    assert any(kinds) and kinds == sorted(kinds)
+    assert {law.name for law in universal_laws()} == {law.name for law in UNIVERSAL}
 
 
 @pytest.mark.parametrize("law", UNIVERSAL, ids=named)
