@@ -61,21 +61,21 @@ def judge(
     others: Callable[[], Mapping[str, Tensor]] = dict,
     of: str = "",
 ) -> Finding:
-    """Judge one tensor by all rules; the first that is broken, in the order exact, local, bias, pooled, is the finding.
+    """Judge one tensor by all rules, in the order exact, local, bias, pooled; the first one broken is the finding.
 
     Args:
-        name: the tensor's name in the law.
+        name: what is compared.
         got: what the kernel gave, any float dtype.
         truth: float64, the same shape.
         allowance: what rounding explains.
         continuous: whether the inputs come from a continuous random recipe (rule 1a) or repeat values (rule 1b).
-        error: ``got - truth`` where the caller knows it better than float64 subtraction does.
-        scale: what sensitivity is measured against; default ``|truth|``. For a law whose two sides cancel, their size.
+        error: ``got - truth`` where the caller knows it more precisely than float64 subtraction gives it.
+        scale: what sensitivity is relative to; default ``|truth|``. For a relation whose sides cancel, their size.
         largest: the largest finite value of the stored dtype, by default that of ``got``; truths beyond it may be
             infinite there.
         of: the kernel's tensor that it is about, where ``name`` says more than that.
         axes: names of the dims, for the pattern of wrong elements.
-        others: gives further true tensors by name, with which wrong ones are compared; called where there are any.
+        others: returns further true tensors by name, with which wrong ones are compared; called only if needed.
     """
     stored = got.dtype
     if largest is None:
@@ -150,11 +150,11 @@ def exactly(
     """A fact that needs no budget: violated where any of ``wrong`` is true.
 
     Args:
-        name: the tensor's name in the law.
+        name: what is compared.
         wrong: bool, the elements that break it.
         message: what is wrong with them.
-        elements: how many were compared.
-        lost: whether they are wrong for being NaN or infinite where the truth is finite.
+        elements: the number of elements compared.
+        lost: whether they are NaN or infinite where the truth is finite.
         axes: names of the dims of ``wrong``.
         of: the kernel's tensor that it is about, where ``name`` says more than that.
     """
@@ -176,7 +176,7 @@ def not_checked(name: str, reason: str) -> Finding:
 def _exact(
     name: str, got: Tensor, truth: Tensor, allowance: Allowance, largest: float, axes: Sequence[str]
 ) -> tuple[Tensor, Finding | None]:
-    """Which elements can be compared, and the exact facts that are broken: non-finite values, zeros that must be 0."""
+    """The elements that can be compared, and the first broken fact: non-finite values, elements that must be 0."""
     representable = truth.isfinite() & (truth.abs() <= largest)
     excused = torch.zeros_like(representable)
     if allowance.overflow is not None:
@@ -207,7 +207,7 @@ def _exact(
 def _violation(
     name: str, wrong: Tensor, got: Tensor, truth: Tensor, what: str, axes: Sequence[str], lost: bool = False
 ) -> Finding:
-    """A broken exact fact at the elements ``wrong``."""
+    """The finding of a fact broken at the elements ``wrong``."""
     index = tuple(int(i) for i in wrong.nonzero()[0])
     worst = Worst(index, float(got[index]), float(truth[index]), math.inf)
     message = f"{int(wrong.sum())} of {wrong.numel()} elements: the kernel's value {what}"
@@ -228,7 +228,7 @@ def _map(
     got: Tensor | None = None,
     truth: Tensor | None = None,
 ) -> ErrorMap | None:
-    """A map of errors; none where it cannot be made: whatever happens to a picture, the verdict stands."""
+    """An error map, or None where it cannot be made: a picture must not cost the verdict."""
     try:
         return errormap(in_sigma, compared, axes, got, truth)
     except Exception:
@@ -243,7 +243,7 @@ def _seen(
     others: Mapping[str, Tensor] | None = None,
     stored: torch.dtype | None = None,
 ) -> dict[str, Any]:
-    """The fields of a Finding that say where and how elements are wrong."""
+    """The fields of a Finding on where and how elements are wrong."""
     found = read(wrong, got, truth, axes, others, stored)
     like = found.likeness
     where = found.region

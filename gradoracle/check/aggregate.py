@@ -21,18 +21,18 @@ Key = tuple[str, str, str]  # law, kernel, dtype
 
 
 class Aggregate:
-    """Adds up case results; ``verdicts`` may be asked for at any time.
+    """Adds up case results; ``verdicts`` may be called at any time.
 
     Attributes:
-        sums: of each verdict, in the order in which they are told.
-        judged: cases on which some law held, was violated or crashed.
-        planned: cases that are to come, by "kernel in dtype".
-        answered: cases on which some law said something of the kernel, a refusal too, by the same.
-        alarming: those on which some law was violated or crashed.
+        sums: of each verdict, in report order.
+        judged: the number of cases on which some property held, was violated or crashed.
+        planned: the number of planned cases, by "kernel in dtype".
+        answered: the number of cases with an answer about the kernel, a refusal included, by "kernel in dtype".
+        alarming: the number of cases on which some property was violated or crashed.
 
     Args:
-        line: how a case of a kernel is written; by default with the kernel as its target.
-        place: of a case in the stream; by default the order in which results are added.
+        line: writes a case of a kernel as a line; by default with the kernel as its target.
+        place: the position of a case in the stream; by default results count in the order in which they are added.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Aggregate:
         self.answered: Counter[str] = Counter()
 
     def plan(self, kernel: str, case: Case) -> None:
-        """Name a case that is to come."""
+        """Announce a planned case."""
         self.planned[_of(kernel, case)] += 1
 
     def expect(self, law: str, kernel: str, dtype: str) -> None:
-        """Name a verdict that the run owes, so that it is missed where no case decides it."""
+        """Announce a verdict that the run must give, so that it shows where no case decides it."""
         self.sums.setdefault((law, kernel, dtype), Sums(law, kernel, dtype))
 
     def add(self, result: CaseResult) -> None:
@@ -72,7 +72,7 @@ class Aggregate:
             self._add(key, result.case, law, place)
 
     def failing(self, statuses: Sequence[Status] = BROKEN) -> Iterable[tuple[Key, Status, Case, LawResult]]:
-        """The first case of each verdict that has one of these statuses, of the first of them."""
+        """The first case of each verdict that has one of these statuses; earlier statuses take precedence."""
         for key in self.sums:
             for status in statuses:
                 if (key, status) in self._first:
@@ -81,11 +81,11 @@ class Aggregate:
                     break
 
     def telling(self, key: Key) -> list[tuple[Case, LawResult]]:
-        """The violating cases of a verdict that show most, since they have the most elements; most first."""
+        """The violating cases of a verdict with the most elements, largest first."""
         return [self._telling[key][each.place] for each in self.sums[key].telling]
 
     def verdicts(self, counterexamples: Mapping[Key, Counterexample]) -> list[Verdict]:
-        """One Verdict per law, kernel and dtype, the pooled rules applied to all its cases."""
+        """One Verdict per property, kernel and dtype, with the pooled rules applied to all its cases."""
         return [verdict_of(sums, counterexamples.get(key)) for key, sums in self.sums.items()]
 
     def _add(self, key: Key, case: Case, law: LawResult, place: int) -> None:
@@ -128,7 +128,7 @@ class Aggregate:
                 sums.pooled += 1
 
     def _keep(self, key: Key, case: Case, law: LawResult, place: int) -> None:
-        """Keep a violating case where it has more elements than those that are kept."""
+        """Keep a violating case if it has more elements than those kept so far."""
         wrong = [finding for finding in law.findings if finding.outcome is Outcome.VIOLATED]
         elements = sum(finding.elements for finding in wrong)
         if elements > _TOLD:
@@ -140,7 +140,7 @@ class Aggregate:
 
 
 def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
-    """The verdict that sums make, with the counterexample of a run where it fails."""
+    """The verdict of these sums, with the counterexample where it fails."""
     verdict = Verdict(
         sums.law,
         sums.kernel,
@@ -173,14 +173,14 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
 
 
 def complete(verdict: Verdict, like: Property | Verdict, sums: Sums, *, decisive: bool, cut: bool) -> None:
-    """Give a verdict what its sums do not hold.
+    """Fill in what a verdict's sums do not hold.
 
     Args:
-        verdict: that ``verdict_of`` made of the sums.
-        like: its property, or the verdict of another part of the run, which say the same of themselves.
+        verdict: made by ``verdict_of``.
+        like: its property, or the same verdict of another shard: both carry the fields to copy.
         sums: of the verdict.
         decisive: whether each of its tensors must be decided.
-        cut: whether the run ended before all its cases.
+        cut: whether the run ended before its last case.
     """
     verdict.statement, verdict.rank, verdict.kind, verdict.cause = like.statement, like.rank, like.kind, like.cause
     verdict.undecided = undecided_tensors(sums) if decisive else {}
@@ -197,16 +197,16 @@ class Undecided:
 
 
 def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[Undecided]:
-    """What no case decided, each reason said once: such a run is not green.
+    """What no case decided, one entry a reason; such a run is not green.
 
     Args:
         sums: of each verdict.
-        decisive: names of the laws whose every tensor must be decided on some case of each dtype.
+        decisive: names of the properties each of whose tensors must be decided on some case of each dtype.
     """
     own = {key: each for key, each in sums.items() if key[0] in set(decisive)}
     laws: dict[tuple[str, str], dict[str, list[str]]] = {}  # (kernel, reason) -> dtype -> laws
     found = []
-    taken = {  # where some decisive law has judged, a backward that always refuses is no want of support
+    taken = {  # once a decisive property was judged, a backward that always refuses is not merely unsupported
         (kernel, dtype) for (_, kernel, dtype), each in own.items() if each.statuses.keys() & {"holds", "violated"}
     }
     for (law, kernel, dtype), each in own.items():
@@ -224,26 +224,26 @@ def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[Undecid
 
 
 def undecided_tensors(sums: Sums) -> dict[str, str]:
-    """Why a tensor was not decided, of each that no case decided where none is violated."""
+    """The tensors that no case decided, each with the reason; none where the property is violated."""
     left = sorted(sums.left.items(), key=lambda item: item[1].first)
     return {name: each.reason for name, each in left if not sums.decided.get(name) and not sums.count("violated")}
 
 
 def _of(kernel: str, case: Case) -> str:
-    """What cases are counted by."""
+    """The key under which cases are counted."""
     return f"{kernel} in {case.dtype}"
 
 
 def _undecided(laws: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Iterator[Undecided]:
-    """One sentence for each kernel and reason; ``laws``: (kernel, reason) -> dtype -> laws that were not decided."""
+    """One entry for each kernel and reason; ``laws``: (kernel, reason) -> dtype -> undecided properties."""
     for (kernel, reason), by_dtype in laws.items():
         names = list(dict.fromkeys(name for own in by_dtype.values() for name in own))
-        who = f"{names[0]} was" if len(names) == 1 else f"{len(names)} laws ({', '.join(names)}) were"
+        who = f"{names[0]} was" if len(names) == 1 else f"{len(names)} properties ({', '.join(names)}) were"
         yield Undecided(f"{who} decided on no {' or '.join(by_dtype)} case of {kernel}: {reason}", reason)
 
 
 def _status(sums: Sums) -> Status:
-    """The worst status that says something; refused and not checked only where no case held."""
+    """The worst informative status; refused and not checked only where no case held."""
     for status in (*FAILING, Status.HOLDS, Status.REFUSED):
         if sums.count(status.value):
             return status

@@ -1,4 +1,4 @@
-"""Crashes: what becomes of a case on which a kernel call hangs, dies or exits, and when such a call is made no more."""
+"""Crashes: the result of a case on which a kernel call hangs, dies or exits, and when such a call is no longer made."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gradoracle.model.job import CaseResult, Job, LawResult
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 
-MOST_OF_A_CASE = 4  # calls that may end their process on one case; the rest of it is then not checked
-MOST_OF_A_CALL = {"time limit": 2}  # cases on which one call of a kernel may do so; it is then made no more
+MOST_OF_A_CASE = 4  # calls that may end their process on one case; the rest of the case is then not checked
+MOST_OF_A_CALL = {"time limit": 2}  # cases on which one call of a kernel may do so; it is then no longer made
 MOST_OTHERWISE = 3
 
 
 class Crashes:
-    """Brings every job to a result, whatever its kernel did to the process."""
+    """Gets a result for every job, whatever its kernel did to the process."""
 
     def __init__(self, workers: Executor, until: float | None = None) -> None:
         self._until = until  # when the run is over
@@ -27,7 +27,7 @@ class Crashes:
         self._ended: Counter[tuple[str, str, str]] = Counter()  # (kernel, call, kind) -> cases
 
     def spare(self, job: Job) -> Job:
-        """The job without those calls that have ended a process on too many cases before it."""
+        """The job without the calls that have ended a process on too many cases before."""
         barred = {
             call: (Reason.BARRED, f"{call} was called no more: it had crashed on {count} cases ({kind})")
             for (kernel, call, kind), count in self._ended.items()
@@ -36,18 +36,18 @@ class Crashes:
         return replace(job, barred=barred) if barred else job
 
     def current(self, result: Result) -> Result:
-        """A result by what is known now: a case that ran before a call of it was barred is run again without the call.
+        """The result as of now: a case that ran before one of its calls was barred is run again without it.
 
-        So cases that run ahead of one another end as they do one by one, wherever results come in order.
+        So cases run in parallel end as they would one after the other, where results come in order.
         """
         job: Job = result.job
         spared = self.spare(job)
         return self._workers.run_alone(spared) if self._workers.in_order and spared.barred != job.barred else result
 
     def settle(self, result: Result) -> CaseResult:
-        """What is known in the end: a time-out is run once more alone, what a crash left in a fresh worker.
+        """The final result: a time-out is run again alone, and the rest of a crashed case in a fresh worker.
 
-        A law that needs a call which crashed is *crashed*; one that needs a call which was not made is *not checked*.
+        A property that needs a call which crashed is *crashed*; one that needs a call not made is *not checked*.
         """
         job: Job = result.job
         seen: set[tuple[str, str]] = set()
@@ -72,9 +72,9 @@ class Crashes:
         return self._until is not None and time.monotonic() > self._until
 
     def attempt(self, job: Job, limit_factor: float) -> CaseResult:
-        """One try while a crash is made smaller: a law whose call ends the process is *crashed*; nothing is counted.
+        """One attempt while a crash is shrunk: a property whose call ends the process is *crashed*; nothing is counted.
 
-        A try that hangs, or that ends for lack of memory or outside of any call, is *not checked*.
+        An attempt that hangs, runs out of memory or dies outside of any call is *not checked*.
         """
         result = self._workers.run_alone(job, limit_factor)
         if result.error:
@@ -89,7 +89,7 @@ class Crashes:
         return _all(job, status, f"{call}: {crash.how}", _kind(crash))
 
     def _without(self, job: Job, call: str, crash: Crash, seen: set[tuple[str, str]]) -> Job:
-        """The job again, with this call known to crash (or, where memory ran out, left out)."""
+        """The job with this call marked as crashing or, where memory ran out, left out."""
         if crash.kind == "memory":
             return replace(job, barred={**job.barred, call: (Reason.MEMORY, f"memory: {call} was {crash.how}")})
         own = call.rpartition(": ")[2]
@@ -104,7 +104,7 @@ class Crashes:
         return replace(job, crashes=crashes, barred=barred)
 
     def _unplaced(self, job: Job, crash: Crash) -> CaseResult:
-        """The process died while no kernel ran: of memory, or of what a kernel had broken before."""
+        """The process died while no kernel ran: out of memory, or of damage done by an earlier call."""
         lacking = crash.kind == "memory"
         status = Status.NOT_CHECKED if lacking else Status.CRASHED
         reason = f"memory: the process was {crash.how}" if lacking else f"after the kernel's calls: {crash.how}"
@@ -112,13 +112,13 @@ class Crashes:
 
 
 def _error(job: Job, trace: str) -> CaseResult:
-    """What is known where gradoracle itself failed on a case, outside of any one law."""
+    """The result of a case on which gradoracle itself failed outside of any property."""
     reason = (trace.strip().splitlines() or ["a process failed and said nothing"])[-1]
     return _all(job, Status.ERROR, reason, Reason.ERROR, trace)
 
 
 def _all(job: Job, status: Status, reason: str, why: Reason, trace: str = "") -> CaseResult:
-    """The same said by every law of a job."""
+    """The same result for every property of a job."""
     results = (LawResult(law, status, reason=reason, trace=trace, why=why) for law in job.laws)
     return CaseResult(job.kernel, job.case, tuple(results))
 

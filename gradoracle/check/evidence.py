@@ -1,4 +1,4 @@
-"""Evidence: what one kernel did on one sample and on its variants, each computed once and shared by every law."""
+"""Evidence: what one kernel did on one sample and its variants, each computed once and shared by all properties."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ T = TypeVar("T")
 
 
 class Evidence:
-    """One kernel on one sample; everything is computed at its first use and kept, errors too.
+    """One kernel on one sample; everything is computed at first use and kept, errors included.
 
     Attributes:
         case: the case that the sample was built from.
-        sample: the tensors; a variant has others than its case.
-        subject: the kernel with its guard.
+        sample: the tensors; those of a variant differ from the case.
+        subject: the kernel with the guard around its calls.
         oracle: the readings of the family's definition.
         blocks: the block configuration that is forced, "" for the kernel's own choice.
-        root: the evidence of the case itself, of which this may be a variant.
-        needs: of the root: the derivatives that the law being judged says it needs (``Property.needs``).
+        root: the evidence of the case itself; this one may be a variant of it.
+        needs: on the root, the derivatives that the property being judged declares (``Property.needs``).
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Evidence:
         self.root = root or self
         self.needs: tuple[Derivative, ...] = ()
         self.blocks = case.blocks if blocks is None else blocks
-        self.continuous = case.continuous and not sample.source  # where saved values come from is not known
+        self.continuous = case.continuous and not sample.source  # the distribution of saved values is not known
         self._kept: dict[Any, Any] = {}
 
     @property
@@ -72,7 +72,7 @@ class Evidence:
 
     @property
     def algorithm(self) -> str:
-        """The algorithm whose order of roundings the kernel declares on this sample."""
+        """The algorithm that the kernel declares for this sample: its order of roundings."""
         own = self.kernel.algorithm
         return own if isinstance(own, str) else own(self.case.dtype, self.sample, self.blocks)
 
@@ -98,10 +98,10 @@ class Evidence:
         return {name: found[name] for name in self.names(derivative) if name in found}
 
     def available(self, expected: Iterable[tuple[Derivative, str]]) -> Iterator[tuple[str, Tensor]]:
-        """The kernel's tensors by name, without those of derivatives that it lacks: the laws that match these say so.
+        """The kernel's tensors by name; derivatives that it lacks are skipped, since other properties report them.
 
         Raises:
-            Refused, Unavailable: at the end, why the first is lacking, where all are.
+            Refused, Unavailable: why the first is lacking, if all are.
         """
         lacking: Refused | Unavailable | None = None
         found = False
@@ -117,13 +117,13 @@ class Evidence:
             raise lacking
 
     def memory(self, derivative: Derivative) -> Memory:
-        """What was allocated while that derivative ran."""
+        """The memory that was allocated while that derivative ran."""
         self.tensors(derivative)
         memory: Memory = self._kept[derivative.value][1]
         return memory
 
     def has_run(self, derivative: Derivative) -> bool:
-        """Whether the kernel has given that derivative of this sample by now."""
+        """Whether the kernel has computed that derivative of this sample already."""
         return derivative.value in self._kept and not isinstance(self._kept[derivative.value], _Raised)
 
     def names(self, derivative: Derivative) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class Evidence:
 
     @property
     def derivatives(self) -> dict[str, Derivative]:
-        """The derivative of each tensor that a kernel of the family may give of this sample."""
+        """The derivative that each tensor of the family belongs to, by the tensor's name."""
         return {name: derivative for derivative in Derivative for name in self.names(derivative)}
 
     def axes(self, name: str) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ class Evidence:
         return tensor_of(self.oracle.family, name).held(self.case.dtype)
 
     def ask(self, key: str, call: Callable[[], T]) -> T:
-        """Any other call of the kernel, kept under ``key``, under the guard and with its refusals sorted."""
+        """Any other call of the kernel, made under the guard and kept under ``key``."""
 
         def guarded() -> T:
             with self.subject.running(key, self.sample), torch.no_grad():
@@ -153,11 +153,11 @@ class Evidence:
         return self._once(f"ask {key}", guarded)
 
     def keep(self, key: str, compute: Callable[[], T]) -> T:
-        """Whatever else laws know of the sample, computed at its first use and kept under ``key``."""
+        """Anything else that properties compute from the sample, kept under ``key``."""
         return self._once(f"keep {key}", compute)
 
     def variant(self, key: str, change: Callable[[Sample], Sample], blocks: str | None = None) -> Evidence:
-        """Evidence of the same kernel on a changed sample, kept under ``key`` for whoever asks again."""
+        """Evidence of the same kernel on a changed sample, kept under ``key``."""
         chosen = self.blocks if blocks is None else blocks
 
         def make() -> Evidence:
@@ -167,7 +167,7 @@ class Evidence:
         return self._once(f"variant {key}", make)
 
     def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
-        """What rounding explains under the contract, by tensor name."""
+        """The rounding budgets under the contract, by tensor name."""
         shared = self._read_with(derivative)
         chosen = algorithm or self.algorithm
         chosen = chosen if self.oracle.has(chosen, shared) else "definition"
@@ -182,7 +182,7 @@ class Evidence:
         """The truth by tensor name.
 
         Raises:
-            Unavailable: the reading that was asked for cannot be had.
+            Unavailable: the reading asked for is not available.
         """
         shared = self._read_with(derivative)
 
@@ -200,27 +200,27 @@ class Evidence:
         return self._once(f"truths {shared.value}", read)
 
     def _read_with(self, derivative: Derivative) -> Derivative:
-        """The graph that a derivative is read from: outputs come with the VJP, which the case is judged by anyway.
+        """The derivative whose graph is read: outputs come with the VJP, which the case needs anyway.
 
-        Of a variant some laws need the outputs alone.
+        Of a variant some properties need the outputs alone.
         """
         together = self.root is self or Derivative.VJP in self.root.needs or "truths vjp" in self._kept
         return Derivative.VJP if derivative is Derivative.FORWARD and together else derivative
 
     def algorithms(self, derivative: Derivative) -> tuple[str, ...]:
-        """Whose roundings decide: the kernel's own; for a kernel from outside the widest of all that are shipped."""
+        """The algorithms whose budgets apply: the kernel's own; for an outside kernel all that the family ships."""
         if not self.kernel.outside or self.algorithm != "definition":
             return (self.algorithm,)
         return ("definition", *(name for name in self.oracle.family.algorithms if self.oracle.has(name, derivative)))
 
     def allowance(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Allowance:
-        """What rounding explains of one tensor and how far its truth is known."""
+        """What rounding explains of one tensor, and the radius of its truth."""
         if algorithm is None and len(shipped := self.algorithms(derivative)) > 1:
             return self._widest([self.allowance(derivative, name, each) for each in shipped])
         return _allowance(self.budgets(derivative, algorithm)[name], self.truths(derivative)[name])
 
     def compare(self, derivative: Derivative, got: Tensors | None = None) -> Iterator[Finding]:
-        """One Finding for each tensor of a derivative against its truth."""
+        """Compare each tensor of a derivative with its truth; one Finding each."""
         tensors = self.tensors(derivative) if got is None else got
         truths, shipped = self.truths(derivative), self.algorithms(derivative)
         for name in self.names(derivative):
@@ -241,7 +241,7 @@ class Evidence:
                 )
                 found.append(finding)
                 if finding.outcome is not Outcome.VIOLATED and typical(finding):
-                    break  # another algorithm's budget is expected only where this one explains too little
+                    break  # another algorithm's budget is needed only where this one explains too little
             best = min(found, key=lambda f: (f.outcome is Outcome.VIOLATED, f.error))
             if found[0].outcome is Outcome.VIOLATED and best.outcome is Outcome.HOLDS:
                 algorithm = shipped[found.index(best)]
@@ -252,7 +252,7 @@ class Evidence:
             yield best
 
     def _others(self, derivative: Derivative, name: str) -> dict[str, Tensor]:
-        """The true tensors beside one of a derivative, and what the kernel was given, float64."""
+        """The other true tensors of a derivative, and the kernel's inputs, in float64."""
         given = {**self.sample.inputs}
         given |= {cotangent_name(n): x for n, x in self.sample.cotangents.items() if derivative.takes_cotangents}
         given |= {tangent_name(n): x for n, x in self.sample.tangents.items() if derivative.takes_tangents}
@@ -260,7 +260,7 @@ class Evidence:
         return {n: truth.value for n, truth in self.truths(derivative).items() if n != name} | found
 
     def explain_by_presets(self, derivative: Derivative, violated: Sequence[str]) -> str:
-        """The preset of this dtype under which every violated tensor would hold, or ""."""
+        """The preset of this dtype under which all violated tensors would hold, or ""."""
         for preset in PRESETS.values():
             if preset.dtype != self.case.dtype or preset.name == self.contract.name:
                 continue
@@ -273,7 +273,7 @@ class Evidence:
         return ""
 
     def part(self, derivative: Derivative, name: str, algorithm: str | None = None) -> Part:
-        """One of the kernel's tensors with its truth and what rounding explains, for ``relate``."""
+        """One tensor of the kernel with its truth and budget, for ``relate``."""
         got, true = self.tensors(derivative)[name], self.truths(derivative)[name].value
         return Part(name, got, true, self.allowance(derivative, name, algorithm))
 
@@ -284,16 +284,16 @@ class Evidence:
         args: Sequence[Tensor],
         output_dtypes: Sequence[str] | None = None,
     ) -> list[tuple[Truth, Allowance]]:
-        """Truth and allowance of what another program gives: tensors that are no derivative of the family's definition.
+        """Truth and allowance of another program: for tensors that are no derivative of the family's definition.
 
         Args:
-            key: kept under it.
-            program: the mathematics, of float64 tensors; must be traceable.
+            key: the result is kept under it.
+            program: the mathematics on float64 tensors; must be traceable.
             args: exactly what the kernel is given.
-            output_dtypes: the format that the kernel stores each result in; default the contract's ``output``.
+            output_dtypes: the format in which the kernel stores each result; default the contract's ``output``.
 
         Raises:
-            Unavailable: the reading that was asked for cannot be had.
+            Unavailable: the reading asked for is not available.
         """
 
         def read() -> list[tuple[Truth, Allowance]]:
@@ -319,12 +319,12 @@ class Evidence:
         scale: Callable[..., Tensor],
         constants: Sequence[Tensor] = (),
     ) -> Finding:
-        """Judge a law among the kernel's own tensors: ``expression(*tensors, *constants)`` is 0 in exact arithmetic.
+        """Judge a relation among the kernel's tensors: ``expression(*tensors, *constants)`` is 0 in exact arithmetic.
 
         Args:
-            name: what the two sides are.
-            expression: of float64 tensors; must be traceable.
-            parts: which tensors of which evidence, in the order of the expression's arguments.
+            name: the relation in symbols.
+            expression: on float64 tensors; must be traceable.
+            parts: the tensors and the evidence they come from, in the order of the expression's arguments.
             scale: the size of either side, for the sensitivity; same arguments.
             constants: exact float64 tensors that the expression takes after the parts.
         """
@@ -336,19 +336,19 @@ class Evidence:
         return self.explained(found)
 
     def explained(self, found: Callable[[str | None], Finding]) -> Finding:
-        """A law's finding, ``found`` under an algorithm's budgets: the first shipped, or else the widest of all.
+        """A finding under the budgets of the first algorithm or, where it is violated there, under the widest of all.
 
-        What holds under the first holds under the widest, which is then not computed; such a finding is not pooled with
-        those of other cases. Only kernels from outside have several algorithms.
+        What holds under the first also holds under the widest, which then need not be computed; such a finding is not
+        pooled over cases. Only outside kernels have several algorithms.
         """
         first, *others = self.algorithms(Derivative.VJP)
-        narrow = found(first if others else None)  # None: each part by the algorithm that it declares itself
+        narrow = found(first if others else None)  # None: each part under the algorithm that its kernel declares
         if not others:
             return narrow
         return replace(narrow, pool=None) if narrow.outcome is not Outcome.VIOLATED else found(None)
 
     def _widest(self, allowances: Sequence[Allowance]) -> Allowance:
-        """Element by element the widest of several; the null of a bias from the one that is widest in the middle."""
+        """The element-wise widest of several allowances; its probes are those with the largest median sigma."""
         lead = max(allowances, key=lambda a: float(a.sigma.median()) if a.sigma.numel() else 0.0)
         sigma, worst = lead.sigma, lead.worst
         for other in allowances:
@@ -358,7 +358,7 @@ class Evidence:
         return replace(lead, sigma=sigma, worst=worst)
 
     def _once(self, key: Any, compute: Callable[[], T]) -> T:
-        """The kept value of ``key``; what its first computation raised is raised again."""
+        """The value kept under ``key``; an error of its first computation is raised again."""
         if key not in self._kept:
             try:
                 self._kept[key] = compute()
@@ -371,14 +371,14 @@ class Evidence:
 
 
 class _Raised:
-    """What a computation raised, kept so that it is not run again."""
+    """An error raised by a computation, kept so that it is not run again."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 def _allowance(budget: Budget, truth: Truth) -> Allowance:
-    """What rounding explains of one tensor and how far its truth is known."""
+    """What rounding explains of one tensor, and the radius of its truth."""
     return Allowance(
         budget.sigma, budget.errors, budget.worst, budget.floor, budget.overflow, truth.radius, truth.undecided
     )

@@ -1,4 +1,4 @@
-"""Execute: the jobs of a plan go to the executor that it asks for; each comes back, whatever its kernel did."""
+"""Execute: sends the jobs of a plan to an executor; each comes back with a result, whatever its kernel did."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from gradoracle.model.errors import UsageError
 from gradoracle.model.job import CaseResult, Job, Trial
 from gradoracle.project.provenance import provenance
 
-GRACE = 5.0  # seconds past the time of a run at which a kernel call that still runs is ended
+GRACE = 5.0  # seconds past the time limit of a run after which a kernel call still running is ended
 GETTING_READY = "getting ready (worker processes, the definition on its first case)"  # before the first case begins
 
 
 class Execution:
-    """The jobs of a plan on an executor, and how far they have come.
+    """The jobs of a plan on an executor, and their progress.
 
     Attributes:
-        begun: how many jobs were.
-        ended: why the rest was not, where it was no matter of time; "" where all were.
-        stopped: "kernel: call" that still ran when the time was up -> its seconds.
+        begun: how many jobs were begun.
+        ended: why the rest was not begun, other than for lack of time; "" otherwise.
+        stopped: by "kernel: call", the seconds of a call that was still running when the time was up.
 
     Args:
-        plan: whose jobs they are.
-        executor: where they run.
-        crashes: what becomes of kernels that end their process.
-        started: on the monotonic clock.
-        until: when no further job is begun; None: never.
-        reserve: asked before each job, how many seconds before ``until`` none is begun any more.
+        plan: the plan.
+        executor: runs the jobs.
+        crashes: handles kernels that end their process.
+        started: when the run started, on the monotonic clock.
+        until: when to begin no further job; None: never.
+        reserve: asked before each job, by how many seconds to stop before ``until``.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class Execution:
         self.stopped: dict[str, float] = {}
 
     def run(self, jobs: Sequence[Job], take: Callable[[CaseResult], str]) -> None:
-        """Run the jobs; stops between cases when the time is up, the user interrupts, or ``take`` says so.
+        """Run the jobs; stop between cases when the time is up, the user interrupts, or ``take`` says so.
 
         Args:
-            jobs: of the plan, in the order in which they are begun.
-            take: is given what became of each job, as they come; says at what to stop, "" at nothing.
+            jobs: jobs of the plan, in the order in which to begin them.
+            take: called with each result as it comes; returns what to stop at, or "".
 
         Raises:
-            UsageError: no process can be started, or the definition cannot be judged by.
+            UsageError: no process can be started, or the definition cannot be used.
         """
         until = math.inf if self._until is None else self._until + GRACE
         trial: list[Any] = [] if self._plan.trial is None else [self._plan.trial]
@@ -99,19 +99,19 @@ class Execution:
             yield replace(self._crashes.spare(job), seconds=left)
 
     def _note_stopped(self, result: Result) -> None:
-        """A call that still ran when the time was up."""
+        """Note a call that was still running when the time was up."""
         outside = "the definition on its first case" if isinstance(result.job, Trial) else "a case"
         name = f"{result.job.kernel}: {(result.crash and result.crash.phase) or outside}"
         self.stopped[name] = max(self.stopped.get(name, 0.0), result.seconds)
 
 
 def unstarted(error: StartupError) -> str:
-    """Why an executor has no process, as a sentence."""
+    """Why no process could be started, as a sentence."""
     return f"no worker process can be started: {str(error).strip().splitlines()[-1]}"
 
 
 def executor_for(subjects: Subjects) -> Executor:
-    """What runs the cases of a request, as it asks: this process, processes here, or a dask cluster.
+    """The executor that a request asks for: this process, local worker processes, or a dask cluster.
 
     Raises:
         UsageError: no process can be started, or the cluster does not fit.

@@ -1,4 +1,4 @@
-"""Faults: the failing verdicts of a run grouped by what they have in common, and what each group likely comes from."""
+"""Faults: groups the failing verdicts of a run by what they share, and names the likely cause of each group."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gradoracle.model.wording import without_numbers
 
 
 def grouped(verdicts: Sequence[Verdict]) -> list[Fault]:
-    """The failing ones of a run's verdicts, one Fault a cause: the most specific laws first, our own errors last.
+    """Group the failing verdicts into Faults: the most specific properties first, gradoracle's own errors last.
 
-    Verdicts are of one fault where the stream's own cases, the first and the largest of each, show that: what smaller
-    cases show depends on how far there was time to make them smaller.
+    Grouping looks at the stream's own cases, the first and the largest of each verdict: what shrunk cases show depends
+    on the time there was for shrinking.
     """
     groups: list[tuple[set[tuple[str, ...]], list[Verdict]]] = []
     own: dict[int, Verdict] = {}
@@ -56,7 +56,7 @@ def grouped(verdicts: Sequence[Verdict]) -> list[Fault]:
 
 
 def diagnosed(faults: Sequence[Fault], verdicts: Sequence[Verdict]) -> list[Fault]:
-    """Faults with their likely causes, by what their verdicts show and by what of the kernel holds."""
+    """The faults with their likely causes, from what their verdicts show and from what holds of the same kernel."""
     known = {key_of(verdict): verdict for verdict in verdicts}
     found = []
     for fault in faults:
@@ -72,7 +72,7 @@ def key_of(verdict: Verdict) -> VerdictKey:
 
 
 def _as_judged(verdict: Verdict) -> Verdict:
-    """A copy of a verdict whose counterexample shows what the stream's own cases showed, first and largest."""
+    """A copy of a verdict whose counterexample has the findings of the stream's first and largest cases."""
     found = verdict.counterexample
     if found is None:
         return replace(verdict)
@@ -81,7 +81,7 @@ def _as_judged(verdict: Verdict) -> Verdict:
 
 
 def _leads(verdict: Verdict) -> tuple[int, int]:
-    """Sort key: a crash first, told by the first law that met it, then the more specific law, an error last."""
+    """Sort key: crashes first, then the more specific properties, errors last."""
     ranks = {Status.CRASHED: (0, 0), Status.ERROR: (2, 0)}
     return ranks.get(verdict.status, (1, -verdict.rank))
 
@@ -89,9 +89,9 @@ def _leads(verdict: Verdict) -> tuple[int, int]:
 def _attached(
     groups: list[tuple[set[tuple[str, ...]], list[Verdict]]],
 ) -> list[tuple[set[tuple[str, ...]], list[Verdict]]]:
-    """Groups of laws among several tensors put with the group of the law that finds one of these wrong by itself.
+    """Attach groups about relations among tensors to the group that finds one of these tensors wrong by itself.
 
-    Wrong numbers stay apart from values that are lost (NaN, infinite): they are another fault.
+    Wrong numbers stay apart from lost values (NaN, infinite): these are different faults.
     """
     cores = [group for group in groups if any(_plain(verdict) for verdict in group[1])]
     apart = []
@@ -107,7 +107,7 @@ def _attached(
 
 
 def _shared(members: Sequence[Verdict], core: Sequence[Verdict]) -> int:
-    """How many of the tensors that ``members`` speak of ``core`` finds wrong, in the same way and kernel."""
+    """How many of the tensors that ``members`` are about ``core`` finds wrong, of one kernel and in one way."""
     if members[0].kernel != core[0].kernel:
         return 0
     named = set().union(*(_named(verdict) for verdict in members))
@@ -116,7 +116,7 @@ def _shared(members: Sequence[Verdict], core: Sequence[Verdict]) -> int:
 
 
 def _violations(verdict: Verdict) -> list[Finding]:
-    """What a verdict's counterexample shows to be wrong."""
+    """The violations of a verdict's counterexample."""
     findings = verdict.counterexample.findings if verdict.counterexample is not None else ()
     return [finding for finding in findings if finding.outcome is Outcome.VIOLATED]
 
@@ -128,18 +128,18 @@ def _plain(verdict: Verdict) -> bool:
 
 
 def _placeless(finding: Finding) -> bool:
-    """Whether a finding points at no element: a law among tensors that NaN in one of them kept from being judged."""
+    """Whether a finding points at no element: a relation that could not be evaluated for NaN in one of its tensors."""
     return finding.worst is not None and finding.worst.index == () and math.isnan(finding.worst.true)
 
 
 def _measured(verdict: Verdict) -> bool:
-    """Whether a tensor that the kernel gave is shown beside the truth: what it gave and what is true."""
+    """Whether every wrong tensor is shown with what the kernel gave and what is true."""
     worst = [finding.worst for finding in _violations(verdict)]
     return _plain(verdict) and all(each is not None and not math.isnan(each.true) for each in worst)
 
 
 def _lost(verdict: Verdict) -> bool:
-    """Whether values are lost, NaN or infinite, and not merely wrong."""
+    """Whether values are lost (NaN, infinite), not merely wrong."""
     return any(finding.lost for finding in _violations(verdict))
 
 
@@ -156,9 +156,9 @@ def _compared(verdict: Verdict) -> set[str]:
 
 
 def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
-    """What two verdicts must share to be one fault: where a tensor is wrong, and whether values are lost there.
+    """The marks of a verdict; verdicts with a mark in common are one fault.
 
-    The same tensor, or the derivative of one, unless the place says more than "every element".
+    A mark is a kernel, a region and whether values are lost there; the tensor too, unless the region stands out.
     """
     counterexample = verdict.counterexample
     if counterexample is None:

@@ -1,4 +1,4 @@
-"""Formula: which change of the definition gives what a kernel gave, for the tensors that a law compares with it."""
+"""Formula: the change of the definition that reproduces what the kernel gave."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gradoracle.oracle.truth import arguments
 
 
 def formula(law: Property, evidence: Evidence, findings: Sequence[Finding]) -> Likeness:
-    """The change of the definition that explains what a law found wrong; empty where it compares something else.
+    """The change of the definition that explains a property's findings; none where it compares something else.
 
-    Only tensors of the case itself are looked at, small enough for the definition to be run some hundreds of times.
+    Only tensors of the case itself count, small enough for the definition to be run some hundreds of times.
     """
     wrong = {f.tensor for f in findings if f.outcome is Outcome.VIOLATED and not f.malformed}
     for derivative in law.needs:

@@ -1,4 +1,4 @@
-"""Examine: one case through all its laws, in the process where the kernel runs. In and out go plain values."""
+"""Judge one case by all its properties, in the process where the kernel runs. Takes and returns plain values."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ from gradoracle.project.provenance import Provenance, ProvenanceJob, provenance
 
 _LARGEST_TRIED = 512  # sizes up to which a definition is tried before the run
 LACKING = "memory: the device has not enough of it"
-ENTRY = "gradoracle.check.judge_case:entry"  # of the processes that examine cases
-CALL_SECONDS = 60.0  # a kernel call that takes longer hangs; it is run once more, alone, before it is called so
+ENTRY = "gradoracle.check.judge_case:entry"  # the entry point of worker processes
+CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging, once it has done so again alone
 
 
 class EmptyCheck(Exception):
-    """A law that applies yielded no finding: an error of gradoracle's own."""
+    """A property that applies yielded no finding: an error of gradoracle's own."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker needs to rebuild the target by itself."""
+    """What a worker process needs to resolve the target by itself."""
 
     target: str
     family: str | None
@@ -66,11 +66,11 @@ class Setup:
     call_seconds: float = CALL_SECONDS
     inputs: str | None = None
     places: Places | None = None
-    called_in: str = ""  # a folder: of its functions those that calls run are noted
+    called_in: str = ""  # a folder: which of its functions the kernel's calls run is noted
 
 
 def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Property]]:
-    """Resolve the target: its family, its kernels under the contracts and arguments asked for, and all laws by name.
+    """Resolve a target: its family, its kernels with contracts and arguments applied, and all properties by name.
 
     Raises:
         TargetError: the target or its family cannot be resolved.
@@ -88,9 +88,9 @@ def subjects(setup: Setup) -> tuple[Family, dict[str, Kernel], dict[str, Propert
 def require_case(
     case: Case, family: Family, kernel: Kernel, inputs: str | None = None, memory: tuple[int, str] | None = None
 ) -> None:
-    """See that a case, which a user may have written, fits the family and the kernel, and that the family is defined.
+    """Check that a case, possibly written by a user, fits the family, the kernel and the memory.
 
-    ``memory``: the bytes that there are, and where; by default here.
+    ``memory``: the bytes available, and where; by default on this machine.
 
     Raises:
         UsageError: another family, a dim, option, tensor or block configuration that is missing or unknown; a
@@ -123,17 +123,17 @@ def require_case(
     except (ValueError, Undefined) as error:
         raise UsageError(str(error)) from None
     except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):  # a lack of memory is told case by case
+        if not out_of_memory(error):  # lack of memory is reported case by case
             raise
 
 
 def _is_tried(case: Case) -> bool:
-    """Whether a case is small enough for its definition to be tried before anything else."""
+    """Whether a case is small enough for its definition to be tried first."""
     return all(size <= _LARGEST_TRIED for size in case.dims.values())
 
 
 def sizes_wanted(family: Family) -> str:
-    """How to say which sizes a definition is meant for."""
+    """How to declare the sizes that a definition is meant for, as advice in an error message."""
     if not family.signature.dims:
         return "expected a definition that takes every case of its family"
     dim = family.signature.dims[-1]
@@ -142,31 +142,31 @@ def sizes_wanted(family: Family) -> str:
 
 
 def functions_of(family: Family, kernels: Mapping[str, Kernel], laws: Iterable[Property]) -> list[Callable[..., Any]]:
-    """The functions that a run calls: of the definition, the kernels and the laws."""
+    """The functions that a run calls: the definition, the kernels and the properties."""
     return [family.definition, *(kernel.call for kernel in kernels.values()), *(law.law for law in laws)]
 
 
 def laws_of(family: Family) -> tuple[Property, ...]:
-    """The universal laws that the family's signature does not rule out, and then the family's own."""
+    """The universal properties that the family's signature does not rule out, then the family's own."""
     return (*(law for law in universal_laws() if law.families.hold(family)), *family.properties)
 
 
 def universal_laws() -> tuple[Property, ...]:
-    """The laws of every family, in the order in which they are judged; some belong only to families of some form."""
+    """The universal properties in the order in which they are judged; some apply only to families of a certain form."""
     universal: tuple[Property, ...] = importlib.import_module("gradoracle.properties.universal").UNIVERSAL
     return tuple(sorted(universal, key=lambda law: law.kind is PropertyKind.MEMORY))
 
 
 def no_such_law(family: Family, glob: str) -> str:
-    """Why no law of a family matches a glob, as a sentence."""
+    """Why no property of a family matches a glob, as a sentence."""
     for law in universal_laws():
         if fnmatch.fnmatchcase(law.name, glob) and not law.families.hold(family):
-            return f"{law.name} is a law of {law.families.words}, and {family.name} is none"
-    return f"no law of {family.name} matches {glob!r}; see gradoracle list"
+            return f"{law.name} is a property of {law.families.words}, and {family.name} is none"
+    return f"no property of {family.name} matches {glob!r}; see gradoracle list"
 
 
 def _with_arguments(kernel: Kernel, family: Family, arguments: Mapping[str, Any]) -> Kernel:
-    """A kernel with options fixed by ``--arg``: a family's option is then drawn so, another is passed as it is."""
+    """A kernel with the values of ``--arg``: an option of the family is drawn so, others are passed on."""
     own = {spec.name for spec in family.signature.options}
     fixed = {name: (value,) for name, value in arguments.items() if name in own}
     passed = {name: value for name, value in arguments.items() if name not in own}
@@ -187,9 +187,9 @@ def _require_parameter(kernel: Kernel, name: str) -> None:
 
 
 def entry(setup: Setup) -> Callable[[Any, Phase], Any]:
-    """The worker's entry: resolve the target once, then examine the cases that come.
+    """The entry point of a worker process: resolve the target once, then judge cases.
 
-    A Job gives a CaseResult, a ProvenanceJob a Provenance, a Trial a sentence, "" where its definition can be used.
+    A Job gives a CaseResult, a ProvenanceJob a Provenance, a Trial a sentence ("" where the definition can be used).
     """
     prepare(setup.device)
     return examiner(setup, *subjects(setup))
@@ -198,7 +198,7 @@ def entry(setup: Setup) -> Callable[[Any, Phase], Any]:
 def examiner(
     setup: Setup, family: Family, kernels: Mapping[str, Kernel], laws: Mapping[str, Property]
 ) -> Callable[[Any, Phase], Any]:
-    """What examines the cases of a target that is resolved, as ``entry`` says."""
+    """What ``entry`` returns, for a target that is resolved already."""
     torch.set_num_threads(1)
     oracle = Oracle(family, setup.oracle)
     compiling = Compiling()
@@ -245,9 +245,9 @@ def examiner(
 def examine(
     job: Job, subject: Subject, oracle: Oracle, laws: Sequence[Property], device: str, inputs: str | None = None
 ) -> CaseResult:
-    """Judge one case by each of the laws, sharing one Evidence; ``inputs`` is a file of saved tensors.
+    """Judge one case by each property, sharing one Evidence; ``inputs`` is a file of saved tensors.
 
-    Where the definition raises there is nothing to hold a kernel to, and what the kernel does there is no refusal.
+    Where the definition raises there is nothing to compare with, and whatever the kernel does there is no refusal.
     """
     try:
         sample = sample_of(job.case, oracle.family, inputs, device)
@@ -273,7 +273,7 @@ def examine(
         if result.status is Status.VIOLATED:
             result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))
         if job.presets and result.status is Status.VIOLATED:
-            with suppress(Exception):  # what would explain a violation is not worth losing it
+            with suppress(Exception):  # an explanation is not worth losing the violation
                 result = replace(result, preset=_explaining_preset(law, evidence, result))
         if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
             with suppress(Exception):
@@ -292,12 +292,12 @@ def _tiled(found: Finding, case: Case, subject: Subject) -> Finding:
 
 
 def _is_compared(result: LawResult) -> bool:
-    """Whether a law has found tensors wrong by their values: what follows shows the same fault less plainly."""
+    """Whether a property has found wrong values: later ones would show the same fault less plainly."""
     return result.status is Status.VIOLATED and any(f.worst is not None and f.rule != "exact" for f in result.findings)
 
 
 def judge_law(law: Property, evidence: Evidence) -> LawResult:
-    """One law on one evidence; what the kernel raises becomes a status."""
+    """Judge one property on one evidence; what the kernel raises becomes a status."""
     findings: list[Finding] = []
     evidence.needs = law.needs
     known = evidence.derivatives
@@ -328,7 +328,9 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
     if Outcome.HOLDS in outcomes:
         return LawResult(law.name, Status.HOLDS, tuple(findings))
     first = min(findings, key=lambda finding: finding.message)
-    text = TOO_WIDE if first.why is Reason.BUDGET else first.message  # equal reasons of many cases count together
+    text = (
+        TOO_WIDE if first.why is Reason.BUDGET else first.message
+    )  # so that equal reasons of many cases are counted together
     return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), text, why=first.why)
 
 
@@ -341,7 +343,7 @@ def _attributed(found: Finding, known: Mapping[str, Derivative]) -> Finding:
 
 
 def failed(law: str, error: Exception, findings: Sequence[Finding] = ()) -> LawResult:
-    """What is known of a law whose judgement raised: gradoracle's own error, unless a violation was found before."""
+    """The result of a property that raised: an error of gradoracle's own, unless a violation was found before."""
     if any(found.outcome is Outcome.VIOLATED for found in findings):
         return LawResult(law, Status.VIOLATED, tuple(findings))
     trace = "".join(traceback.format_exception(error))
@@ -349,7 +351,7 @@ def failed(law: str, error: Exception, findings: Sequence[Finding] = ()) -> LawR
 
 
 def _kind(error: Exception) -> Reason:
-    """Of what kind the reason is that a law was not judged."""
+    """The kind of reason for which a property was not judged."""
     if isinstance(error, Unavailable):
         return error.why
     kinds = {Refused: Reason.REFUSED, UnsupportedOperator: Reason.UNREAD, Raises: Reason.OUTSIDE}
@@ -357,7 +359,7 @@ def _kind(error: Exception) -> Reason:
 
 
 def _explaining_preset(law: Property, evidence: Evidence, result: LawResult) -> str:
-    """The preset under which the violated tensors of a law that compares with the oracle would hold."""
+    """The preset under which the violated tensors would hold, for a property that compares with the oracle."""
     violated = [f.tensor for f in result.findings if f.outcome is Outcome.VIOLATED]
     for derivative in law.needs:
         if set(violated) <= set(evidence.names(derivative)):

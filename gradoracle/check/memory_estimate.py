@@ -1,4 +1,4 @@
-"""Memory estimate: what a case needs at least, known before a tensor is made."""
+"""Memory estimate: the least memory that a case needs, known before any tensor is built."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from gradoracle.oracle.exact.definition import called
 
 _WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of an element
 _ORACLE_WIDTH = 8  # the oracle computes in float64
-_MOST_OPERATORS = 20_000  # of a definition that is looked at; what comes after them is not counted
+_MOST_OPERATORS = 20_000  # operators of a definition that are looked at; later ones are not counted
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Bytes that are held at one time whatever is judged, and the largest tensor among them in words."""
+    """Bytes held at one time whatever is judged, and the largest tensor among them in words."""
 
     held: int
     largest: str
 
 
 def require(case: Case, family: Family, there: int | None = None, where: str = "here") -> None:
-    """See that a case, which fits its family, can be held in ``there`` bytes, by default this machine's.
+    """Check that a case, which fits its family, fits into ``there`` bytes, by default this machine's memory.
 
     Nothing is allocated.
 
@@ -105,7 +105,7 @@ def _inside(family: Family, present: list[TensorSpec], case: Case) -> tuple[int,
         try:
             with largest:
                 called(family, inputs, options)
-        except Exception:  # it reads values, or is wrong: that is said where the definition is tried
+        except Exception:  # it reads values, or is wrong: that is reported where the definition is tried
             pass
     return largest.bytes, largest.shape
 

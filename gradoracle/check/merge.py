@@ -1,4 +1,4 @@
-"""Merge: the reports of the shards of one run become the report that one process would have given."""
+"""Merge: turns the reports of the shards of one run into the report that one process would have given."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WANTED = "expected reports of shards, by gradoracle check TARGET --shard I/N --f
 
 @dataclass(frozen=True)
 class Part:
-    """One shard's report of one target, and the file that it is in."""
+    """One shard's report of one target, and its file."""
 
     file: str
     report: Report
@@ -37,14 +37,15 @@ class Part:
 
 
 def merge(documents: Sequence[tuple[str, Sequence[Report]]]) -> list[Report]:
-    """The reports of a run from those of its shards, target by target in the order of the documents; one alone that
-    holds the reports of a whole run is given as it is.
+    """The reports of a run from those of its shards, target by target in the order of the documents.
+
+    A single document that holds the reports of a whole run is returned unchanged.
 
     Args:
-        documents: each with the name of its file.
+        documents: (file name, its reports).
 
     Raises:
-        UsageError: a report of no shard, shards of different runs, one shard twice.
+        UsageError: a report of no shard, shards of different runs, or the same shard twice.
     """
     if len(documents) == 1 and all(report.shard is None for report in documents[0][1]):
         return list(documents[0][1])
@@ -63,7 +64,7 @@ def _part(file: str, report: Report) -> Part:
 
 
 def _require_one_run(group: Sequence[Part]) -> None:
-    """See that all parts are of one run, and each another one."""
+    """Check that all parts are different shards of one run."""
     known: dict[int, Part] = {}
     for part in group:
         for name, ours, theirs in _differences(group[0], part):
@@ -77,7 +78,7 @@ def _require_one_run(group: Sequence[Part]) -> None:
 
 
 def _differences(one: Part, other: Part) -> Iterator[tuple[str, str, str]]:
-    """(what, in one, in the other) of whatever two parts of one run have in common and these have not."""
+    """(name, value in one, value in the other) of each fact in which shards of one run must not differ."""
     facts: list[tuple[str, object, object]] = [
         (name, getattr(one.report, name), getattr(other.report, name)) for name in ("target", "family", "seed")
     ]
@@ -120,7 +121,7 @@ class _Whole:
         self._sums = {key: functools.reduce(operator.add, (sums for _, sums in own)) for key, own in self._of.items()}
 
     def report(self) -> Report:
-        """The report of the whole run; what is missing of it makes it inconclusive."""
+        """The report of the whole run; a missing shard makes it inconclusive."""
         reports, first = [part.report for part in self._parts], self._first.report
         verdicts = self._verdicts()
         report = replace(
@@ -168,10 +169,10 @@ class _Whole:
         ]
 
     def _verdicts(self) -> list[Verdict]:
-        told = {(v.law, v.kernel, v.dtype): v for part in self._parts for v in part.report.verdicts}
+        known = {(v.law, v.kernel, v.dtype): v for part in self._parts for v in part.report.verdicts}
         verdicts = [verdict_of(sums, self._counterexample(key)) for key, sums in self._sums.items()]
         for verdict in verdicts:
-            like = told[verdict.law, verdict.kernel, verdict.dtype]
+            like = known[verdict.law, verdict.kernel, verdict.dtype]
             sums = self._sums[verdict.law, verdict.kernel, verdict.dtype]
             decisive = verdict.law in self._first.shard.decisive
             complete(verdict, like, sums, decisive=decisive, cut=self._is_cut())
@@ -184,7 +185,7 @@ class _Whole:
         return bool(self._missing) or any(part.report.interrupted for part in self._parts)
 
     def _counterexample(self, key: Key) -> Counterexample | None:
-        """Of the shard whose failing case is the first of the stream; with what the largest of all shards show."""
+        """That of the shard whose failing case comes first in the stream, with the findings of the largest cases."""
         for status in FAILING:
             failing = [(part, sums) for part, sums in self._of[key] if status.value in sums.statuses]
             failing.sort(key=lambda each: each[1].statuses[status.value].first)
@@ -195,12 +196,12 @@ class _Whole:
         return None
 
     def _in_order(self, several: Sequence[Mapping[str, int]]) -> dict[str, int]:
-        """Counts by name, added up, those first that the stream has first."""
+        """Counts by name, added up, in stream order."""
         sums = _sum(several)
         return {name: sums[name] for name in sorted(sums, key=self._place)}
 
     def _place(self, name: str) -> tuple[int, int]:
-        """Where the stream has something first, and how much of the same case came before it."""
+        """The position of the first case of something, and its place within that case."""
         firsts = (part.shard.first for part in self._parts if name in part.shard.first)
         return min(((first[name], list(first).index(name)) for first in firsts), default=(0, 0))
 
@@ -213,25 +214,25 @@ class _Whole:
 
 
 def _shown(part: Part, key: Key, status: Status) -> Counterexample | None:
-    """A shard's counterexample of a verdict; none where its cases fail only together."""
+    """A shard's counterexample of a verdict; None where its cases fail only when pooled."""
     own = (v for v in part.report.verdicts if (v.law, v.kernel, v.dtype) == key and v.status is status)
     return next((v.counterexample for v in own if v.counterexample and not v.counterexample.pooled), None)
 
 
 def _further(key: Key, failing: Iterable[tuple[Part, Sums]]) -> tuple[Finding, ...]:
-    """What was found wrong on those violating cases of all shards that have the most elements."""
-    told: list[tuple[int, int, tuple[Finding, ...]]] = []
+    """The violations found on the cases with the most elements, over all shards."""
+    seen: list[tuple[int, int, tuple[Finding, ...]]] = []
     for part, sums in failing:
         found = _shown(part, key, Status.VIOLATED)
         findings = iter(found.further if found is not None else ())
         for case in sums.telling if found is not None and found.further else ():
-            told.append((-case.elements, case.place, tuple(next(findings) for _ in range(case.findings))))
-    told.sort(key=lambda each: each[:2])
-    return tuple(finding for _, _, wrong in told[:TELLING] for finding in wrong)
+            seen.append((-case.elements, case.place, tuple(next(findings) for _ in range(case.findings))))
+    seen.sort(key=lambda each: each[:2])
+    return tuple(finding for _, _, wrong in seen[:TELLING] for finding in wrong)
 
 
 def _together(several: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """What the shards ran on, each fact told once."""
+    """The environments of the shards, each fact once."""
     facts: dict[str, dict[str, None]] = {}
     for each in several:
         for name, fact in each.items():
@@ -240,7 +241,7 @@ def _together(several: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def _measured(several: Iterable[Measurements | None]) -> Measurements | None:
-    """What all shards measured; None where none of them did."""
+    """The measurements of all shards; None where there are none."""
     known = [each for each in several if each is not None]
     return functools.reduce(operator.add, known) if known else None
 

@@ -1,4 +1,4 @@
-"""Minimise: the case of each failing verdict made smaller where time allows, whether it violates or crashes."""
+"""Minimise: shrink the case of each failing verdict, violated or crashed, as far as time allows."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ from gradoracle.model.wording import without_numbers
 from gradoracle.project.request import Progress
 
 SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
-EXPLAINED = 3  # cases for which a formula is looked for
-TRIES_OF_ONE, EXPLAINED_BY_TRIES = 30, 2  # where tries are counted; a formula is looked for on smaller cases then
+EXPLAINED = 3  # cases for which an explaining formula is searched
+TRIES_OF_ONE, EXPLAINED_BY_TRIES = (
+    30,
+    2,
+)  # where attempts are counted instead of seconds; formulas are then searched on smaller cases
 INTERRUPTED, NOT_SHRUNK = "shrinking was interrupted", "not shrunk: the run was interrupted"
-NOT_TELLING = "not shrunk: another verdict tells this fault"
+NOT_TELLING = "not shrunk: another verdict shows this fault"
 Failing = tuple[Key, Status, Case, LawResult]
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Where cases are judged again.
+    """How cases are judged again.
 
     Attributes:
-        executor: that judges them.
-        crashes: what becomes of kernels that end their process.
-        progress: is told what goes on.
-        until: of the monotonic clock, when no further case is judged; None: never.
+        executor: runs them.
+        crashes: handles kernels that end their process.
+        progress: shows what is going on.
+        until: when to judge no further case, on the monotonic clock; None: never.
     """
 
     executor: Executor
@@ -50,7 +53,7 @@ class Retry:
 
 
 def as_found(subjects: Subjects, aggregate: Aggregate) -> dict[Key, Counterexample]:
-    """The first case of each failing verdict, with what the largest cases show where a violation is made smaller."""
+    """The first case of each failing verdict; where it will be shrunk, with the findings of the largest cases."""
     found = {}
     for key, _, case, result in (*aggregate.failing([Status.ERROR]), *aggregate.failing()):
         line = subjects.line(key[1], case)
@@ -68,22 +71,22 @@ def minimised(
     found: dict[Key, Counterexample],
     retry: Retry | None,
 ) -> tuple[dict[Key, Counterexample], str]:
-    """Each failing verdict's case, made smaller and explained as far as there is time; what tells the faults first.
+    """The case of each failing verdict, shrunk and explained as far as time allows, leading verdicts first.
 
-    After an interrupt no further case is judged, and what is known by then is given.
+    After an interrupt no further case is judged, and what is known by then is returned.
 
     Args:
-        subjects: of the run.
-        aggregate: of its results.
-        faults: of its verdicts.
-        found: as ``as_found`` has it.
-        retry: where cases are judged again; None: nowhere, the run was interrupted before.
+        subjects: the resolved request.
+        aggregate: the sums of its results.
+        faults: its verdicts grouped into faults.
+        found: from ``as_found``.
+        retry: how cases are judged again; None: not at all, the run was interrupted.
 
     Returns:
-        the counterexamples, and what interrupted this, "" where nothing did.
+        the counterexamples, and what interrupted the shrinking, or "".
     """
     failing, request = list(aggregate.failing()), subjects.request
-    if request.inputs is None and request.shrink_seconds == 0:  # a case that was asked for is judged as it is
+    if request.inputs is None and request.shrink_seconds == 0:  # a replayed case is judged as it is
         explained = {key: replace(found[key], formula=agreed([result.formula])) for key, _, _, result in failing}
         return mapped_all(found | explained), ""
     if request.inputs is not None:
@@ -94,21 +97,21 @@ def minimised(
 
 
 class _Minimiser:
-    """What one run has left, of time and of tries, to make smaller what fails."""
+    """Shrinks the failures of one run within its seconds or attempts."""
 
     def __init__(self, subjects: Subjects, aggregate: Aggregate, retry: Retry | None) -> None:
         self._subjects, self._aggregate, self._retry = subjects, aggregate, retry
         self.interrupted = ""
-        self._until = math.inf  # when cases are no more judged under other presets: where a gate is to be quick
+        self._until = math.inf  # when to stop judging cases under other presets: a gate must be quick
         tries = subjects.request.shrink_tries
         self._by_tries = tries is not None
-        self._tries = math.inf if tries is None else tries  # cases that may still be judged
+        self._tries = math.inf if tries is None else tries  # attempts left
         self._crashes: dict[tuple[str, str, str], tuple[Case, str]] = {}  # (kernel, dtype, how) -> smallest, note
 
     def all(
         self, failing: list[Failing], faults: Sequence[Fault], found: dict[Key, Counterexample]
     ) -> dict[Key, Counterexample]:
-        """The counterexamples of what fails."""
+        """The counterexamples of all failures."""
         telling = _telling(faults, found, {key for key, status, *_ in failing if status is Status.CRASHED})
         made: dict[Key, Counterexample] = {}
         if self._by_tries:
@@ -132,7 +135,7 @@ class _Minimiser:
         return made | {key: replace(found[key], shrink_note=NOT_SHRUNK) for key in left}
 
     def _deadline(self) -> float:
-        """When nothing more is made smaller."""
+        """When shrinking stops."""
         asked = self._subjects.request.shrink_seconds
         deadline = time.monotonic() + (SHRINK_SECONDS_IN_ALL if asked is None else asked)
         if self._retry is not None and self._retry.until is not None:
@@ -142,12 +145,12 @@ class _Minimiser:
         return deadline
 
     def _interrupt(self, error: BaseException) -> None:
-        told = f"{error}, while shrinking" if isinstance(error, Lost) else "interrupted while shrinking"
-        self.interrupted = self.interrupted or told
+        how = f"{error}, while shrinking" if isinstance(error, Lost) else "interrupted while shrinking"
+        self.interrupted = self.interrupted or how
 
     def _specific(self, failing: Failing) -> tuple[bool, int, str]:
         (law, _, _), status, _, result = failing
-        if status is Status.CRASHED:  # calls on the sample itself before those on variants, whose names come first
+        if status is Status.CRASHED:  # calls on the sample itself come before those on variants, which have a prefix
             return True, result.reason.count(": "), law
         laws = self._subjects.laws
         return False, -laws[law].rank if law in laws else 0, law
@@ -189,30 +192,30 @@ class _Minimiser:
         return agreed(formulas)
 
     def _shrunk_from(self, shown: Counterexample, key: Key, case: Case, result: LawResult) -> Counterexample:
-        """A counterexample with its first case and what was wrong on it, where that is another case."""
+        """The counterexample with the first case and its findings, where that is another case."""
         if shown.case == (first := self._subjects.line(key[1], case)):
             return shown
         wrong = tuple(finding for finding in result.findings if finding.outcome is Outcome.VIOLATED)
         return replace(shown, shrunk_from=first, first_findings=wrong)
 
     def _crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
-        """One call that crashes breaks every law that needs it: its case is made smaller once for all of them."""
+        """One crashing call breaks every property that needs it; its case is shrunk once for all of them."""
         law, kernel, dtype = key
         fault = (kernel, dtype, without_numbers(result.reason))
         known = self._crashes.get(fault)
         if known is None or not self._applies(law, kernel, known[0]):
             self._crashes[fault] = known = self._smaller_crash(key, case, result, seconds)
         smallest, note = known
-        findings = result.findings if smallest == case else ()  # those of another case would be shown beside this one
+        findings = result.findings if smallest == case else ()  # findings of another case would be misleading here
         line = self._subjects.line(kernel, smallest)
         shown = Counterexample(line, findings, shrink_note=note, message=result.reason)
         return self._shrunk_from(shown, key, case, result)
 
     def _smaller_crash(self, key: Key, case: Case, result: LawResult, seconds: float) -> tuple[Case, str]:
-        """The smallest case found on which a law's call crashes as it did, and a note; hangs are left as they are."""
+        """The smallest case found on which the call crashes as it did, and a note; a hang is not shrunk."""
         law, kernel, _ = key
         if result.why is Reason.HUNG:
-            return case, "not shrunk: each try of a call that hangs would take its time limit"
+            return case, "not shrunk: each attempt at a call that hangs would take its time limit"
         deadline, expected = time.monotonic() + seconds, without_numbers(result.reason)
 
         def crashes(candidate: Case) -> bool:
@@ -223,7 +226,7 @@ class _Minimiser:
             return any(each.status is Status.CRASHED and without_numbers(each.reason) == expected for each in tried)
 
         try:
-            for (other, dtype, _), (smallest, _) in list(self._crashes.items()):  # what another call crashes on
+            for (other, dtype, _), (smallest, _) in list(self._crashes.items()):  # cases on which another call crashes
                 if (other, dtype) == key[1:] and seconds > 1 and self._tries > 0:
                     self._tries -= 1
                     if crashes(smallest):
@@ -234,18 +237,18 @@ class _Minimiser:
         return self._shrunk(key, case, crashes, seconds)
 
     def _shrunk(self, key: Key, case: Case, fails: Callable[[Case], bool], seconds: float) -> tuple[Case, str]:
-        """The smallest case found that still fails, and why it may not be the smallest."""
+        """The smallest case found that still fails, and a note on why it may not be the smallest."""
         law, kernel, _ = key
         if seconds <= 1 or self._tries <= 0:
-            used_up = "time for shrinking was" if seconds <= 1 else "tries for shrinking were"
-            return case, f"not shrunk: the {used_up} used up by other laws"
+            used_up = "time for shrinking was" if seconds <= 1 else "attempts at shrinking were"
+            return case, f"not shrunk: the {used_up} used up by other properties"
         best = [case]
 
         def failing(candidate: Case) -> bool:
             self._tries -= 1
             try:
                 found = fails(candidate)
-            except Lost as error:  # which Hypothesis would take for a failure
+            except Lost as error:  # Hypothesis would take it for a failure
                 self._interrupt(error)
                 raise Late(INTERRUPTED) from None
             if found:
@@ -269,7 +272,7 @@ class _Minimiser:
         return self._settled(Job(kernel, case, (law,), presets=presets))
 
     def _settled(self, job: Job) -> LawResult:
-        """What the one law of a job says."""
+        """The result of the one property of a job."""
         (law,) = job.laws
         if self._retry is None:
             return LawResult(law, Status.NOT_CHECKED)
@@ -281,7 +284,7 @@ class _Minimiser:
 
 
 def _telling(faults: Sequence[Fault], found: dict[Key, Counterexample], crashed: set[Key]) -> list[Key]:
-    """The verdicts whose cases a report shows: those that lead its faults, violations first, and direct ones."""
+    """The verdicts whose cases a report shows: those that lead its faults, violations first, then direct ones."""
     leads = [(each.verdicts[0].law, each.verdicts[0].kernel, each.verdicts[0].dtype) for each in faults]
     leads.sort(key=lambda key: key in crashed)
     direct = [(each.direct.law, each.direct.kernel, each.direct.dtype) for each in faults if each.direct is not None]
@@ -289,17 +292,17 @@ def _telling(faults: Sequence[Fault], found: dict[Key, Counterexample], crashed:
 
 
 def _further(aggregate: Aggregate, key: Key) -> tuple[Finding, ...]:
-    """What the largest cases of a verdict show to be wrong."""
+    """The violations found on the largest cases of a verdict."""
     return tuple(f for _, result in aggregate.telling(key) for f in result.findings if f.outcome is Outcome.VIOLATED)
 
 
 def mapped_all(found: dict[Key, Counterexample]) -> dict[Key, Counterexample]:
-    """Counterexamples with one map a tensor."""
+    """Counterexamples, each with one error map a tensor."""
     return {key: mapped(shown) for key, shown in found.items()}
 
 
 def mapped(shown: Counterexample) -> Counterexample:
-    """A counterexample with one map a tensor, that of the case of most elements."""
+    """A counterexample with one error map a tensor: that of the case with the most elements."""
     largest: dict[str, Finding] = {}
     for found in (*shown.further, *shown.findings, *shown.first_findings):
         if found.map is not None and (found.tensor not in largest or found.elements > largest[found.tensor].elements):
@@ -317,9 +320,9 @@ def mapped(shown: Counterexample) -> Counterexample:
 
 
 def agreed(formulas: Sequence[Likeness]) -> Likeness:
-    """The formula of most cases that one explains, by its cause; none where they do not agree.
+    """The formula that explains most cases, by its cause; none where they do not agree.
 
-    A factor near 1 may be what a rounding makes of one; not so where it is the same on all.
+    A factor near 1 may come from rounding, but not where it is the same on all cases.
     """
     known = [formula for formula in formulas if formula.cause]
     ratios = [formula.ratio for formula in known if formula.ratio is not None]
@@ -332,9 +335,9 @@ def agreed(formulas: Sequence[Likeness]) -> Likeness:
 
 
 def _message(result: LawResult) -> str:
-    """What is said of a failing case beside its findings: how it crashed, or what would explain it."""
+    """The message of a failing case: how it crashed, or what would explain it."""
     if result.status in (Status.CRASHED, Status.ERROR):
         return result.reason
     if result.status is Status.HOLDS:
-        return "held when it was judged once more: the kernel differs from run to run"
+        return "held when it was judged again: the kernel differs from run to run"
     return f"holds under {result.preset}" if result.preset else ""

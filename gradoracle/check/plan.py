@@ -1,4 +1,4 @@
-"""Plan: what a request asks for, resolved: which kernels, on which cases, by which properties. Nothing has run yet."""
+"""Plan: a request resolved into kernels, cases and the properties judged on each case. Nothing has run yet."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ CASES_ON_CPU, CASES_ON_CUDA = 126, 2000
 
 @dataclass(frozen=True)
 class Subjects:
-    """Whom a request names, on a device.
+    """The family, kernels and properties that a request names, resolved for one device.
 
     Attributes:
-        request: as it was asked.
+        request: the request itself.
         device: cpu or cuda.
-        setup: what a worker process needs to resolve the same.
-        family: with the sizes that cases on the device take.
-        kernels: by name, under the contracts and arguments asked for.
-        laws: by name, those that the request chooses.
-        functions: all that a run calls: the definition, the kernels, and every law.
+        setup: what a worker process needs to resolve the same request.
+        family: its dims limited to the sizes used on that device.
+        kernels: by name, with the contracts and arguments of the request applied.
+        laws: by name, those that the request selects.
+        functions: every function that a run calls: the definition, the kernels and all properties.
     """
 
     request: Request
@@ -66,22 +66,22 @@ class Subjects:
         return case.line(self.place(kernel), self.device, own if own and own != case.family else "")
 
     def dtypes(self, kernel: str) -> tuple[str, ...]:
-        """Those that a kernel is checked in."""
+        """The dtypes in which a kernel is checked."""
         return dtypes_of(self.request, self.family, self.kernels[kernel])
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The cases of a run, each with the properties that are judged on it.
+    """The cases of a run, each with the properties to judge on it.
 
     Attributes:
-        subjects: whom they are of.
-        jobs: those of this run, in the order of the stream.
-        whole: all of the stream, of which a shard has some.
-        dtypes: by kernel, those that it is checked in.
-        owed: the verdicts that the whole owes, also where no case decides them.
-        expected: by coverage goal, the least number of cases in it.
-        trial: of the definition, where the cases are not known to fit it.
+        subjects: what is checked.
+        jobs: the jobs of this run, in stream order.
+        whole: the jobs of the whole stream; a shard runs some of them.
+        dtypes: by kernel, the dtypes in which it is checked.
+        owed: the verdicts that the whole stream must give, even where no case decides one.
+        expected: by coverage goal, the minimum number of cases.
+        trial: a first call of the definition, to see that it accepts the cases; None where nothing is run.
     """
 
     subjects: Subjects
@@ -94,22 +94,22 @@ class Plan:
 
     @cached_property
     def places(self) -> Mapping[tuple[str, Case], int]:
-        """Of each kernel's cases in the stream, from 0."""
+        """The position of each kernel's cases in the stream, from 0."""
         return {(job.kernel, job.case): place for place, job in enumerate(self.whole)}
 
     def place(self, kernel: str, case: Case) -> int:
-        """Of a case of a kernel in the stream, from 0."""
+        """The position of one case in the stream, from 0."""
         return self.places[kernel, case]
 
     @property
     def digest(self) -> str:
-        """Of all cases of the whole with the properties that fall on each: parts of one plan have the same."""
+        """A digest of the whole stream and the properties judged on each case; the same for all shards of one run."""
         lines = "\n".join(f"{job.kernel} {job.case} {','.join(job.laws)}" for job in self.whole)
         return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def resolved(request: Request) -> Subjects:
-    """Whom a request names.
+    """Resolve a request.
 
     Raises:
         UsageError: an unknown target, dtype, contract or law, or no GPU.
@@ -133,7 +133,7 @@ def resolved(request: Request) -> Subjects:
 
 
 def setup_of(request: Request, device: str) -> Setup:
-    """What a request asks a worker to rebuild, on this device."""
+    """What a worker process needs to resolve the request on this device."""
     return Setup(
         request.target,
         request.family,
@@ -149,14 +149,14 @@ def setup_of(request: Request, device: str) -> Setup:
 
 
 def plan(subjects: Subjects, chosen: Callable[[Job], tuple[str, ...]] | None = None) -> Plan:
-    """The stream of every kernel, with the laws that fall on each case; or the one case of saved tensors.
+    """The cases of every kernel with the properties to judge on each, or the one case of saved tensors.
 
     Args:
-        subjects: of the request.
-        chosen: which of a job's laws to judge; a job of none is left out. None: all.
+        subjects: the resolved request.
+        chosen: selects the properties of a job; a job left with none is dropped. None: all.
 
     Raises:
-        UsageError: sizes or saved tensors that do not fit.
+        UsageError: sizes or saved tensors do not fit.
     """
     request = subjects.request
     if request.inputs is not None:
@@ -165,7 +165,7 @@ def plan(subjects: Subjects, chosen: Callable[[Job], tuple[str, ...]] | None = N
         return Plan(subjects, whole, whole, {j.kernel: (j.case.dtype,) for j in whole}, tuple(owed), {}, _trial(whole))
     examples = request.examples or (CASES_ON_CUDA if subjects.device == "cuda" else CASES_ON_CPU)
     streams = {name: _stream(subjects, name, examples) for name in subjects.kernels}
-    turns = itertools.zip_longest(*streams.values())  # kernels take turns, so that a run that is cut short has seen all
+    turns = itertools.zip_longest(*streams.values())  # kernels take turns, so that a run cut short has seen all of them
     every = [job for turn in turns for job in turn if job is not None]
     owed = [(law, job.kernel, job.case.dtype) for jobs in streams.values() for job in jobs for law in job.laws]
     whole = tuple(every)
@@ -178,7 +178,7 @@ def plan(subjects: Subjects, chosen: Callable[[Job], tuple[str, ...]] | None = N
 
 
 def replayed(line: str, **fields: Any) -> tuple[Request, Case]:
-    """What a case line asks for: that its case is judged as it is.
+    """The request and the case that a case line stands for; the case is judged unchanged.
 
     Raises:
         UsageError: the line is malformed, or its target cannot be resolved.
@@ -194,7 +194,7 @@ def replayed(line: str, **fields: Any) -> tuple[Request, Case]:
 
 
 def plan_of(case: Case, subjects: Subjects, there: int, where: str) -> Plan:
-    """One case by all laws that apply to it; ``there``: bytes that it may need, and ``where`` they are.
+    """One case with all properties that apply to it; ``there`` is the memory available in bytes, ``where`` names it.
 
     Raises:
         UsageError: the case does not fit the family, a kernel, or the memory.
@@ -209,17 +209,17 @@ def plan_of(case: Case, subjects: Subjects, there: int, where: str) -> Plan:
 
 
 def require_memory(plan: Plan, there: int, where: str) -> None:
-    """See that each case can be held in so many bytes.
+    """Check that each case fits into the memory available.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: one does not.
     """
     for job in plan.jobs:
         memory_estimate.require(job.case, plan.subjects.family, there, where)
 
 
 def part(jobs: Sequence[Job], part: int, parts: int) -> tuple[Job, ...]:
-    """Every N-th job of each kernel and dtype, so that every shard has all of them; ``part`` is from 1."""
+    """Every N-th job of each kernel and dtype, so that every shard has some of each; ``part`` counts from 1."""
     turns: dict[tuple[str, str], itertools.count[int]] = {}
     mine = []
     for job in jobs:
@@ -230,11 +230,11 @@ def part(jobs: Sequence[Job], part: int, parts: int) -> tuple[Job, ...]:
 
 
 def laws_on(laws: Collection[Property], kernel: Kernel, cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    """The laws that are judged on each case of a kernel: once on the first that fits, and then on their share of cases.
+    """The properties to judge on each case of a kernel: each on the first that fits and on its share of cases.
 
-    Of each dtype the first case has the decisive laws, the second all others, the third those of the kernel alone, such
-    as its compilations: so that the first answers come soon. A law that applies to none of these or of those that
-    follow is judged on the last before them.
+    Of each dtype the first case has the decisive properties, the second all others and the third those judged once a
+    kernel, such as compilations, so that first results come early. A property that applies to no case from its turn on
+    is judged on the last case before it.
     """
     chosen: list[set[str]] = [set() for _ in cases]
     for law in laws:
@@ -260,7 +260,7 @@ def _trial(jobs: Sequence[Job]) -> Trial | None:
 
 
 def _stream(subjects: Subjects, name: str, examples: int) -> list[Job]:
-    """The stream of one kernel, but for cases on which no law falls."""
+    """The jobs of one kernel; cases on which no property is judged are left out."""
     request, kernel = subjects.request, subjects.kernels[name]
     try:
         cases = stream(
@@ -278,7 +278,7 @@ def _stream(subjects: Subjects, name: str, examples: int) -> list[Job]:
 
 
 def _wanted(subjects: Subjects, examples: int) -> dict[str, int]:
-    """The coverage goals of a run of all laws over the usual number of cases."""
+    """The coverage goals, which only a run of all properties over the default number of cases has."""
     request, found = subjects.request, dict[str, int]()
     if request.examples is None and request.seconds is None and request.property == "*":
         for name, kernel in subjects.kernels.items():
@@ -291,7 +291,7 @@ def _wanted(subjects: Subjects, examples: int) -> dict[str, int]:
 
 
 def _saved_jobs(subjects: Subjects, inputs: str) -> tuple[Job, ...]:
-    """The case of saved tensors for every kernel, with all laws that apply."""
+    """The case of saved tensors for every kernel, with all properties that apply."""
     request = subjects.request
     if request.shard != (1, 1):
         raise UsageError("--shard cannot go with --inputs: saved tensors are one case, which has no parts")
@@ -318,7 +318,7 @@ def _saved_jobs(subjects: Subjects, inputs: str) -> tuple[Job, ...]:
 
 
 def dtypes_of(request: Request, family: Family, kernel: Kernel) -> tuple[str, ...]:
-    """The dtypes that a kernel is checked in.
+    """The dtypes in which a kernel is checked.
 
     Raises:
         UsageError: an unknown dtype, none that the kernel supports, or a contract that does not fit one.

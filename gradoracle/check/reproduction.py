@@ -1,4 +1,4 @@
-"""Reproduction: a case line turned into the script that shows it, with the truth computed here."""
+"""Reproduction: turns a case line into a script that reproduces it, with the truth computed here."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ def reproduce(
     contracts: Mapping[str, str] | None = None,
     family: str | None = None,
 ) -> str:
-    """The text of a script that runs the kernel on one case and prints it beside the truth.
+    """The text of a script that runs the kernel on one case and prints its tensors against the truth.
 
     Args:
         line: a case line.
-        property: a glob; the law that it names says which derivative is shown (default: forward and VJP).
-        device: cpu or cuda; default that of the case.
-        oracle: which reading gives the truth.
-        contracts: dtype -> preset, against the kernel's own.
-        family: as --family has it; None: what the line says.
+        property: a glob; the property it names decides which derivative is shown (default: forward and VJP).
+        device: cpu or cuda; by default that of the case.
+        oracle: the reading that gives the truth.
+        contracts: dtype -> preset, in place of the kernel's own.
+        family: as --family has it; None: the family of the line.
 
     Raises:
-        UsageError: the line, its target or the law cannot be read; the tensors are too large; the kernel has no name.
+        UsageError: the line, its target or the property cannot be resolved; the tensors are too large; the kernel has
+            no name.
     """
     try:
         text, where, case = parse(line)
@@ -61,7 +62,7 @@ def reproduce(
     if property != "*":
         found = [law for name, law in laws.items() if fnmatch.fnmatchcase(name, property)]
         if not found:
-            raise UsageError(f"no law of {defined.name} matches {property!r}; see gradoracle list")
+            raise UsageError(f"no property of {defined.name} matches {property!r}; see gradoracle list")
         title = found[0].statement
         derivative = next((need for need in _ORDER if need in found[0].needs), Derivative.FORWARD)
     target = resolve(text, judge)

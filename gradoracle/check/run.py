@@ -1,4 +1,4 @@
-"""Run: a request from its beginning to its report: plan, execute, add up, group into faults, minimise, report."""
+"""Run: from a request to its report: plan, execute, add up, group into faults, minimise, report."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from gradoracle.model.location import location_of
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.project.request import Progress, Request, Silent
 
-SHARE_TO_SHRINK = 0.25  # of the time of a run is kept for making smaller what fails
+SHARE_TO_SHRINK = 0.25  # of the time of a run, reserved for shrinking once something fails
 
 
 def check(request: Request, progress: Progress | None = None) -> Report:
-    """Check a target: cases x laws -> verdicts.
+    """Check a target: cases x properties -> verdicts.
 
     Raises:
         UsageError: the request does not fit (unknown target, dtype, contract, law, no GPU, sizes beyond the memory).
@@ -43,7 +43,7 @@ def check(request: Request, progress: Progress | None = None) -> Report:
 
 
 def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report:
-    """Judge one case line, as it is, by all its laws (or those of ``property``), as ``gradoracle replay`` does.
+    """Judge the case of one case line by all properties, or those matching ``property``, as ``gradoracle replay``.
 
     Raises:
         UsageError: the line is malformed, its target cannot be resolved, or it needs more memory than there is.
@@ -56,29 +56,29 @@ def replay(line: str, progress: Progress | None = None, **fields: Any) -> Report
 
 @contextmanager
 def running(request: Request, progress: Progress | None = None) -> Iterator[Run]:
-    """A Run of a request, whose processes start before there is a plan, and end with the block.
+    """A Run of a request. Its processes start before the plan is made and end with the block.
 
     Raises:
-        UsageError: the request cannot be resolved, or no process started.
+        UsageError: the request cannot be resolved, or no process can be started.
     """
     started = time.monotonic()
-    subjects, told = resolved(request), progress or Silent()
+    subjects, shown = resolved(request), progress or Silent()
     executor = executor_for(subjects)
     try:
-        yield Run(subjects, executor, told, started)
+        yield Run(subjects, executor, shown, started)
     finally:
         executor.close()
-        told.close()
+        shown.close()
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Who sees the results of a run while it goes on, and may end it.
+    """Callbacks that see the results of a run as they come and may end it.
 
     Attributes:
-        result: is told what became of each case.
-        halt: at what to stop between cases, "" at nothing.
-        first: which jobs come before all others.
+        result: called with the result of each case.
+        halt: asked between cases; returns what to stop at, or "".
+        first: whether a job is run before the others.
     """
 
     result: Callable[[CaseResult], None]
@@ -87,13 +87,13 @@ class Listener:
 
 
 class Run:
-    """One request on its executor: a plan is run ``over`` it, and then there is a ``report``.
+    """One request on its executor: ``over`` runs a plan, then ``report`` gives the report.
 
     Attributes:
-        subjects: whom the request names.
-        executor: where cases run.
-        totals: what the results add up to, once a plan is run.
-        interrupted: why it stopped early, if it did.
+        subjects: the resolved request.
+        executor: runs the cases.
+        totals: the sum of the results, once a plan has run.
+        interrupted: why it stopped early; "" where it did not.
     """
 
     def __init__(self, subjects: Subjects, executor: Executor, progress: Progress, started: float) -> None:
@@ -106,10 +106,10 @@ class Run:
         self.interrupted = ""
 
     def over(self, planned: Plan, listener: Listener | None = None) -> None:
-        """Run the jobs of a plan and add up what becomes of them.
+        """Run the jobs of a plan and add up their results.
 
         Raises:
-            UsageError: no process can be started, or the definition cannot be judged by.
+            UsageError: no process can be started, or the definition cannot be used.
         """
         self._plan, self.totals, request = planned, Totals(planned), self.subjects.request
         jobs = list(planned.jobs)
@@ -138,7 +138,7 @@ class Run:
             self._tell("time is up")
 
     def report(self) -> Report:
-        """All that is known; interrupted while it is made, it is made of that, without judging further cases."""
+        """The report of all results so far. Once interrupted, no further case is judged."""
         try:
             return self._report()
         except KeyboardInterrupt:
@@ -182,7 +182,7 @@ class Run:
 
 
 def first_failure(subjects: Subjects, key: Key, status: Status, case: Case, result: LawResult) -> Verdict:
-    """A failure as it is found, before the report has it made smaller."""
+    """A failure as it was found, before its case is shrunk for the report."""
     law, kernel, dtype = key
     line = subjects.line(kernel, case)
     shown = command(subjects.request, subjects.place(kernel), subjects.device, line, law)
@@ -195,7 +195,7 @@ def first_failure(subjects: Subjects, key: Key, status: Status, case: Case, resu
 def verdicts_of(
     subjects: Subjects, totals: Totals, counterexamples: dict[Key, Counterexample], interrupted: bool
 ) -> list[Verdict]:
-    """The verdicts of totals, with what their laws say of themselves and how each is seen again."""
+    """The verdicts of the totals, with what their properties declare and the command that reproduces each failure."""
     verdicts = totals.aggregate.verdicts(counterexamples)
     for verdict in verdicts:
         law = subjects.laws[verdict.law]
@@ -215,10 +215,10 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
     """The report of a plan.
 
     Args:
-        planned: what was asked for.
-        totals: what it added up to.
-        verdicts: of the totals, with their counterexamples.
-        **fields: of the Report, which only the run knows: environment, seconds, interrupted, stopped, faults.
+        planned: the plan that was run.
+        totals: the sum of its results.
+        verdicts: of the totals, with counterexamples.
+        **fields: fields of the Report that only the run knows: environment, seconds, interrupted, stopped, faults.
     """
     subjects, request, aggregate = planned.subjects, planned.subjects.request, totals.aggregate
     kernels = subjects.kernels

@@ -1,4 +1,4 @@
-"""Shards: what the report of one part of a plan holds, so that the reports of all parts add up to that of the whole."""
+"""Shards: what the report of one shard carries, so that the reports of all shards add up to that of the whole run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradoracle.project.provenance import provenance
 
 
 def shard_of(plan: Plan, totals: Totals) -> Shard | None:
-    """What the report of a part holds of it; None where it is the whole."""
+    """What the report of a shard carries; None for a whole run."""
     subjects, request = plan.subjects, plan.subjects.request
     if request.shard == (1, 1):
         return None

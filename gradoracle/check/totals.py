@@ -1,4 +1,4 @@
-"""Totals: all that the results of a plan add up to: verdicts, coverage, refusals, and what was measured."""
+"""Totals: the sum of the results of a plan: verdicts, coverage, refusals and measurements."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gradoracle.model.verdict import BROKEN, Status
 
 
 class Totals:
-    """Adds up the results of a plan, in whatever order they come.
+    """Adds up the results of a plan, in any order.
 
     Attributes:
-        aggregate: of the verdicts.
-        measurements: that no verdict says.
-        situations: by coverage goal, the cases in it.
+        aggregate: the sums of each verdict.
+        measurements: the distributions that no verdict holds.
+        situations: by coverage goal, the number of cases that meet it.
         refusals: by message, what the refused cases have in common: ``{"dtype=..": cases, "layout=..": cases}``.
-        first: of each coverage goal and message, the place of its first case in the stream.
-        undefined: by place, what is wrong with the definition on a case.
+        first: by coverage goal or message, the position of its first case in the stream.
+        undefined: by position, what is wrong with the definition on a case.
         done: how many cases were added.
-        seconds_compiling: of all processes together.
+        seconds_compiling: the total over all processes.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -65,7 +65,7 @@ class Totals:
                 self._see(name, place)
 
     def in_order(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-        """Situations and refusals, those first that the stream has first."""
+        """Coverage and refusals in stream order."""
         names = sorted(self.first, key=lambda name: self.first[name])
         return (
             {name: self.situations[name] for name in names if name in self.situations},
@@ -73,13 +73,13 @@ class Totals:
         )
 
     def _see(self, name: str, place: int) -> None:
-        """Note the first case of something; of one case, in the order in which it comes."""
+        """Note the first case of something; within one case the order of the calls counts."""
         if name not in self.first or place < self.first[name]:
             self.first.pop(name, None)
             self.first[name] = place
 
     def _tabulate(self, message: str, case: Case) -> None:
-        """Count a refusal by dtype, by dims and by layouts, so that a rule behind it shows."""
+        """Count a refusal by dtype, dims and layouts, so that the rule behind it shows."""
         table = self.refusals.setdefault(message, {})
         layouts = {draw.layout for draw in dict(case.draws).values()} - {"contiguous"}
         sizes = [f"{name}={size}" for name, size in dict(case.dims).items()]

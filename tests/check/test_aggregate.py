@@ -123,11 +123,13 @@ def test_a_reason_that_several_laws_share_is_said_once() -> None:
     for dtype, results in (("float32", [*lacks.values(), other]), ("bfloat16", [*lacks.values()])):
         tally.add(CaseResult("k", Case("f", {"N": 1}, dtype), tuple(results)))
     assert left(tally, *laws) == [
-        f"2 laws (one, two) were decided on no float32 or bfloat16 case of k: {lacking}",
+        f"2 properties (one, two) were decided on no float32 or bfloat16 case of k: {lacking}",
         "three was decided on no float32 case of k: no rule for the operator aten.special_i1.default",
     ]
     tally.add(CaseResult("k", CASES[0], (LawResult("two", Status.HOLDS, HOLDS.findings),)))
-    assert left(tally, *laws)[0] == f"2 laws (one, two) were decided on no float32 or bfloat16 case of k: {lacking}"
+    assert (
+        left(tally, *laws)[0] == f"2 properties (one, two) were decided on no float32 or bfloat16 case of k: {lacking}"
+    )
     assert left(Aggregate(), *laws) == []
 
 

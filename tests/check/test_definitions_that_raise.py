@@ -80,7 +80,7 @@ def test_a_case_on_which_the_definition_raises_is_not_checked(run: Run, error: s
     code, out, err = run(LARGE.format(error=error), kernel)
     assert code == 4 and err == "" and "refused: " not in out
     _, because = out.split("inconclusive (exit code 4) because ")
-    count, rest = because.split(" of 12 cases could not be judged by every law: ")
+    count, rest = because.split(" of 12 cases could not be judged by every property: ")
     assert 0 < int(count) < 12 and f"the definition of one raises {error} on x [" in rest and "B is at most 2" in rest
     assert rest.endswith("declare them, as in @gradoracle.family(dims={'N': gradoracle.multiples(16)})")
 
@@ -135,7 +135,10 @@ def test_what_only_some_cases_cannot_trace_is_said_once(run: Run) -> None:
     assert code == 4 and err == ""
     _, because = out.split("inconclusive (exit code 4) because ")
     assert because.count("cannot be traced") == 1
-    assert "of 12 cases could not be judged by every law: the definition of one cannot be traced at mine.py" in because
+    assert (
+        "of 12 cases could not be judged by every property: the definition of one cannot be traced at mine.py"
+        in because
+    )
 
 
 def test_an_operator_without_a_derivative_is_a_usage_error(run: Run) -> None:

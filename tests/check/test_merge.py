@@ -120,7 +120,7 @@ def test_a_law_that_no_case_of_a_shard_decides_is_decided_by_the_whole(tmp_path:
     asked = request("right", FORWARD, examples=4, require=("forward_*",))
     files = sharded(tmp_path, asked, 8)  # of 4 cases: half of the shards have none
     alone = json.loads(files[-1].read_text())["reports"][0]
-    assert "--require forward_*: no law that matches was checked" in alone["unmet"]
+    assert "--require forward_*: no property that matches was checked" in alone["unmet"]
     (merged,) = merge(files)
     assert merged.exit_code == 0 and told(merged) == told(check(asked))
 

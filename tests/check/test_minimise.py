@@ -100,7 +100,7 @@ def test_a_hang_is_not_made_smaller_and_that_is_said(monkeypatch: pytest.MonkeyP
 def test_without_time_a_crash_is_shown_as_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
     found = shown(checked("exits", workers=0).verdicts[0])
-    assert found.shrink_note == "not shrunk: the time for shrinking was used up by other laws"
+    assert found.shrink_note == "not shrunk: the time for shrinking was used up by other properties"
     assert found.shrunk_from == ""
 
 
@@ -282,7 +282,7 @@ def test_a_violation_that_holds_when_it_is_judged_again_says_so(monkeypatch: pyt
     monkeypatch.setattr(_Minimiser, "_judge", second)
     found = shown(checked("loses_its_tail", workers=0).verdicts[0])
     assert [f.outcome for f in found.findings] == [Outcome.VIOLATED]
-    assert found.message == "held when it was judged once more: the kernel differs from run to run"
+    assert found.message == "held when it was judged again: the kernel differs from run to run"
 
 
 @pytest.mark.parametrize(("seconds", "judged_again"), [(0.0, False), (None, True)])
@@ -337,12 +337,15 @@ def test_where_tries_are_counted_other_verdicts_stay_as_they_were_found(monkeypa
     assert found == [fault.lead.law for fault in told] and all(fault.direct is None for fault in told)
     assert 0 < judged[0] <= 30 and {shown(fault.lead).shrink_note for fault in told} == {""}
     others = [each for fault in told for each in fault.others]
-    assert others and {shown(each).shrink_note for each in others} == {"not shrunk: another verdict tells this fault"}
+    assert others and {shown(each).shrink_note for each in others} == {"not shrunk: another verdict shows this fault"}
 
 
 @pytest.mark.parametrize(
     ("tries", "note"),
-    [(0, "not shrunk: the tries for shrinking were used up by other laws"), (1, "shrinking stopped after 1 case")],
+    [
+        (0, "not shrunk: the attempts at shrinking were used up by other properties"),
+        (1, "shrinking stopped after 1 case"),
+    ],
 )
 @pytest.mark.parametrize("kernel", ["loses_its_tail", "exits"])
 def test_no_more_cases_are_tried_than_asked_for(kernel: str, tries: int, note: str) -> None:

@@ -89,7 +89,7 @@ def test_an_outside_callable_is_found_by_its_family_in_the_line() -> None:
             "*",
             "mine.py has the kernels right, the wrong one",
         ),
-        (CASE.format("right", ""), "never_*", "no law of halved matches 'never_*'; see gradoracle list"),
+        (CASE.format("right", ""), "never_*", "no property of halved matches 'never_*'; see gradoracle list"),
         ("case:1 mine.py:right cpu", "*", "ends too soon"),
         (CASE.format("left", ""), "*", "mine.py has no callable named 'left'"),
         (CASE.format("right", "").replace("N=3", "N=400000"), "*", "fit into a script"),

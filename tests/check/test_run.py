@@ -270,7 +270,7 @@ def test_what_is_required_must_have_been_checked() -> None:
     assert report.exit_code == 0
     report = checked("refuses_all", require=(VJP,))
     assert report.exit_code == 4
-    assert f"--require {VJP}: no law that matches was checked" in report.unmet
+    assert f"--require {VJP}: no property that matches was checked" in report.unmet
     report = checked("right", FORWARD, require=(VJP,))
     assert report.exit_code == 4, "a required law that --property leaves out was not checked"
 

@@ -135,7 +135,7 @@ def test_all_and_several_targets_are_checked_each_once(engine: Check, run: Run) 
         (made(situations_wanted={"T < M": 1}), 4),
         (made(interrupted="interrupted after 3 of 9 cases"), 4),
         (made(status=Status.VIOLATED, interrupted="interrupted after 3 of 9 cases"), 1),
-        (UsageError("no law of sdpa matches 'x'"), 2),
+        (UsageError("no property of sdpa matches 'x'"), 2),
         (RuntimeError("a bug"), 3),
         (KeyboardInterrupt(), 4),
     ],
@@ -197,9 +197,9 @@ def test_an_interrupted_target_is_the_last(engine: Check, run: Run) -> None:
 
 
 def test_a_usage_error_of_a_later_target_comes_after_the_report(engine: Check, run: Run) -> None:
-    engine.answers = [made(), UsageError("no law of lse matches 'x'")]
+    engine.answers = [made(), UsageError("no property of lse matches 'x'")]
     code, out, err = run("check", "sdpa", "lse")
-    assert (code, err) == (2, "gradoracle: no law of lse matches 'x'\n")
+    assert (code, err) == (2, "gradoracle: no property of lse matches 'x'\n")
     assert "every checked property holds" in out
 
 

@@ -128,9 +128,9 @@ def test_a_family_has_no_law_that_its_signature_rules_out_for_every_case():
     assert missing == {"cube": {outputs, subsets, "hvp_of_some_inputs_alone"}, "dot": {outputs, members}, **alone}
     assert (
         no_such_law(weigh, outputs)
-        == f"{outputs} is a law of every family with two or more float outputs, and weigh is none"
+        == f"{outputs} is a property of every family with two or more float outputs, and weigh is none"
     )
-    assert no_such_law(weigh, "x*") == "no law of weigh matches 'x*'; see gradoracle list"
+    assert no_such_law(weigh, "x*") == "no property of weigh matches 'x*'; see gradoracle list"
     told = explanation(
         next(law for law in UNIVERSAL if law.name == outputs), ["every family with two or more float outputs"]
     )

@@ -62,12 +62,12 @@ def _is_no_rounding(seen: Seen) -> bool:
     causes = [formula.cause for formula in finest.formulas]
     if 2 * causes.count("ratio") > len(causes):
         return True
-    told = [finding for finding in finest.wrong if finding.elements >= _FEWEST]
-    ratios = [finding.ratio for finding in told if finding.cause == "ratio" and finding.ratio is not None]
-    if 2 * len(ratios) > len(told) and is_one_factor(ratios):
+    telling = [finding for finding in finest.wrong if finding.elements >= _FEWEST]
+    ratios = [finding.ratio for finding in telling if finding.cause == "ratio" and finding.ratio is not None]
+    if 2 * len(ratios) > len(telling) and is_one_factor(ratios):
         return True
     regions = [
-        finding.region for finding in told if any(s.extent is not Extent.SCATTERED for s in finding.region.spans)
+        finding.region for finding in telling if any(s.extent is not Extent.SCATTERED for s in finding.region.spans)
     ]
     return len(regions) > 1 and all(region.has_a_tail for region in regions)
 
@@ -81,21 +81,21 @@ def _formulas(seen: Seen) -> Found:
     cause, _ = Counter(formula.cause for formula in known).most_common(1)[0]
     plain = _values(seen)
     if plain is not None and (plain[0] == cause or (cause, plain[0]) == ("ratio", "sign")):
-        return plain  # the same, told of the tensors themselves
+        return plain  # the same cause, seen in the tensors themselves
     return cause, next(formula.words for formula in known if formula.cause == cause)
 
 
 def _values(seen: Seen) -> Found:
     """What the wrong values have to do with the true ones, on most of the cases that are large enough to tell."""
-    told = [finding for finding in seen.wrong if finding.elements >= _FEWEST] or seen.wrong
-    votes = Counter(finding.cause for finding in told)
+    telling = [finding for finding in seen.wrong if finding.elements >= _FEWEST] or seen.wrong
+    votes = Counter(finding.cause for finding in telling)
     cause = max((c for c in votes if c), key=lambda c: (votes[c], -_SPECIFIC.index(c)), default="")
-    if not cause or 2 * votes[cause] < len(told):
+    if not cause or 2 * votes[cause] < len(telling):
         return None
-    otherwise = any(finding.cause not in ("", cause) for finding in told)
-    if cause == "dtype" and (otherwise or 2 * votes[cause] == len(told)):  # a rounding makes few wrong in another way
+    otherwise = any(finding.cause not in ("", cause) for finding in telling)
+    if cause == "dtype" and (otherwise or 2 * votes[cause] == len(telling)):  # rounding makes few wrong otherwise
         return None
-    shown = max((f for f in told if f.cause == cause), key=lambda finding: finding.elements)
+    shown = max((f for f in telling if f.cause == cause), key=lambda finding: finding.elements)
     return cause, f"{shown.tensor}: {shown.pattern or shown.message}"
 
 

@@ -24,7 +24,7 @@ class Symptom:
         dtype: of the cases.
         broken: whether it is violated, or the kernel crashed; else it holds.
         findings: what is wrong; empty where it holds.
-        further: the same on other cases, such as the one before it was made smaller.
+        further: the same on other cases, such as the case before it was shrunk.
         kind: what the law compares.
         cause: what the law points at where it is violated alone.
         preset: another preset under which the case would hold.
