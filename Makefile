@@ -49,7 +49,7 @@ docs: setup
 
 # Ten thousand cases each of the shipped kernels and of right ones in PyTorch: no false alarm. Hours on 2 cores;
 # ARGS="--shard 1/4" for one machine of four, ARGS="--seconds 600" to cut each line, ARGS="--device cuda" for a GPU,
-# `make campaign-lse` for one family. `make false-alarms` adds the results up (docs/calibration.md).
+# `make campaign-lse` for one family. `make false-alarms` adds the results up (docs/background/calibration.md).
 CASES ?= 10000
 ARGS ?=
 campaign: setup
@@ -65,18 +65,18 @@ false-alarms: setup
 calibration: setup
 	for family in $(FAMILIES); do $(BIN)/python benchmarks/calibration.py --family $$family || exit 1; done
 
-# Peers' acceptance rules beside our laws, on the faults that `gradoracle mutate` scored and on real bugs: docs/scoreboard.md.
+# Peers' acceptance rules beside our laws, on the faults that `gradoracle mutate` scored and on real bugs: docs/background/scoreboard.md.
 # Resumable; ARGS="--records FOLDER" for reports of other folders, ARGS="--families lse --mutants 20 --seconds 300" to cut.
 scoreboard: setup
 	$(BIN)/python -m benchmarks.scoreboard $(ARGS)
 
-# The semi-CRF's error in sigma against the length, T from 1 000 to 1 048 576: docs/semicrf_length.md and its plot. Minutes.
+# The semi-CRF's error in sigma against the length, T from 1 000 to 1 048 576: docs/background/semicrf_length.md and its plot. Minutes.
 length: setup
 	$(BIN)/python benchmarks/length.py
 
 # What every shipped compilation takes of each architecture's shared memory; compiles all of them, without a GPU.
 shared-memory: setup
-	$(BIN)/python benchmarks/shared_memory.py > docs/shared_memory.md
+	$(BIN)/python benchmarks/shared_memory.py > docs/background/shared_memory.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -1,4 +1,4 @@
-"""Errors of semi-CRF kernels in sigma against the length of the sequence: docs/semicrf_length.md and its plot.
+"""Errors of semi-CRF kernels in sigma against the length of the sequence: docs/background/semicrf_length.md, plot.
 
 `python benchmarks/length.py` (K = 3, C = 2; on the CPU the shipped kernel runs in Triton's interpreter, a few minutes
 in all). `--longest T` leaves out what is longer.
@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT / "tests" / "properties"))
 import semicrf_single  # noqa: E402
 from semicrf_samples import random_walk  # noqa: E402
 
+PAGE = ROOT / "docs" / "background" / "semicrf_length.md"
 LENGTHS = (1_000, 10_000, 100_000, 131_072, 262_144, 524_288, 1_048_576)
 SEEDS = 4  # of what is fast; the interpreted kernel takes two
 TENSORS = ("log_z", "dcum_scores", "dtransition", "dduration_bias")
@@ -190,8 +191,8 @@ def main() -> None:
             found[subject.title][steps] = point(subject, steps)
             print(subject.title, steps, found[subject.title][steps], file=sys.stderr, flush=True)
         sections.append(table(subject, found[subject.title]))
-    (ROOT / "docs" / "semicrf_length.md").write_text("\n".join(sections[:1]) + "\n" + "\n\n".join(sections[1:]) + "\n")
-    (ROOT / "docs" / "semicrf_length.svg").write_text(plot(found))
+    PAGE.write_text("\n".join(sections[:1]) + "\n" + "\n\n".join(sections[1:]) + "\n")
+    PAGE.with_suffix(".svg").write_text(plot(found))
     print("\n\n".join(sections[1:]))
 
 

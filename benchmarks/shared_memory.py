@@ -1,6 +1,6 @@
-"""Shared memory: the table of docs/shared_memory.md, of every family that names its compilations. Needs no GPU.
+"""Shared memory: docs/background/shared_memory.md, a table of every family that declares its compilations.
 
-`python benchmarks/shared_memory.py` writes it to its output.
+`python benchmarks/shared_memory.py` prints the page. Needs no GPU.
 """
 
 from __future__ import annotations

@@ -271,7 +271,8 @@ def _method(document: Mapping[str, Any]) -> Iterator[str]:
     yield from ("| rule | source | accepts where |", "|---|---|---|")
     said = [(rule.name, rule.source, rule.statement) for rule in RULES]
     said += [(rule.name, rule.source, rule.statement) for rule in FUNCTION_RULES]
-    said += [(BUDGET, "docs/budgets.md", "no element, slope or mean square is beyond what rounding explains")]
+    own = "no element, slope or mean square is beyond what rounding explains"
+    said += [(BUDGET, "docs/background/budgets.md", own)]
     for name, source, statement in said:
         escaped = statement.replace("|", "\\|")
         yield f"| {name} | `{source}` | {escaped} |"
