@@ -162,15 +162,16 @@ def plot(found: Mapping[str, Mapping[int, Point]]) -> str:
 
 HEAD = """# The semi-CRF's error against the length of the sequence
 
-What `python benchmarks/length.py` prints ({where}): the rms of error / sigma over all elements of a tensor and all
+Does the error of a semi-CRF kernel, in sigma, grow with the length of the sequence? This page is the output of
+`python benchmarks/length.py` ({where}): the rms of error / sigma over all elements of a tensor and all
 samples, on random walks with K = 3 and C = 2. The truth is the float64 recursion with exact exponents.
 
 - *shipped*: the Triton kernel, forward and backward{how}.
-  What it returns is rounded to float32 once; sigma is that rounding, at any T.
+  Its results are rounded to float32 once; sigma is that rounding, at any T.
 - *float32 inside*: a correct kernel in float32 with norms in float64 (`tests/properties/semicrf_single.py`). Its error
   grows in proportion to T, not to the root of T: a parameter that is added to numbers on a coarser lattice loses the
-  same bits at each position, not the same ones forward and backward. Budgets show it, since their probes are runs of
-  such a kernel with every rounding imitated (`properties/semicrf/readings/rounded.py`).
+  same bits at each position, and not the same ones forward and backward. Budgets account for it, since their probes are
+  runs of such a kernel with every rounding simulated (`properties/semicrf/readings/rounded.py`).
 
 ![rms error of dcum in sigma against T](semicrf_length.svg)
 """

@@ -15,9 +15,10 @@ from gradoracle.project.target import shipped
 
 INTRODUCTION = """# Shared memory
 
-Bytes of shared memory that one program of each compilation takes, and the limit of each architecture. Compiled offline;
-`make shared-memory` writes this page anew. **Bold**: more than there is. The law `shared_memory_fits_each_architecture`
-checks the same on every run of `gradoracle check`; of the semi-CRF those that take most.
+Do the shipped kernels fit the shared memory of each architecture? The tables list the bytes that one program of each
+compilation uses, and the limit of each architecture. Kernels are compiled offline; `make shared-memory` rewrites this
+page. **Bold**: more than the limit. The property `shared_memory_fits_each_architecture` checks the same on every run of
+`gradoracle check`; of the semi-CRF it checks the compilations that use most.
 """
 
 
