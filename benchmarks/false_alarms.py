@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from campaign_rows import Row
 
 CONFIDENCE = 0.95
-_PREFACE = """How often does gradoracle report a correct kernel? Kernels that are known to be correct, shipped and outside
-ones, were judged by `{laws}`: forward, VJP, JVP and HVP. `python benchmarks/campaign.py --table`
+_PREFACE = """How often does gradoracle report a correct kernel? Kernels that are known to be correct, shipped and
+outside ones, were judged by `{laws}`: forward, VJP, JVP and HVP. `python benchmarks/campaign.py --table`
 writes this page from the rows of benchmarks/results/campaigns.csv.
 
 An *alarm* is a case on which a property is violated or the kernel crashes: either a false alarm, or a fault of the
