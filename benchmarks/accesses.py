@@ -1,4 +1,4 @@
-"""What the record of accesses finds in Triton kernels of released packages, on the CPU (docs/findings.md).
+"""What the record of accesses finds in Triton kernels of released packages, on the CPU (docs/background/findings.md).
 
 pip install --no-deps lightning-attn==0.0.5 liger-kernel==0.8.5
 python benchmarks/accesses.py

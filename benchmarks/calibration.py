@@ -1,7 +1,7 @@
 """The calibration of budgets: how far correct kernels are out, in sigma. ``python benchmarks/calibration.py``.
 
-Prints the table of docs/calibration.md. Every kernel here is right, so an rms far above 1 would be a budget that is too
-narrow, one far below 1 a budget that sees less than it could, and a worst element beyond 8 a false alarm.
+Prints the table of docs/background/calibration.md. Every kernel here is correct: an rms far above 1 would mean that the
+budget is too narrow, one far below 1 that it sees less than it could, and a worst element beyond 8 is a false alarm.
 
     --family F    sdpa (default), lse, lightning or semicrf: the shipped kernel, interpreted, and plain PyTorch
     --seconds S   how long (default 240); cases form one fixed stream

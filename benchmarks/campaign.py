@@ -3,7 +3,7 @@
 `python benchmarks/campaign.py [FAMILY...]` runs the lines of some families (or single lines by name), each as a
 `gradoracle check` of its own, and writes one row each into benchmarks/results/campaigns.csv; the full record,
 `campaign_LINE[_cuda][_I_of_N].json` and `.txt`, is for whoever looks at a run.
-`python benchmarks/campaign.py --table` adds up all rows: docs/false_alarms.md.
+`python benchmarks/campaign.py --table` adds up all rows: docs/background/false_alarms.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import campaign_rows  # noqa: E402
 import false_alarms  # noqa: E402
 
-ROWS, TABLE = ROOT / "benchmarks" / "results" / campaign_rows.NAME, ROOT / "docs" / "false_alarms.md"
+ROWS, TABLE = ROOT / "benchmarks" / "results" / campaign_rows.NAME, ROOT / "docs" / "background" / "false_alarms.md"
 RECORDS = ROOT / ".gradoracle" / "campaign"
 LAWS = "*_matches_the_oracle"
 _EAGER = ("--contract", "bfloat16=eager-bf16", "--contract", "float16=eager-fp16")

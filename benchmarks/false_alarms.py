@@ -1,4 +1,4 @@
-"""Results of campaigns added up: cases, alarms and how often a case may alarm at most, as a table in markdown."""
+"""Results of campaigns added up: cases, alarms, and an upper bound on the rate of alarms, as a table in markdown."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from campaign_rows import Row
 
 CONFIDENCE = 0.95
-_PREFACE = """Written by `python benchmarks/campaign.py --table` from the rows of benchmarks/results/campaigns.csv.
+_PREFACE = """How often does gradoracle report a correct kernel? Kernels that are known to be correct, shipped and
+outside ones, were judged by `{laws}`: forward, VJP, JVP and HVP. `python benchmarks/campaign.py --table`
+writes this page from the rows of benchmarks/results/campaigns.csv.
 
-Kernels that are known to be right, shipped and from outside, judged by `{laws}`: forward, VJP, JVP and HVP.
-An *alarm* is a case on which a law is violated or the kernel crashes: a false one, or a fault of the kernel;
-`gradoracle replay 'CASE' --oracle certified` decides which. A verdict that only all cases of a dtype together break
-(bias or spread, pooled within each shard) has no case of its own and is counted as *pooled*. A case is *judged* where
-some law was decided on it; one that was refused, or whose budget was too wide for all laws, is in neither number.
-*Tensors*: how many were compared. *Rate*: the exact one-sided 95 % upper bound on the rate of a judged case that
-alarms (Clopper-Pearson; 1 - 0.05^(1/n) where none does), rounded up, cases taken as independent draws of their
-line's stream. Lines of a family draw from the same stream, so their bounds are not independent of one another."""
-_MENDED = """Superseded runs are of kernels or budgets that were mended because of them (docs/decisions.md); none
-counts above, and the same cases ran again afterwards or are named above as lacking. Their alarms:"""
+An *alarm* is a case on which a property is violated or the kernel crashes: either a false alarm, or a fault of the
+kernel; `gradoracle replay 'CASE' --oracle certified` decides which. A verdict that is violated only by all cases of a
+dtype together (bias or spread, pooled within each shard) has no case of its own and is counted as *pooled*. A case is
+*judged* if some property was decided on it; a case that was refused, or whose budget was too wide for every property,
+is in neither number. *Tensors*: how many were compared. *Rate*: the exact one-sided 95 % upper bound on the rate of
+judged cases that raise an alarm (Clopper-Pearson; 1 - 0.05^(1/n) where none does), rounded up, treating cases as
+independent draws from the stream of their line. Lines of one family draw from the same stream, so their bounds are not
+independent of one another."""
+_SUPERSEDED = """Superseded runs used kernels or budgets that were fixed because of these alarms (docs/decisions.md).
+None counts above; the same cases were run again afterwards, or are named above as missing. Their alarms:"""
 
 
 def upper_bound(alarms: int, cases: int, confidence: float = CONFIDENCE) -> float:
-    """The exact one-sided upper bound on the rate of a case that alarms (Clopper and Pearson).
+    """The exact one-sided upper bound on the rate of cases that raise an alarm (Clopper and Pearson).
 
-    It is the rate p at which so few alarms have the probability 1 - confidence: P(X <= alarms; cases, p). 1 without
-    cases, or where every case alarms.
+    It is the rate p at which P(X <= alarms; cases, p) is 1 - confidence; 1 without cases, or if every case alarms.
 
     Raises:
         ValueError: a negative count, or more alarms than cases.
@@ -51,7 +52,7 @@ def upper_bound(alarms: int, cases: int, confidence: float = CONFIDENCE) -> floa
 
 
 def _at_most(alarms: int, cases: int, rate: float) -> float:
-    """The probability of at most so many alarms, each case alarming at a rate by itself."""
+    """P(X <= alarms) for X binomially distributed over ``cases`` at ``rate``, whose logarithms do not overflow."""
     logs = [
         math.lgamma(cases + 1) - math.lgamma(k + 1) - math.lgamma(cases - k + 1)
         + k * math.log(rate) + (cases - k) * math.log1p(-rate)
@@ -62,7 +63,7 @@ def _at_most(alarms: int, cases: int, rate: float) -> float:
 
 @dataclass(frozen=True)
 class Total:
-    """All shards of a line on one device that are there."""
+    """The shards of one line on one device, as far as they were run."""
 
     parts: tuple[Row, ...]
 
@@ -93,15 +94,15 @@ class Total:
 
     @property
     def missing(self) -> list[int]:
-        """The shards that are not there."""
+        """The shards that were not run."""
         return sorted(set(range(1, self.parts[0].shard[1] + 1)) - {part.shard[0] for part in self.parts})
 
 
 def totals(rows: Sequence[Row], lines: Sequence[str]) -> list[Total]:
-    """What was run, shards of one line and device added, in the order of ``lines``; nothing of what is superseded.
+    """Rows grouped by line and device, in the order of ``lines``; superseded rows are left out.
 
     Raises:
-        UsageError: nothing was run, or two rows are of the same cases or of different runs.
+        UsageError: nothing was run, or two rows hold the same cases or belong to different runs.
     """
     groups: dict[tuple[int, str], list[Row]] = {}
     for each in sorted((row for row in rows if not row.superseded), key=lambda row: row.shard):
@@ -114,7 +115,7 @@ def totals(rows: Sequence[Row], lines: Sequence[str]) -> list[Total]:
 
 
 def _require_one_run(parts: Sequence[Row]) -> None:
-    """See that the shards of a line are parts of one stream, and each there once."""
+    """Refuse shards of a line that are not distinct parts of one stream."""
     where = f"{parts[0].line} on {parts[0].device}"
     whole = {each.shard[1] for each in parts}
     if len(whole) > 1:
@@ -127,23 +128,23 @@ def _require_one_run(parts: Sequence[Row]) -> None:
         if places.count(place) > 1:
             raise UsageError(f"{where}: shard {place}/{parts[0].shard[1]} is there {places.count(place)} times")
     for what, values in (
-        ("the seeds", {each.seed for each in parts}),
+        ("seeds", {each.seed for each in parts}),
         ("numbers of cases", {each.cases for each in parts if each.cases is not None}),
         ("contracts", {each.contracts for each in parts}),
     ):
         if len(values) > 1:
-            raise UsageError(f"{where}: its shards have different {what.removeprefix('the ')}, so they do not add up")
+            raise UsageError(f"{where}: its shards have different {what}, so they do not add up")
 
 
 def sentence(row: Row) -> str:
-    """What one run says, in words."""
+    """The result of one run in a sentence."""
     judged = f"{row.run} of {row.planned} cases ran, {row.judged} judged"
     verdicts = f"{len(row.alarms)} of {len(row.verdicts)} verdicts are alarms"
     return f"{judged}, {row.alarming} alarms (rate at most {_rate(row.alarming, row.judged)}), {verdicts}"
 
 
 def markdown(totals: Sequence[Total], laws: str, earlier: Sequence[Row] = ()) -> str:
-    """The page: what counts as an alarm, one row a line and device, and every alarm by its case; and those mended."""
+    """The page: what counts as an alarm, one row for each line and device, every alarm, and those of ``earlier``."""
     alarms = sum(total.alarming for total in totals)
     judged = sum(total.judged for total in totals)
     rows = [_row(total) for total in totals]
@@ -161,8 +162,8 @@ def markdown(totals: Sequence[Total], laws: str, earlier: Sequence[Row] = ()) ->
             "",
             *_notes(totals),
             *_alarms(totals),
-            *_mended(earlier),
-            *_made(totals),
+            *_superseded(earlier),
+            *_runs(totals),
         ]
     )
 
@@ -192,14 +193,14 @@ def _row(total: Total) -> str:
 
 
 def _rate(alarms: int, cases: int) -> str:
-    """The bound in two digits, rounded up."""
+    """The bound with two digits, rounded up."""
     bound = upper_bound(alarms, cases)
     unit = 10.0 ** (math.floor(math.log10(bound)) - 1)
     return f"{math.ceil(bound / unit - 1e-9) * unit:.1e}"
 
 
 def _notes(totals: Sequence[Total]) -> list[str]:
-    """What was cut, is missing, or was not counted when it ran."""
+    """Remarks on what was cut, is missing, or was not counted."""
     found = []
     for total in totals:
         first = total.parts[0]
@@ -209,12 +210,12 @@ def _notes(totals: Sequence[Total]) -> list[str]:
             shards = ", ".join(f"{place}/{first.shard[1]}" for place in total.missing)
             found.append(f"- {first.line} on {first.device} lacks the shards {shards}.")
     if any(total.tensors is None for total in totals):
-        found.append("- Rows without tensors are of runs that did not count them, nor judged cases: *at least*.")
+        found.append("- Rows without tensors come from runs that counted neither tensors nor judged cases: *at least*.")
     return [*found, ""] if found else []
 
 
-def _told(parts: Sequence[Row]) -> list[str]:
-    """Every alarm, by law and case."""
+def _listed(parts: Sequence[Row]) -> list[str]:
+    """Every alarm, with its property and case."""
     found = []
     for part in parts:
         for each in part.alarms:
@@ -225,19 +226,17 @@ def _told(parts: Sequence[Row]) -> list[str]:
 
 
 def _alarms(totals: Sequence[Total]) -> list[str]:
-    """The alarms of what counts."""
-    told = _told([part for total in totals for part in total.parts])
-    return ["## Alarms", "", *told, ""] if told else []
+    found = _listed([part for total in totals for part in total.parts])
+    return ["## Alarms", "", *found, ""] if found else []
 
 
-def _mended(earlier: Sequence[Row]) -> list[str]:
-    """The alarms of superseded runs, with the commit that had them."""
-    told = [f"{line}, commit {row.environment.get('commit', 'unknown')}" for row in earlier for line in _told([row])]
-    return ["## Alarms of superseded runs", "", _MENDED, "", *told, ""] if earlier else []
+def _superseded(earlier: Sequence[Row]) -> list[str]:
+    found = [f"{line}, commit {row.environment.get('commit', 'unknown')}" for row in earlier for line in _listed([row])]
+    return ["## Alarms of superseded runs", "", _SUPERSEDED, "", *found, ""] if earlier else []
 
 
-def _made(totals: Sequence[Total]) -> list[str]:
-    """Commands, machines and versions."""
+def _runs(totals: Sequence[Total]) -> list[str]:
+    """Command, machine and versions of each run."""
     found = []
     for total in totals:
         for each in total.parts:

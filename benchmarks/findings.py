@@ -1,4 +1,4 @@
-"""What docs/findings.md says of PyTorch's SDPA on the CPU, measured again.
+"""What docs/background/findings.md says of PyTorch's SDPA on the CPU, measured again.
 
 `python benchmarks/findings.py`
 """

@@ -1,4 +1,4 @@
-"""Errors of semi-CRF kernels in sigma against the length of the sequence: docs/semicrf_length.md and its plot.
+"""Errors of semi-CRF kernels in sigma against the length of the sequence: docs/background/semicrf_length.md, plot.
 
 `python benchmarks/length.py` (K = 3, C = 2; on the CPU the shipped kernel runs in Triton's interpreter, a few minutes
 in all). `--longest T` leaves out what is longer.
@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT / "tests" / "properties"))
 import semicrf_single  # noqa: E402
 from semicrf_samples import random_walk  # noqa: E402
 
+PAGE = ROOT / "docs" / "background" / "semicrf_length.md"
 LENGTHS = (1_000, 10_000, 100_000, 131_072, 262_144, 524_288, 1_048_576)
 SEEDS = 4  # of what is fast; the interpreted kernel takes two
 TENSORS = ("log_z", "dcum_scores", "dtransition", "dduration_bias")
@@ -161,15 +162,16 @@ def plot(found: Mapping[str, Mapping[int, Point]]) -> str:
 
 HEAD = """# The semi-CRF's error against the length of the sequence
 
-What `python benchmarks/length.py` prints ({where}): the rms of error / sigma over all elements of a tensor and all
+Does the error of a semi-CRF kernel, in sigma, grow with the length of the sequence? This page is the output of
+`python benchmarks/length.py` ({where}): the rms of error / sigma over all elements of a tensor and all
 samples, on random walks with K = 3 and C = 2. The truth is the float64 recursion with exact exponents.
 
 - *shipped*: the Triton kernel, forward and backward{how}.
-  What it returns is rounded to float32 once; sigma is that rounding, at any T.
+  Its results are rounded to float32 once; sigma is that rounding, at any T.
 - *float32 inside*: a correct kernel in float32 with norms in float64 (`tests/properties/semicrf_single.py`). Its error
   grows in proportion to T, not to the root of T: a parameter that is added to numbers on a coarser lattice loses the
-  same bits at each position, not the same ones forward and backward. Budgets show it, since their probes are runs of
-  such a kernel with every rounding imitated (`properties/semicrf/readings/rounded.py`).
+  same bits at each position, and not the same ones forward and backward. Budgets account for it, since their probes are
+  runs of such a kernel with every rounding simulated (`properties/semicrf/readings/rounded.py`).
 
 ![rms error of dcum in sigma against T](semicrf_length.svg)
 """
@@ -190,8 +192,8 @@ def main() -> None:
             found[subject.title][steps] = point(subject, steps)
             print(subject.title, steps, found[subject.title][steps], file=sys.stderr, flush=True)
         sections.append(table(subject, found[subject.title]))
-    (ROOT / "docs" / "semicrf_length.md").write_text("\n".join(sections[:1]) + "\n" + "\n\n".join(sections[1:]) + "\n")
-    (ROOT / "docs" / "semicrf_length.svg").write_text(plot(found))
+    PAGE.write_text("\n".join(sections[:1]) + "\n" + "\n\n".join(sections[1:]) + "\n")
+    PAGE.with_suffix(".svg").write_text(plot(found))
     print("\n\n".join(sections[1:]))
 
 

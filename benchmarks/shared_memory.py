@@ -1,6 +1,6 @@
-"""Shared memory: the table of docs/shared_memory.md, of every family that names its compilations. Needs no GPU.
+"""Shared memory: docs/background/shared_memory.md, a table of every family that declares its compilations.
 
-`python benchmarks/shared_memory.py` writes it to its output.
+`python benchmarks/shared_memory.py` prints the page. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from gradoracle.project.target import shipped
 
 INTRODUCTION = """# Shared memory
 
-Bytes of shared memory that one program of each compilation takes, and the limit of each architecture. Compiled offline;
-`make shared-memory` writes this page anew. **Bold**: more than there is. The law `shared_memory_fits_each_architecture`
-checks the same on every run of `gradoracle check`; of the semi-CRF those that take most.
+Do the shipped kernels fit the shared memory of each architecture? The tables list the bytes that one program of each
+compilation uses, and the limit of each architecture. Kernels are compiled offline; `make shared-memory` rewrites this
+page. **Bold**: more than the limit. The property `shared_memory_fits_each_architecture` checks the same on every run of
+`gradoracle check`; of the semi-CRF it checks the compilations that use most.
 """
 
 

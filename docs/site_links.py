@@ -1,6 +1,6 @@
-"""Links of the site that lead out of docs/: the site does not hold the repository, so it names the file instead.
+"""Links that lead out of docs/: the site does not contain the repository, so it names the file instead.
 
-A link to a file that does not exist is left as it is, and a strict build fails of it.
+A link to a file that does not exist is left as it is, so that a strict build fails on it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _LINK = re.compile(r"\[([^\]\n]+)\]\((\.\.?/[^)\s#]+)\)")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **others: Any) -> str:
-    """Name files of the repository in place of links to them."""
+    """Replace links to files of the repository by their names."""
     docs = Path(config["docs_dir"]).resolve()
     here = (docs / page.file.src_uri).parent
 

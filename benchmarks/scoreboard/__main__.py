@@ -1,7 +1,7 @@
 """Scoreboard: peers' acceptance rules beside gradoracle's laws, on the same faults and the same correct kernels.
 
-`python -m benchmarks.scoreboard` writes docs/scoreboard.md and benchmarks/results/scoreboard.json. What is known is
-kept in .gradoracle/scoreboard, so that a run that was cut goes on. `--table` writes the page of an older result anew.
+`python -m benchmarks.scoreboard` writes docs/background/scoreboard.md and benchmarks/results/scoreboard.json. Results
+are kept in .gradoracle/scoreboard, so that an interrupted run can be resumed. `--table` only rewrites the page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RESULTS, PAGE = ROOT / "benchmarks" / "results" / "scoreboard.json", ROOT / "docs" / "scoreboard.md"
+RESULTS, PAGE = ROOT / "benchmarks" / "results" / "scoreboard.json", ROOT / "docs" / "background" / "scoreboard.md"
 FOLDER = "tests/bugs"
 
 

@@ -1,4 +1,4 @@
-"""Page of the scoreboard: markdown from the results as plain values. Nothing is computed anew but sums."""
+"""Page of the scoreboard: markdown from the results as plain values. Nothing but sums is computed here."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ from .styles import (
 
 SCHEMA = "gradoracle-scoreboard/1"  # raised when a field is renamed or removed, or changes its meaning
 BUGS = "real bugs"
-_PLANTED = "planted faults"
+_PLANTED = "mutants"
 _EXCUSED = "needs float64, which the kernel does not take | | | | "
+_QUESTION = """\
+How many wrong kernels does gradoracle catch, compared with the rules by which other projects accept a kernel? Two kinds
+of wrong kernels are tried: mutants of the shipped kernels, and real bugs of released kernels.\
+"""
 _WORDS = """\
-Made by `make scoreboard`; the numbers lie in `benchmarks/results/scoreboard.json`.
-`caught`: the rule rejects the faulty kernel on a case on which it accepts the right one. `false alarms`: cases on which
-it rejects the correct kernel, of those that it judges. `seconds`: kernel, reference and rule until caught, or until the
-last case; the median is over the faults that are caught, the sum over all. Kernels run in the interpreter, on the CPU.\
+`make scoreboard` writes this page; the numbers are in `benchmarks/results/scoreboard.json`. *Caught*: the rule rejects
+the wrong kernel on a case on which it accepts the correct one. *False alarms*: cases on which it rejects the correct
+kernel, of those that it judges. *Seconds*: kernel, reference and rule until the kernel is caught, or until the last
+case; the median is over the wrong kernels that are caught, the sum over all. Kernels run interpreted, on the CPU.\
 """
 
 
@@ -40,6 +44,7 @@ def markdown(document: Mapping[str, Any]) -> str:
     mutated = [part for part in parts if part["family"] != BUGS]
     lines = [
         "# Scoreboard: who catches what", "",
+        _QUESTION, "",
         *_headline(parts),
         _WORDS, "",
     ]  # fmt: skip
@@ -58,12 +63,12 @@ def markdown(document: Mapping[str, Any]) -> str:
 
 
 def ours_of(faults: Sequence[Mapping[str, Any]], cases: int, alarms: int = 0) -> dict[str, Any]:
-    """gradoracle's own row over faults: every law, until the first is violated.
+    """gradoracle's own row: every property, until the first is violated.
 
     Args:
         faults: entries.
-        cases: of correct kernels that were judged.
-        alarms: how many of these violated a law.
+        cases: how many cases of correct kernels were judged.
+        alarms: how many of these violated a property.
     """
     caught = [fault["ours"]["seconds"] for fault in faults if fault["ours"]["caught"]]
     executed = [fault for fault in faults if is_executed(fault, OURS)]
@@ -91,16 +96,16 @@ def _headline(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         own = ours_of(faults, 0)
         best = [_best(rows, style) for style in STYLES]
         yield (
-            f"Of {len(faults)} {noun} gradoracle's laws catch {_of(own['caught'], own['faults'])}; the best peer's "
-            f"rule {best[0]} on peers' own inputs, {best[1]} on our cases."
+            f"Of {len(faults)} {noun} gradoracle's properties catch {_of(own['caught'], own['faults'])}; the best "
+            f"peer's rule {best[0]} on peers' own inputs, {best[1]} on our cases."
         )
         seen = best_peer(rows, OURS)
         if noun == _PLANTED and seen is not None:
             yield (
-                f"A forward and backward executes {own['within']} of these faults; the others lie in code of JVPs, "
-                "HVPs and second backwards or of large sizes, at which no peer's rule looks. Of the "
-                f"{own['within']} gradoracle's laws catch {_of(own['seen'], own['within'])}, the best peer's rule "
-                f"{_of(seen['caught'], seen['within'])}."
+                f"A forward and backward executes {own['within']} of these mutants; the others change code of JVPs, "
+                "HVPs and second backwards or of large sizes, which no peer's rule examines. Of the "
+                f"{own['within']} gradoracle's properties catch {_of(own['seen'], own['within'])}, the best peer's "
+                f"rule {_of(seen['caught'], seen['within'])}."
             )
         yield ""
 
@@ -117,14 +122,14 @@ def _of(part: int, whole: int, who: str = "") -> str:
 
 
 def _alarms(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Of a part: what each rule says of the correct kernels; bugs have them one by one."""
+    """The verdicts of each rule on the correct kernels of a part; real bugs have them one by one."""
     return [*part["alarms"], *(alarm for fault in part["faults"] for alarm in fault.get("alarms", ()))]
 
 
 def _short(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """One row a part: ours, and the best peer's in both styles; of all faults and of those that are executed."""
-    head = ("faults of", "faults", "gradoracle's laws", "best peer, its own inputs", "best peer, our cases")
-    more = ("executed by forward and backward", "gradoracle's laws", "its budget alone", "best peer, our cases")
+    """One row for each part: ours, and the best peer's in both styles; of all faults and of those executed."""
+    head = ("family", "wrong kernels", "gradoracle", "best peer, its own inputs", "best peer, our cases")
+    more = ("executed by forward and backward", "gradoracle", "its budget alone", "best peer, our cases")
     yield f"| {' | '.join((*head, *more))} |"
     yield "|---" * len((*head, *more)) + "|"
     for part in parts:
@@ -152,20 +157,20 @@ def _together(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _said(part: Mapping[str, Any]) -> Iterator[str]:
-    """What is in the tables of a part and what is not."""
+    """What the tables of a part contain and what they do not."""
     total = len(part["faults"])
     if part["family"] == BUGS:
-        yield f"{total} faults of `tests/bugs`. gradoracle's laws were written with these in sight, and its tests"
-        yield "require that each is caught by the law that it names: this share says nothing of the next bug."
+        yield f"{total} bugs in `tests/bugs`. gradoracle's properties were written with these in sight, and its tests"
+        yield "require that each bug is caught by the property it names: this share does not predict the next bug."
         yield from _float64(part)
     else:
-        yield f"{total} faults that `gradoracle mutate {part['family']}` scored."
+        yield f"{total} mutants that `gradoracle mutate {part['family']}` scored."
     if part["apart"]:
-        yield f"Left out, as there: {', '.join(f'{n} {fate}' for fate, n in sorted(part['apart'].items()))}."
+        yield f"Excluded, as from that score: {', '.join(f'{n} {fate}' for fate, n in sorted(part['apart'].items()))}."
     if part["untried"]:
-        yield f"Not tried, as the time was up: {part['untried']}."
+        yield f"Not tried, because the time was up: {part['untried']}."
     if part["unrecorded"]:
-        yield f"Not in the record, which is of a run that was cut or of other sources: {part['unrecorded']}."
+        yield f"Not in the record, which is of an interrupted run or of other sources: {part['unrecorded']}."
     for name, how in part.get("failed", {}).items():
         yield f"`{name}` could not be judged: {how}."
     excuse = next((row["excuse"] for row in part["rows"] if row["rule"] == GRADCHECK and row["excuse"]), "")
@@ -174,12 +179,12 @@ def _said(part: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _float64(part: Mapping[str, Any]) -> Iterator[str]:
-    """How many of the bugs' kernels gradcheck could be run on."""
+    """On how many of the bugs' kernels gradcheck could be run."""
     said = [[own for own in fault["alarms"] if own["rule"] == GRADCHECK] for fault in part["faults"]]
     without = sum(not any(own["cases"] for own in each) for each in said)
     narrow = sum(any(own["alarms"] for own in each) for each in said)
     yield f"gradcheck needs float64: {without} of the {len(said)} correct kernels do not take it, or do not return it;"
-    yield f"{narrow} others it rejects although they are right (a kernel that computes in float32 inside cannot pass)."
+    yield f"it rejects {narrow} others although they are correct (a kernel that computes in float32 cannot pass)."
 
 
 def _tables(part: Mapping[str, Any]) -> Iterator[str]:
@@ -193,7 +198,7 @@ def _tables(part: Mapping[str, Any]) -> Iterator[str]:
         yield "|---|---|---|---|---|---|"
         if style == OURS:
             own = ours_of(part["faults"], part["cases"], part.get("our_alarms", 0))
-            yield f"| **gradoracle, all laws** | {_numbers(own)} |"
+            yield f"| **gradoracle, all properties** | {_numbers(own)} |"
         for row in rows:
             name = f"**{BUDGET}, forward and VJP alone**" if row["rule"] == BUDGET else row["rule"]
             yield f"| {name} | {_EXCUSED if row['excuse'] else _numbers(row)} |"
@@ -202,7 +207,7 @@ def _tables(part: Mapping[str, Any]) -> Iterator[str]:
 
 def _within(rows: Sequence[Mapping[str, Any]]) -> str:
     row = next((row for row in rows if row["rule"] == BUDGET), rows[0])
-    return f"A forward and backward of these executes {row['within']} of the {row['faults']} faults."
+    return f"A forward and backward on these executes the wrong code in {row['within']} of the {row['faults']} kernels."
 
 
 def _numbers(row: Mapping[str, Any]) -> str:
@@ -225,7 +230,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _bugs(part: Mapping[str, Any]) -> Iterator[str]:
-    yield "| bug | reported at | law of gradoracle | rules that catch it on their own inputs | on our cases |"
+    yield "| bug | reported at | property of gradoracle | rules that catch it on their own inputs | on our cases |"
     yield "|---|---|---|---|---|"
     peers = [name for name in NAMES if name != BUDGET]
     for fault in part["faults"]:
@@ -236,28 +241,31 @@ def _bugs(part: Mapping[str, Any]) -> Iterator[str]:
 
 
 _HOW = """\
-- The faults of a family are those that `gradoracle mutate` chooses (seed 0) and scores: killed by a law, or survived.
-  What is equivalent, crashed, hung or refused there is left out here, as it is left out of that score. gradoracle's row
-  is that record.
-- A real bug is judged by the law that it names, on 12 cases, or 24 or 100 where it takes more. Its seconds are those of
-  all these cases, not of those until the first violation.
-- Each fault runs in a process of its own. One forward and VJP of the kernel serves all rules on tensors, and a rule
-  must accept every output and every gradient. Where it rejects the correct kernel on a case, it catches nothing there.
-- A kernel that raises, gives tensors of a wrong shape, dies or hangs on a case is caught by every rule there.
-- What a kernel leaves unwritten holds NaN, as in `gradoracle check`. Peers' tests have no such aid: it helps them.
+- The mutants of a family are those that `gradoracle mutate` chooses (seed 0) and scores: killed by a property, or
+  survived. What is equivalent, crashed, hung or refused is excluded here as from that score. gradoracle's row is that
+  record.
+- A real bug is judged by the property it names, on 12 cases, or on 24 or 100 where it takes more. Its seconds are those
+  of all these cases, not only until the first violation.
+- Each wrong kernel runs in a process of its own. One forward and VJP of the kernel serves all rules on tensors, and a
+  rule must accept every output and every gradient. Where a rule rejects the correct kernel on a case, it catches
+  nothing on that case.
+- A kernel that raises, returns tensors of a wrong shape, dies or hangs on a case is caught by every rule on that case.
+- Memory that a kernel leaves unwritten holds NaN, as in `gradoracle check`. Peers' tests do not do this; it helps
+  their rules here.
 - References: the truth in float64, rounded where a rule says so, and eager PyTorch in the kernel's dtype (float32 where
   PyTorch has no such operator in 16 bits). A tensor that a kernel stores in float32 is compared in float32.
-- KernelBench judges forward passes alone; here its rule judges gradients too.
-- The seconds of gradoracle's laws are of all laws with their oracles; those of a rule are of that rule alone. A fault
-  whose line no forward and backward executes (it lies in a JVP, an HVP or a second backward) no peer's rule can see."""
+- KernelBench judges only forward passes; here its rule judges gradients too.
+- The seconds of gradoracle's properties include all properties with their oracles; those of a rule are of that rule
+  alone. No peer's rule can see a change in a line that no forward and backward executes (in a JVP, an HVP or a second
+  backward)."""
 _OWN = """\
-Peers' own: normal, contiguous tensors with a normal cotangent, seed 42, each rule in the dtypes that its tests take.
-Scaled down from what the tests have: members of a batch, heads, and lengths above 256."""
+Peers' own: normal, contiguous tensors with a normal cotangent, seed 42, and each rule in the dtypes that its tests use.
+Scaled down compared with the tests: members of a batch, heads, and lengths above 256."""
 _CASES = f"""\
-Families of real bugs without a list: dims of 64 and 32 or the next power of two below, {SMALL} for differences.
+For families of real bugs without a list: dims of 64 and 32 or the next power of two below, {SMALL} for differences.
 Our cases: those of `gradoracle check` (seed 0) whose longest dim is at most {LONGEST}, and the product of all dims
-at most {LARGEST:g}. A fault is tried on the first {MOST} of these that execute its line, a real bug on {MOST_OF_A_BUG}
-of its law's own stream. gradcheck is given what has at most {ENTRIES} entries, and of our cases two."""
+at most {LARGEST:g}. A mutant is tried on the first {MOST} of these that execute its line, a real bug on {MOST_OF_A_BUG}
+of the stream of its own property. gradcheck is given inputs of at most {ENTRIES} entries, and two of our cases."""
 _RUN = """\
 ```sh
 make scoreboard                             # reads what gradoracle mutate left in .gradoracle/mutation
@@ -271,7 +279,8 @@ def _method(document: Mapping[str, Any]) -> Iterator[str]:
     yield from ("| rule | source | accepts where |", "|---|---|---|")
     said = [(rule.name, rule.source, rule.statement) for rule in RULES]
     said += [(rule.name, rule.source, rule.statement) for rule in FUNCTION_RULES]
-    said += [(BUDGET, "docs/budgets.md", "no element, slope or mean square is beyond what rounding explains")]
+    own = "no element, slope or mean square is beyond what rounding explains"
+    said += [(BUDGET, "docs/background/budgets.md", own)]
     for name, source, statement in said:
         escaped = statement.replace("|", "\\|")
         yield f"| {name} | `{source}` | {escaped} |"

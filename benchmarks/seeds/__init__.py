@@ -1,1 +1,1 @@
-"""Seeds: what the seed documents claim, measured for docs/seeds.md: the formulas of each seed, and the right ones."""
+"""Seeds: what the seed documents claim, measured for docs/background/seeds.md: their formulas, and correct ones."""

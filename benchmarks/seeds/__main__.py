@@ -1,4 +1,4 @@
-"""The figures of docs/seeds.md, on the CPU: `python -m benchmarks.seeds [sdpa|lse|lightning|semicrf]...`."""
+"""The figures of docs/background/seeds.md, on the CPU: `python -m benchmarks.seeds [sdpa|lse|lightning|semicrf]...`."""
 
 from __future__ import annotations
 

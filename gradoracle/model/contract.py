@@ -1,7 +1,7 @@
 """Precision contracts: which quantity a kernel rounds, to which number format, and how.
 
-A contract is what a budget is computed from: it is declared, never fitted to a kernel. docs/budgets.md derives how each
-field enters a budget.
+A contract is what a budget is computed from: it is declared, never fitted to a kernel. docs/background/budgets.md
+derives how each field enters a budget.
 """
 
 from __future__ import annotations

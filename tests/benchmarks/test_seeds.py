@@ -1,4 +1,4 @@
-"""Seeds: every figure of a seed that docs/seeds.md marks with a star is one that the program prints."""
+"""Seeds: every figure of a seed that docs/background/seeds.md marks with a star is one that the program prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _SECTION = r"`python -m benchmarks\.seeds {}`.*?\n## "
 def test_the_page_says_what_is_measured(seed) -> None:
     torch.manual_seed(0)
     measured = [figure for _, figure in seed.rows() if isinstance(figure, float)]
-    section = re.search(_SECTION.format(seed.__name__.rpartition(".")[2]), (ROOT / "docs/seeds.md").read_text(), re.S)
+    page = (ROOT / "docs/background/seeds.md").read_text()
+    section = re.search(_SECTION.format(seed.__name__.rpartition(".")[2]), page, re.S)
     assert section is not None
     said = [float(figure) for figure in re.findall(r"\b(\d\.\d+e-\d+)\*", section[0])]
     assert len(said) > 5

@@ -12,7 +12,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.exact.scalar_rules import RULES
 from gradoracle.oracle.exact.trace import operator_name, trace
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "operators.md"
 
 
 def test_the_page_names_every_operator_with_a_rule() -> None:

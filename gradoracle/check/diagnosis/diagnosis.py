@@ -1,7 +1,7 @@
 """Diagnosis: the likely cause of a fault, where what its violated laws show points at one that is rarely another.
 
-Only causes are named whose hit rate on planted faults is 90 % or better (docs/mutation.md); of all others nothing is
-said: no cause is better than a guess.
+Only causes are named whose hit rate on planted faults is 90 % or better (docs/background/mutation.md); of all others
+nothing is said: no cause is better than a guess.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from gradoracle.oracle.rounding.quantity import Quantity, all_finite, any_error,
 
 _MASK = (1 << 64) - 1
 # The mean square of a rounding error in units of u |x| is 3 / (8 ln 2) / 3 for significands that are uniform in their
-# logarithm (docs/budgets.md): this factor brings it to the 1/3 of a uniform error of half-width u |x|.
+# logarithm (docs/background/budgets.md): this factor brings it to the 1/3 of a uniform error of half-width u |x|.
 LOG2_E = 0x1062E  # the place of a constant that exp is computed with: one rounding wherever exp is
 EVEN_SPREAD = math.sqrt(8 * math.log(2) / 3)
 LITERAL = 0  # the probe that rounds each value as it stands; of few bits, times a number whose errors lean one way

@@ -2,7 +2,7 @@
 
 The graph is carried through once in float64. Three things travel with each value: a variance, as if all roundings
 were independent; R probes, in which a rounding is a function of the value that it rounds; on request a bound with every
-rounding at its worst. docs/budgets.md derives every rule.
+rounding at its worst. docs/background/budgets.md derives every rule.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def budgets(
     """The budget of each output of ``graph`` at ``args``.
 
     Args:
-        graph: of a definition or of an algorithm (docs/budgets.md), traced at the shapes of ``args``.
+        graph: of a definition or of an algorithm (docs/background/budgets.md), traced at the shapes of ``args``.
         args: float64 (or integer) tensors, exactly what the kernel is given.
         contract: the precision contract; ``EXACT`` for the expression of a law, which commits no rounding of its own.
         probes: how many are drawn at most; graphs with large tensors take 8 or 4 (a tensor of 2^19, 2^21 elements).

@@ -41,7 +41,7 @@ class Roundoff:
         contract: the formats.
         dice: what the probes draw; None where no probes are run.
         worst: whether bounds are kept.
-        magnify: probes are run with all units this many times larger (docs/budgets.md, the float64 contract).
+        magnify: probes are run with all units this many times larger (docs/background/budgets.md, "Float64").
         variances: whether variances are kept.
     """
 
@@ -181,8 +181,9 @@ class Roundoff:
 
         The partial sums are a random walk and a drift: u^2/3 (t/2 sum x^2 + t/3 (sum x)^2). Terms that are not in
         random order (a ramp) drift further: ``in_order`` is the sum of the squared partial sums along straight lines
-        between some of them, and the walk between two of them is t/6 sum x^2 (docs/budgets.md). ``products``: the terms
-        are products, of which each is rounded where it is subnormal; a sum of what the format holds is exact there.
+        between some of them, and the walk between two of them is t/6 sum x^2 (docs/background/budgets.md).
+        ``products``: the terms are products, of which each is rounded where it is subnormal; a sum of what the format
+        holds is exact there.
         """
         dtype = self.contract.accumulate
         unit = UNIT_ROUNDOFF[dtype]
