@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 from gradoracle.project.import_closure import differing
 
 
@@ -41,7 +41,7 @@ class _Module:
     values: Mapping[str, str]
 
 
-def affected(base: Standing, files: Sequence[str], there: Path, here: Path) -> list[str]:
+def affected(base: Snapshot, files: Sequence[str], there: Path, here: Path) -> list[str]:
     """The base's cases, in their order, on which a function ran that the change touches.
 
     Args:

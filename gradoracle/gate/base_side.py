@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gradoracle.gate.process import Side
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 
 Asked = dict[str, list[str]]  # case -> laws
 
@@ -25,7 +25,7 @@ class Base:
     """
 
     def __init__(
-        self, begin: Callable[[Asked | None], Side], read: Callable[[Side], Standing], kept: Standing | None
+        self, begin: Callable[[Asked | None], Side], read: Callable[[Side], Snapshot], kept: Snapshot | None
     ) -> None:
         self._begin, self._read, self.kept, self._known = begin, read, kept, kept
         self.is_measured = kept is not None
@@ -63,7 +63,7 @@ class Base:
         if new:
             self._asking.append(self._begin(new))
 
-    def answers(self) -> Standing | None:
+    def answers(self) -> Snapshot | None:
         """Wait for what it was asked: all that is known by now, or why nothing is; None: it was asked nothing yet."""
         while self._asking:
             found = self._read(self._asking.pop(0))
@@ -72,7 +72,7 @@ class Base:
             self._known = found if self._known is None else together(self._known, found)
         return self._known
 
-    def standing(self) -> Standing:
+    def snapshot(self) -> Snapshot:
         """Wait for everything: all that is known, or why nothing is."""
         self.measure()
         found = self.answers()
@@ -87,7 +87,7 @@ class Base:
         return self._known
 
 
-def together(one: Standing, other: Standing) -> Standing:
+def together(one: Snapshot, other: Snapshot) -> Snapshot:
     """What two runs of one target found, on whatever cases and by whatever laws."""
     cases = dict(one.cases)
     for line, case in other.cases.items():

@@ -1,4 +1,4 @@
-"""Baseline: the standings of a project's kernels in a file, to compare with where the base cannot be built.
+"""Baseline: the snapshots of a project's kernels in a file, to compare with where the base cannot be built.
 
 A baseline that is missing, no JSON, of something else or of an older schema is never taken for one: it is told apart in
 a sentence, and the gate is not green. Errors are in sigma, which is the same on every machine, so a file travels.
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 from gradoracle.model import serialize
 from gradoracle.model.errors import UsageError, why
 from gradoracle.project import files
 from gradoracle.project.config import Entry
 from gradoracle.project.settings import Setting, Settings
 
-SCHEMA = "gradoracle-baseline/1"  # raised when a field is renamed or removed, or changes its meaning
+SCHEMA = "gradoracle-baseline/2"  # raised when a field is renamed or removed, or changes its meaning
 FILE = "gradoracle-baseline.json"
 _FAMILY = "gradoracle-baseline/"
 
@@ -36,30 +36,30 @@ class Baseline:
         gradoracle: the version that saved it.
         engine: a fingerprint of it where it was part of the tree, else "".
         made: of what and on what: commit, device, versions.
-        standings: by the names of the targets.
+        snapshots: by the names of the targets.
     """
 
     schema: str
     gradoracle: str
     engine: str
     made: dict[str, str]
-    standings: dict[str, Standing] = field(default_factory=dict)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
 
     def entries(self, targets: Sequence[str]) -> dict[str, Entry]:
         """The targets that it holds: those named, else all."""
-        kept = self.standings if not targets else {name: self.standings[name] for name in targets if name in self}
-        return {name: Entry(name, standing.target, {}) for name, standing in kept.items()}
+        kept = self.snapshots if not targets else {name: self.snapshots[name] for name in targets if name in self}
+        return {name: Entry(name, snapshot.target, {}) for name, snapshot in kept.items()}
 
     def __contains__(self, name: str) -> bool:
-        return name in self.standings
+        return name in self.snapshots
 
     def settings(self, entry: Entry, profile: str | None, given: Settings) -> dict[str, Setting]:
         """What an entry was checked with when this was saved, whatever is asked for now."""
-        return dict(self.standings[entry.name].settings)
+        return dict(self.snapshots[entry.name].settings)
 
     def files(self, entry: Entry, words: Settings) -> dict[str, str]:
         """The files that an entry was made of, with their digests."""
-        return dict(self.standings[entry.name].files)
+        return dict(self.snapshots[entry.name].files)
 
 
 def save(path: Path, baseline: Baseline) -> None:

@@ -1,4 +1,4 @@
-"""Compare: two standings of one kernel, case by case, as lines that close the gate or do not."""
+"""Compare: two snapshots of one kernel, case by case, as lines that close the gate or do not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gradoracle.gate.accuracy import FEWEST, MEDIAN, change
 from gradoracle.gate.known_failures import KnownFailure
-from gradoracle.gate.standing import UNDECIDED, Standing
+from gradoracle.gate.snapshot import UNDECIDED, Snapshot
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 from gradoracle.model.wording import counted
@@ -21,7 +21,7 @@ _SUSPECT = 0.01  # p below which too few pairs are told of
 Key = tuple[str, str, str]  # law, kernel, dtype
 
 
-def asked_of_base(head: Standing, base: Standing | None = None) -> dict[str, list[str]]:
+def asked_of_base(head: Snapshot, base: Snapshot | None = None) -> dict[str, list[str]]:
     """What the base must be asked beyond its accuracy: some of the cases on which the change does not keep a law.
 
     Where the base keeps a law on one of them, that decides; where it keeps it on none, it is asked for all.
@@ -45,7 +45,7 @@ def asked_of_base(head: Standing, base: Standing | None = None) -> dict[str, lis
     return found
 
 
-def proven(base: Standing | None, head: Standing, known: Sequence[KnownFailure], today: datetime.date) -> bool:
+def proven(base: Snapshot | None, head: Snapshot, known: Sequence[KnownFailure], today: datetime.date) -> bool:
     """Whether a change is known to break on some case what the base keeps there; arguments as ``compare`` has them."""
     broken = _broken(base, head)
     excused = _excused(broken, known, today)
@@ -77,8 +77,8 @@ class Broken:
 
 
 def compare(
-    base: Standing | None,
-    head: Standing,
+    base: Snapshot | None,
+    head: Snapshot,
     known: Sequence[KnownFailure],
     today: datetime.date,
     same_cases: bool = True,
@@ -107,7 +107,7 @@ def compare(
     return lines
 
 
-def _broken(base: Standing | None, head: Standing, same_cases: bool = True) -> dict[Key, Broken]:
+def _broken(base: Snapshot | None, head: Snapshot, same_cases: bool = True) -> dict[Key, Broken]:
     """The verdicts that the change breaks, those too that only all cases together break."""
     found: dict[Key, Broken] = {}
     for line, case in head.cases.items():
@@ -229,7 +229,7 @@ def _known(
             yield Line(Kind.KNOWN, Weight.OPEN, f"known failure that was not checked: {entry}", kernel, entry.law)
 
 
-def _unchecked(base: Standing, head: Standing, same_cases: bool) -> Iterator[Line]:
+def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Line]:
     """What the base decided and the change did not: red; where the machine had no memory for it, an open question.
 
     Cases that the change was not asked for, or had no time for, are passed over.
@@ -261,7 +261,7 @@ def _unchecked(base: Standing, head: Standing, same_cases: bool) -> Iterator[Lin
         yield Line(Kind.UNCHECKED, Weight.OPEN if machine else Weight.RED, text, kernel, law, dtype, cases[0])
 
 
-def _accuracy(base: Standing, head: Standing, broken: Mapping[Key, Broken]) -> Iterator[Line]:
+def _accuracy(base: Snapshot, head: Snapshot, broken: Mapping[Key, Broken]) -> Iterator[Line]:
     """Where errors have grown: by tensor and dtype, or else by tensor over all dtypes; not what is violated anyway."""
     pairs: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}  # kernel, law, error -> by dtype
     for line, case in head.cases.items():

@@ -1,6 +1,6 @@
 """Kept: how trees stood in earlier gates, in the cache by the content of all that they depend on.
 
-A standing is kept where nothing of it can be the machine's: every case was judged, none crashed, and no law lacked
+A snapshot is kept where nothing of it can be the machine's: every case was judged, none crashed, and no law lacked
 memory. One of a project that is not installed by a version, or that imports such a one, is not kept.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradoracle.gate.standing import OnCase, Standing
+from gradoracle.gate.snapshot import OnCase, Snapshot
 from gradoracle.gate.tree import Tree, deciding
 from gradoracle.model import serialize
 from gradoracle.model.errors import UsageError
@@ -28,7 +28,7 @@ from gradoracle.project.config import Entry
 from gradoracle.project.import_closure import digests, together
 from gradoracle.project.settings import Settings
 
-SCHEMA = "gradoracle-standing/1"  # raised when a field is renamed or removed, or changes its meaning
+SCHEMA = "gradoracle-snapshot/1"  # raised when a field is renamed or removed, or changes its meaning
 _DECIDED = (Status.HOLDS.value, Status.VIOLATED.value, Status.REFUSED.value, Status.NOT_CHECKED.value)
 _VARIABLES = ("TRITON_", "TORCH", "CUDA_", "PYTORCH_")  # what begins so may decide what a kernel gives,
 _PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCH_HOME")  # but for where something lies
@@ -37,7 +37,7 @@ _TOLD_BY = (".dist-info", ".egg-info")
 
 
 class Kept:
-    """The standings that are kept.
+    """The snapshots that are kept.
 
     Args:
         root: the folder of the cache; None: nothing is kept.
@@ -48,11 +48,11 @@ class Kept:
     """
 
     def __init__(self, root: Path | None, tell: Callable[[str], None]) -> None:
-        self._entries = cache.Cache("standings", root, tell)
+        self._entries = cache.Cache("snapshots", root, tell)
         self.is_on = root is not None
 
     def name(self, target: Entry, words: Settings, judge: Tree, kernels: Tree) -> str:
-        """What the standing of a target is kept under; "" where it cannot be.
+        """What the snapshot of a target is kept under; "" where it cannot be.
 
         Args:
             target: as the tree of its kernels has it.
@@ -77,19 +77,19 @@ class Kept:
         said = repr(sorted(deciding(words).items()))
         return cache.digest(SCHEMA, target.target, said, parts, system, variables, sorted(_installed()))
 
-    def find(self, name: str) -> Standing | None:
-        """The standing of that name, where there is one that can be read."""
+    def find(self, name: str) -> Snapshot | None:
+        """The snapshot of that name, where there is one that can be read."""
         document: Any = self._entries.read(name) if name else None
         if document is None:
             return None
         try:
-            return serialize.from_plain(Standing, document, "standing")
+            return serialize.from_plain(Snapshot, document, "snapshot")
         except serialize.Unreadable as error:
             self._entries.damaged(name, str(error))
             return None
 
-    def keep(self, name: str, found: Standing, files: Mapping[str, str]) -> None:
-        """Keep a standing that says of every case what any machine would; ``files``: that the target is made of."""
+    def keep(self, name: str, found: Snapshot, files: Mapping[str, str]) -> None:
+        """Keep a snapshot that says of every case what any machine would; ``files``: that the target is made of."""
         if not name or found.error or not found.is_whole or not all(map(_is_the_kernels, found.cases.values())):
             return
         cases = {line: replace(case, called=_called(case, files)) for line, case in found.cases.items()}

@@ -17,7 +17,7 @@ from pathlib import Path
 from gradoracle.execution import fork_server
 from gradoracle.gate import side
 from gradoracle.gate.side import PROTOCOL, Order, Task
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 from gradoracle.gate.tree import Tree
 from gradoracle.model import serialize
 from gradoracle.model.location import is_source
@@ -36,12 +36,12 @@ main(sys.argv[1:])
 
 @dataclass(frozen=True)
 class Answer:
-    """What a side said: standings by target; or, in a sentence, why there are none.
+    """What a side said: snapshots by target; or, in a sentence, why there are none.
 
     ``is_lost``: that says nothing of the kernels, since the system killed the process or its gradoracle is another.
     """
 
-    standings: Mapping[str, Standing]
+    snapshots: Mapping[str, Snapshot]
     error: str = ""
     is_lost: bool = True
 
@@ -136,7 +136,7 @@ class Side:
         if document.get("protocol") != PROTOCOL:
             return Answer({}, f"its gradoracle answers by {document.get('protocol')!r}; expected {PROTOCOL!r}")
         try:
-            return Answer(serialize.from_plain(dict[str, Standing], document["standings"], "standings"))
+            return Answer(serialize.from_plain(dict[str, Snapshot], document["snapshots"], "snapshots"))
         except (KeyError, serialize.Unreadable) as error:
             return Answer({}, f"its gradoracle's answer cannot be read: {error}")
 

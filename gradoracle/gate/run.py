@@ -16,7 +16,7 @@ from gradoracle.gate.compare import compare, proven
 from gradoracle.gate.kept import Kept
 from gradoracle.gate.repository import repository
 from gradoracle.gate.sides import Sides
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 from gradoracle.gate.subject import Subject
 from gradoracle.gate.tree import Tree, deciding, known_failures, pieces, project
 from gradoracle.model.comparison import Comparison, Kind, Line, Weight
@@ -112,7 +112,7 @@ def _other_engine(base: Baseline) -> str:
     return ""
 
 
-def standings(asked: Asked, tell: Callable[[str], None]) -> tuple[Baseline, list[Report]]:
+def snapshots(asked: Asked, tell: Callable[[str], None]) -> tuple[Baseline, list[Report]]:
     """Check every target of the working tree by its own judge: what a baseline holds, and a report of each.
 
     Raises:
@@ -155,7 +155,7 @@ class _Gate:
         self.sides = Sides(base, head, stage, tell, kept, asked.fail_fast)
         self.why = why  # the base cannot be compared with as it should be
         self.acknowledged = acknowledged.read(head.folder)
-        self.known: dict[str, Standing] = {}  # how the change stands, by target, for a baseline
+        self.known: dict[str, Snapshot] = {}  # how the change stands, by target, for a baseline
 
     def reports(self) -> list[Report]:
         """Of every target."""
@@ -198,7 +198,7 @@ class _Gate:
 
     def _there(self, base: Tree | Baseline) -> tuple[str, ...]:
         """The targets asked for that the base may have: all of them, where they are names of no config alone."""
-        known = base.config.kernels if isinstance(base, Tree) else base.standings
+        known = base.config.kernels if isinstance(base, Tree) else base.snapshots
         return tuple(name for name in self.asked.targets if name in known or name not in self.head.config.kernels)
 
     def _settings(self, tree: Tree | Baseline | None, entry: Entry | None) -> dict[str, Setting]:
@@ -230,10 +230,10 @@ class _Gate:
         told = self.sides.survey([each for each in both if not self._is_own(each)])
         for subject in both:
             assert subject.head is not None
-            surveyed = told.get(subject.name, (Standing(""), Standing("")))
+            surveyed = told.get(subject.name, (Snapshot(""), Snapshot("")))
             head = pieces(self.head, subject.head, subject.settings[1], surveyed[1])
             if self.base is None:
-                self.known[subject.name] = Standing(subject.head.target, pieces=head)
+                self.known[subject.name] = Snapshot(subject.head.target, pieces=head)
                 continue
             if isinstance(self.base, Tree) and subject.base is not None:
                 base = pieces(self.base, subject.base, subject.settings[0], surveyed[0])
@@ -285,9 +285,9 @@ class _Gate:
         lines = [*subject.lines, *found, *times]
         return replace(head.report, target=subject.name, comparison=Comparison(self.name, lines, subject.files))
 
-    def _keep(self, subject: Subject, entry: Entry, head: Standing) -> None:
+    def _keep(self, subject: Subject, entry: Entry, head: Snapshot) -> None:
         """Keep how the change stands, as a baseline has it."""
-        known = self.known.get(subject.name, Standing(entry.target))
+        known = self.known.get(subject.name, Snapshot(entry.target))
         words = subject.settings[1]
         self.known[subject.name] = replace(
             head, settings=words, files=subject.digests[1], pieces=known.pieces, report=None

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradoracle.gate.standing import UNDECIDED, OnCase, Standing
+from gradoracle.gate.snapshot import UNDECIDED, OnCase, Snapshot
 from gradoracle.model import serialize
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Outcome
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gradoracle.model.case import Case
     from gradoracle.model.job import CaseResult, Job
 
-PROTOCOL = "gradoracle-side/1"
+PROTOCOL = "gradoracle-side/2"
 CASES_OF_ALL_LAWS = 30  # on the CPU, where no number of cases is asked for: other laws are judged on so many first,
 CASES_OF_EACH_LAW = 2  # and after these where a law has had fewer cases of a dtype than so many
 SHRINK_TRIES = 60  # counted, so that a gate explains a fault in the same way on a busy machine;
@@ -84,7 +84,7 @@ class Order:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do what the file of the first argument orders, and write the standings into that of the second.
+    """Do what the file of the first argument orders, and write the snapshots into that of the second.
 
     Where there is a third, and something fails, its file has all but the report as soon as every case is judged:
     counterexamples take time to be made smaller. Where a task ``tells``, it has what fails before that too.
@@ -96,19 +96,19 @@ def main(arguments: Sequence[str]) -> None:
     order = serialize.from_plain(Order, document)
     os.chdir(order.folder)
     answer, *early = map(Path, arguments[1:])
-    found: dict[str, Standing] = {}
+    found: dict[str, Snapshot] = {}
     for name, task in order.tasks.items():
         found[name] = _standing(order, task, partial(_tell, early, name))
     _write(answer, found)
 
 
-def _tell(files: Sequence[Path], name: str, found: Standing) -> None:
+def _tell(files: Sequence[Path], name: str, found: Snapshot) -> None:
     for file in files:
         _write(file, {name: found})
 
 
-def _write(file: Path, found: dict[str, Standing]) -> None:
-    text = json.dumps(serialize.to_plain({"protocol": PROTOCOL, "standings": found}), allow_nan=False)
+def _write(file: Path, found: dict[str, Snapshot]) -> None:
+    text = json.dumps(serialize.to_plain({"protocol": PROTOCOL, "snapshots": found}), allow_nan=False)
     files.write(file, text)
 
 
@@ -125,19 +125,19 @@ def _listen() -> None:
     os._exit(1)
 
 
-def _standing(order: Order, task: Task, failing: Callable[[Standing], None]) -> Standing:
+def _standing(order: Order, task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
     try:
         return _checked(task, failing) if order.checks else _surveyed(order, task)
     except UsageError as error:
-        return Standing(task.target, task.settings, error=str(error), is_lost=isinstance(error, Apart))
+        return Snapshot(task.target, task.settings, error=str(error), is_lost=isinstance(error, Apart))
     except Exception as error:
         if os.environ.get("GRADORACLE_TRACEBACK") == "1":
             traceback.print_exc()
         last = traceback.format_exception_only(type(error), error)[-1].strip()
-        return Standing(task.target, task.settings, error=last, is_fault=True)
+        return Snapshot(task.target, task.settings, error=last, is_fault=True)
 
 
-def _surveyed(order: Order, task: Task) -> Standing:
+def _surveyed(order: Order, task: Task) -> Snapshot:
     """What judges a target in its own project; that it can be imported is seen on the way."""
     from gradoracle.execution import device
     from gradoracle.gate.fingerprints import pieces
@@ -148,7 +148,7 @@ def _surveyed(order: Order, task: Task) -> Standing:
     device.prepare(device.choose(request.device))
     found = resolve(task.target, request.family)
     require_apart(task)
-    return Standing(task.target, task.settings, pieces=pieces(found, os.path.abspath(order.folder)))
+    return Snapshot(task.target, task.settings, pieces=pieces(found, os.path.abspath(order.folder)))
 
 
 def require_apart(task: Task) -> None:
@@ -157,7 +157,7 @@ def require_apart(task: Task) -> None:
         raise Apart(f"it imports {found[0][1]}, which is not of the base; is the project installed in editable mode?")
 
 
-def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
+def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
     """Check a target on its cases: by all laws with a report, or by some with none.
 
     ``failing`` is told how it stands where a report must have counterexamples to find first, and of what fails
@@ -172,7 +172,7 @@ def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
     limits: dict[str, Any] = {"shrink_tries": SHRINK_TRIES, "shrink_seconds": SHRINK_SECONDS}
     own = settings.fields(task.settings)
     request = Request(task.target, places=places, called_in=task.called_in, **limits, **own)
-    found = Standing(task.target, task.settings)
+    found = Snapshot(task.target, task.settings)
     told: set[tuple[str, str, str]] = set()
 
     def watch(result: CaseResult) -> None:

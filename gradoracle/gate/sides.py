@@ -16,7 +16,7 @@ from gradoracle.gate.compare import asked_of_base
 from gradoracle.gate.kept import Kept, may_use_gpu, own_files
 from gradoracle.gate.process import Answer, Side, search_path
 from gradoracle.gate.side import Task
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 from gradoracle.gate.subject import BASE, CHANGE, Subject
 from gradoracle.gate.tree import Tree
 from gradoracle.model.comparison import Kind, Line, Weight
@@ -44,7 +44,7 @@ class Sides:
     kept: Kept
     stops: bool = False
 
-    def survey(self, subjects: Sequence[Subject]) -> dict[str, tuple[Standing, Standing]]:
+    def survey(self, subjects: Sequence[Subject]) -> dict[str, tuple[Snapshot, Snapshot]]:
         """What judges some targets in their own projects, both at once; where one cannot be read, a line says so."""
         if not subjects:
             return {}
@@ -72,10 +72,10 @@ class Sides:
                 found[subject.name] = (there_, own)
         return found
 
-    def _surveyed(self, answers: Sequence[Answer], subject: Subject) -> Standing:
+    def _surveyed(self, answers: Sequence[Answer], subject: Subject) -> Snapshot:
         if subject.base is None or self.base is None:
-            return Standing("")
-        return self.base.standings[subject.name] if isinstance(self.base, Baseline) else _of(answers[0], subject.name)
+            return Snapshot("")
+        return self.base.snapshots[subject.name] if isinstance(self.base, Baseline) else _of(answers[0], subject.name)
 
     def judge(self, subject: Subject) -> Tree:
         """Whose judge holds: the base's where there is one and nobody answers for another, else the change's own."""
@@ -84,8 +84,8 @@ class Sides:
         return self.head
 
     def check(
-        self, subject: Subject, entry: Entry, proven: Callable[[Standing | None, Standing], bool]
-    ) -> tuple[Standing, Standing | None]:
+        self, subject: Subject, entry: Entry, proven: Callable[[Snapshot | None, Snapshot], bool]
+    ) -> tuple[Snapshot, Snapshot | None]:
         """How the change stands, by whoever judges it, and the base on the same cases; None: no base.
 
         The base is asked for its errors on all cases, at once where both run on the CPU, and for whatever the change
@@ -115,23 +115,23 @@ class Sides:
             own = self.kept.name(entry, task.settings, self.judge(subject), self.head)
             self.kept.keep(own, head, own_files(self.head, entry, subject.digests[1]))
             if isinstance(self.base, Baseline) and subject.base is not None and subject.has_base:
-                return head, self.base.standings[subject.name]
+                return head, self.base.snapshots[subject.name]
             if base is None:
                 return head, None
             base.ask(asked_of_base(head), head.measured, soon=is_stopped)
             if base.is_asked:
                 self.tell(f"{subject.name}: the base")
-            there = (base.answers() if is_stopped else None) or base.standing()
+            there = (base.answers() if is_stopped else None) or base.snapshot()
             if not there.error and not is_stopped:
                 base.ask(asked_of_base(head, there), head.measured)
-                there = base.standing()
+                there = base.snapshot()
             subject.cannot(BASE, there)
             if there is not base.kept and base.is_measured and subject.base is not None and isinstance(self.base, Tree):
                 self.kept.keep(name, there, own_files(self.base, subject.base, subject.digests[0]))
             return head, there if not there.error else None
 
     def _follow(
-        self, subject: Subject, change: Side, base: Base | None, proven: Callable[[Standing | None, Standing], bool]
+        self, subject: Subject, change: Side, base: Base | None, proven: Callable[[Snapshot | None, Snapshot], bool]
     ) -> bool:
         """Ask the base for what fails in the change, as soon as it does; whether that is enough, and it was stopped."""
         while (news := change.news()) is not None:
@@ -150,12 +150,12 @@ class Sides:
         return False
 
     def _name_of_base(self, subject: Subject) -> str:
-        """What the base's standing is kept under; "" where there is none."""
+        """What the base's snapshot is kept under; "" where there is none."""
         if not isinstance(self.base, Tree) or subject.base is None:
             return ""
         return self.kept.name(subject.base, subject.settings[0], self.base, self.base)
 
-    def _first(self, subject: Subject, known: Standing | None) -> list[str]:
+    def _first(self, subject: Subject, known: Snapshot | None) -> list[str]:
         """The cases that come first, where some ran what the change touches and some did not."""
         if known is None or not isinstance(self.base, Tree):
             return []
@@ -163,7 +163,7 @@ class Sides:
         return found if len(found) < len(known.cases) else []
 
     def _base(self, stack: contextlib.ExitStack, subject: Subject, name: str) -> Base | None:
-        """The base, where it can be checked; ``name``: what its standing is kept under."""
+        """The base, where it can be checked; ``name``: what its snapshot is kept under."""
         tree, entry = self.base, subject.base
         if not isinstance(tree, Tree) or entry is None or not subject.has_base:
             return None
@@ -244,7 +244,7 @@ def _answers(sides: Sequence[Side]) -> list[Answer]:
         return [side.answer() for side in sides]
 
 
-def _of(answer: Answer, name: str) -> Standing:
+def _of(answer: Answer, name: str) -> Snapshot:
     """What a side said of one target."""
     said = answer.error or "its process said nothing of it"
-    return answer.standings.get(name) or Standing(name, error=said, is_lost=answer.is_lost)
+    return answer.snapshots.get(name) or Snapshot(name, error=said, is_lost=answer.is_lost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.project.config import Entry
 from gradoracle.project.import_closure import differing
@@ -45,16 +45,16 @@ class Subject:
         """The files that differ, where both sides have the target."""
         return [] if self.base is None or self.head is None else differing(*self.digests)
 
-    def cannot(self, where: str, standing: Standing) -> None:
-        """Say it where a side gave no standing: red where it is the change, an open question where it is the base."""
-        if not standing.error:
+    def cannot(self, where: str, snapshot: Snapshot) -> None:
+        """Say it where a side gave no snapshot: red where it is the change, an open question where it is the base."""
+        if not snapshot.error:
             return
-        if standing.is_fault:
-            self.faults.append(f"{self.name}, {where}: {standing.error}")
+        if snapshot.is_fault:
+            self.faults.append(f"{self.name}, {where}: {snapshot.error}")
         if where == BASE:
             self.has_base = False
-        red = where == CHANGE and not (standing.is_fault or standing.is_lost)
+        red = where == CHANGE and not (snapshot.is_fault or snapshot.is_lost)
         self.is_stopped = self.is_stopped or where == CHANGE
         hint = "; compare with a saved baseline instead (--baseline FILE)" if where == BASE else ""
-        text = f"{where} cannot be checked: {standing.error}{hint}"
+        text = f"{where} cannot be checked: {snapshot.error}{hint}"
         self.lines.append(Line(Kind.BASE, Weight.RED if red else Weight.OPEN, text))

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gradoracle.gate.known_failures import KnownFailure, read
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 from gradoracle.model.errors import UsageError
 from gradoracle.model.location import working_tree
 from gradoracle.project import config, settings
@@ -146,7 +146,7 @@ def _holds_config(folder: Path, root: Path) -> bool:
     return folder.is_relative_to(root) and (folder / config.FILE).is_file()
 
 
-def pieces(tree: Tree, entry: Entry, words: Settings, surveyed: Standing) -> dict[str, str]:
+def pieces(tree: Tree, entry: Entry, words: Settings, surveyed: Snapshot) -> dict[str, str]:
     """What judges a target, by name: fingerprints, or texts where they are short."""
     found = dict(surveyed.pieces)
     if tree.is_gradoracle and tree.is_shipped(entry.target):

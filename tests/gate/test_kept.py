@@ -11,7 +11,7 @@ from gate.project import CONFIG, HELPER, KERNEL, Project
 
 from gradoracle.gate import kept
 from gradoracle.gate.kept import Kept
-from gradoracle.gate.standing import OnCase, Standing
+from gradoracle.gate.snapshot import OnCase, Snapshot
 from gradoracle.gate.tree import project
 
 KNOWN = "how the base stands is known from an earlier gate"
@@ -55,7 +55,7 @@ def test_what_is_damaged_is_computed_anew_and_said_once(clone: Project, tmp_path
     cache = tmp_path / "cache"
     clone.edit(KERNEL, WRONG)
     before = clone.gate("--base", "HEAD", cache=cache)
-    for file in (cache / "standings").iterdir():
+    for file in (cache / "snapshots").iterdir():
         file.write_bytes(file.read_bytes()[:-40])
     code, out, said = clone.gate("--base", "HEAD", cache=cache)
     assert (code, lines(out)) == (before[0], lines(before[1]))
@@ -85,7 +85,7 @@ CASE = OnCase("fast", "float32", {"vjp_matches_the_oracle": "holds", "causal": "
     ],
 )
 def test_only_what_any_machine_would_find_is_kept(tmp_path: Path, change: dict[str, object], is_kept: bool) -> None:
-    found = Standing("k.py", cases={"a": CASE}, is_whole=True)
+    found = Snapshot("k.py", cases={"a": CASE}, is_whole=True)
     entries = Kept(tmp_path, lambda text: None)
     entries.keep("name", replace(found, **change), {"k.py": "0"})  # type: ignore[arg-type]
     assert (entries.find("name") is not None) == is_kept

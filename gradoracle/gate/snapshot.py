@@ -1,4 +1,4 @@
-"""Standing: all that a gate knows of one kernel of one tree: how it was checked, what judged it, and every case."""
+"""Snapshot: all that a gate knows of one kernel of one tree: how it was checked, what judged it, and every case."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OnCase:
 
 
 @dataclass
-class Standing:
+class Snapshot:
     """One target, such as a kernel of the project's config.
 
     Attributes:
