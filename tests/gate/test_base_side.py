@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gradoracle.gate.base_side import Base
 from gradoracle.gate.compare import asked_of_base, proven
 from gradoracle.gate.snapshot import OnCase, Snapshot
+from gradoracle.model.verdict import Status
 
 _TODAY = datetime.date(2026, 11, 24)
 VJP, CAUSAL = "vjp_matches_the_oracle", "causal_prefix"
@@ -17,7 +20,7 @@ LINES = [f"case {number}" for number in range(5)]
 def snapshot(statuses: dict[str, list[str]]) -> Snapshot:
     """Of five cases, by law."""
     cases = {
-        line: OnCase("fast", "float32", {law: own[at] for law, own in statuses.items() if own[at]})
+        line: OnCase("fast", "float32", {law: Status(own[at]) for law, own in statuses.items() if own[at]})
         for at, line in enumerate(LINES)
     }
     return Snapshot("fast", cases=cases, is_whole=True)
@@ -30,12 +33,12 @@ class Processes:
         self.truth = truth
         self.orders: list[Any] = []
 
-    def begin(self, laws: dict[str, list[str]] | None) -> Any:
+    def begin(self, laws: dict[str, list[str]] | None) -> Callable[[], Snapshot]:
         self.orders.append(laws)
-        return (laws,)
+        return partial(self.wait, laws)
 
-    def read(self, process: Any) -> Snapshot:
-        (laws,), cases = process, {}
+    def wait(self, laws: dict[str, list[str]] | None) -> Snapshot:
+        cases = {}
         for line, case in self.truth.cases.items():
             expected = [VJP] if laws is None else laws.get(line, [])
             own = {law: case.laws[law] for law in expected if law in case.laws}
@@ -49,7 +52,7 @@ HOLDS, BREAKS = ["holds"] * 5, ["violated"] * 5
 
 def test_two_cases_of_a_verdict_are_asked_first_and_what_is_measured_is_not() -> None:
     processes = Processes(snapshot({VJP: HOLDS, CAUSAL: HOLDS}))
-    base = Base(processes.begin, processes.read, None)
+    base = Base(processes.begin, None)
     head = snapshot({VJP: BREAKS, CAUSAL: BREAKS})
     base.measure()
     base.measure()
@@ -65,7 +68,7 @@ def test_two_cases_of_a_verdict_are_asked_first_and_what_is_measured_is_not() ->
 
 def test_where_the_base_breaks_it_too_all_cases_are_asked() -> None:
     processes = Processes(snapshot({VJP: HOLDS, CAUSAL: ["violated", "violated", "violated", "violated", "holds"]}))
-    base = Base(processes.begin, processes.read, None)
+    base = Base(processes.begin, None)
     head = snapshot({VJP: HOLDS, CAUSAL: BREAKS})
     base.ask(asked_of_base(head), [VJP])
     there = base.snapshot()
@@ -85,7 +88,7 @@ def test_what_the_base_breaks_on_every_case_is_not_worse() -> None:
 
 def test_what_the_change_does_not_decide_is_asked_until_the_base_decides_it() -> None:
     processes = Processes(snapshot({VJP: HOLDS, CAUSAL: ["refused", "refused", "refused", "holds", "refused"]}))
-    base = Base(processes.begin, processes.read, None)
+    base = Base(processes.begin, None)
     head = snapshot({VJP: HOLDS, CAUSAL: ["not checked"] * 5})
     base.ask(asked_of_base(head), [VJP])
     base.ask(asked_of_base(head, base.snapshot()), [VJP])
@@ -95,7 +98,7 @@ def test_what_the_change_does_not_decide_is_asked_until_the_base_decides_it() ->
 def test_what_is_kept_is_not_asked_and_what_is_not_kept_is() -> None:
     truth = snapshot({VJP: HOLDS, CAUSAL: HOLDS})
     processes = Processes(truth)
-    base = Base(processes.begin, processes.read, snapshot({VJP: HOLDS, CAUSAL: ["holds", "", "", "", ""]}))
+    base = Base(processes.begin, snapshot({VJP: HOLDS, CAUSAL: ["holds", "", "", "", ""]}))
     base.measure()
     base.ask({line: [VJP, CAUSAL] for line in LINES[:2]}, [VJP])
     assert processes.orders == [{"case 1": [CAUSAL]}]
@@ -104,7 +107,7 @@ def test_what_is_kept_is_not_asked_and_what_is_not_kept_is() -> None:
 
 def test_asked_soon_it_answers_before_it_is_measured() -> None:
     processes = Processes(snapshot({VJP: HOLDS, CAUSAL: HOLDS}))
-    base = Base(processes.begin, processes.read, None)
+    base = Base(processes.begin, None)
     base.measure()
     assert base.answers() is None
     base.ask({"case 3": [VJP]}, [VJP], soon=True)
@@ -113,6 +116,6 @@ def test_asked_soon_it_answers_before_it_is_measured() -> None:
 
 
 def test_an_error_of_one_process_is_that_of_the_base() -> None:
-    base = Base(lambda laws: None, lambda side: Snapshot("fast", error="killed"), None)  # type: ignore[arg-type, return-value]
+    base = Base(lambda laws: lambda: Snapshot("fast", error="killed"), None)
     base.ask({"case 0": [CAUSAL]}, [VJP])
     assert base.snapshot().error == "killed"

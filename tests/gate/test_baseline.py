@@ -62,8 +62,8 @@ def document(**fields: object) -> str:
     ("text", "said"),
     [
         (None, "there is no baseline"),
-        ("", "is damaged: it is no JSON"),
-        (document()[:-9], "is damaged: it is no JSON"),
+        ("", "is damaged: it is not JSON"),
+        (document()[:-9], "is damaged: it is not JSON"),
         (json.dumps([1]), "is no baseline of gradoracle: its schema is None"),
         (json.dumps({"schema": "gradoracle-report/1"}), "is no baseline of gradoracle"),
         (

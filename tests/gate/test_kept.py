@@ -13,8 +13,10 @@ from gradoracle.gate import kept
 from gradoracle.gate.kept import Kept
 from gradoracle.gate.snapshot import OnCase, Snapshot
 from gradoracle.gate.tree import project
+from gradoracle.model.reason import Reason
+from gradoracle.model.verdict import Status
 
-KNOWN = "how the base stands is known from an earlier gate"
+KNOWN = "the results of the base are known from an earlier gate"
 WRONG = ("dx = r * gw", "dx = (1 + 2**-8) * r * gw")
 
 
@@ -70,7 +72,7 @@ def test_where_nothing_can_be_kept_the_gate_says_so_once_and_answers(clone: Proj
     assert code == 1 and "vjp_matches_the_oracle held in the base" in out and said.count("nothing more is kept") == 1
 
 
-CASE = OnCase("fast", "float32", {"vjp_matches_the_oracle": "holds", "causal": "refused"}, {"causal": "no mask"})
+CASE = OnCase("fast", "float32", {"vjp": Status.HOLDS, "causal": Status.REFUSED}, {"causal": "no mask"})
 
 
 @pytest.mark.parametrize(
@@ -79,9 +81,9 @@ CASE = OnCase("fast", "float32", {"vjp_matches_the_oracle": "holds", "causal": "
         ({}, True),
         ({"is_whole": False}, False),
         ({"error": "killed"}, False),
-        ({"cases": {"a": CASE, "b": replace(CASE, laws={"causal": "crashed"})}}, False),
-        ({"cases": {"b": replace(CASE, laws={"causal": "error"})}}, False),
-        ({"cases": {"b": replace(CASE, memory=("causal",))}}, False),
+        ({"cases": {"a": CASE, "b": replace(CASE, laws={"causal": Status.CRASHED})}}, False),
+        ({"cases": {"b": replace(CASE, laws={"causal": Status.ERROR})}}, False),
+        ({"cases": {"b": replace(CASE, why={"causal": Reason.MEMORY})}}, False),
     ],
 )
 def test_only_what_any_machine_would_find_is_kept(tmp_path: Path, change: dict[str, object], is_kept: bool) -> None:
