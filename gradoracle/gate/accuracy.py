@@ -1,8 +1,8 @@
-"""Accuracy: whether errors in sigma have grown, case by case beside the base's (DESIGN 8).
+"""Accuracy: whether errors in sigma have grown, case by case (DESIGN 8).
 
-It fell where the median of log2(rms of the change / rms of the base) over cases is above 0.1 and a sign-flip test on
-its ranks (Wilcoxon's) gives p < 1e-6: were the signs those of coins, the ranks would add up to so much less than once
-in a million times. That holds however errors are distributed.
+Accuracy fell if the median of log2(rms of the change / rms of the base) over cases exceeds 0.1 and Wilcoxon's
+signed-rank test gives p < 1e-6: with random signs, a sum of ranks as large would occur less than once in a million
+times, whatever the distribution of the errors.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from statistics import median
 
 MEDIAN, P = 0.1, 1e-6
-FEWEST = math.ceil(-math.log2(P))  # pairs with fewer no outcome of the test is below P
+FEWEST = math.ceil(-math.log2(P))  # pairs; with fewer, no outcome of the test is below P
 _NORMAL_FROM = 200  # pairs from which the sum of ranks is taken as normal, whose tail is longer; exact: n^3 steps
 
 
 @dataclass(frozen=True)
 class Change:
-    """What pairs of errors show.
+    """Comparison of pairs of errors.
 
     Attributes:
         pairs: how many differ.
-        median: of log2(head / base) over all pairs, equal ones too.
-        p: of the one-sided test that head's are larger.
+        median: of log2(head / base) over all pairs, equal ones included.
+        p: of the one-sided test that the head's are larger.
     """
 
     pairs: int
@@ -45,8 +45,8 @@ def change(base: Sequence[float], head: Sequence[float]) -> Change:
         head: those of the change, in the same order.
     """
     logs = [_log_ratio(b, h) for b, h in zip(base, head, strict=True)]
-    told = [log for log in logs if log != 0.0]
-    return Change(len(told), median(logs) if logs else 0.0, sign_flip(told))
+    differences = [log for log in logs if log != 0.0]
+    return Change(len(differences), median(logs) if logs else 0.0, sign_flip(differences))
 
 
 def _log_ratio(base: float, head: float) -> float:
@@ -58,10 +58,10 @@ def _log_ratio(base: float, head: float) -> float:
 
 
 def sign_flip(differences: Sequence[float]) -> float:
-    """The probability that coin flips for signs give the ranks of the positive differences so large a sum.
+    """The probability that the ranks of the positive differences have at least this sum if signs are random.
 
     Args:
-        differences: none is 0; equal sizes share their ranks.
+        differences: none is 0; equal sizes share their mean rank.
     """
     sizes = sorted((abs(each), each > 0) for each in differences)
     count, doubled, place = len(sizes), [], 0
@@ -69,7 +69,7 @@ def sign_flip(differences: Sequence[float]) -> float:
         end = place
         while end < count and sizes[end][0] == sizes[place][0]:
             end += 1
-        doubled += [place + 1 + end] * (end - place)  # twice the mean rank of those that are equal
+        doubled += [place + 1 + end] * (end - place)  # twice the mean rank
         place = end
     reached = sum(rank for rank, (_, positive) in zip(doubled, sizes, strict=True) if positive)
     if count >= _NORMAL_FROM:
@@ -79,7 +79,7 @@ def sign_flip(differences: Sequence[float]) -> float:
 
 
 def _tail(ranks: Sequence[int], reached: int) -> float:
-    """How many of all subsets of the ranks have at least this sum; exact, in whole numbers."""
+    """The fraction of all subsets of the ranks that have at least this sum; exact, counted in integers."""
     ways = [0] * (sum(ranks) + 1)
     ways[0], top = 1, 0
     for rank in ranks:

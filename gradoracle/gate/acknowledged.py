@@ -2,7 +2,7 @@
 
 [[change]]
 piece = "the definition of rmsnorm"
-change = "9f31c2d4a0b85e67"       # as the gate prints it: this change, and no other of the piece
+change = "9f31c2d4a0b85e67"       # as the gate prints it: this change of the piece and no other
 reason = "eps is inside of the root, as the paper has it"
 author = "A. Kernel-Author"
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradoracle.gate.snapshot import Piece
 from gradoracle.model.errors import UsageError
 from gradoracle.project import toml
 
@@ -24,7 +25,7 @@ _KEYS = ("piece", "change", "reason", "author")
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """One entry, its fields as they stand in the file."""
+    """One entry of the file."""
 
     piece: str
     change: str
@@ -33,10 +34,10 @@ class Acknowledgement:
 
 
 def read(folder: Path) -> dict[tuple[str, str], Acknowledgement]:
-    """The entries of a project, by piece and change; empty where it has no such file.
+    """The entries of a project, by piece and change; empty without a file.
 
     Raises:
-        UsageError: the file cannot be read, or an entry lacks a key or has one that is unknown or empty.
+        UsageError: the file cannot be read, or an entry has a missing, unknown or empty key.
     """
     file = folder / FILE
     if not file.is_file():
@@ -45,9 +46,10 @@ def read(folder: Path) -> dict[tuple[str, str], Acknowledgement]:
     return {(entry.piece, entry.change): entry for entry in found}
 
 
-def name_of(base: str | None, head: str | None) -> str:
-    """The name of one change: of what a piece was and what it is, as fingerprint or text; None: it is not there."""
-    return hashlib.sha256(f"{base or '-'} {head or '-'}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def name_of(base: Piece | None, head: Piece | None) -> str:
+    """The name of one change: a digest of what a piece was and what it is; None: it is not there."""
+    texts = (piece.text if piece is not None and piece.text else "-" for piece in (base, head))
+    return hashlib.sha256(" ".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _entry(position: int, entry: Any) -> Acknowledgement:
@@ -60,5 +62,5 @@ def _entry(position: int, entry: Any) -> Acknowledgement:
 
 
 def entry(piece: str, change: str) -> str:
-    """What to write into the file to acknowledge a change, but for who and why."""
+    """What to write into the file to acknowledge a change, except for author and reason."""
     return f'[[change]] piece = "{piece}" change = "{change}" reason = "..." author = "..."'

@@ -1,6 +1,6 @@
 """Affected: the functions of the base that a change touches, and the cases on which one of them ran.
 
-It says what to look at first and never what to leave out: what a program makes up while it runs is not seen.
+This decides which cases come first, never which are left out: code that is created at run time is not seen.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 from gradoracle.project.import_closure import differing
 
 
@@ -20,10 +20,10 @@ class _Function:
 
     Attributes:
         name: with the class around it.
-        lines: of its first decorator, or else its ``def``, and of its ``def``.
-        text: its syntax, the same for other comments and layout.
-        uses: all names that stand in it.
-        is_jitted: whether it has a decorator that is called so.
+        lines: of its first decorator, else of its ``def``, and of its ``def``.
+        text: its syntax, without comments and layout.
+        uses: all names in it.
+        is_jitted: whether a decorator of it contains the name ``jit``.
     """
 
     name: str
@@ -35,19 +35,19 @@ class _Function:
 
 @dataclass(frozen=True)
 class _Module:
-    """One file: its functions, and what its other statements assign, by name."""
+    """One file: its functions, and the code that other statements assign to each name."""
 
     functions: Mapping[str, _Function]
     values: Mapping[str, str]
 
 
-def affected(base: Standing, files: Sequence[str], there: Path, here: Path) -> list[str]:
+def affected(base: Snapshot, files: Sequence[str], there: Path, here: Path) -> list[str]:
     """The base's cases, in their order, on which a function ran that the change touches.
 
     Args:
-        base: with what was called on each case.
-        files: those that differ, from the roots on.
-        there, here: the roots of the base's tree and of the change's.
+        base: with the functions called on each case.
+        files: those that differ, relative to the roots.
+        there, here: the roots of the base's and of the change's tree.
     """
     names = {*files, *(file for file in base.files if file.endswith(".py"))}
     before = {file: _module(there / file) for file in names}
@@ -57,13 +57,14 @@ def affected(base: Standing, files: Sequence[str], there: Path, here: Path) -> l
 
 
 def touched(before: Mapping[str, _Module], after: Mapping[str, _Module]) -> set[tuple[str, str]]:
-    """The base's functions, as (file, name), that differ or use what differs in their file.
+    """The base's functions, as (file, name), that differ or use something that differs in their file.
 
-    What interpreted kernels call was not noted, so that jitted functions count that use such a one, at any remove.
+    Calls made by interpreted kernels are not recorded; so jitted functions that use a touched one, directly or not,
+    are touched too.
 
     Args:
         before: the base's files.
-        after: those that differ.
+        after: the change's, those that differ.
     """
     found: set[tuple[str, str]] = set()
     for file, now in after.items():
@@ -84,7 +85,7 @@ def touched(before: Mapping[str, _Module], after: Mapping[str, _Module]) -> set[
 
 
 def _module(file: Path) -> _Module:
-    """A file, read once; nothing of it where it is not there or no Python."""
+    """A file; empty where it does not exist or is not Python."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -93,7 +94,7 @@ def _module(file: Path) -> _Module:
 
 
 def _defined(holder: ast.AST, prefix: str) -> Iterator[_Function]:
-    """The functions of a file, those of its classes too; what is defined in a function is part of it."""
+    """The functions of a file and of its classes; what is defined in a function is part of that function."""
     for node in ast.iter_child_nodes(holder):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
@@ -112,7 +113,7 @@ def _uses(node: ast.AST) -> set[str]:
 
 
 def _values(tree: ast.Module) -> dict[str, str]:
-    """What the statements of a file that define no function assign, by name."""
+    """The code that statements which define no function assign to each name."""
     found: dict[str, str] = {}
     for node in tree.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):

@@ -1,7 +1,7 @@
-"""Baseline: the standings of a project's kernels in a file, to compare with where the base cannot be built.
+"""Baseline: the snapshots of a project's kernels in a file, to compare with where the base cannot be built.
 
-A baseline that is missing, no JSON, of something else or of an older schema is never taken for one: it is told apart in
-a sentence, and the gate is not green. Errors are in sigma, which is the same on every machine, so a file travels.
+A file that is missing, damaged, of something else or of another schema is never taken for a baseline: a sentence says
+what is wrong with it, and the gate is not green. Errors are in sigma, the same on every machine, so a file travels.
 """
 
 from __future__ import annotations
@@ -11,63 +11,56 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 from gradoracle.model import serialize
 from gradoracle.model.errors import UsageError, why
 from gradoracle.project import files
 from gradoracle.project.config import Entry
 from gradoracle.project.settings import Setting, Settings
 
-SCHEMA = "gradoracle-baseline/1"  # raised when a field is renamed or removed, or changes its meaning
+SCHEMA = "gradoracle-baseline/2"  # raised when a field is renamed or removed, or changes its meaning
 FILE = "gradoracle-baseline.json"
 _FAMILY = "gradoracle-baseline/"
 
 
 class Unusable(UsageError):
-    """A baseline that there is not, or that cannot be compared with."""
+    """There is no baseline, or it cannot be compared with."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a file holds.
+    """Contents of a file.
 
     Attributes:
         schema: ``SCHEMA``.
         gradoracle: the version that saved it.
-        engine: a fingerprint of it where it was part of the tree, else "".
-        made: of what and on what: commit, device, versions.
-        standings: by the names of the targets.
+        engine: a fingerprint of gradoracle where it was part of the tree, else "".
+        made: of what and on what: targets, commit, device, versions.
+        snapshots: by the names of the targets.
     """
 
     schema: str
     gradoracle: str
     engine: str
     made: dict[str, str]
-    standings: dict[str, Standing] = field(default_factory=dict)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
 
     def entries(self, targets: Sequence[str]) -> dict[str, Entry]:
-        """The targets that it holds: those named, else all."""
-        kept = self.standings if not targets else {name: self.standings[name] for name in targets if name in self}
-        return {name: Entry(name, standing.target, {}) for name, standing in kept.items()}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.standings
+        """The targets in it, or those of them that are named."""
+        names = [name for name in targets or self.snapshots if name in self.snapshots]
+        return {name: Entry(name, self.snapshots[name].target, {}) for name in names}
 
     def settings(self, entry: Entry, profile: str | None, given: Settings) -> dict[str, Setting]:
-        """What an entry was checked with when this was saved, whatever is asked for now."""
-        return dict(self.standings[entry.name].settings)
+        """What an entry was checked with when this was saved, whatever the arguments."""
+        return dict(self.snapshots[entry.name].settings)
 
     def files(self, entry: Entry, words: Settings) -> dict[str, str]:
-        """The files that an entry was made of, with their digests."""
-        return dict(self.standings[entry.name].files)
+        """Digests of the files of an entry."""
+        return dict(self.snapshots[entry.name].files)
 
 
 def save(path: Path, baseline: Baseline) -> None:
-    """Write a baseline whole or not at all.
-
-    Raises:
-        OSError: the disk is full, say.
-    """
+    """Write a baseline, whole or not at all. Raises OSError."""
     text = json.dumps(serialize.to_plain(baseline), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
     files.write(path, text)
 
@@ -76,7 +69,7 @@ def load(path: Path) -> Baseline:
     """Read a baseline.
 
     Raises:
-        Unusable: there is no such file, it cannot be read, or it is none of this schema.
+        Unusable: there is no such file, it cannot be read, or it is not of this schema.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -85,13 +78,13 @@ def load(path: Path) -> Baseline:
     except OSError as error:
         raise Unusable(f"the baseline {path} cannot be read: {why(error)}") from None
     except ValueError:
-        raise Unusable(f"the baseline {path} is damaged: it is no JSON") from None
+        raise Unusable(f"the baseline {path} is damaged: it is not JSON") from None
     schema = document.get("schema") if isinstance(document, Mapping) else None
     if not isinstance(schema, str) or not schema.startswith(_FAMILY):
         raise Unusable(f"{path} is no baseline of gradoracle: its schema is {schema!r}; expected {SCHEMA!r}")
     if schema != SCHEMA:
         raise Unusable(
-            f"the baseline {path} is of the schema {schema!r}, and this gradoracle reads {SCHEMA!r}; save it anew"
+            f"the baseline {path} is of the schema {schema!r}, and this gradoracle reads {SCHEMA!r}; save it again"
         )
     try:
         return serialize.from_plain(Baseline, document, path.name)

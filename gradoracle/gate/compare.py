@@ -1,4 +1,4 @@
-"""Compare: two standings of one kernel, case by case, as lines that close the gate or do not."""
+"""Compare: two snapshots of one target, case by case; each difference is a line, and some lines are regressions."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from dataclasses import dataclass
 
 from gradoracle.gate.accuracy import FEWEST, MEDIAN, change
 from gradoracle.gate.known_failures import KnownFailure
-from gradoracle.gate.standing import UNDECIDED, Standing
+from gradoracle.gate.snapshot import UNDECIDED, Snapshot
 from gradoracle.model.comparison import Kind, Line, Weight
+from gradoracle.model.fault import VerdictKey
+from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 from gradoracle.model.wording import counted
 from gradoracle.report.failure import Failure, failures
 
-_BROKEN = tuple(status.value for status in BROKEN)
-ASKED_FIRST = 2  # cases of a verdict that the base is asked before it is asked for all
-_SUSPECT = 0.01  # p below which too few pairs are told of
-Key = tuple[str, str, str]  # law, kernel, dtype
+ASKED_FIRST = 2  # cases of a verdict on which the base is judged before it is judged on all of them
+_SUSPECT = 0.01  # p below which a line says that there were too few pairs
 
 
-def asked_of_base(head: Standing, base: Standing | None = None) -> dict[str, list[str]]:
-    """What the base must be asked beyond its accuracy: some of the cases on which the change does not keep a law.
+def asked_of_base(head: Snapshot, base: Snapshot | None = None) -> dict[str, list[str]]:
+    """Laws by which the base must be judged, by case: some of the cases on which a law does not hold in the change.
 
-    Where the base keeps a law on one of them, that decides; where it keeps it on none, it is asked for all.
+    One case on which the law holds in the base decides; where it holds on none of those tried, all are needed.
 
     Args:
         head: of the change.
-        base: as far as it is known; None: nothing is.
+        base: what is known so far; None: nothing.
     """
-    expected: dict[tuple[str, str, str, bool], list[str]] = {}  # law, kernel, dtype, whether broken -> cases
+    failing: dict[tuple[VerdictKey, bool], list[str]] = {}  # verdict, whether broken -> cases
     for line, case in head.cases.items():
         for law, status in case.laws.items():
-            if status != Status.HOLDS.value:
-                expected.setdefault((law, case.kernel, case.dtype, status in _BROKEN), []).append(line)
+            if status is not Status.HOLDS:
+                key = VerdictKey(law, case.kernel, case.dtype)
+                failing.setdefault((key, status in BROKEN), []).append(line)
     found: dict[str, list[str]] = {}
-    for (law, *_, broken), lines in expected.items():
-        said = [base.cases[line].laws.get(law, "") for line in lines if base is not None and line in base.cases]
-        answers = [status for status in said if status]
-        decides = any(s == Status.HOLDS.value if broken else s not in UNDECIDED for s in answers)
+    for (key, broken), lines in failing.items():
+        known = [] if base is None else [base.cases[line].laws.get(key.law) for line in lines if line in base.cases]
+        answers = [status for status in known if status is not None]
+        decides = any(s is Status.HOLDS if broken else s not in UNDECIDED for s in answers)
         for line in lines[:ASKED_FIRST] if decides or not answers else lines:
-            found.setdefault(line, []).append(law)
+            found.setdefault(line, []).append(key.law)
     return found
 
 
-def proven(base: Standing | None, head: Standing, known: Sequence[KnownFailure], today: datetime.date) -> bool:
-    """Whether a change is known to break on some case what the base keeps there; arguments as ``compare`` has them."""
+def proven(base: Snapshot | None, head: Snapshot, known: Sequence[KnownFailure], today: datetime.date) -> bool:
+    """Whether some case already shows a regression; arguments as those of ``compare``."""
     broken = _broken(base, head)
     excused = _excused(broken, known, today)
     return any(
@@ -58,9 +59,15 @@ def proven(base: Standing | None, head: Standing, known: Sequence[KnownFailure],
 
 @dataclass
 class Broken:
-    """A verdict that the change breaks: on how many of its cases the base held, broke it too, or decided nothing.
+    """A verdict that is broken in the change, and on how many of its cases the base did what.
 
-    ``crashes``: on how many the base violated what crashes now. ``unasked``: on how many it was not asked.
+    Attributes:
+        held: the law held.
+        too: it was broken too.
+        undecided: it was not decided.
+        crashes: it was violated, and the change crashes.
+        unasked: the base was not judged.
+        case: the first on which the law held in the base, else the first of all.
     """
 
     held: int = 0
@@ -68,29 +75,29 @@ class Broken:
     undecided: int = 0
     crashes: int = 0
     unasked: int = 0
-    case: str = ""  # the first that the base held, or else the first
+    case: str = ""
 
     @property
     def is_new(self) -> bool:
-        """Whether the base did not break it on all of these cases."""
+        """Whether it was not broken in the base on all of these cases."""
         return bool(self.held or self.undecided or self.crashes or self.unasked)
 
 
 def compare(
-    base: Standing | None,
-    head: Standing,
+    base: Snapshot | None,
+    head: Snapshot,
     known: Sequence[KnownFailure],
     today: datetime.date,
     same_cases: bool = True,
 ) -> list[Line]:
-    """All that there is to say of a change beside its base; None: the kernel is new, and judged alone.
+    """Everything to report about a change.
 
     Args:
-        base: of the base, on the cases that it was asked for.
+        base: of the base, on the cases on which it was judged; None: the kernel is new.
         head: of the change, with its report.
-        known: failures that are known.
-        today: which of them have expired.
-        same_cases: whether both were asked for the same cases; not so where somebody answers for another judge.
+        known: known failures.
+        today: decides which of them have expired.
+        same_cases: whether both sides had the same cases, which they do not after an acknowledged change of the judge.
     """
     report = head.report
     assert report is not None
@@ -101,63 +108,61 @@ def compare(
         lines.append(Line(Kind.BASE, Weight.OPEN, "the base and the change have no case in common"))
     if base is not None:
         lines += [*_unchecked(base, head, same_cases), *_accuracy(base, head, broken)]
-    lines += [
-        Line(Kind.UNCHECKED, Weight.RED, f"the base has {name}, which is not here any more") for name in head.missing
-    ]
+    lines += [Line(Kind.UNCHECKED, Weight.RED, f"the base has {name}, which no longer exists") for name in head.missing]
     return lines
 
 
-def _broken(base: Standing | None, head: Standing, same_cases: bool = True) -> dict[Key, Broken]:
-    """The verdicts that the change breaks, those too that only all cases together break."""
-    found: dict[Key, Broken] = {}
+def _broken(base: Snapshot | None, head: Snapshot, same_cases: bool = True) -> dict[VerdictKey, Broken]:
+    """The verdicts that are broken in the change, pooled ones included."""
+    found: dict[VerdictKey, Broken] = {}
     for line, case in head.cases.items():
         there = base.cases.get(line) if base is not None else None
         for law, status in case.laws.items():
-            if status not in _BROKEN:
+            if status not in BROKEN:
                 continue
-            before = "" if there is None else there.laws.get(law, "")
-            entry = found.setdefault((law, case.kernel, case.dtype), Broken(case=line))
-            if before == Status.HOLDS.value:
+            before = None if there is None else there.laws.get(law)
+            entry = found.setdefault(VerdictKey(law, case.kernel, case.dtype), Broken(case=line))
+            if before is Status.HOLDS:
                 entry.case = entry.case if entry.held else line
                 entry.held += 1
-            elif before == Status.VIOLATED.value and status == Status.CRASHED.value:
+            elif before is Status.VIOLATED and status is Status.CRASHED:
                 entry.crashes += 1
-            elif before in _BROKEN:
+            elif before in BROKEN:
                 entry.too += 1
-            elif there is not None and not before and same_cases:
+            elif there is not None and before is None and same_cases:
                 entry.unasked += 1
             else:
                 entry.undecided += 1
-    for words in head.pooled:
-        law, _, rest = words.partition(" ")
-        kernel, _, dtype = rest.rpartition(" ")
-        too = base is not None and words in base.pooled
-        found.setdefault((law, kernel, dtype), Broken(held=int(not too), too=int(too)))
+    for key in head.pooled:
+        too = base is not None and key in base.pooled
+        found.setdefault(key, Broken(held=int(not too), too=int(too)))
     return found
 
 
 def _violations(
-    report: Report, broken: Mapping[Key, Broken], excused: Mapping[Key, KnownFailure], compared: bool
+    report: Report,
+    broken: Mapping[VerdictKey, Broken],
+    excused: Mapping[VerdictKey, KnownFailure],
+    compared: bool,
 ) -> Iterator[Line]:
-    """One line a fault: red where it breaks something that the base did not, a note where it was there before."""
+    """A line for each fault: a regression where it breaks something new, a note where the base has it too."""
     for failure in failures(report):
         lead = failure.lead
         if lead.status is Status.ERROR:
-            said = lead.counterexample.message if lead.counterexample is not None else "no reason is known"
-            text = f"{lead.law} could not be judged{_in(lead)}, an error of gradoracle's own: {said}"
-            yield Line(Kind.UNCHECKED, Weight.OPEN, text, lead.kernel, lead.law, lead.dtype, _case(lead))
+            why = lead.counterexample.message if lead.counterexample is not None else "no reason is known"
+            text = f"{lead.law} could not be judged{_in(lead)}, gradoracle itself failed: {why}"
+            yield _line(Kind.UNCHECKED, Weight.OPEN, text, lead)
             continue
-        verdicts = [v for v in (failure.lead, *failure.others) if _key(v) not in excused]
+        verdicts = [v for v in (lead, *failure.others) if _key(v) not in excused]
         new = [v for v in verdicts if _key(v) in broken and broken[_key(v)].is_new]
         if new:
-            yield _fault(failure, new, broken[_key(new[0])], compared)
+            yield _regression(failure, new, broken[_key(new[0])], compared)
         elif verdicts:
-            lead = verdicts[0]
-            text = f"{lead.law} is violated{_in(lead)}, and was by the base on the same cases{_with(verdicts)}"
-            yield Line(Kind.VIOLATED, Weight.NOTE, text, lead.kernel, lead.law, lead.dtype, _case(lead))
+            text = f"{verdicts[0].law} is violated{_in(verdicts[0])}, and was by the base on the same cases"
+            yield _line(Kind.VIOLATED, Weight.NOTE, f"{text}{_with(verdicts)}", verdicts[0])
 
 
-def _fault(failure: Failure, new: Sequence[Verdict], where: Broken, compared: bool) -> Line:
+def _regression(failure: Failure, new: Sequence[Verdict], where: Broken, compared: bool) -> Line:
     lead = failure.lead if failure.lead in new else new[0]
     status = f"{'crashes' if lead.status is Status.CRASHED else 'is violated'}{_in(lead)}"
     if not compared:
@@ -165,7 +170,7 @@ def _fault(failure: Failure, new: Sequence[Verdict], where: Broken, compared: bo
     elif where.held:
         every = where.held + where.too + where.undecided + where.crashes
         if where.unasked:
-            count = f"on {every + where.unasked} cases; the base held on {where.held} of the {every} that it was asked"
+            count = f"on {every + where.unasked} cases; the base held on {where.held} of the {every} it was judged on"
         else:
             count = f"the base held on {where.held} of these {every} cases" if where.case else "over all cases together"
         text = f"{lead.law} held in the base and {status} ({count})"
@@ -173,9 +178,13 @@ def _fault(failure: Failure, new: Sequence[Verdict], where: Broken, compared: bo
         text = f"{lead.law} {status}, where the base violated it and did not crash"
     else:
         text = f"{lead.law} {status}, on cases that the base did not decide"
-    return Line(
-        Kind.VIOLATED, Weight.RED, f"{text}{_with(new)}", lead.kernel, lead.law, lead.dtype, _case(lead) or where.case
-    )
+    return _line(Kind.VIOLATED, Weight.RED, f"{text}{_with(new)}", lead, where.case)
+
+
+def _line(kind: Kind, weight: Weight, text: str, verdict: Verdict, case: str = "") -> Line:
+    """A line about a verdict; ``case`` where it has no counterexample."""
+    shown = verdict.counterexample.case if verdict.counterexample is not None else ""
+    return Line(kind, weight, text, verdict.kernel, verdict.law, verdict.dtype, shown or case)
 
 
 def _with(verdicts: Sequence[Verdict]) -> str:
@@ -186,110 +195,104 @@ def _in(verdict: Verdict) -> str:
     return f" in {verdict.dtype}" if verdict.dtype else ""
 
 
-def _case(verdict: Verdict) -> str:
-    return verdict.counterexample.case if verdict.counterexample is not None else ""
-
-
-def _key(verdict: Verdict) -> Key:
-    return verdict.law, verdict.kernel, verdict.dtype
+def _key(verdict: Verdict) -> VerdictKey:
+    return VerdictKey(verdict.law, verdict.kernel, verdict.dtype)
 
 
 def _excused(
-    broken: Mapping[Key, Broken], known: Sequence[KnownFailure], today: datetime.date
-) -> dict[Key, KnownFailure]:
-    """The broken verdicts that an entry speaks of which has not expired."""
+    broken: Mapping[VerdictKey, Broken], known: Sequence[KnownFailure], today: datetime.date
+) -> dict[VerdictKey, KnownFailure]:
+    """The broken verdicts that a known failure covers which has not expired."""
     found = {}
-    for law, kernel, dtype in broken:
-        entries = [e for e in known if e.matches(kernel, law, dtype) and not e.has_expired(today)]
+    for key in broken:
+        entries = [e for e in known if e.matches(key.kernel, key.law, key.dtype) and not e.has_expired(today)]
         if entries:
-            found[law, kernel, dtype] = entries[0]
+            found[key] = entries[0]
     return found
 
 
 def _known(
-    report: Report, known: Sequence[KnownFailure], excused: Mapping[Key, KnownFailure], today: datetime.date
+    report: Report, known: Sequence[KnownFailure], excused: Mapping[VerdictKey, KnownFailure], today: datetime.date
 ) -> Iterator[Line]:
-    """Known failures that are there, that are none any more, and that have expired."""
+    """Known failures that still fail, that hold, that have expired, that match nothing."""
     for entry in known:
         verdicts = [v for v in report.verdicts if entry.matches(v.kernel, v.law, v.dtype)]
         if not verdicts and not any(fnmatch.fnmatchcase(kernel, entry.kernel) for kernel in report.kernels):
             continue  # of another kernel
-        kernel = verdicts[0].kernel if verdicts else ""
+        law = entry.law if verdicts else ""
         if not verdicts:
-            yield Line(Kind.KNOWN, Weight.RED, f"known failure of no law: {entry}; remove or mend the entry", kernel)
+            weight, text = Weight.RED, f"known failure that matches no property: {entry}; remove or correct the entry"
         elif entry.has_expired(today):
-            yield Line(Kind.KNOWN, Weight.RED, f"known failure that has expired: {entry}", kernel, entry.law)
+            weight, text = Weight.RED, f"known failure that has expired: {entry}"
         elif any(v.status in BROKEN for v in verdicts):
             count = sum(1 for each in excused.values() if each is entry)
-            yield Line(Kind.KNOWN, Weight.NOTE, f"known failure, {count} verdicts: {entry}", kernel, entry.law)
+            weight, text = Weight.NOTE, f"known failure, {counted(count, 'verdict')}: {entry}"
         elif any(v.status is Status.HOLDS for v in verdicts):
-            text = f"known failure that holds: {entry}; remove the entry"
-            yield Line(Kind.KNOWN, Weight.RED, text, kernel, entry.law)
+            weight, text = Weight.RED, f"known failure that holds: {entry}; remove the entry"
         else:
-            yield Line(Kind.KNOWN, Weight.OPEN, f"known failure that was not checked: {entry}", kernel, entry.law)
+            weight, text = Weight.OPEN, f"known failure that was not checked: {entry}"
+        yield Line(Kind.KNOWN, weight, text, verdicts[0].kernel if verdicts else "", law)
 
 
-def _unchecked(base: Standing, head: Standing, same_cases: bool) -> Iterator[Line]:
-    """What the base decided and the change did not: red; where the machine had no memory for it, an open question.
+def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Line]:
+    """What was decided in the base and is not in the change: a regression, or open where the machine lacked memory.
 
-    Cases that the change was not asked for, or had no time for, are passed over.
+    Cases that the change was not given, or had no time for, are passed over.
     """
     assert head.report is not None
     all_ran = same_cases and head.report.cases_run >= head.report.cases_planned
-    lost: dict[tuple[Key, str, bool], list[str]] = {}  # verdict, reason, whether it is the machine's -> cases
+    lost: dict[tuple[str, str, bool], dict[VerdictKey, list[str]]] = {}  # kernel, reason, whether memory -> cases
     for line, case in base.cases.items():
         there = head.cases.get(line)
         if there is None and not all_ran:
             continue
         for law, status in case.laws.items():
-            if status in UNDECIDED or (there is not None and there.laws.get(law, "refused") not in UNDECIDED):
-                continue
-            if there is not None and there.laws.get(law) == Status.ERROR.value:
-                continue  # a line of its own
+            now = None if there is None else there.laws.get(law)
+            if status in UNDECIDED or now is Status.ERROR or not (now is None or now in UNDECIDED):
+                continue  # an error has a line of its own
             reason = "there is no such case" if there is None else there.reasons.get(law, "it is not judged there")
-            machine = there is not None and law in there.memory
-            lost.setdefault(((law, case.kernel, case.dtype), reason, machine), []).append(line)
-    by_reason: dict[tuple[str, str, bool], list[tuple[Key, list[str]]]] = {}
-    for (key, reason, machine), cases in lost.items():
-        by_reason.setdefault((key[1], reason, machine), []).append((key, cases))
-    for (kernel, reason, machine), entries in by_reason.items():
-        (law, _, dtype), cases = entries[0]
-        dtypes = ", ".join(dict.fromkeys(key[2] for key, _ in entries))
-        also = f" and {counted(len(entries) - 1, 'further verdict')}" if len(entries) > 1 else ""
-        count = len({case for _, own in entries for case in own})
-        text = f"{law}{also} decided by the base, not decided here on {count} cases in {dtypes}: {reason}"
-        yield Line(Kind.UNCHECKED, Weight.OPEN if machine else Weight.RED, text, kernel, law, dtype, cases[0])
+            memory = there is not None and there.why.get(law) is Reason.MEMORY
+            verdicts = lost.setdefault((case.kernel, reason, memory), {})
+            verdicts.setdefault(VerdictKey(law, case.kernel, case.dtype), []).append(line)
+    for (kernel, reason, memory), verdicts in lost.items():
+        first, *others = verdicts
+        dtypes = ", ".join(dict.fromkeys(key.dtype for key in verdicts))
+        also = f" and {counted(len(others), 'further verdict')}" if others else ""
+        count = len({case for own in verdicts.values() for case in own})
+        text = f"{first.law}{also} decided by the base, not decided here on {count} cases in {dtypes}: {reason}"
+        weight = Weight.OPEN if memory else Weight.RED
+        yield Line(Kind.UNCHECKED, weight, text, kernel, first.law, first.dtype, verdicts[first][0])
 
 
-def _accuracy(base: Standing, head: Standing, broken: Mapping[Key, Broken]) -> Iterator[Line]:
-    """Where errors have grown: by tensor and dtype, or else by tensor over all dtypes; not what is violated anyway."""
+def _accuracy(base: Snapshot, head: Snapshot, broken: Mapping[VerdictKey, Broken]) -> Iterator[Line]:
+    """Where errors have grown: by tensor and dtype, else by tensor over all dtypes; not where a law broke anyway."""
     pairs: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}  # kernel, law, error -> by dtype
     for line, case in head.cases.items():
         there = base.cases.get(line)
         if there is None:
             continue
-        measures = (("rms", there.rms, case.rms), ("largest", there.worst, case.worst))
-        for measure, before, now in measures:
-            for place in before.keys() & now.keys():
-                law, _, tensor = place.partition(": ")
-                known = broken.get((law, case.kernel, case.dtype))
-                if known is None or not known.is_new:
+        for measure, before, now in (("rms", there.rms, case.rms), ("largest", there.worst, case.worst)):
+            for law in before.keys() & now.keys():
+                known = broken.get(VerdictKey(law, case.kernel, case.dtype))
+                if known is not None and known.is_new:
+                    continue
+                for tensor in before[law].keys() & now[law].keys():
                     own = pairs.setdefault((case.kernel, law, f"{measure} error of {tensor}"), {})
-                    own.setdefault(case.dtype, []).append((before[place], now[place]))
+                    own.setdefault(case.dtype, []).append((before[law][tensor], now[law][tensor]))
     for (kernel, law, error), dtypes in sorted(pairs.items()):
-        found = [line for dtype, own in dtypes.items() for line in _worse(kernel, law, error, dtype, own)]
+        found = [line for dtype, own in dtypes.items() for line in _grown(kernel, law, error, dtype, own)]
         if not found and len(dtypes) > 1:
             every = [pair for own in dtypes.values() for pair in own]
-            found = list(_worse(kernel, law, error, "", every))
+            found = list(_grown(kernel, law, error, "", every))
         yield from found
 
 
-def _worse(kernel: str, law: str, error: str, dtype: str, pairs: Sequence[tuple[float, float]]) -> Iterator[Line]:
+def _grown(kernel: str, law: str, error: str, dtype: str, pairs: Sequence[tuple[float, float]]) -> Iterator[Line]:
     found = change([base for base, _ in pairs], [head for _, head in pairs])
     where = dtype or "all dtypes together"
-    said = f"{error} in {where} is 2^{found.median:.2f} times the base's (median of {len(pairs)} cases"
+    size = f"{error} in {where} is 2^{found.median:.2f} times the base's (median of {len(pairs)} cases"
     if found.is_worse:
-        yield Line(Kind.ACCURACY, Weight.RED, f"accuracy fell: {said}, p = {found.p:.0e})", kernel, law, dtype)
+        yield Line(Kind.ACCURACY, Weight.RED, f"accuracy fell: {size}, p = {found.p:.0e})", kernel, law, dtype)
     elif found.median > MEDIAN and found.p < _SUSPECT and len(pairs) < FEWEST and dtype:
-        text = f"accuracy is not decided: {said}; {FEWEST} expected)"
+        text = f"accuracy is not decided: {size}; {FEWEST} expected)"
         yield Line(Kind.ACCURACY, Weight.NOTE, text, kernel, law, dtype)

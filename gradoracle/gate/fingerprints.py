@@ -1,8 +1,8 @@
-"""Fingerprints: what judges a kernel, piece by piece, so that a change of the judge is seen and named.
+"""Fingerprints: of each piece of what judges a kernel, so that a change of the judge is found and named.
 
-A piece is the definition of a family, its domain, one of its laws, or what is declared of a kernel. Functions are told
-by what they do, their bytecode and all of the project that they refer to at any remove; so neither comments nor layout
-count, and a helper in another module does. What is installed counts by its name.
+A piece is the definition of a family, its domain, one of its laws, or one declaration of a kernel. A function counts by
+its bytecode and all code of the project that it refers to, directly or not: comments and layout do not count, a helper
+in another module does. What is installed counts by its name.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from gradoracle.gate.snapshot import Piece
 from gradoracle.model.location import is_source
 from gradoracle.project.target import Target
 
@@ -33,46 +34,46 @@ _LAW = ("law", "applies", "needs", "one_in", "scope", "decisive", "families")
 _LENGTH = 16
 
 
-def pieces(target: Target, folder: str) -> dict[str, str]:
-    """The fingerprint of each piece of a target's judge, by its name.
+def pieces(target: Target, folder: str) -> dict[str, Piece]:
+    """The fingerprint of each piece that judges a target, by its name.
 
     Args:
         target: as its own project declares it.
-        folder: of the project; code in it counts by what it does, all other by its name.
+        folder: of the project; code in it counts by what it does, all other code by its name.
     """
     family, reader = target.family, _Reader(os.path.abspath(folder))
-    found = {
-        f"the definition of {family.name}": reader.hash(family.definition),
-        f"the domain of {family.name}": reader.hash([(name, getattr(family, name)) for name in _DOMAIN]),
-        f"the algorithms of {family.name}": reader.hash(family.algorithms),
+    shared = {
+        f"the definition of {family.name}": family.definition,
+        f"the domain of {family.name}": [(name, getattr(family, name)) for name in _DOMAIN],
+        f"the algorithms of {family.name}": family.algorithms,
+        **{f"the law {law.name}": [(name, getattr(law, name)) for name in _LAW] for law in family.properties},
     }
-    for law in family.properties:
-        found[f"the law {law.name}"] = reader.hash([(name, getattr(law, name)) for name in _LAW])
+    found = {name: Piece(reader.hash(value)) for name, value in shared.items()}
     for kernel in target.kernels:
-        for name in _DECLARED:
-            found[f"{name} of kernel {kernel.name}"] = reader.hash(getattr(kernel, name))
-        found[f"the block configurations of kernel {kernel.name}"] = reader.hash(sorted(kernel.blocks))
         explicit = [name for name in _EXPLICIT if getattr(kernel, name) is not None]
-        found[f"the entry points of kernel {kernel.name}"] = reader.hash([explicit, sorted(kernel.extras)])
+        declared = {
+            **{name: getattr(kernel, name) for name in _DECLARED},
+            "the block configurations": sorted(kernel.blocks),
+            "the entry points": [explicit, sorted(kernel.extras)],
+        }
+        for name, value in declared.items():
+            found[f"{name} of kernel {kernel.name}"] = Piece(reader.hash(value), kernel.name)
     return found
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_LENGTH]
-
-
 class _Reader:
-    """Writes objects down in words that two projects have in common; ``folder`` holds the code that counts."""
+    """Describes objects in words that do not depend on where a project lies; ``folder`` holds the code that counts."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._open: dict[int, int] = {}  # objects that were written -> their number, for cycles
-        self._kept: list[Any] = []  # the same, so that no other object takes the place of one in memory
+        self._open: dict[int, int] = {}  # objects already described -> their number, for cycles
+        self._kept: list[Any] = []  # the same, so that their ids are not used again
 
     def hash(self, value: Any) -> str:
         """The fingerprint of a value."""
         self._open, self._kept = {}, []
-        return _digest("\n".join(self._words(value)))
+        text = "\n".join(self._words(value))
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_LENGTH]
 
     def _words(self, value: Any) -> Iterable[str]:
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes)) or value is Ellipsis:
@@ -156,7 +157,7 @@ class _Reader:
             yield from self._words(constant)
 
     def _globals(self, code: CodeType, known: Mapping[str, Any]) -> Iterable[str]:
-        """What a function's code refers to by name, and that of the functions within it."""
+        """What a function's code, and that of functions defined in it, refers to by name."""
         for name in code.co_names:
             value = known.get(name)
             if isinstance(value, ModuleType) and self._is_own(value.__name__):
@@ -175,7 +176,7 @@ class _Reader:
                 yield from self._globals(constant, known)
 
     def _members(self, module: ModuleType, code: CodeType) -> Iterable[str]:
-        """What code may take from a module of the project: all that it has of the code's names."""
+        """What code may take from a module of the project: everything in it that the code names."""
         for name in code.co_names:
             if hasattr(module, name) and not name.startswith("__"):
                 member = getattr(module, name)
@@ -186,7 +187,7 @@ class _Reader:
                     yield from self._words(member)
 
     def _is_own(self, module: str) -> bool:
-        """Whether a module is a file of the project, and of no environment in it."""
+        """Whether a module is a file of the project, and not of an environment in it."""
         found = sys.modules.get(module)
         if found is None:
             try:
@@ -215,7 +216,7 @@ def _content(cell: Any) -> Any:
 
 
 def _has_docstring(code: CodeType) -> bool:
-    """Whether the first constant is a docstring: a text that no instruction loads."""
+    """Whether the first constant is a docstring: a string that no instruction loads."""
     first = code.co_consts[0] if code.co_consts else None
     if not isinstance(first, str):
         return False

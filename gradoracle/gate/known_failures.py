@@ -1,14 +1,14 @@
-"""Known failures: laws that a kernel is known to break, in a file with reason, issue and expiry.
+"""Known failures: properties that a kernel is known to violate, in a file with reason, issue and expiry.
 
     [[failure]]
     kernel = "attention"              # a glob
     law = "hvp_matches_the_oracle"    # a glob
-    dtype = "float16"                 # where left out: every dtype
+    dtype = "float16"                 # default: every dtype
     reason = "the saved statistics are rounded to float16"
     issue = "https://example.org/issues/12"
     expires = 2027-01-31
 
-An entry whose law holds is red, so that none outlives its failure; so is one that has expired.
+An entry whose property holds is a regression, so that no entry outlives its failure; so is one that has expired.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TEXTS = ("kernel", "law", "reason", "issue")
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """One entry, its fields as they stand in the file."""
+    """One entry of the file."""
 
     kernel: str
     law: str
@@ -38,12 +38,12 @@ class KnownFailure:
     dtype: str = "*"
 
     def matches(self, kernel: str, law: str, dtype: str) -> bool:
-        """Whether it speaks of a verdict."""
+        """Whether it covers a verdict."""
         pairs = ((kernel, self.kernel), (law, self.law), (dtype, self.dtype))
         return all(fnmatch.fnmatchcase(name, glob) for name, glob in pairs)
 
     def has_expired(self, today: datetime.date) -> bool:
-        """Whether its last day is over."""
+        """Whether its last day is past."""
         return today > self.expires
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ def read(file: Path, shown: str) -> list[KnownFailure]:
     """The entries of a file.
 
     Raises:
-        UsageError: there is no such file, it cannot be read, or an entry is not as it should be.
+        UsageError: there is no such file, it cannot be read, or an entry is malformed.
     """
     if not file.is_file():
         raise UsageError(f"known-failures {shown}: no such file")

@@ -1,4 +1,4 @@
-"""Process: the gate's end of a side: the gradoracle that it runs, where its modules come from, and what it answers."""
+"""Process: the gate's handle on a side: which gradoracle it runs, where its modules come from, what it answers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gradoracle.execution import fork_server
 from gradoracle.gate import side
 from gradoracle.gate.side import PROTOCOL, Order, Task
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 from gradoracle.gate.tree import Tree
 from gradoracle.model import serialize
 from gradoracle.model.location import is_source
@@ -34,27 +33,15 @@ main(sys.argv[1:])
 """
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a side said: standings by target; or, in a sentence, why there are none.
-
-    ``is_lost``: that says nothing of the kernels, since the system killed the process or its gradoracle is another.
-    """
-
-    standings: Mapping[str, Standing]
-    error: str = ""
-    is_lost: bool = True
-
-
 class Side:
     """A process that looks at targets in one tree.
 
     Args:
-        folder: of the project whose current folder it is.
-        path: where it finds modules, as ``search_path`` has it.
-        checks: whether it is to check, or to see what judges.
+        folder: of the project, the process's current folder.
+        path: its search path of modules, from ``search_path``.
+        checks: whether it checks, or only takes fingerprints of what judges.
         tasks: by the names of the targets.
-        stage: a folder for what they write to each other.
+        stage: a folder for the files that are exchanged.
         shows: whether a terminal shows the progress of a check.
     """
 
@@ -67,13 +54,11 @@ class Side:
         stage: Path,
         shows: bool = True,
     ):
-        own = Path(tempfile.mkdtemp(prefix="side-", dir=stage))
-        self._answer, self._early, self._said = own / "answer.json", own / "early.json", own / "stderr.txt"
-        self._told = (0, 0)
-        order = own / "order.json"
-        text = json.dumps(serialize.to_plain(Order(PROTOCOL, str(folder), checks, dict(tasks))))
-        order.write_text(text, encoding="utf-8")
-        with self._said.open("wb") as said:
+        self._tasks = tasks
+        order, self._errors = write_order(stage, Order(PROTOCOL, dict(tasks), checks))
+        self._answer, self._early = order.with_name("answer.json"), order.with_name("early.json")
+        self._seen = (0, 0)
+        with self._errors.open("wb") as errors:
             self._process = fork_server.run(
                 program(side.__name__),
                 [str(order), str(self._answer), str(self._early)],
@@ -82,47 +67,50 @@ class Side:
                 folder=str(folder),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=None if shows and checks and sys.stderr.isatty() else said,
+                stderr=None if shows and checks and sys.stderr.isatty() else errors,
                 name="gradoracle-side",
             )
 
-    def news(self) -> Answer | None:
-        """Wait until it tells more of what fails, and read that; None: it has ended.
+    def news(self) -> dict[str, Snapshot] | None:
+        """Wait for the next report of what fails; None: the process has ended.
 
-        It tells so when it has judged every case, and as it goes where its task says so.
+        There is one when every case is judged, and more while they are judged where a task ``tells``.
         """
         while True:
             has_ended = self._process.poll() is not None
             with contextlib.suppress(FileNotFoundError):
                 found = self._early.stat()
-                if (told := (found.st_ino, found.st_mtime_ns)) != self._told:
-                    self._told = told
+                if (seen := (found.st_ino, found.st_mtime_ns)) != self._seen:
+                    self._seen = seen
                     return self._read(self._early)
             if has_ended:
                 return None
             time.sleep(_PAUSE)
 
     def stop(self) -> None:
-        """Have it begin no further case, and answer with what it knows."""
+        """Make it begin no further case, and answer with what it knows."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.write(b"s")
                 self._process.stdin.flush()
 
-    def answer(self) -> Answer:
-        """Wait for it, and read what it wrote."""
+    def answer(self) -> dict[str, Snapshot]:
+        """Wait for its end; the snapshot of each target, with an error where there is no other."""
         try:
             code = self._process.wait()
             if code == -signal.SIGINT:
                 raise KeyboardInterrupt
             if self._answer.is_file():
                 return self._read(self._answer)
-            return Answer({}, self._why(code), is_lost=code >= 0 or code in (-signal.SIGKILL, -signal.SIGTERM))
+            if code < 0:
+                is_lost = code in (-signal.SIGKILL, -signal.SIGTERM)
+                return self._failed(f"its process was killed by signal {-code} ({signal.Signals(-code).name})", is_lost)
+            return self._failed(last_line(self._errors) or f"its process ended with exit code {code}")
         finally:
-            self.end()
+            self.close()
 
-    def end(self) -> None:
-        """Kill it, where it still runs: its workers end with it."""
+    def close(self) -> None:
+        """Kill it if it still runs; its workers end with it."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -130,39 +118,47 @@ class Side:
             self._process.kill()
             self._process.wait()
 
-    def _read(self, file: Path) -> Answer:
-        """What a file says, which is there whole or not at all."""
+    def _read(self, file: Path) -> dict[str, Snapshot]:
+        """The snapshots in a file, which is complete once it exists."""
         document = json.loads(file.read_text(encoding="utf-8"))
         if document.get("protocol") != PROTOCOL:
-            return Answer({}, f"its gradoracle answers by {document.get('protocol')!r}; expected {PROTOCOL!r}")
+            return self._failed(f"its gradoracle answers by {document.get('protocol')!r}; expected {PROTOCOL!r}")
         try:
-            return Answer(serialize.from_plain(dict[str, Standing], document["standings"], "standings"))
+            return serialize.from_plain(dict[str, Snapshot], document["snapshots"], "snapshots")
         except (KeyError, serialize.Unreadable) as error:
-            return Answer({}, f"its gradoracle's answer cannot be read: {error}")
+            return self._failed(f"its gradoracle's answer cannot be read: {error}")
 
-    def _why(self, code: int) -> str:
-        """Why a process left no answer."""
-        said = self._said.read_text("utf-8", "replace") if self._said.is_file() else ""
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
-        if code < 0:
-            return f"its process was killed by signal {-code} ({signal.Signals(-code).name})"
-        return lines[-1] if lines else f"its process ended with exit code {code}"
+    def _failed(self, error: str, is_lost: bool = True) -> dict[str, Snapshot]:
+        return {name: Snapshot(task.target, error=error, is_lost=is_lost) for name, task in self._tasks.items()}
+
+
+def write_order(stage: Path, order: Order) -> tuple[Path, Path]:
+    """Write an order into a folder of its own; its file, and one beside it for the process's standard error."""
+    file = Path(tempfile.mkdtemp(dir=stage)) / "order.json"
+    file.write_text(json.dumps(serialize.to_plain(order)), encoding="utf-8")
+    return file, file.with_name("stderr.txt")
+
+
+def last_line(file: Path) -> str:
+    """The last line of a text that is not blank; "" where there is none."""
+    lines = [line.strip() for line in file.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
 
 
 def program(module: str, what: str = "gate") -> str:
-    """A program that runs ``main`` of a module, which does ``what``, on its arguments."""
+    """A program that runs ``main`` of a module of gradoracle on its arguments; ``what`` names its purpose."""
     return _PROGRAM.format(module=module, what=what)
 
 
 def search_path(judge: Tree, kernels: Tree, here: Tree, stage: Path) -> list[str]:
-    """Where a side finds modules: the engine and laws of one tree, the kernels of another, and what is installed.
+    """The search path of a side: the engine and laws of one tree, the kernels of another, and what is installed.
 
     Where a tree is gradoracle's own, a folder of links puts its packages together as setup.py does.
 
     Args:
         judge: whose engine, laws and declarations judge.
         kernels: whose kernels are judged.
-        here: the working tree that the gate runs in; what it adds to the search path is taken from the judge's tree.
+        here: the working tree that the gate runs in; its entries of the search path are replaced by the judge's.
         stage: a folder for the links.
     """
     own = []

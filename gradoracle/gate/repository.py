@@ -1,4 +1,4 @@
-"""Repository: what the gate asks of git, and a worktree of the base that goes away with the gate, however it ends."""
+"""Repository: the gate's use of git, and a worktree of the base that is removed when the gate ends, however it ends."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from gradoracle.model.errors import UsageError
 
 _PREFIX = "gradoracle-gate-"
-_LOCK, _MARK = "lock", "the folder of a gradoracle gate\n"  # locked by the gate whose folder it is, while it lives
+_LOCK, _MARK = "lock", "the folder of a gradoracle gate\n"  # locked by the gate that owns the folder, while it runs
 _TREE = "base"
-_OWN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set inside of hooks, for the hook's repository
+_OWN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")  # set in hooks, for the hook's repository
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Repository:
         return found.stdout.strip()
 
     def base(self, ref: str) -> str:
-        """The commit that HEAD and a ref have in common: what this tree's changes are changes of.
+        """The commit that HEAD and a ref have in common.
 
         Raises:
-            UsageError: the ref names no commit, HEAD has none, or the two have nothing in common that is here.
+            UsageError: the ref names no commit, HEAD has none, or their common commit is not in this clone.
         """
         commit = self.commit(ref)
         if _git(self.root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}").returncode:
@@ -59,7 +59,7 @@ class Repository:
         return found.stdout.split()[0]
 
     def is_shallow(self) -> bool:
-        """Whether history is cut off."""
+        """Whether its history is truncated."""
         return _git(self.root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
 
     def is_dirty(self) -> bool:
@@ -67,12 +67,12 @@ class Repository:
         return bool(_git(self.root, "status", "--porcelain", "--untracked-files=normal").stdout.strip())
 
     def short(self, commit: str) -> str:
-        """A commit as people write it."""
+        """An abbreviated commit."""
         return _git(self.root, "rev-parse", "--short", commit).stdout.strip() or commit[:12]
 
     @contextlib.contextmanager
     def worktree(self, commit: str) -> Iterator[Path]:
-        """A commit's files in a folder of their own, which goes at the end; a guard sees to that if this is killed.
+        """A commit's files in a folder of their own, removed at the end; by a guard process if this one is killed.
 
         Raises:
             UsageError: git cannot make it.
@@ -86,7 +86,7 @@ class Repository:
             lock.write(_MARK)
             lock.flush()
             guard = _guard(self.root, folder)
-            stack.callback(_end, guard)  # which removes the folder, as it does where nobody is left to ask for it
+            stack.callback(_end, guard)  # which removes the folder, as it does when this process dies
             made = _git(
                 self.root, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", "--force", str(tree), commit
             )
@@ -95,7 +95,7 @@ class Repository:
             yield tree
 
     def _sweep(self) -> None:
-        """Remove what gates left that were killed together with their guards."""
+        """Remove what was left by gates that were killed together with their guards."""
         lines = _git(self.root, "worktree", "list", "--porcelain").stdout.splitlines()
         trees = [Path(line.removeprefix("worktree ")) for line in lines if line.startswith("worktree ")]
         for tree in trees[1:]:  # the first is the clone itself
@@ -107,7 +107,7 @@ def repository(folder: Path) -> Repository:
     """The git working tree around a folder.
 
     Raises:
-        UsageError: git is not installed, or the folder is in none.
+        UsageError: git is not installed, or there is no working tree.
     """
     found = _git(folder, "rev-parse", "--show-toplevel")
     if found.returncode:
@@ -122,23 +122,23 @@ def repository(folder: Path) -> Repository:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Whether a folder is a gate's whose process is dead: marked as one, and locked by nobody."""
+    """Whether a folder belongs to a gate that is dead: it has the mark, and no process locks it."""
     try:
         with (folder / _LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock.read() == _MARK
-    except OSError:  # it lives, is gone, or is no gate's
+    except OSError:  # the gate lives, the folder is gone, or is no gate's
         return False
 
 
 def remove(root: Path, folder: Path) -> None:
-    """Remove a gate's folder with the worktree in it, and what git knows of that."""
+    """Remove a gate's folder with the worktree in it, and git's record of that."""
     _git(root, "worktree", "remove", "--force", "--force", str(folder / _TREE))
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run git in a folder; its messages in English, whatever the locale, and no prompt."""
+    """Run git in a folder, with English messages and without prompts."""
     environment = {key: value for key, value in os.environ.items() if key not in _OWN}
     environment |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
     try:
@@ -160,7 +160,7 @@ def _last(text: str) -> str:
 
 
 def _guard(root: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """A process apart that removes a gate's folder once the gate's end of its pipe closes."""
+    """A separate process that removes a gate's folder once the gate's end of its pipe closes."""
     program = "import sys; from gradoracle.gate.repository import guard; guard(*sys.argv[1:])"
     path = os.pathsep.join(entry for entry in sys.path if entry)
     return subprocess.Popen(
@@ -170,12 +170,12 @@ def _guard(root: Path, folder: Path) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         cwd="/",
         env={**os.environ, "PYTHONPATH": path},
-        start_new_session=True,  # signals to the gate's group do not reach it
+        start_new_session=True,  # out of reach of signals to the gate's process group
     )
 
 
 def guard(root: str, folder: str) -> None:
-    """Wait until the gate is done or dead, then remove its folder; a ``git worktree add`` may still be at work."""
+    """Wait until the gate is done or dead, then remove its folder; a ``git worktree add`` may still be running."""
     import signal
     import time
 
@@ -191,7 +191,7 @@ def guard(root: str, folder: str) -> None:
 
 
 def _end(guard: subprocess.Popen[bytes]) -> None:
-    """Let the guard do its work, and wait for it."""
+    """Have the guard remove the folder, and wait for it."""
     if guard.stdin is not None:
         with contextlib.suppress(OSError):
             guard.stdin.close()

@@ -1,6 +1,6 @@
-"""Side: the process that checks the kernels of one of the gate's two trees, in that tree, and writes what it found.
+"""Side: the process that checks targets in one of the gate's two trees, run by the gradoracle of that tree.
 
-It runs the gradoracle that judges, which need not be that of the gate; what they say to each other is JSON.
+That need not be the gradoracle of the gate; the two exchange JSON files.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ import os
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradoracle.gate.standing import UNDECIDED, OnCase, Standing
+from gradoracle.gate.snapshot import UNDECIDED, Errors, OnCase, Snapshot
 from gradoracle.model import serialize
 from gradoracle.model.errors import UsageError
+from gradoracle.model.fault import VerdictKey
 from gradoracle.model.finding import Outcome
 from gradoracle.model.property import PropertyKind
-from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import BROKEN, Status
 from gradoracle.project import files, settings
 from gradoracle.project.base_overlay import Apart, Places, modules_of, substituted
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     from gradoracle.model.case import Case
     from gradoracle.model.job import CaseResult, Job
 
-PROTOCOL = "gradoracle-side/1"
-CASES_OF_ALL_LAWS = 30  # on the CPU, where no number of cases is asked for: other laws are judged on so many first,
-CASES_OF_EACH_LAW = 2  # and after these where a law has had fewer cases of a dtype than so many
+PROTOCOL = "gradoracle-side/2"  # raised when a field below, or of a Snapshot, is renamed or changes its meaning
+CASES_OF_ALL_LAWS = 30  # on the CPU, unless a number of cases is given: other laws are judged on so many cases first,
+CASES_OF_EACH_LAW = 2  # and after these while a law has had fewer cases of a dtype than this
 SHRINK_TRIES = 60  # counted, so that a gate explains a fault in the same way on a busy machine;
 SHRINK_SECONDS = 60.0  # the clock is for kernels that are too slow for so many
 
@@ -43,21 +42,20 @@ class Task:
     """One target to look at.
 
     Attributes:
-        target: from the project's folder.
+        target: relative to the project's folder.
         settings: as the command line has them.
-        judge, kernels: folders of the projects that judge and that are judged; "" both: the current one.
-        laws: case -> laws, beyond those that measure; None: all.
-        measures: whether errors are measured on all cases; where not, ``laws`` are all that is judged.
-        first: the cases that come before the others.
-        tells: whether to tell of each verdict that fails as it is found.
-        called_in: a folder: which of its functions run on a case is noted.
-        barred: a folder that no module may come from; "" none.
+        places: the projects that judge and that are judged; None: both are the current folder's.
+        laws: case -> laws to judge beyond those that measure; None: all.
+        measures: whether errors are measured on all cases; if not, ``laws`` alone are judged.
+        first: cases to judge before the others.
+        tells: whether each failing verdict is reported when it is found.
+        called_in: a folder; which of its functions run on a case is recorded. "": of none.
+        barred: a folder that no module may be imported from; "": none.
     """
 
     target: str
     settings: dict[str, Setting] = field(default_factory=dict)
-    judge: str = ""
-    kernels: str = ""
+    places: Places | None = None
     laws: dict[str, list[str]] | None = None
     measures: bool = True
     first: list[str] = field(default_factory=list)
@@ -68,47 +66,38 @@ class Task:
 
 @dataclass(frozen=True)
 class Order:
-    """What a side is to do: see what judges the targets, or check them too.
+    """What a process of the gate is to do with which tasks, by the names of their targets.
 
-    Attributes:
-        protocol: ``PROTOCOL``.
-        folder: of the project.
-        checks: whether to check.
-        tasks: by the names of the targets.
+    ``checks``: whether a side checks them, or only takes the fingerprints of what judges them.
     """
 
     protocol: str
-    folder: str
-    checks: bool
     tasks: dict[str, Task]
+    checks: bool = True
+
+
+def read_order(file: Path) -> Order:
+    """The order in a file. Ends the process where it is of another protocol."""
+    document = json.loads(file.read_text(encoding="utf-8"))
+    if document.get("protocol") != PROTOCOL:
+        raise SystemExit(f"the order is of protocol {document.get('protocol')!r}; expected {PROTOCOL!r}")
+    return serialize.from_plain(Order, document)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do what the file of the first argument orders, and write the standings into that of the second.
+    """Execute the order in the first file, and write the snapshots into the second.
 
-    Where there is a third, and something fails, its file has all but the report as soon as every case is judged:
-    counterexamples take time to be made smaller. Where a task ``tells``, it has what fails before that too.
+    Shrinking counterexamples takes time: where something fails, the third file has the snapshot without its report as
+    soon as every case is judged, and earlier, with what fails, where the task ``tells``.
     """
     threading.Thread(target=_listen, daemon=True).start()
-    document = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    if document.get("protocol") != PROTOCOL:
-        raise SystemExit(f"the order is of protocol {document.get('protocol')!r}; expected {PROTOCOL!r}")
-    order = serialize.from_plain(Order, document)
-    os.chdir(order.folder)
-    answer, *early = map(Path, arguments[1:])
-    found: dict[str, Standing] = {}
-    for name, task in order.tasks.items():
-        found[name] = _standing(order, task, partial(_tell, early, name))
-    _write(answer, found)
+    given, answer, early = map(Path, arguments)
+    order = read_order(given)
+    _write(answer, {name: _snapshot(order, name, early) for name in order.tasks})
 
 
-def _tell(files: Sequence[Path], name: str, found: Standing) -> None:
-    for file in files:
-        _write(file, {name: found})
-
-
-def _write(file: Path, found: dict[str, Standing]) -> None:
-    text = json.dumps(serialize.to_plain({"protocol": PROTOCOL, "standings": found}), allow_nan=False)
+def _write(file: Path, found: Mapping[str, Snapshot]) -> None:
+    text = json.dumps(serialize.to_plain({"protocol": PROTOCOL, "snapshots": found}), allow_nan=False)
     files.write(file, text)
 
 
@@ -116,29 +105,29 @@ _stopped = threading.Event()
 
 
 def _listen() -> None:
-    """Standard input is a pipe from the gate: a byte asks for no further case, and the end is that of the gate itself.
-
-    Nobody wants the answer then any more.
-    """
+    """Read the pipe from the gate: a byte asks for no further case; its end is the gate's end, and this process's."""
     while os.read(0, 1):
         _stopped.set()
     os._exit(1)
 
 
-def _standing(order: Order, task: Task, failing: Callable[[Standing], None]) -> Standing:
+def _snapshot(order: Order, name: str, early: Path) -> Snapshot:
+    task = order.tasks[name]
     try:
-        return _checked(task, failing) if order.checks else _surveyed(order, task)
+        if not order.checks:
+            return _fingerprinted(task)
+        return _checked(task, lambda known: _write(early, {name: known}))
     except UsageError as error:
-        return Standing(task.target, task.settings, error=str(error), is_lost=isinstance(error, Apart))
+        return Snapshot(task.target, task.settings, error=str(error), is_lost=isinstance(error, Apart))
     except Exception as error:
         if os.environ.get("GRADORACLE_TRACEBACK") == "1":
             traceback.print_exc()
         last = traceback.format_exception_only(type(error), error)[-1].strip()
-        return Standing(task.target, task.settings, error=last, is_fault=True)
+        return Snapshot(task.target, task.settings, error=last, is_fault=True)
 
 
-def _surveyed(order: Order, task: Task) -> Standing:
-    """What judges a target in its own project; that it can be imported is seen on the way."""
+def _fingerprinted(task: Task) -> Snapshot:
+    """What judges a target in its own project. Fails where the target cannot be imported."""
     from gradoracle.execution import device
     from gradoracle.gate.fingerprints import pieces
     from gradoracle.project.request import Request
@@ -148,37 +137,35 @@ def _surveyed(order: Order, task: Task) -> Standing:
     device.prepare(device.choose(request.device))
     found = resolve(task.target, request.family)
     require_apart(task)
-    return Standing(task.target, task.settings, pieces=pieces(found, os.path.abspath(order.folder)))
+    return Snapshot(task.target, task.settings, pieces=pieces(found, os.getcwd()))
 
 
 def require_apart(task: Task) -> None:
-    """See that nothing was imported from the other tree, as an import hook may do."""
+    """Raise Apart if something was imported from the other tree, as an import hook may do."""
     if task.barred and (found := modules_of(task.barred)):
         raise Apart(f"it imports {found[0][1]}, which is not of the base; is the project installed in editable mode?")
 
 
-def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
-    """Check a target on its cases: by all laws with a report, or by some with none.
+def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
+    """Check a target: by all laws, with a report; or by some of them, without.
 
-    ``failing`` is told how it stands where a report must have counterexamples to find first, and of what fails
-    before that where the task ``tells``.
+    ``failing`` gets the snapshot before counterexamples are shrunk, and where the task ``tells`` each case that fails.
     """
     from gradoracle.check.plan import plan, require_memory
     from gradoracle.check.run import Listener, running
     from gradoracle.project.request import Request
     from gradoracle.report.progress import progress
 
-    places = Places(task.judge, task.kernels) if task.kernels else None
     limits: dict[str, Any] = {"shrink_tries": SHRINK_TRIES, "shrink_seconds": SHRINK_SECONDS}
     own = settings.fields(task.settings)
-    request = Request(task.target, places=places, called_in=task.called_in, **limits, **own)
-    found = Standing(task.target, task.settings)
-    told: set[tuple[str, str, str]] = set()
+    request = Request(task.target, places=task.places, called_in=task.called_in, **limits, **own)
+    found = Snapshot(task.target, task.settings)
+    told: set[VerdictKey] = set()
 
     def watch(result: CaseResult) -> None:
         line = _key(result.kernel, result.case)
         found.cases[line] = _on_case(result, found.measured)
-        broken = {(r.law, result.kernel, result.case.dtype) for r in result.results if r.status in BROKEN}
+        broken = {VerdictKey(r.law, result.kernel, result.case.dtype) for r in result.results if r.status in BROKEN}
         if task.tells and not broken <= told:
             told.update(broken)
             failing(replace(found, cases={line: found.cases[line]}))
@@ -192,9 +179,8 @@ def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
     with running(request, progress()) as run:
         require_apart(task)
         found.measured = [law.name for law in run.subjects.laws.values() if law.kind is PropertyKind.ORACLE]
-        pace = _Pace(
-            found.measured, run.subjects.device == "cpu" and request.examples is None and request.seconds is None
-        )
+        is_quick = run.subjects.device == "cpu" and request.examples is None and request.seconds is None
+        pace = _Pace(found.measured, is_quick)
 
         def chosen(job: Job) -> tuple[str, ...]:
             if task.laws is None:
@@ -207,30 +193,29 @@ def _checked(task: Task, failing: Callable[[Standing], None]) -> Standing:
         run.over(planned, listener)
         found.is_whole = run.totals.done == len(planned.jobs) and not run.interrupted
         verdicts = run.totals.aggregate.verdicts({})
-        found.pooled = [
-            f"{v.law} {v.kernel} {v.dtype}" for v in verdicts if v.status is Status.VIOLATED and not v.cases_violated
-        ]
+        pooled = [v for v in verdicts if v.status is Status.VIOLATED and not v.cases_violated]
+        found.pooled = [VerdictKey(v.law, v.kernel, v.dtype) for v in pooled]
         if task.laws is None:
             if any(True for _ in run.totals.aggregate.failing()):
                 failing(found)
             found.report = run.report()
-    if places is not None:
-        found.missing = list(substituted(task.target, request.family, places).missing)
+    if task.places is not None:
+        found.missing = list(substituted(task.target, request.family, task.places).missing)
     return found
 
 
 class _Pace:
-    """Which laws a gate judges on a case: all that fall on it, or fewer where it is to be quick."""
+    """Which laws a gate judges on a case: all that apply, or fewer where it is to be quick."""
 
     def __init__(self, measured: Collection[str], is_quick: bool) -> None:
         self._measured, self._is_quick = measured, is_quick
         self._cases: Counter[str] = Counter()  # by kernel
-        self._judged: Counter[tuple[str, str, str]] = Counter()  # by law, kernel and dtype
+        self._judged: Counter[VerdictKey] = Counter()
 
     def laws(self, job: Job) -> tuple[str, ...]:
-        """Of the next case; the laws that compare with the truth are always among them."""
+        """The laws for the next case; those that measure are always among them."""
         self._cases[job.kernel] += 1
-        keys = {law: (law, job.kernel, job.case.dtype) for law in job.laws}
+        keys = {law: VerdictKey(law, job.kernel, job.case.dtype) for law in job.laws}
         chosen = job.laws
         if self._is_quick and self._cases[job.kernel] > CASES_OF_ALL_LAWS:
             few = {law for law, key in keys.items() if self._judged[key] < CASES_OF_EACH_LAW}
@@ -240,20 +225,26 @@ class _Pace:
 
 
 def _key(kernel: str, case: Case) -> str:
-    """A case of a kernel, whatever TARGET it is checked under."""
+    """The name of a case of a kernel, the same under whatever TARGET the kernel is checked."""
     return f"{kernel}: {case.line()}"
 
 
 def _on_case(result: CaseResult, measured: Collection[str]) -> OnCase:
-    laws = {each.law: each.status.value for each in result.results}
-    reasons = {each.law: each.reason for each in result.results if each.status.value in UNDECIDED}
-    memory = tuple(each.law for each in result.results if each.why is Reason.MEMORY)
-    rms, worst = {}, {}
+    rms: Errors = {}
+    worst: Errors = {}
     for each in (law for law in result.results if law.law in measured):
         for finding in each.findings:
-            place = f"{each.law}: {finding.tensor}"
             if finding.pool is not None and finding.pool.count:
-                rms[place] = (finding.pool.squares / finding.pool.count) ** 0.5
+                rms.setdefault(each.law, {})[finding.tensor] = (finding.pool.squares / finding.pool.count) ** 0.5
             elif finding.outcome is Outcome.VIOLATED:
-                worst[place] = finding.error_in_sigma or finding.error
-    return OnCase(result.kernel, result.case.dtype, laws, reasons, rms, worst, result.called, memory)
+                worst.setdefault(each.law, {})[finding.tensor] = finding.error_in_sigma or finding.error
+    return OnCase(
+        result.kernel,
+        result.case.dtype,
+        laws={each.law: each.status for each in result.results},
+        reasons={each.law: each.reason for each in result.results if each.status in UNDECIDED},
+        why={each.law: each.why for each in result.results if each.why is not None},
+        rms=rms,
+        worst=worst,
+        called=result.called,
+    )

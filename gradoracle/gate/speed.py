@@ -1,7 +1,7 @@
-"""Speed: what a kernel takes beside its base, both timed in turns on one GPU, with the noise of that.
+"""Speed: the time of a kernel compared with its base's, both timed in turns on one GPU, with the noise of that.
 
-A third process runs the base once more: what it takes beside the first is what identical code shows. Notes only: a time
-closes no gate.
+A third process runs the base once more, to show by how much the times of identical code differ. A time is a note: it
+never closes the gate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,57 +21,53 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gradoracle.gate.process import program
-from gradoracle.gate.side import PROTOCOL, Task
-from gradoracle.gate.timing import Timed
-from gradoracle.model import serialize
+from gradoracle.gate import timing
+from gradoracle.gate.process import last_line, program, write_order
+from gradoracle.gate.side import PROTOCOL, Order, Task
+from gradoracle.gate.timing import Work
 from gradoracle.model.case import parse
 from gradoracle.model.comparison import Kind, Line, Weight
 
 ROUNDS = 8
 START_SECONDS, SECONDS = 600.0, 120.0  # until a process is ready, kernels compiled, and until it has timed one work
-DEVICES = ("cuda",)  # what the interpreter takes says nothing of a kernel
-_MODULE = "gradoracle.gate.timing"
-Work = tuple[str, str]  # a case with its kernel's name before it, and what is done
+DEVICES = ("cuda",)  # the interpreter's time says nothing about a kernel
 
 
 class Untimed(Exception):
-    """A process that times has ended, or does not answer, in a sentence."""
+    """A process that times has ended or does not answer; one sentence."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Times of one work in milliseconds, a round a place; those of one round were taken one after the other.
+    """Times of one work in milliseconds, by round; those of one round were taken one after the other.
 
     Attributes:
-        case: with its kernel's name before it.
-        what: is done.
+        work: kernel, case and what is timed.
         base, twin, head: of the base, of the base in another process, and of the change.
     """
 
-    case: str
-    what: str
+    work: Work
     base: list[float] = field(default_factory=list)
     twin: list[float] = field(default_factory=list)
     head: list[float] = field(default_factory=list)
 
     def line(self) -> Line:
-        """What it says: how much longer or less long, unless identical code shows that too."""
-        kernel, _, text = self.case.partition(": ")
+        """By how much the change takes longer or less long, unless identical code differs as much."""
+        kernel, case, what = self.work
         ratios, same = _ratios(self.head, self.base), _ratios(self.twin, self.base)
-        noise = f"ratios {_range(ratios)}, those of the base beside itself {_range(same)}, {len(ratios)} rounds"
-        times = f"{median(self.head):.4g} beside {median(self.base):.4g} ms"
+        noise = f"ratios {_range(ratios)}, of the base to itself {_range(same)}, {len(ratios)} rounds"
+        times = f"{median(self.head):.4g} ms, the base {median(self.base):.4g} ms"
         if ratios[0] > max(1.0, same[-1]) or ratios[-1] < min(1.0, same[0]):
-            said = _difference(median(ratios))
+            difference = _difference(median(ratios))
         else:
-            said = "no other time than the base's"
-        dtype = parse(text)[2].dtype
-        words = f"{self.what} in {dtype}: {said} ({times}; {noise}) on {text}"
-        return Line(Kind.SPEED, Weight.NOTE, words, kernel, "", dtype, text)
+            difference = "no measurable difference from the base"
+        dtype = parse(case)[2].dtype
+        text = f"{what} in {dtype}: {difference} ({times}; {noise}) on {case}"
+        return Line(Kind.SPEED, Weight.NOTE, text, kernel, "", dtype, case)
 
 
 def _ratios(times: Sequence[float], base: Sequence[float]) -> list[float]:
-    """Round by round, the smallest first."""
+    """By round, the smallest first."""
     return sorted(t / b if b > 0 else (1.0 if t == 0 else math.inf) for t, b in zip(times, base, strict=True))
 
 
@@ -81,7 +76,6 @@ def _range(ratios: Sequence[float]) -> str:
 
 
 def _difference(ratio: float) -> str:
-    """A ratio in words."""
     if ratio > 2:
         return f"{ratio:.3g} times the base's time"
     percent = 100 * abs(ratio - 1)
@@ -89,25 +83,22 @@ def _difference(ratio: float) -> str:
 
 
 class Timer:
-    """A process that times the kernels of one tree; it gets ready on its own, and is waited for when it is asked.
+    """A process that times the kernels of one tree. It prepares on its own; asking it waits until it is ready.
 
     Args:
         folder: of the project.
-        path: where it finds modules.
+        path: its search path of modules.
         task: the target.
-        stage: a folder for what it is told.
+        stage: a folder for the files that are exchanged.
     """
 
     def __init__(self, folder: Path, path: Sequence[str], task: Task, stage: Path) -> None:
-        own = Path(tempfile.mkdtemp(prefix="timer-", dir=stage))
-        self._said = own / "stderr.txt"
-        order = own / "order.json"
-        order.write_text(json.dumps(serialize.to_plain(Timed(PROTOCOL, str(folder), task))), encoding="utf-8")
-        text = f"import sys; sys.path[:] = {list(path)!r}\n{program(_MODULE, 'timing')}"
-        with self._said.open("wb") as said:
+        order, self._errors = write_order(stage, Order(PROTOCOL, {task.target: task}))
+        text = f"import sys; sys.path[:] = {list(path)!r}\n{program(timing.__name__, 'timing')}"
+        with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", text, str(order)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=folder, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=folder, text=True,
                 start_new_session=True,
             )  # fmt: skip
 
@@ -118,16 +109,12 @@ class Timer:
         Raises:
             Untimed: it ended before it was ready, or was not ready in time.
         """
-        return [(str(case), str(what)) for case, what in self._ready["works"]]
+        return [(kernel, case, what) for kernel, case, what in self._ready["works"]]
 
     @cached_property
     def why(self) -> dict[Work, str]:
-        """What it cannot time, with the reason.
-
-        Raises:
-            Untimed: as of ``works``.
-        """
-        return {(str(case), str(what)): str(why) for case, what, why in self._ready["why"]}
+        """What it cannot time, with the reason. Raises as ``works`` does."""
+        return {(kernel, case, what): why for kernel, case, what, why in self._ready["why"]}
 
     def time(self, work: Work) -> float:
         """Milliseconds of one work.
@@ -136,13 +123,13 @@ class Timer:
             Untimed: the process has ended, or takes too long.
         """
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # why it ended is said by what it left
+        with contextlib.suppress(BrokenPipeError):  # its standard error has the reason
             self._process.stdin.write(f"{self.works.index(work)}\n")
             self._process.stdin.flush()
-        return float(self._answer(SECONDS, f"{work[1]} on {work[0]}"))
+        return float(self._answer(SECONDS, _described(work)))
 
     def close(self) -> None:
-        """Kill it with all that it started, where it still runs."""
+        """Kill it, with all processes that it started, if it still runs."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -158,23 +145,23 @@ class Timer:
 
     def _answer(self, seconds: float, what: str) -> str:
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], seconds)[0]:  # a line is there whole or not at all
+        if not select.select([self._process.stdout], [], [], seconds)[0]:  # a line comes whole or not at all
             raise Untimed(f"{what} took longer than {seconds:g} s")
         if line := self._process.stdout.readline():
             return line
         code = self._process.wait()
-        lines = [line.strip() for line in self._said.read_text("utf-8", "replace").splitlines() if line.strip()]
-        raise Untimed(lines[-1] if lines and code >= 0 else f"its process ended with exit code {code}")
+        why = last_line(self._errors) if code >= 0 else ""
+        raise Untimed(why or f"its process ended with exit code {code}")
 
 
 def measure(base: Timer, twin: Timer, head: Timer, rounds: int = ROUNDS) -> Iterator[Rounds]:
-    """Time what all can do, in rounds; who begins takes turns.
+    """Time what all three can do, in rounds; who begins a round takes turns.
 
     Raises:
         Untimed: a process has ended, or takes too long.
     """
     for work in (each for each in head.works if each in base.works and each in twin.works):
-        found = Rounds(*work)
+        found = Rounds(work)
         sides = [(base, found.base), (head, found.head), (twin, found.twin)]
         for number in range(rounds):
             first = number % len(sides)
@@ -184,10 +171,15 @@ def measure(base: Timer, twin: Timer, head: Timer, rounds: int = ROUNDS) -> Iter
 
 
 def untimed(base: Timer, head: Timer) -> Iterator[str]:
-    """What is not timed, and why: it fails on a side, or a side does not have it."""
+    """What is not timed, and why: it fails on a side, or only one side has it."""
     for where, one, other in (("the change", head, base), ("the base", base, head)):
-        for (case, what), why in one.why.items():
-            yield f"{what} on {case} fails in {where}: {why}"
-        for case, what in one.works:
-            if (case, what) not in other.works and (case, what) not in other.why:
-                yield f"{what} on {case} is a problem of {where} alone"
+        for work, why in one.why.items():
+            yield f"{_described(work)} fails in {where}: {why}"
+        for work in one.works:
+            if work not in other.works and work not in other.why:
+                yield f"{_described(work)} exists only in {where}"
+
+
+def _described(work: Work) -> str:
+    kernel, case, what = work
+    return f"{what} on {kernel}: {case}"

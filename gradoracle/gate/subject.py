@@ -1,16 +1,14 @@
-"""Subject: one target of a gate, as both sides have it, and what is said of it so far."""
+"""Subject: one target of a gate, as both sides have it, and what is known of it so far."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Snapshot
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.project.config import Entry
 from gradoracle.project.import_closure import differing
 from gradoracle.project.settings import Setting
-
-BASE, CHANGE = "the base", "the change"
 
 
 @dataclass
@@ -18,14 +16,14 @@ class Subject:
     """One target.
 
     Attributes:
-        name: of the config, or the TARGET.
-        base, head: as each side has it; None where it does not.
-        digests: of the files that the base and the change are made of.
+        name: in the configuration, or the TARGET.
+        base, head: its entry on each side; None where a side does not have it.
+        digests: of its files in the base and in the change.
         settings: that the base and the change are checked with.
-        lines: what is said of it.
-        is_judged_by_base: whether the base's judge holds: nobody answers for another.
-        has_base: whether there is a base to compare with, and it can be read.
-        faults: gradoracle's own, in sentences.
+        lines: to report.
+        is_judged_by_base: whether the base's judge holds, since no other one is acknowledged.
+        has_base: whether there is a base that can be checked.
+        faults: errors of gradoracle itself, in sentences.
         is_stopped: whether the change cannot be checked.
     """
 
@@ -45,16 +43,19 @@ class Subject:
         """The files that differ, where both sides have the target."""
         return [] if self.base is None or self.head is None else differing(*self.digests)
 
-    def cannot(self, where: str, standing: Standing) -> None:
-        """Say it where a side gave no standing: red where it is the change, an open question where it is the base."""
-        if not standing.error:
-            return
-        if standing.is_fault:
-            self.faults.append(f"{self.name}, {where}: {standing.error}")
-        if where == BASE:
+    def base_failed(self, snapshot: Snapshot) -> None:
+        """Report that the base cannot be checked, if so: an open question."""
+        if snapshot.error:
             self.has_base = False
-        red = where == CHANGE and not (standing.is_fault or standing.is_lost)
-        self.is_stopped = self.is_stopped or where == CHANGE
-        hint = "; compare with a saved baseline instead (--baseline FILE)" if where == BASE else ""
-        text = f"{where} cannot be checked: {standing.error}{hint}"
-        self.lines.append(Line(Kind.BASE, Weight.RED if red else Weight.OPEN, text))
+            self._failed("the base", snapshot, Weight.OPEN, "; compare with a saved baseline instead (--baseline FILE)")
+
+    def change_failed(self, snapshot: Snapshot) -> None:
+        """Report that the change cannot be checked, if so: a regression, unless the kernel is not the cause."""
+        if snapshot.error:
+            self.is_stopped = True
+            self._failed("the change", snapshot, Weight.OPEN if snapshot.is_fault or snapshot.is_lost else Weight.RED)
+
+    def _failed(self, side: str, snapshot: Snapshot, weight: Weight, hint: str = "") -> None:
+        if snapshot.is_fault:
+            self.faults.append(f"{self.name}, {side}: {snapshot.error}")
+        self.lines.append(Line(Kind.BASE, weight, f"{side} cannot be checked: {snapshot.error}{hint}"))

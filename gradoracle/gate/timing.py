@@ -1,6 +1,6 @@
-"""Timing: the process that times the kernels of one of the gate's trees, one call whenever the gate asks for it.
+"""Timing: the process that times the kernels of one of the gate's trees, one call for each question of the gate.
 
-Both sides are alive at once and take turns, so that what the machine does meanwhile befalls both alike.
+The processes of both sides are alive at once and take turns, so that the machine's other load affects both alike.
 """
 
 from __future__ import annotations
@@ -11,19 +11,16 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gradoracle.gate.side import PROTOCOL, Task, require_apart
-from gradoracle.model import serialize
+from gradoracle.gate.side import Task, read_order, require_apart
 from gradoracle.model.errors import UsageError, named
 from gradoracle.project import settings
-from gradoracle.project.base_overlay import Places
 
 if TYPE_CHECKING:
     from gradoracle.cases.sample import Sample
-    from gradoracle.execution.bench import Work
+    from gradoracle.execution import bench
     from gradoracle.execution.kernel_runner import Subject
     from gradoracle.model.case import Case
     from gradoracle.model.dims import Sizes
@@ -32,54 +29,36 @@ if TYPE_CHECKING:
     from gradoracle.project.request import Request
 
 FORWARD, VJP = "forward", "forward and VJP"
-LONG = 4096  # of a dim without bound, where nothing is asked for
+LONG = 4096  # size of a dim without bound, unless one is given
 
-Key = tuple[str, str]  # a case with its kernel's name before it, and what is done
-
-
-@dataclass(frozen=True)
-class Timed:
-    """What one process is to time.
-
-    Attributes:
-        protocol: ``side.PROTOCOL``.
-        folder: of the project.
-        task: the target; its settings say at which problems and in which dtypes.
-    """
-
-    protocol: str
-    folder: str
-    task: Task
+Work = tuple[str, str, str]  # kernel, case, what is timed
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Read what to time from a file, and then a number of a work a line; answer each with its milliseconds.
+    """Read an order of one task from a file, then the number of a work on each line; answer with its milliseconds.
 
-    The first answer says which works there are, ``[case, what is done]``, and why others are none. The end of the
-    questions is that of the gate, and of this process, whatever it does then.
+    The first answer lists the works, and why others cannot be timed. The end of the questions is the gate's end, and
+    the end of this process whatever it does then.
     """
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)  # what kernels print is no answer
         questions: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=_listen, args=(questions,), daemon=True).start()
-        order = serialize.from_plain(Timed, json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
-        if order.protocol != PROTOCOL:
-            raise SystemExit(f"the order is of protocol {order.protocol!r}; expected {PROTOCOL!r}")
-        os.chdir(order.folder)
+        (task,) = read_order(Path(arguments[0])).tasks.values()
         try:
-            serve(order, iter(questions.get, ""), answers)
+            serve(task, iter(questions.get, ""), answers)
         except UsageError as error:
             raise SystemExit(str(error)) from None
 
 
 def _listen(questions: queue.SimpleQueue[str]) -> None:
-    """Pass on the lines of standard input, whose end is that of the gate: nobody wants an answer any more."""
+    """Pass on the lines of standard input, and end this process with it."""
     for line in sys.stdin:
         questions.put(line)
     os._exit(1)
 
 
-def serve(order: Timed, questions: Iterable[str], answers: TextIO) -> None:
+def serve(task: Task, questions: Iterable[str], answers: TextIO) -> None:
     """Answer questions until there are no more."""
     from gradoracle.execution import bench, device
     from gradoracle.project.request import Request
@@ -88,22 +67,18 @@ def serve(order: Timed, questions: Iterable[str], answers: TextIO) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    task = order.task
-    places = Places(task.judge, task.kernels) if task.kernels else None
-    request = Request(task.target, places=places, **settings.fields(task.settings))
+    request = Request(task.target, places=task.places, **settings.fields(task.settings))
     where = device.choose(request.device)
     works, why = _works(task, request, where)
-    say({"works": [list(key) for key in works], "why": [[*key, reason] for key, reason in why.items()]})
-    calls = list(works.values())
+    say({"works": list(works), "why": [[*work, reason] for work, reason in why.items()]})
+    made = list(works.values())
     for question in questions:
-        if where == "cuda":
-            say(bench.device_milliseconds(calls[int(question)]))
-        else:
-            say(bench.wall_milliseconds(calls[int(question)])[0])
+        call = made[int(question)]
+        say(bench.device_milliseconds(call) if where == "cuda" else bench.wall_milliseconds(call)[0])
 
 
-def _works(task: Task, request: Request, where: str) -> tuple[dict[Key, Work], dict[Key, str]]:
-    """What can be timed, each run once, and why something cannot, by case and what is done."""
+def _works(task: Task, request: Request, where: str) -> tuple[dict[Work, bench.Work], dict[Work, str]]:
+    """The calls that can be timed, each made once, and why others cannot."""
     from gradoracle.cases.saved_tensors import sample_of
     from gradoracle.check.judge_case import subjects
     from gradoracle.check.plan import setup_of
@@ -113,26 +88,26 @@ def _works(task: Task, request: Request, where: str) -> tuple[dict[Key, Work], d
     device.prepare(where)
     family, kernels, _ = subjects(setup_of(request, where))
     require_apart(task)
-    found: dict[Key, Work] = {}
-    why: dict[Key, str] = {}
+    found: dict[Work, bench.Work] = {}
+    why: dict[Work, str] = {}
     family = family.on(where)
     for name, kernel in kernels.items():
         for case in problems(family, kernel, request):
             sample = sample_of(case, family, None, where)
-            for what, work in calls(Subject(family, kernel, records=False), sample).items():
-                key = f"{name}: {case.line(device=where)}", what
+            for what, call in calls(Subject(family, kernel, records=False), sample).items():
+                work = name, case.line(device=where), what
                 try:
-                    work()
-                    found[key] = work
+                    call()
+                    found[work] = call
                 except Exception as error:
-                    why[key] = named(error)
+                    why[work] = named(error)
     return found, why
 
 
 def problems(family: Family, kernel: Kernel, request: Request) -> Iterator[Case]:
-    """The cases that are timed: plain ones, the kernel's own choice of blocks, at ``timed`` sizes in each dtype.
+    """The cases that are timed: plain ones, the kernel's own choice of blocks, at the ``timed`` sizes in each dtype.
 
-    A dim that is not named there has the largest size that is usually drawn, one that goes past ``LONG`` has that.
+    A dim without such a size has the largest one that is usually drawn, or about ``LONG`` if it can be longer.
 
     Raises:
         UsageError: a dim that the family does not have, or a dtype that the kernel does not support.
@@ -154,13 +129,13 @@ def problems(family: Family, kernel: Kernel, request: Request) -> Iterator[Case]
 
 
 def _usual(sizes: Sizes) -> int:
-    """The largest that is usually drawn, of a dim that goes far beyond that ``LONG``."""
+    """The largest size that is usually drawn; of a dim that can exceed ``LONG``, at least that."""
     far = LONG - LONG % sizes.multiple
     return max(far, sizes.biggest) if sizes.large > LONG else sizes.biggest
 
 
 def calls(subject: Subject, sample: Sample) -> dict[str, Callable[[], object]]:
-    """What is timed of a kernel: its forward, and its forward with its VJP, as its users call them."""
+    """What is timed of a kernel: its forward, and its forward with its VJP, called as users call them."""
     import torch
 
     def forward() -> object:

@@ -1,4 +1,4 @@
-"""Tree: one of the two working trees that a gate compares, as its files and its config show it; nothing is imported."""
+"""Tree: one of the two working trees that a gate compares, read from its files and configuration, not imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gradoracle.gate.known_failures import KnownFailure, read
-from gradoracle.gate.standing import Standing
+from gradoracle.gate.snapshot import Piece, Snapshot
 from gradoracle.model.errors import UsageError
 from gradoracle.model.location import working_tree
 from gradoracle.project import config, settings
@@ -19,9 +19,9 @@ from gradoracle.project.shipped import SHIPPED
 
 ENGINE, KNOWN = "the engine and the laws of gradoracle", "the known failures"
 _ENGINE = ("gradoracle", "properties")
-# Where what judges begins, beside the families' own modules.
+# Where the judging code begins, apart from the families' own modules.
 _JUDGES = ("gradoracle/check/run.py", "gradoracle/project/target.py")
-_PACE = ("workers", "timed")  # settings that decide no verdict: how fast a check runs, what is timed
+_PACE = ("workers", "timed")  # settings that change no verdict: how fast a check runs, what is timed
 
 
 @dataclass(frozen=True)
@@ -38,48 +38,48 @@ class Tree:
 
     @cached_property
     def config(self) -> Config:
-        """What its pyproject.toml says of kernels; empty where there is none."""
+        """The configuration in its pyproject.toml; empty where there is none."""
         file = self.folder / config.FILE
         return config.read(file, self.folder) if file.is_file() else config.EMPTY
 
     @cached_property
     def _imports(self) -> Imports:
-        """What its files import, each read once."""
+        """The imports of its files, each read once."""
         return {}
 
     @cached_property
     def is_gradoracle(self) -> bool:
-        """Whether the engine, the laws and the shipped kernels are those of this tree."""
+        """Whether the tree is gradoracle's own: its engine, laws and shipped kernels are then this tree's."""
         return self.folder == self.root and holds_gradoracle(self.root)
 
     @cached_property
     def known_failures(self) -> list[KnownFailure]:
-        """The failures that its config names."""
+        """The known failures that its configuration names."""
         file = self.config.known_failures
         return [] if file is None else read(file, file.relative_to(self.folder).as_posix())
 
     def entries(self, targets: Sequence[str]) -> dict[str, Entry]:
-        """The targets of the project by name: those named, else all of its config."""
+        """Targets by name: those given, else all of the configuration."""
         if not targets:
             return dict(self.config.kernels)
         return {entry.name: entry for entry in self.config.chosen(targets)}
 
     def settings(self, entry: Entry, profile: str | None, given: Settings) -> dict[str, Setting]:
-        """What an entry is checked with; a profile that the project does not have says nothing."""
+        """The settings an entry is checked with; a profile that the project lacks is ignored."""
         chosen = {**config.PROFILES, **self.config.profiles}.get(profile or "", {})
         found = settings.together((self.config.settings, entry.settings, chosen, given))
         found.pop("scheduler", None)  # both sides run here, from trees that a cluster does not have
         return found
 
     def files(self, entry: Entry, words: Settings) -> dict[str, str]:
-        """The files of the tree that a target and its family are made of, with their digests; empty where none is.
+        """Digests of the files of the tree that a target and its family consist of; empty where there are none.
 
         Args:
             entry: the target.
-            words: what it is checked with.
+            words: its settings.
 
         Raises:
-            UsageError: its file is not there.
+            UsageError: its file does not exist.
         """
         start = self._start(entry.target)
         if start is None:
@@ -91,14 +91,14 @@ class Tree:
 
     @cached_property
     def engine(self) -> dict[str, str]:
-        """Every file of the engine and the laws, where they are those of this tree, with their digests."""
+        """Digests of every file of the engine and the laws, if they are this tree's."""
         if not self.is_gradoracle:
             return {}
         files = (file for folder in _ENGINE for file in (self.root / folder).rglob("*.py"))
         return digests(files, self.root)
 
     def judges(self, names: Iterable[str]) -> dict[str, str]:
-        """Of the engine and the laws, the files that verdicts on some targets depend on, with their digests."""
+        """Digests of the files of the engine and the laws that verdicts on some targets depend on."""
         if not self.is_gradoracle:
             return {}
         starts = [self.root / file for file in _JUDGES]
@@ -111,12 +111,12 @@ class Tree:
         return closure(starts, self.root, [self.folder, self.folder / "src"], self._imports)
 
     def is_shipped(self, target: str) -> bool:
-        """Whether a target is a shipped family, by its name."""
+        """Whether a target names a shipped family."""
         name = target.partition(":")[0]
         return module_file(f"{SHIPPED}.{name}", self.root) is not None and "/" not in name and "." not in name
 
     def _start(self, target: str) -> Path | None:
-        """The file that a target begins with; None where that is no file of this tree."""
+        """The file that a target names; None if it is not in this tree."""
         place = target.rpartition(":")[0] if ":" in target else target
         if place.endswith(".py"):
             file = self.folder / place
@@ -132,8 +132,8 @@ def project(root: Path | None = None, below: Path | None = None) -> Tree:
     """A working tree and its project: that of the nearest pyproject.toml at or above a folder of it.
 
     Args:
-        root: its top folder; by default that of the tree around the current folder.
-        below: the folder, from ``root`` on; by default the current one.
+        root: its top folder; default: of the tree around the current folder.
+        below: the folder, relative to ``root``; default: the current one.
     """
     here = Path.cwd().resolve()
     if root is None:
@@ -146,21 +146,21 @@ def _holds_config(folder: Path, root: Path) -> bool:
     return folder.is_relative_to(root) and (folder / config.FILE).is_file()
 
 
-def pieces(tree: Tree, entry: Entry, words: Settings, surveyed: Standing) -> dict[str, str]:
-    """What judges a target, by name: fingerprints, or texts where they are short."""
+def pieces(tree: Tree, entry: Entry, words: Settings, surveyed: Snapshot) -> dict[str, Piece]:
+    """What judges a target, by name: what its side found, and what the tree's files say."""
     found = dict(surveyed.pieces)
     if tree.is_gradoracle and tree.is_shipped(entry.target):
-        found[ENGINE] = together(tree.judges([entry.target]))
-    found[f"the settings of {entry.name}"] = repr(sorted(deciding(words).items()))
-    found[KNOWN] = known_failures(tree)
+        found[ENGINE] = Piece(together(tree.judges([entry.target])))
+    found[f"the settings of {entry.name}"] = Piece(repr(sorted(deciding(words).items())))
+    found[KNOWN] = Piece(known_failures(tree))
     return found
 
 
 def known_failures(tree: Tree) -> str:
-    """The entries of a tree's known failures, as a text."""
+    """A tree's known failures as one text."""
     return "; ".join(map(str, tree.known_failures))
 
 
 def deciding(given: Settings) -> dict[str, Setting]:
-    """Settings without those that decide nothing but how a check runs."""
+    """Settings without those that only change how fast a check runs."""
     return {name: value for name, value in given.items() if name not in _PACE}

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from gradoracle.mutation.mutant import Mutant
@@ -22,15 +22,14 @@ _LAYOUT = str.maketrans("", "", "(),")
 def mutants(source: str, module: str) -> list[Mutant]:
     """Return every fault that an operator can plant in a source, in the order of the source, then of the operators.
 
-    Each compiles, differs from the original as code, and is like no other. A source in which there is nothing to plant
-    has none.
+    Each compiles, differs from the original as code, and from all others. A source without a site has none.
 
     Args:
-        source: of a module of Python; `operators.source` says which of its functions are touched.
-        module: its name, or its file as it was given.
+        source: of a Python module; `operators.source` says which of its functions are mutated.
+        module: its name, or its file as given.
 
     Raises:
-        UsageError: where libcst is not installed, or the source is no Python.
+        UsageError: libcst is not installed, or the source is not Python.
     """
     from gradoracle.mutation.operators import OPERATORS, Source
 
@@ -57,7 +56,7 @@ def mutants(source: str, module: str) -> list[Mutant]:
 def _planted(
     parsed: Source, module: str, place: Place, operator: Operator, fault: Fault, occurrences: Counter[tuple[str, ...]]
 ) -> Mutant | None:
-    """Return the mutant of one fault; None where the fault is no other code, or does not compile."""
+    """Return the mutant of one fault; None where the code is the same, or does not compile."""
     from gradoracle.mutation.operators.syntax import one_line
 
     start, end = parsed.span(fault.node, fault.until)
@@ -65,7 +64,6 @@ def _planted(
     code = _fitting(fault, place)
     if not _differs(before, code) or not _compiles(parsed.statement(fault.node, place, start, end, code)):
         return None
-    planted = parsed.replaced(start, end, code)
     piece = (operator.name, place.name, one_line(before), fault.code)
     occurrences[piece] += 1
     return Mutant(
@@ -77,13 +75,13 @@ def _planted(
         after=fault.code,
         occurrence=occurrences[piece] - 1,
         original=parsed.text,
-        source=planted,
+        source=parsed.replaced(start, end, code),
         cause=operator.cause if fault.cause is None else fault.cause,
     )
 
 
 def _fitting(fault: Fault, place: Place) -> str:
-    """Return the code as it stands in the source: in parentheses where it would be read otherwise without."""
+    """Return the code as it goes into the source: in parentheses where it needs them."""
     import libcst as cst
 
     from gradoracle.mutation.operators.syntax import parenthesised, rank
@@ -121,7 +119,7 @@ def _parsed(piece: str) -> str:
 def _compiles(source: str) -> bool:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some faults are such that Python itself has its doubts
+            warnings.simplefilter("ignore")  # Python warns about some of the faults
             compile(source, "<mutant>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return False
@@ -136,42 +134,24 @@ def choose(mutants: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
     the others keep their order.
     """
 
-    def turns(held: Sequence[Mutant], levels: Sequence[Callable[[Mutant], Hashable]], scope: str) -> Iterator[Mutant]:
+    def turns(held: Sequence[Mutant], levels: Sequence[str], scope: str) -> Iterator[Mutant]:
         if not levels:
             return iter(sorted(held, key=lambda each: _hash(scope, each.module, each.key, str(seed))))
-        groups: dict[Hashable, list[Mutant]] = defaultdict(list)
+        groups: dict[str, list[Mutant]] = defaultdict(list)
         for each in held:
-            groups[levels[0](each)].append(each)
-        names = sorted(groups, key=lambda name: _hash(scope, str(name), str(seed)))
+            groups[getattr(each, levels[0])].append(each)
+        names = sorted(groups, key=lambda name: _hash(scope, name, str(seed)))
         return _in_turn([turns(groups[name], levels[1:], f"{scope}\0{name}") for name in names])
 
-    order = turns(tuple(mutants), (_operator, _module, _function), "")
+    order = turns(tuple(mutants), ("operator", "module", "function"), "")
     return list(itertools.islice(order, max(count, 0)))
-
-
-def _operator(mutant: Mutant) -> str:
-    return mutant.operator
-
-
-def _module(mutant: Mutant) -> str:
-    return mutant.module
-
-
-def _function(mutant: Mutant) -> str:
-    return mutant.function
 
 
 def _hash(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _in_turn(streams: Sequence[Iterator[T]]) -> Iterator[T]:
-    """Yield one of each stream, then another of each, for as long as there are any."""
-    waiting = list(streams)
-    while waiting:
-        left = []
-        for stream in waiting:
-            for each in itertools.islice(stream, 1):
-                yield each
-                left.append(stream)
-        waiting = left
+def _in_turn(streams: Iterable[Iterator[T]]) -> Iterator[T]:
+    """Yield one of each stream, then another of each, as long as there are any."""
+    for each in itertools.zip_longest(*streams):
+        yield from (item for item in each if item is not None)

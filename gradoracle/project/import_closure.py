@@ -78,7 +78,7 @@ def together(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()
 
 
-def differing(these: Mapping[str, str], those: Mapping[str, str]) -> list[str]:
+def differing(these: Mapping[str, object], those: Mapping[str, object]) -> list[str]:
     """The files whose content differs, or that are in one alone."""
     return sorted(name for name in these.keys() | those.keys() if these.get(name) != those.get(name))
 

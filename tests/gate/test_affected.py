@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradoracle.gate.affected import affected
-from gradoracle.gate.standing import OnCase, Standing
+from gradoracle.gate.snapshot import OnCase, Snapshot
 
 FILES = {
     "kernels/near.py": '''
@@ -94,7 +94,7 @@ def test_cases_that_ran_what_a_change_touches(
         line: OnCase("near", "float32", {}, called=tuple(LINES[name] for name in names))
         for line, names in CALLED.items()
     }
-    base = Standing("near", files=dict.fromkeys(FILES, "0"), cases=cases)
+    base = Snapshot("near", files=dict.fromkeys(FILES, "0"), cases=cases)
     assert affected(base, [file], there, here) == expected
 
 

@@ -3,108 +3,111 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gradoracle.gate.base_side import Base
 from gradoracle.gate.compare import asked_of_base, proven
-from gradoracle.gate.standing import OnCase, Standing
+from gradoracle.gate.snapshot import OnCase, Snapshot
+from gradoracle.model.verdict import Status
 
 _TODAY = datetime.date(2026, 11, 24)
 VJP, CAUSAL = "vjp_matches_the_oracle", "causal_prefix"
 LINES = [f"case {number}" for number in range(5)]
 
 
-def standing(statuses: dict[str, list[str]]) -> Standing:
+def snapshot(statuses: dict[str, list[str]]) -> Snapshot:
     """Of five cases, by law."""
     cases = {
-        line: OnCase("fast", "float32", {law: own[at] for law, own in statuses.items() if own[at]})
+        line: OnCase("fast", "float32", {law: Status(own[at]) for law, own in statuses.items() if own[at]})
         for at, line in enumerate(LINES)
     }
-    return Standing("fast", cases=cases, is_whole=True)
+    return Snapshot("fast", cases=cases, is_whole=True)
 
 
 class Processes:
     """In place of the processes of a base: what each was asked, and what they find."""
 
-    def __init__(self, truth: Standing) -> None:
+    def __init__(self, truth: Snapshot) -> None:
         self.truth = truth
         self.orders: list[Any] = []
 
-    def begin(self, laws: dict[str, list[str]] | None) -> Any:
+    def begin(self, laws: dict[str, list[str]] | None) -> Callable[[], Snapshot]:
         self.orders.append(laws)
-        return (laws,)
+        return partial(self.wait, laws)
 
-    def read(self, process: Any) -> Standing:
-        (laws,), cases = process, {}
+    def wait(self, laws: dict[str, list[str]] | None) -> Snapshot:
+        cases = {}
         for line, case in self.truth.cases.items():
             expected = [VJP] if laws is None else laws.get(line, [])
             own = {law: case.laws[law] for law in expected if law in case.laws}
             if own:
                 cases[line] = OnCase("fast", "float32", own)
-        return Standing("fast", cases=cases, is_whole=True)
+        return Snapshot("fast", cases=cases, is_whole=True)
 
 
 HOLDS, BREAKS = ["holds"] * 5, ["violated"] * 5
 
 
 def test_two_cases_of_a_verdict_are_asked_first_and_what_is_measured_is_not() -> None:
-    processes = Processes(standing({VJP: HOLDS, CAUSAL: HOLDS}))
-    base = Base(processes.begin, processes.read, None)
-    head = standing({VJP: BREAKS, CAUSAL: BREAKS})
+    processes = Processes(snapshot({VJP: HOLDS, CAUSAL: HOLDS}))
+    base = Base(processes.begin, None)
+    head = snapshot({VJP: BREAKS, CAUSAL: BREAKS})
     base.measure()
     base.measure()
     base.ask(asked_of_base(head), [VJP])
     assert processes.orders == [None, {line: [CAUSAL] for line in LINES[:2]}]
-    there = base.standing()
+    there = base.snapshot()
     assert there.cases["case 0"].laws == {VJP: "holds", CAUSAL: "holds"} and there.cases["case 4"].laws == {
         VJP: "holds"
     }
     base.ask(asked_of_base(head, there), [VJP])
-    assert len(processes.orders) == 2 and base.standing() == there and proven(there, head, [], _TODAY)
+    assert len(processes.orders) == 2 and base.snapshot() == there and proven(there, head, [], _TODAY)
 
 
 def test_where_the_base_breaks_it_too_all_cases_are_asked() -> None:
-    processes = Processes(standing({VJP: HOLDS, CAUSAL: ["violated", "violated", "violated", "violated", "holds"]}))
-    base = Base(processes.begin, processes.read, None)
-    head = standing({VJP: HOLDS, CAUSAL: BREAKS})
+    processes = Processes(snapshot({VJP: HOLDS, CAUSAL: ["violated", "violated", "violated", "violated", "holds"]}))
+    base = Base(processes.begin, None)
+    head = snapshot({VJP: HOLDS, CAUSAL: BREAKS})
     base.ask(asked_of_base(head), [VJP])
-    there = base.standing()
+    there = base.snapshot()
     base.ask(asked_of_base(head, there), [VJP])
     assert processes.orders[-1] == {line: [CAUSAL] for line in LINES[2:]}
-    assert base.standing().cases["case 4"].laws[CAUSAL] == "holds" and proven(base.standing(), head, [], _TODAY)
+    assert base.snapshot().cases["case 4"].laws[CAUSAL] == "holds" and proven(base.snapshot(), head, [], _TODAY)
 
 
 def test_what_the_base_breaks_on_every_case_is_not_worse() -> None:
-    truth = standing({VJP: HOLDS, CAUSAL: BREAKS})
-    head = standing({VJP: HOLDS, CAUSAL: BREAKS})
+    truth = snapshot({VJP: HOLDS, CAUSAL: BREAKS})
+    head = snapshot({VJP: HOLDS, CAUSAL: BREAKS})
     assert not proven(truth, head, [], _TODAY)
-    some = Standing("fast", cases={line: truth.cases[line] for line in LINES[:2]})
+    some = Snapshot("fast", cases={line: truth.cases[line] for line in LINES[:2]})
     assert not proven(some, head, [], _TODAY)  # the others are not known
-    assert proven(None, head, [], _TODAY) and not proven(None, Standing("fast"), [], _TODAY)
+    assert proven(None, head, [], _TODAY) and not proven(None, Snapshot("fast"), [], _TODAY)
 
 
 def test_what_the_change_does_not_decide_is_asked_until_the_base_decides_it() -> None:
-    processes = Processes(standing({VJP: HOLDS, CAUSAL: ["refused", "refused", "refused", "holds", "refused"]}))
-    base = Base(processes.begin, processes.read, None)
-    head = standing({VJP: HOLDS, CAUSAL: ["not checked"] * 5})
+    processes = Processes(snapshot({VJP: HOLDS, CAUSAL: ["refused", "refused", "refused", "holds", "refused"]}))
+    base = Base(processes.begin, None)
+    head = snapshot({VJP: HOLDS, CAUSAL: ["not checked"] * 5})
     base.ask(asked_of_base(head), [VJP])
-    base.ask(asked_of_base(head, base.standing()), [VJP])
-    assert base.standing().cases["case 3"].laws[CAUSAL] == "holds"
+    base.ask(asked_of_base(head, base.snapshot()), [VJP])
+    assert base.snapshot().cases["case 3"].laws[CAUSAL] == "holds"
 
 
 def test_what_is_kept_is_not_asked_and_what_is_not_kept_is() -> None:
-    truth = standing({VJP: HOLDS, CAUSAL: HOLDS})
+    truth = snapshot({VJP: HOLDS, CAUSAL: HOLDS})
     processes = Processes(truth)
-    base = Base(processes.begin, processes.read, standing({VJP: HOLDS, CAUSAL: ["holds", "", "", "", ""]}))
+    base = Base(processes.begin, snapshot({VJP: HOLDS, CAUSAL: ["holds", "", "", "", ""]}))
     base.measure()
     base.ask({line: [VJP, CAUSAL] for line in LINES[:2]}, [VJP])
     assert processes.orders == [{"case 1": [CAUSAL]}]
-    assert base.is_measured and base.standing().cases["case 1"].laws[CAUSAL] == "holds"
+    assert base.is_measured and base.snapshot().cases["case 1"].laws[CAUSAL] == "holds"
 
 
 def test_asked_soon_it_answers_before_it_is_measured() -> None:
-    processes = Processes(standing({VJP: HOLDS, CAUSAL: HOLDS}))
-    base = Base(processes.begin, processes.read, None)
+    processes = Processes(snapshot({VJP: HOLDS, CAUSAL: HOLDS}))
+    base = Base(processes.begin, None)
     base.measure()
     assert base.answers() is None
     base.ask({"case 3": [VJP]}, [VJP], soon=True)
@@ -113,6 +116,6 @@ def test_asked_soon_it_answers_before_it_is_measured() -> None:
 
 
 def test_an_error_of_one_process_is_that_of_the_base() -> None:
-    base = Base(lambda laws: None, lambda side: Standing("fast", error="killed"), None)  # type: ignore[arg-type, return-value]
+    base = Base(lambda laws: lambda: Snapshot("fast", error="killed"), None)
     base.ask({"case 0": [CAUSAL]}, [VJP])
-    assert base.standing().error == "killed"
+    assert base.snapshot().error == "killed"

@@ -31,7 +31,7 @@ def test_it_is_compared_with_in_both_directions(clone: Project) -> None:
     assert code == 1 and "vjp_matches_the_oracle held in the base and is violated" in out
     clone.edit(KERNEL, ("dx = (1 + 2**-10) * r * gw", "dx = 1.0 * r * gw"))
     document = json.loads((clone.folder / FILE).read_text())
-    cases = document["standings"]["rmsnorm"]["cases"]
+    cases = document["snapshots"]["rmsnorm"]["cases"]
     lost = next(line for line in cases if "float32" in line)
     cases[lost.replace("seed=", "seed=9")] = cases.pop(lost)
     (clone.folder / FILE).write_text(json.dumps(document))
@@ -54,7 +54,7 @@ def test_without_a_baseline_the_kernels_are_judged_alone_and_it_is_not_green(clo
 
 
 def document(**fields: object) -> str:
-    whole = {"schema": SCHEMA, "gradoracle": "0", "engine": "", "made": {}, "standings": {}}
+    whole = {"schema": SCHEMA, "gradoracle": "0", "engine": "", "made": {}, "snapshots": {}}
     return json.dumps(to_plain(whole | fields))
 
 
@@ -62,16 +62,16 @@ def document(**fields: object) -> str:
     ("text", "said"),
     [
         (None, "there is no baseline"),
-        ("", "is damaged: it is no JSON"),
-        (document()[:-9], "is damaged: it is no JSON"),
+        ("", "is damaged: it is not JSON"),
+        (document()[:-9], "is damaged: it is not JSON"),
         (json.dumps([1]), "is no baseline of gradoracle: its schema is None"),
         (json.dumps({"schema": "gradoracle-report/1"}), "is no baseline of gradoracle"),
         (
             document(schema="gradoracle-baseline/0"),
             "is of the schema 'gradoracle-baseline/0', and this gradoracle reads",
         ),
-        (document(standings=3), "is damaged: base.json.standings is 3; expected an object"),
-        (document(standings={"a": {"target": "a", "cases": {"c": {}}}}), "has no field 'kernel'"),
+        (document(snapshots=3), "is damaged: base.json.snapshots is 3; expected an object"),
+        (document(snapshots={"a": {"target": "a", "cases": {"c": {}}}}), "has no field 'kernel'"),
     ],
 )
 def test_what_is_no_baseline_is_told_apart(tmp_path: Path, text: str | None, said: str) -> None:
@@ -91,7 +91,7 @@ def test_one_of_another_version_or_of_no_case_is_not_green(clone: Project) -> No
     clone.edit(KERNEL, ("gw", "weighted"))
     code, out, _ = clone.gate("--baseline", FILE)
     assert code == 4 and "was saved by gradoracle 0.0.1" in out
-    known["standings"]["rmsnorm"]["cases"] = {}
+    known["snapshots"]["rmsnorm"]["cases"] = {}
     file.write_text(json.dumps(known))
     code, out, _ = clone.gate("--baseline", FILE)
     assert code == 4 and "no case in common" in out

@@ -11,10 +11,12 @@ from gate.project import CONFIG, HELPER, KERNEL, Project
 
 from gradoracle.gate import kept
 from gradoracle.gate.kept import Kept
-from gradoracle.gate.standing import OnCase, Standing
+from gradoracle.gate.snapshot import OnCase, Snapshot
 from gradoracle.gate.tree import project
+from gradoracle.model.reason import Reason
+from gradoracle.model.verdict import Status
 
-KNOWN = "how the base stands is known from an earlier gate"
+KNOWN = "the results of the base are known from an earlier gate"
 WRONG = ("dx = r * gw", "dx = (1 + 2**-8) * r * gw")
 
 
@@ -55,7 +57,7 @@ def test_what_is_damaged_is_computed_anew_and_said_once(clone: Project, tmp_path
     cache = tmp_path / "cache"
     clone.edit(KERNEL, WRONG)
     before = clone.gate("--base", "HEAD", cache=cache)
-    for file in (cache / "standings").iterdir():
+    for file in (cache / "snapshots").iterdir():
         file.write_bytes(file.read_bytes()[:-40])
     code, out, said = clone.gate("--base", "HEAD", cache=cache)
     assert (code, lines(out)) == (before[0], lines(before[1]))
@@ -70,7 +72,7 @@ def test_where_nothing_can_be_kept_the_gate_says_so_once_and_answers(clone: Proj
     assert code == 1 and "vjp_matches_the_oracle held in the base" in out and said.count("nothing more is kept") == 1
 
 
-CASE = OnCase("fast", "float32", {"vjp_matches_the_oracle": "holds", "causal": "refused"}, {"causal": "no mask"})
+CASE = OnCase("fast", "float32", {"vjp": Status.HOLDS, "causal": Status.REFUSED}, {"causal": "no mask"})
 
 
 @pytest.mark.parametrize(
@@ -79,13 +81,13 @@ CASE = OnCase("fast", "float32", {"vjp_matches_the_oracle": "holds", "causal": "
         ({}, True),
         ({"is_whole": False}, False),
         ({"error": "killed"}, False),
-        ({"cases": {"a": CASE, "b": replace(CASE, laws={"causal": "crashed"})}}, False),
-        ({"cases": {"b": replace(CASE, laws={"causal": "error"})}}, False),
-        ({"cases": {"b": replace(CASE, memory=("causal",))}}, False),
+        ({"cases": {"a": CASE, "b": replace(CASE, laws={"causal": Status.CRASHED})}}, False),
+        ({"cases": {"b": replace(CASE, laws={"causal": Status.ERROR})}}, False),
+        ({"cases": {"b": replace(CASE, why={"causal": Reason.MEMORY})}}, False),
     ],
 )
 def test_only_what_any_machine_would_find_is_kept(tmp_path: Path, change: dict[str, object], is_kept: bool) -> None:
-    found = Standing("k.py", cases={"a": CASE}, is_whole=True)
+    found = Snapshot("k.py", cases={"a": CASE}, is_whole=True)
     entries = Kept(tmp_path, lambda text: None)
     entries.keep("name", replace(found, **change), {"k.py": "0"})  # type: ignore[arg-type]
     assert (entries.find("name") is not None) == is_kept

@@ -25,24 +25,24 @@ def test_what_fails_is_told_with_all_cases_and_before_the_report(clone: Project,
     side = _side(clone, tmp_path)
     early = side.news()
     assert early is not None, side.answer()
-    last = side.answer().standings["rmsnorm"]
+    last = side.answer()["rmsnorm"]
     assert last.report is not None and len(last.cases) == 12
-    assert early.standings["rmsnorm"] == replace(last, report=None)
+    assert early["rmsnorm"] == replace(last, report=None)
 
 
 def test_where_nothing_fails_or_no_report_is_wanted_there_is_the_answer_alone(clone: Project, tmp_path: Path) -> None:
     side = _side(clone, tmp_path)
-    assert side.news() is None and side.answer().standings["rmsnorm"].report is not None
+    assert side.news() is None and side.answer()["rmsnorm"].report is not None
     clone.edit(KERNEL, (RIGHT, WRONG))
     side = _side(clone, tmp_path, laws={})
-    assert side.news() is None and side.answer().standings["rmsnorm"].report is None
+    assert side.news() is None and side.answer()["rmsnorm"].report is None
 
 
 def test_cases_that_come_first_change_the_order_and_nothing_else(clone: Project, tmp_path: Path) -> None:
     clone.edit(KERNEL, (RIGHT, WRONG))
-    plain = _side(clone, tmp_path).answer().standings["rmsnorm"]
+    plain = _side(clone, tmp_path).answer()["rmsnorm"]
     last = list(plain.cases)[-3:]
-    other = _side(clone, tmp_path, first=last).answer().standings["rmsnorm"]
+    other = _side(clone, tmp_path, first=last).answer()["rmsnorm"]
     assert list(other.cases)[:3] == last and set(other.cases) == set(plain.cases)
     assert plain.report is not None and other.report is not None
     for report in (plain.report, other.report):
@@ -51,18 +51,18 @@ def test_cases_that_come_first_change_the_order_and_nothing_else(clone: Project,
 
 
 def test_laws_are_judged_on_the_cases_that_are_named_alone(clone: Project, tmp_path: Path) -> None:
-    plain = _side(clone, tmp_path, laws={}).answer().standings["rmsnorm"]
+    plain = _side(clone, tmp_path, laws={}).answer()["rmsnorm"]
     lines = list(plain.cases)
     asked = {lines[3]: ["vjp_matches_the_oracle"], lines[5]: ["forward_matches_the_oracle"]}
-    found = _side(clone, tmp_path, laws=asked, measures=False).answer().standings["rmsnorm"]
+    found = _side(clone, tmp_path, laws=asked, measures=False).answer()["rmsnorm"]
     assert {line: list(case.laws) for line, case in found.cases.items()} == asked and found.is_whole
     assert all(case.laws.items() <= plain.cases[line].laws.items() for line, case in found.cases.items())
     nothing = _side(clone, tmp_path, laws={"case of another tree": ["x"]}, measures=False).answer()
-    assert nothing.standings["rmsnorm"].cases == {} and not nothing.error
+    assert nothing["rmsnorm"].cases == {} and not nothing["rmsnorm"].error
 
 
 def test_what_ran_on_a_case_is_told_of_the_folder_that_is_named(clone: Project, tmp_path: Path) -> None:
-    found = _side(clone, tmp_path, laws={}, called_in=str(clone.folder)).answer().standings["rmsnorm"]
+    found = _side(clone, tmp_path, laws={}, called_in=str(clone.folder)).answer()["rmsnorm"]
     text = (clone.folder / KERNEL).read_text().splitlines()
     names = {
         text[int(line) - 1].strip()
@@ -73,7 +73,7 @@ def test_what_ran_on_a_case_is_told_of_the_folder_that_is_named(clone: Project, 
     assert "def my_rmsnorm(x, w):" in names or "@gradoracle.kernel(rmsnorm)" in names
     assert not any("def rmsnorm" in name for name in names)  # the definition is no part of a kernel's calls
     assert any(f"{HELPER}:4" in case.called for case in found.cases.values())
-    assert not any(case.called for case in _side(clone, tmp_path, laws={}).answer().standings["rmsnorm"].cases.values())
+    assert not any(case.called for case in _side(clone, tmp_path, laws={}).answer()["rmsnorm"].cases.values())
 
 
 def test_a_side_that_tells_says_what_fails_as_it_goes_and_stops_when_it_is_told(clone: Project, tmp_path: Path) -> None:
@@ -81,10 +81,10 @@ def test_a_side_that_tells_says_what_fails_as_it_goes_and_stops_when_it_is_told(
     side = _side(clone, tmp_path, tells=True)
     news = side.news()
     assert news is not None
-    (case,) = news.standings["rmsnorm"].cases.values()
+    (case,) = news["rmsnorm"].cases.values()
     assert "violated" in case.laws.values()
     side.stop()
-    found = side.answer().standings["rmsnorm"]
+    found = side.answer()["rmsnorm"]
     assert found.report is not None and not found.is_whole and len(found.cases) < 12
     assert found.report.interrupted.startswith("stopped at the first regression, after ")
 
@@ -93,4 +93,4 @@ def test_a_side_that_is_killed_leaves_nobody_waiting(clone: Project, tmp_path: P
     side = _side(clone, tmp_path)
     side._process.kill()
     assert side.news() is None
-    assert "SIGKILL" in side.answer().error
+    assert "SIGKILL" in side.answer()["rmsnorm"].error

@@ -16,7 +16,7 @@ from gradoracle.gate import speed
 from gradoracle.gate.run import Asked, gate
 from gradoracle.gate.side import Task
 from gradoracle.gate.speed import Rounds, Timer, Untimed, measure, untimed
-from gradoracle.gate.timing import FORWARD, VJP, calls, problems
+from gradoracle.gate.timing import FORWARD, VJP, Work, calls, problems
 from gradoracle.model.case import Case, require_fit
 from gradoracle.model.comparison import Kind, Weight
 from gradoracle.model.kernel import Kernel
@@ -24,30 +24,30 @@ from gradoracle.project.request import Request
 from gradoracle.project.target import resolve
 
 NO_BACKWARD = "RuntimeError: no output requires a gradient, so there is no backward to time"
-CASE = "my_rmsnorm: case:1 rmsnorm cpu float32 B=2 N=8 seed=0"
+CASE = "case:1 rmsnorm cpu float32 B=2 N=8 seed=0"
+BOTH, ALONE = ("my_rmsnorm", CASE, FORWARD), ("my_rmsnorm", CASE, VJP)
 
 
 class Clock:
     """Stands for a process that times: each call takes the next of some times."""
 
-    def __init__(self, name: str, log: list[str], works: list[tuple[str, str]], times: list[float]) -> None:
+    def __init__(self, name: str, log: list[str], works: list[Work], times: list[float]) -> None:
         self.name, self.log, self.works, self.times = name, log, works, list(times)
-        self.why: dict[tuple[str, str], str] = {}
+        self.why: dict[Work, str] = {}
 
-    def time(self, work: tuple[str, str]) -> float:
+    def time(self, work: Work) -> float:
         self.log.append(self.name)
         return self.times.pop(0)
 
 
 def test_sides_take_turns_and_so_does_who_begins() -> None:
     log: list[str] = []
-    both, alone = (CASE, FORWARD), (CASE, VJP)
-    base = Clock("base", log, [both], [1.0, 2.0, 3.0, 4.0])
-    twin = Clock("twin", log, [both], [1.5, 2.5, 3.5, 4.5])
-    head = Clock("head", log, [both, alone], [2.0, 4.0, 6.0, 8.0])
+    base = Clock("base", log, [BOTH], [1.0, 2.0, 3.0, 4.0])
+    twin = Clock("twin", log, [BOTH], [1.5, 2.5, 3.5, 4.5])
+    head = Clock("head", log, [BOTH, ALONE], [2.0, 4.0, 6.0, 8.0])
     (found,) = measure(base, twin, head, rounds=4)  # type: ignore[arg-type]
     assert log == ["base", "head", "twin", "head", "twin", "base", "twin", "base", "head", "base", "head", "twin"]
-    assert (found.case, found.what) == (CASE, FORWARD)
+    assert found.work == BOTH
     assert (found.base, found.twin) == ([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5, 4.5])
     assert found.head == [2.0, 4.0, 6.0, 8.0]
 
@@ -55,36 +55,36 @@ def test_sides_take_turns_and_so_does_who_begins() -> None:
 @pytest.mark.parametrize(
     ("twin", "head", "said"),
     [
-        ([1.0, 1.01], [1.5, 1.7], "60 % more time than the base (1.6 beside 1 ms; ratios 1.500 to 1.700, those of the"),
-        ([1.0, 0.99], [0.5, 0.52], "49 % less time than the base (0.51 beside 1 ms; ratios 0.500 to 0.520"),
+        ([1.0, 1.01], [1.5, 1.7], "60 % more time than the base (1.6 ms, the base 1 ms; ratios 1.500 to 1.700, of"),
+        ([1.0, 0.99], [0.5, 0.52], "49 % less time than the base (0.51 ms, the base 1 ms; ratios 0.500 to 0.520"),
         ([1.0, 1.0], [1.002, 1.002], "0.2 % more time than the base ("),
         ([1.0, 1.0], [4.0, 5.0], "4.5 times the base's time ("),
-        ([1.0, 1.6], [1.5, 1.7], "no other time than the base's (1.6 beside 1 ms; ratios 1.500 to 1.700, those of the "
-         "base beside itself 1.000 to 1.600, 2 rounds)"),
-        ([1.0, 1.0], [0.9, 1.7], "no other time than the base's ("),
-        ([0.9, 1.0], [0.91, 0.91], "no other time than the base's ("),
-        ([0.0, 1.0], [1.0, 1.0], "no other time than the base's ("),
+        ([1.0, 1.6], [1.5, 1.7], "no measurable difference from the base (1.6 ms, the base 1 ms; ratios 1.500 to "
+         "1.700, of the base to itself 1.000 to 1.600, 2 rounds)"),
+        ([1.0, 1.0], [0.9, 1.7], "no measurable difference from the base ("),
+        ([0.9, 1.0], [0.91, 0.91], "no measurable difference from the base ("),
+        ([0.0, 1.0], [1.0, 1.0], "no measurable difference from the base ("),
     ],
 )  # fmt: skip
 def test_a_line_tells_the_ratio_unless_identical_code_shows_it_too(
     twin: list[float], head: list[float], said: str
 ) -> None:
-    line = Rounds(CASE, FORWARD, [1.0, 1.0], twin, head).line()
-    assert line.text.startswith(f"forward in float32: {said}") and line.text.endswith(f" on {CASE.partition(': ')[2]}")
+    line = Rounds(BOTH, [1.0, 1.0], twin, head).line()
+    assert line.text.startswith(f"forward in float32: {said}") and line.text.endswith(f" on {CASE}")
     assert (line.kind, line.weight, line.kernel, line.dtype) == (Kind.SPEED, Weight.NOTE, "my_rmsnorm", "float32")
 
 
 def test_no_time_at_all_is_no_division() -> None:
-    assert "nan" not in Rounds(CASE, FORWARD, [0.0, 0.0], [0.0, 0.0], [0.0, 1.0]).line().text
+    assert "nan" not in Rounds(BOTH, [0.0, 0.0], [0.0, 0.0], [0.0, 1.0]).line().text
 
 
 def test_what_a_side_fails_at_or_has_alone_is_told() -> None:
-    base, head = Clock("base", [], [(CASE, FORWARD)], []), Clock("head", [], [(CASE, FORWARD), (CASE, "more")], [])
-    head.why = {(CASE, VJP): "RuntimeError: no"}
-    base.works.append((CASE, VJP))
+    more = ("my_rmsnorm", CASE, "more")
+    base, head = Clock("base", [], [BOTH, ALONE], []), Clock("head", [], [BOTH, more], [])
+    head.why = {ALONE: "RuntimeError: no"}
     assert list(untimed(base, head)) == [  # type: ignore[arg-type]
-        f"{VJP} on {CASE} fails in the change: RuntimeError: no",
-        f"more on {CASE} is a problem of the change alone",
+        f"{VJP} on my_rmsnorm: {CASE} fails in the change: RuntimeError: no",
+        f"more on my_rmsnorm: {CASE} exists only in the change",
     ]
 
 
@@ -102,19 +102,19 @@ def timer(clone: Project, tmp_path: Path) -> Any:
         each.close()
 
 
-def case(b: int, n: int, dtype: str = "float32") -> str:
-    return f"my_rmsnorm: case:1 rmsnorm cpu {dtype} B={b} N={n} seed=0"
+def case(b: int, n: int, dtype: str = "float32") -> tuple[str, str]:
+    return "my_rmsnorm", f"case:1 rmsnorm cpu {dtype} B={b} N={n} seed=0"
 
 
 def test_a_process_times_what_it_is_asked_for(timer: Any) -> None:
     own = timer("B=2 N=8", "N=12", dtype="float32,bfloat16")
     problems = [case(2, 8), case(2, 8, "bfloat16"), case(128, 12), case(128, 12, "bfloat16")]
-    assert own.works == [(each, what) for each in problems for what in (FORWARD, VJP)] and own.why == {}
+    assert own.works == [(*each, what) for each in problems for what in (FORWARD, VJP)] and own.why == {}
     assert all(own.time(work) > 0 for work in (*own.works, *own.works))
 
 
 def test_where_nothing_is_asked_for_dims_are_as_large_as_they_usually_are(timer: Any) -> None:
-    assert [line for line, _ in timer().works] == [case(128, 64)] * 2
+    assert [(kernel, line) for kernel, line, _ in timer().works] == [case(128, 64)] * 2
 
 
 @pytest.mark.parametrize(
@@ -160,16 +160,16 @@ def test_explicit_and_automatic_backwards_are_timed_with_their_forward() -> None
 def test_what_cannot_be_timed_is_said_and_the_rest_is_timed(timer: Any, clone: Project) -> None:
     clone.edit(KERNEL, ("def my_rmsnorm(x, w):", "def my_rmsnorm(x, w):\n    assert x.shape[1] != 12, 'no twelve'"))
     own = timer("B=2 N=12", "B=2 N=8")
-    assert own.works == [(case(2, 8), FORWARD), (case(2, 8), VJP)]
-    assert own.why == {(case(2, 12), what): "AssertionError: no twelve" for what in (FORWARD, VJP)}
+    assert own.works == [(*case(2, 8), FORWARD), (*case(2, 8), VJP)]
+    assert own.why == {(*case(2, 12), what): "AssertionError: no twelve" for what in (FORWARD, VJP)}
 
 
 def test_a_kernel_without_a_gradient_has_no_backward_to_time(timer: Any, clone: Project) -> None:
     clone.edit(KERNEL, ("return _Norm.apply(x, w)", "return _Norm.apply(x, w).detach()"))
     own = timer("B=2 N=8")
-    assert own.works == [(case(2, 8), FORWARD)]
+    assert own.works == [(*case(2, 8), FORWARD)]
     assert own.why == {
-        (case(2, 8), VJP): "RuntimeError: no output requires a gradient, so there is no backward to time"
+        (*case(2, 8), VJP): "RuntimeError: no output requires a gradient, so there is no backward to time"
     }
 
 
@@ -223,7 +223,7 @@ def test_a_gate_tells_times_beside_all_else_and_is_green(clone: Project, monkeyp
     assert sorted((line.dtype, line.text.partition(" in ")[0]) for line in lines) == sorted(
         (dtype, what) for dtype in dtypes for what in (FORWARD, VJP)
     )
-    assert told[-1] == "rmsnorm: times of both, in turns"
+    assert told[-1] == "rmsnorm: timing both sides in turns"
 
 
 def test_what_one_side_cannot_do_is_a_note(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_the_interpreter_is_not_timed(clone: Project, monkeypatch: pytest.Monkey
     (report,) = gate(Asked("HEAD", given={"device": "cpu"}, speed=True), lambda text: None)
     assert report.comparison is not None and report.exit_code == 0
     assert [line.text for line in report.comparison.lines] == [
-        "rmsnorm is not timed: what the interpreter takes says nothing of a kernel"
+        "rmsnorm is not timed: the interpreter's time says nothing about a kernel"
     ]
 
 

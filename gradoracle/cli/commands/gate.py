@@ -117,14 +117,14 @@ def save(
     """
     from gradoracle.gate.baseline import FILE
     from gradoracle.gate.baseline import save as write
-    from gradoracle.gate.run import Asked, standings
+    from gradoracle.gate.run import Asked, snapshots
     from gradoracle.project import settings
     from gradoracle.report import summary
 
     own = given(context)
     settings.fields(own)
     path = writable("--output", output or FILE)
-    found, reports = standings(Asked("", tuple(targets or ()), profile, own), tell)
+    found, reports = snapshots(Asked("", tuple(targets or ()), profile, own), tell)
     for each in reports:
         showing.say(f"{summary.MARKS[each.exit_code]} {summary.outcome(each)}\n")
     try:
@@ -132,5 +132,5 @@ def save(
     except OSError as error:
         raise UsageError(f"--output {path} cannot be written: {why(error)}") from None
     showing.say(
-        f"{path} written: {len(found.standings)} kernels, {sum(len(s.cases) for s in found.standings.values())} cases\n"
+        f"{path} written: {len(found.snapshots)} kernels, {sum(len(s.cases) for s in found.snapshots.values())} cases\n"
     )

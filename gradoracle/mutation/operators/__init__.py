@@ -33,20 +33,10 @@ from gradoracle.mutation.operators.operator import Fault, Operator
 from gradoracle.mutation.operators.place import Place
 from gradoracle.mutation.operators.source import Source
 
-OPERATORS: tuple[Operator, ...] = (
-    *comparisons.OPERATORS,
-    *masks.OPERATORS,
-    *loops.OPERATORS,
-    *indices.OPERATORS,
-    *arithmetic.OPERATORS,
-    *reductions.OPERATORS,
-    *shapes.OPERATORS,
-    *selections.OPERATORS,
-    *dtypes.OPERATORS,
-    *memory.OPERATORS,
-    *launches.OPERATORS,
-    *results.OPERATORS,
-)
+_MODULES = (
+    comparisons, masks, loops, indices, arithmetic, reductions, shapes, selections, dtypes, memory, launches, results,
+)  # fmt: skip
+OPERATORS = tuple(each for module in _MODULES for each in vars(module).values() if isinstance(each, Operator))
 """Every operator; where two plant the same fault, the first has it."""
 
 __all__ = ["OPERATORS", "Fault", "Operator", "Place", "Source"]

@@ -1,4 +1,4 @@
-"""Faults in the formula: signs, terms, factors, order of operands, constants, and which function is taken."""
+"""Faults in the formula: signs, terms, factors, order of operands, constants, and the function that is called."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.operator import Fault, operator
 from gradoracle.mutation.operators.place import RANGES, Place
-from gradoracle.mutation.operators.syntax import argument, called, dotted, last_name, text, tight
+from gradoracle.mutation.operators.syntax import (
+    argument,
+    dotted,
+    is_product,
+    is_sum,
+    last_name,
+    opposite,
+    qualified,
+    renamed,
+    text,
+    tight,
+)
 
 _SCALE = re.compile(r"(^|_)(scale|inv|inverse|log2e?|ln2|factor|eps|rcp|reciprocal)(_|$)", re.IGNORECASE)
 _WHOLE = ("integer", "pointer", "mask")
@@ -24,11 +35,10 @@ _FUNCTIONS = {
     "cos": "sin",
 }
 _JOINED = (cst.Tuple, cst.List, cst.SimpleString, cst.FormattedString)
-_UNTOUCHED = ("program_id", "num_programs", "zeros", "full")
 
 
 def is_formula(node: cst.CSTNode, place: Place) -> bool:
-    """Say whether an expression is of values, not of addresses or indices; sequences that are joined are neither."""
+    """Say whether an expression computes values, not addresses or indices; joined sequences are neither."""
     sides = (node.left, node.right) if isinstance(node, cst.BinaryOperation) else ()
     joins = any(isinstance(side, _JOINED) for side in sides)
     return not joins and place.kind(node) not in _WHOLE
@@ -40,152 +50,121 @@ def is_scalar(node: cst.CSTNode, place: Place) -> bool:
         return place.kernel or isinstance(node, cst.Float)
     if isinstance(node, cst.BinaryOperation):
         return is_scalar(node.left, place) and is_scalar(node.right, place)
-    name = dotted(node).rpartition(".")[2]
+    _, name = qualified(node)
     return bool(_SCALE.search(name)) or (name in place.parameters and name.isupper())
 
 
-def is_shift(node: cst.CSTNode, place: Place) -> bool:
-    """Say whether a difference is the argument of an exponential."""
+def is_shift(node: cst.BinaryOperation, place: Place) -> bool:
+    """Say whether a sum is a difference in the argument of an exponential."""
     above = place.parent(node)
     call = place.parent(above) if isinstance(above, cst.Arg) else None
-    return isinstance(call, cst.Call) and last_name(call.func) in ("exp", "exp2") and place.kernel
+    exponential = isinstance(call, cst.Call) and last_name(call.func) in ("exp", "exp2")
+    return exponential and place.kernel and isinstance(node.operator, cst.Subtract)
 
 
-def _sign(node: cst.BinaryOperation | cst.UnaryOperation | cst.AugAssign, place: Place) -> Iterator[Fault]:
+@operator()
+def sign(node: cst.BinaryOperation | cst.UnaryOperation | cst.AugAssign, place: Place) -> Iterator[Fault]:
+    """In a formula + becomes -, - becomes +, or a minus is dropped."""
     if isinstance(node, cst.UnaryOperation):
         if isinstance(node.operator, cst.Minus) and is_formula(node.expression, place):
             yield Fault(node, text(node.expression), "sign" if place.is_result(node) else "")
     elif isinstance(node, cst.AugAssign):
         if isinstance(node.operator, (cst.AddAssign, cst.SubtractAssign)) and is_formula(node.target, place):
-            new = "-=" if isinstance(node.operator, cst.AddAssign) else "+="
-            yield Fault(node, f"{text(node.target)} {new} {text(node.value)}")
-    elif isinstance(node.operator, (cst.Add, cst.Subtract)) and is_formula(node, place):
-        new = "-" if isinstance(node.operator, cst.Add) else "+"
-        yield Fault(node, f"{text(node.left)} {new} {text(node.right)}")
+            yield Fault(node, opposite(node))
+    elif is_sum(node) and is_formula(node, place):
+        yield Fault(node, opposite(node))
 
 
-def _term(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
-    if not isinstance(node.operator, (cst.Add, cst.Subtract)) or not is_formula(node, place):
-        return
-    if not (isinstance(node.operator, cst.Subtract) and is_shift(node, place)):
-        yield Fault(node, text(node.left), "term" if place.kind(node) == "float" else "")
-    if isinstance(node.operator, cst.Add):
-        yield Fault(node, text(node.right), "term" if place.kind(node) == "float" else "")
+@operator()
+def term_dropped(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
+    """Of a sum or a difference in a formula one term is dropped."""
+    if is_sum(node) and is_formula(node, place):
+        cause = "term" if place.kind(node) == "float" else ""
+        if not is_shift(node, place):
+            yield Fault(node, text(node.left), cause)
+        if isinstance(node.operator, cst.Add):
+            yield Fault(node, text(node.right), cause)
 
 
-def _factor(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
-    if not isinstance(node.operator, (cst.Multiply, cst.Divide)) or not is_formula(node, place):
-        return
-    sides = ((node.left, node.right), (node.right, node.left))
-    for kept, dropped in sides[: 2 if isinstance(node.operator, cst.Multiply) else 1]:
-        if isinstance(kept, (cst.Integer, cst.Float)):  # what is left of 2.0 * x must be x
-            continue
-        cause = "ratio" if is_scalar(dropped, place) and place.is_result(node) else ""
-        yield Fault(node, text(kept), cause)
+@operator()
+def factor_dropped(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
+    """Of a product or a quotient in a formula one factor is dropped."""
+    if is_product(node) and is_formula(node, place):
+        sides = ((node.left, node.right), (node.right, node.left))
+        for kept, dropped in sides[: 2 if isinstance(node.operator, cst.Multiply) else 1]:
+            if not isinstance(kept, (cst.Integer, cst.Float)):  # what is left of 2.0 * x must be x
+                yield Fault(node, text(kept), "ratio" if is_scalar(dropped, place) and place.is_result(node) else "")
 
 
-def _twice(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
-    if not isinstance(node.operator, (cst.Multiply, cst.Divide)) or not is_formula(node, place):
-        return
-    operator = "*" if isinstance(node.operator, cst.Multiply) else "/"
-    sides = (node.right, node.left) if operator == "*" else (node.right,)
-    for side in sides:
-        if is_scalar(side, place):
-            whole = f"{text(node.left)} {operator} {text(node.right)}"
-            yield Fault(node, f"{whole} {operator} {tight(side, 12)}", "ratio" if place.is_result(node) else "")
-            return
+@operator()
+def factor_twice(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
+    """A scalar factor or divisor is applied twice."""
+    if is_product(node) and is_formula(node, place):
+        symbol, sides = "/", [node.right]
+        if isinstance(node.operator, cst.Multiply):
+            symbol, sides = "*", [node.right, node.left]
+        for side in [each for each in sides if is_scalar(each, place)][:1]:
+            whole = f"{text(node.left)} {symbol} {text(node.right)}"
+            yield Fault(node, f"{whole} {symbol} {tight(side, 12)}", "ratio" if place.is_result(node) else "")
 
 
-def _swapped(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
+@operator()
+def operands_swapped(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
+    """a - b becomes b - a, and a / b becomes b / a."""
     if isinstance(node.operator, (cst.Subtract, cst.Divide)) and is_formula(node, place):
-        least = 10 if isinstance(node.operator, cst.Subtract) else 11
-        operator = "-" if isinstance(node.operator, cst.Subtract) else "/"
+        symbol, least = ("-", 10) if isinstance(node.operator, cst.Subtract) else ("/", 11)
         if text(node.left) != text(node.right):
-            yield Fault(node, f"{tight(node.right, least)} {operator} {tight(node.left, least + 1)}")
+            yield Fault(node, f"{tight(node.right, least)} {symbol} {tight(node.left, least + 1)}")
 
 
-def _constant(node: cst.Integer | cst.Float | cst.Call, place: Place) -> Iterator[Fault]:
+@operator()
+def constant(node: cst.Integer | cst.Float | cst.Call, place: Place) -> Iterator[Fault]:
+    """A number in the code is another one: n + 1, 0 for 1, twice a float, 1.0 for 0.0, 0.0 for an infinity."""
+    above = place.parent(node)
     if isinstance(node, cst.Call):
-        if dotted(node.func) == "float" and node.args and not _is_argument(node, place, ("other",)):
+        if dotted(node.func) == "float" and node.args and _keyword(above) != "other":
             yield Fault(node, "0.0")
+    elif _is_elsewhere(node, place):
         return
-    if _is_elsewhere(node, place):
-        return
-    value = node.evaluated_value
-    if isinstance(node, cst.Float):
-        yield Fault(node, "1.0" if value == 0 else repr(2 * value))
+    elif isinstance(node, cst.Float):
+        yield Fault(node, "1.0" if node.evaluated_value == 0 else repr(2 * node.evaluated_value))
     else:
-        yield Fault(node, str(value + 1))
-        above = place.parent(node)
-        added = isinstance(above, cst.BinaryOperation) and isinstance(above.operator, (cst.Add, cst.Subtract))
-        if value == 1 and not added:  # x + 0 is x without the term
+        yield Fault(node, str(node.evaluated_value + 1))
+        if node.evaluated_value == 1 and not is_sum(above):  # x + 0 is x without the term
             yield Fault(node, "0")
 
 
-def _is_argument(node: cst.CSTNode, place: Place, keywords: tuple[str, ...]) -> bool:
-    above = place.parent(node)
-    return isinstance(above, cst.Arg) and above.keyword is not None and above.keyword.value in keywords
+def _keyword(node: cst.CSTNode | None) -> str:
+    return node.keyword.value if isinstance(node, cst.Arg) and node.keyword is not None else ""
 
 
 def _is_elsewhere(node: cst.CSTNode, place: Place) -> bool:
     """Say whether a number is an axis, a bound of a loop, a value for masked elements, a block size or a length."""
     above = place.parent(node)
     if isinstance(above, cst.UnaryOperation):
-        node, above = above, place.parent(above)
+        above = place.parent(above)
     if isinstance(above, cst.Arg):
         call = place.parent(above)
-        if _is_argument(node, place, ("axis", "axes", "dim", "other")):
+        if _keyword(above) in ("axis", "axes", "dim", "other") or _keyword(above).isupper():
             return True
-        if above.keyword is not None and above.keyword.value.isupper():
+        if not isinstance(call, cst.Call):
+            return False
+        operation = place.operation(call)
+        if last_name(call.func) in RANGES or operation in ("program_id", "num_programs", "zeros", "full"):
             return True
-        if isinstance(call, cst.Call):
-            if last_name(call.func) in RANGES or place.operation(call) in (
-                "program_id",
-                "num_programs",
-                "zeros",
-                "full",
-            ):
-                return True
-            if place.operation(call) == "load" and above is argument(call, "other", 2):
-                return True
-            return place.operation(call) in ("sum", "max", "min", "argmax", "argmin") and above is not call.args[0]
+        if operation == "load" and above is argument(call, "other", 2):
+            return True
+        return operation in ("sum", "max", "min", "argmax", "argmin") and above is not call.args[0]
     if isinstance(above, cst.Slice):
         return True
     return isinstance(above, cst.BinaryOperation) and isinstance(above.left, (cst.Tuple, cst.List))
 
 
-def _function(node: cst.Call, place: Place) -> Iterator[Fault]:
+@operator(wrappers=False)
+def function_replaced(node: cst.Call, place: Place) -> Iterator[Fault]:
+    """exp becomes exp2, log log2, sqrt rsqrt, sin cos, and the reverse; abs is dropped."""
     name = place.operation(node)
     if name in _FUNCTIONS:
-        new = f"{dotted(node.func).rpartition('.')[0]}.{_FUNCTIONS[name]}"
-        yield Fault(node, called(node, function=new))
+        yield Fault(node, renamed(node, _FUNCTIONS[name]))
     elif name == "abs" and node.args:
         yield Fault(node, text(node.args[0].value))
-
-
-_SUMS = (cst.BinaryOperation,)
-OPERATORS = (
-    Operator(
-        "sign",
-        "In a formula + becomes -, - becomes +, or a minus is left out.",
-        (cst.BinaryOperation, cst.UnaryOperation, cst.AugAssign),
-        _sign,
-    ),
-    Operator("term dropped", "Of a sum or a difference in a formula one term is left out.", _SUMS, _term),
-    Operator("factor dropped", "Of a product or a quotient in a formula one factor is left out.", _SUMS, _factor),
-    Operator("factor twice", "A scalar factor or divisor is applied twice.", _SUMS, _twice),
-    Operator("operands swapped", "a - b becomes b - a, and a / b becomes b / a.", _SUMS, _swapped),
-    Operator(
-        "constant",
-        "A number in the code is another one: n + 1, 0 for 1, twice a float, 1.0 for 0.0, 0.0 for an infinity.",
-        (cst.Integer, cst.Float, cst.Call),
-        _constant,
-    ),
-    Operator(
-        "function replaced",
-        "exp becomes exp2, log log2, sqrt rsqrt, sin cos, and the reverse; abs is left out.",
-        (cst.Call,),
-        _function,
-        wrappers=False,
-    ),
-)

@@ -1,4 +1,4 @@
-"""Faults in dtypes: casts left out or lowered, sums and intermediate values rounded, dots in fewer bits."""
+"""Faults in dtypes: casts dropped or lowered, sums and intermediate values rounded, dots in fewer bits."""
 
 from __future__ import annotations
 
@@ -7,39 +7,48 @@ from collections.abc import Iterator
 import libcst as cst
 
 from gradoracle.mutation.operators.kinds import kind_of_dtype
-from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.operator import Fault, operator
 from gradoracle.mutation.operators.place import Place
-from gradoracle.mutation.operators.syntax import argument, argument_text, dotted, text, tight, within
+from gradoracle.mutation.operators.syntax import argument, dotted, qualified, receiver, text, tight, with_value, within
 
 _WIDE = {"float64": "float32", "float32": "bfloat16"}
 
 
 def _cast(node: cst.Call) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
-    """Return what is cast, and to which dtype; None where a call is no cast to floats."""
-    if not (isinstance(node.func, cst.Attribute) and node.func.attr.value == "to" and len(node.args) == 1):
+    """Return what is cast to floats, and to which dtype; None where a call is no such cast."""
+    held = receiver(node, "to")
+    if held is None or len(node.args) != 1 or node.args[0].keyword is not None:
         return None
-    if node.args[0].keyword is not None or kind_of_dtype(node.args[0].value) != "float":
-        return None
-    return node.func.value, node.args[0].value
+    dtype = node.args[0].value
+    return (held, dtype) if kind_of_dtype(dtype) == "float" else None
 
 
-def _dropped(node: cst.Call, place: Place) -> Iterator[Fault]:
-    """Yield a fault at a cast; in kernels at one to more bits, since without one to fewer a dot does not compile."""
-    found = _cast(node)
-    if found is not None:
-        upwards = dotted(found[1]).rpartition(".")[2] in _WIDE
+@operator()
+def cast_dropped(node: cst.Call, place: Place) -> Iterator[Fault]:
+    """A value is not widened to float32 or float64; around kernels, it is not cast at all.
+
+    In kernels a cast to fewer bits stays, since a dot does not compile without it.
+    """
+    if (found := _cast(node)) is not None:
+        upwards = qualified(found[1])[1] in _WIDE
         if upwards or not place.kernel:
             yield Fault(node, text(found[0]), "dtype" if upwards else "")
 
 
-def _lowered(node: cst.Call, place: Place) -> Iterator[Fault]:
-    found = _cast(node)
-    if found is None:
-        return
-    root, _, name = dotted(found[1]).rpartition(".")
-    lower = f"{root}.{_WIDE[name]}" if name in _WIDE and root else "tl.bfloat16" if place.kernel else "torch.bfloat16"
-    if name in _WIDE or name in ("dtype", "element_ty") or dotted(found[1]) in place.constants:
-        yield Fault(node, f"{tight(found[0], 15)}.to({lower}).to({text(found[1])})")
+@operator(cause="dtype")
+def cast_lowered(node: cst.Call, place: Place) -> Iterator[Fault]:
+    """A value that is cast is rounded first: to bfloat16, on the way to float64 to float32.
+
+    That changes nothing where the value has no more bits than that, or is cast to as few.
+    """
+    if (found := _cast(node)) is not None:
+        value, dtype = found
+        root, name = qualified(dtype)
+        if name in _WIDE or name in ("dtype", "element_ty") or dotted(dtype) in place.constants:
+            lower = f"{'tl' if place.kernel else 'torch'}.bfloat16"
+            if name in _WIDE and root:
+                lower = f"{root}.{_WIDE[name]}"
+            yield Fault(node, f"{tight(value, 15)}.to({lower}).to({text(dtype)})")
 
 
 def _rounded(code: str, dtype: str) -> str:
@@ -49,17 +58,21 @@ def _rounded(code: str, dtype: str) -> str:
     return f"({code}).to({lower}).to({dtype})"
 
 
-def _accumulator(node: cst.AugAssign | cst.Assign, place: Place) -> Iterator[Fault]:
-    """Yield a fault at ``acc += x`` and at ``acc = ... acc ...`` where `acc` begins as zeros or full of a dtype."""
+@operator(wrappers=False, cause="dtype")
+def accumulator_rounded(node: cst.AugAssign | cst.Assign, place: Place) -> Iterator[Fault]:
+    """A sum over the steps of a loop is rounded to a lower dtype at each, as one held in that dtype would be.
+
+    Such sums are ``acc += x`` and ``acc = ... acc ...`` where `acc` begins as zeros or full of a dtype.
+    """
     name = _target(node)
-    begun = _begun(name, place)
-    if not begun or begun == text(node.value):
+    dtype = _begun(name, place)
+    if not dtype or dtype == text(node.value):
         return
     if isinstance(node, cst.AugAssign):
         if isinstance(node.operator, cst.AddAssign):
-            yield Fault(node, f"{name} = {_rounded(f'{name} + {text(node.value)}', begun)}")
+            yield Fault(node, f"{name} = {_rounded(f'{name} + {text(node.value)}', dtype)}")
     elif any(isinstance(each, cst.Name) and each.value == name for each in within(node.value)):
-        yield Fault(node.value, _rounded(text(node.value), begun))
+        yield Fault(node.value, _rounded(text(node.value), dtype))
 
 
 def _target(node: cst.AugAssign | cst.Assign) -> str:
@@ -78,9 +91,11 @@ def _begun(name: str, place: Place) -> str:
     return ""
 
 
-def _intermediate(node: cst.Assign, place: Place) -> Iterator[Fault]:
-    """Yield a fault where a new value is a dot, or a dot times factors."""
-    if _begun(_target(node), place) or not isinstance(node.targets[0].target, cst.Name):
+@operator(wrappers=False, cause="dtype")
+def intermediate_rounded(node: cst.Assign, place: Place) -> Iterator[Fault]:
+    """The result of a dot, or of a dot times factors, is rounded to a lower dtype before it is used."""
+    name = _target(node)
+    if not name or _begun(name, place):
         return
     inner: cst.CSTNode = node.value
     while isinstance(inner, cst.BinaryOperation) and isinstance(inner.operator, cst.Multiply):
@@ -90,52 +105,10 @@ def _intermediate(node: cst.Assign, place: Place) -> Iterator[Fault]:
         yield Fault(node.value, _rounded(text(node.value), "tl.float32" if dtype is None else text(dtype.value)))
 
 
-def _precision(node: cst.Arg, place: Place) -> Iterator[Fault]:
-    call = place.parent(node)
-    if isinstance(call, cst.Call) and place.operation(call) == "dot" and node.keyword is not None:
-        plain = node.keyword.value == "input_precision" and isinstance(node.value, cst.SimpleString)
-        if plain and node.value.value.strip("'\"") in ("ieee", "tf32x3"):  # type: ignore[attr-defined]
-            yield Fault(node, argument_text(node.with_changes(value=cst.SimpleString('"tf32"'))))
-
-
-OPERATORS = (
-    Operator(
-        "cast dropped",
-        "A value is not widened to float32 or float64; around kernels, not cast at all.",
-        (cst.Call,),
-        _dropped,
-    ),
-    Operator(
-        "cast lowered",
-        "A value that is cast is rounded first: to bfloat16, on the way to float64 to float32.",
-        (cst.Call,),
-        _lowered,
-        cause="dtype",
-        caveat="where the value has no more bits than that, or is cast to as few",
-    ),
-    Operator(
-        "accumulator rounded",
-        "A sum over the steps of a loop is rounded to a lower dtype at each, as one held in that dtype would be.",
-        (cst.AugAssign, cst.Assign),
-        _accumulator,
-        wrappers=False,
-        cause="dtype",
-    ),
-    Operator(
-        "intermediate rounded",
-        "The result of a dot is rounded to a lower dtype before it is used.",
-        (cst.Assign,),
-        _intermediate,
-        wrappers=False,
-        cause="dtype",
-    ),
-    Operator(
-        "dot precision",
-        "A dot of float32 rounds its operands to tf32.",
-        (cst.Arg,),
-        _precision,
-        wrappers=False,
-        cause="dtype",
-        caveat="where the operands are of 16 bits",
-    ),
-)
+@operator(wrappers=False, cause="dtype")
+def dot_precision(node: cst.Arg, place: Place) -> Iterator[Fault]:
+    """A dot of float32 rounds its operands to tf32. That changes nothing where the operands have 16 bits."""
+    if node.keyword is not None and node.keyword.value == "input_precision":
+        exact = isinstance(node.value, cst.SimpleString) and node.value.value.strip("'\"") in ("ieee", "tf32x3")
+        if exact and place.operation(place.parent(node)) == "dot":
+            yield Fault(node, with_value(node, '"tf32"'))

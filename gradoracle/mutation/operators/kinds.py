@@ -1,4 +1,4 @@
-"""Kinds: which values of a jitted function are addresses, whole numbers, floats or masks, as far as its code tells."""
+"""Kinds: which values of a jitted function are addresses, integers, floats or masks, as far as its code shows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import libcst as cst
 
-from gradoracle.mutation.operators.syntax import dotted
+from gradoracle.mutation.operators.syntax import dotted, qualified, receiver
 
 POINTER, INTEGER, FLOAT, MASK, UNKNOWN = "pointer", "integer", "float", "mask", ""
 
@@ -25,21 +25,19 @@ def is_stride(name: str) -> bool:
 
 
 def kind_of_dtype(node: cst.CSTNode) -> str:
-    """Return the kind of numbers of a dtype; of one that is a variable it is float."""
-    name = dotted(node).rpartition(".")[2]
-    if name.startswith(("int", "uint")):
-        return INTEGER
-    return MASK if name == "int1" else FLOAT
+    """Return the kind of numbers of a dtype; float where it is a variable."""
+    _, name = qualified(node)
+    return INTEGER if name.startswith(("int", "uint")) else FLOAT
 
 
 class Kinds:
     """Kinds of expressions of one jitted function.
 
     Args:
-        values: what each name is assigned anywhere in the function.
+        values: what each name is assigned, anywhere in the function.
         parameters: the names of its parameters.
         pointers: names that an address that is loaded or stored begins with.
-        integers: names that are known to be whole numbers: cast to one, or ranged over.
+        integers: names that are known to be integers: cast to one, or ranged over.
         operation: the name of the operation of Triton's language that a call is of, else "".
     """
 
@@ -56,7 +54,7 @@ class Kinds:
         self._known: dict[str, str] = {}
 
     def of(self, node: cst.CSTNode) -> str:
-        """Return the kind of an expression; "" where the code does not tell."""
+        """Return the kind of an expression; "" where the code does not show it."""
         if isinstance(node, cst.Name):
             return self._of_name(node.value)
         if isinstance(node, cst.Integer):
@@ -110,7 +108,7 @@ class Kinds:
             return left
         if INTEGER not in (left, right):
             return UNKNOWN
-        # a whole number and what the code says nothing about: an index; a number written out says nothing either
+        # an integer and something unknown: an index; a literal decides nothing
         whole, other = (node.left, node.right) if left == INTEGER else (node.right, node.left)
         if isinstance(whole, cst.Integer) or MASK in (left, right):
             return UNKNOWN
@@ -118,7 +116,7 @@ class Kinds:
         return POINTER if based else INTEGER
 
     def _of_call(self, node: cst.Call) -> str:
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value == "to" and node.args:
+        if receiver(node, "to") is not None and node.args:
             return kind_of_dtype(node.args[0].value)
         name = self._operation(node)
         if name in _COUNTED:

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import libcst as cst
 
-from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.operator import Fault, operator
 from gradoracle.mutation.operators.place import Place
-from gradoracle.mutation.operators.syntax import argument_text, dotted, last_name, plus, text
+from gradoracle.mutation.operators.syntax import dotted, exchanges, last_name, plus, text
 
 
-def _arguments(node: cst.Call | cst.Tuple, place: Place) -> Iterator[Fault]:
-    """Yield exchanges of neighbours, in calls of the file's own functions and launches and in tuples handed to them."""
-    if isinstance(node, cst.Tuple):
+@operator()
+def arguments_exchanged(node: cst.Call | cst.Tuple, place: Place) -> Iterator[Fault]:
+    """Two neighbouring arguments of a launch or of a call of the file's own functions change places.
+
+    Those in a tuple that is such an argument, too.
+    """
+    if isinstance(node, cst.Call):
+        if _is_own(node, place):
+            for a, b, code in exchanges(node.args):
+                if a.keyword is None and b.keyword is None and a.star == b.star and _alike(a.value, b.value):
+                    yield Fault(a, code, until=b)
+    else:
         above = place.parent(node)
         call = place.parent(above) if isinstance(above, cst.Arg) else None
         if isinstance(call, cst.Call) and not place.kernel and _is_own(call, place):
-            elements = list(node.elements)
-            for one, other in pairwise(elements):
+            for one, other, code in exchanges(node.elements):
                 if _alike(one.value, other.value):
-                    yield Fault(one, f"{_element(other)}, {_element(one)}", until=other)
-    elif _is_own(node, place):
-        for a, b in pairwise(node.args):
-            if a.keyword is None and b.keyword is None and a.star == b.star and _alike(a.value, b.value):
-                yield Fault(a, f"{argument_text(b)}, {argument_text(a)}", until=b)
-
-
-def _element(node: cst.BaseElement) -> str:
-    return f"*{text(node.value)}" if isinstance(node, cst.StarredElement) else text(node.value)
+                    yield Fault(one, code, until=other)
 
 
 def _is_own(call: cst.Call, place: Place) -> bool:
@@ -44,29 +43,12 @@ def _alike(a: cst.BaseExpression, b: cst.BaseExpression) -> bool:
     return bool(one and other) and one != other and "None" not in (one, other)
 
 
-def _program(node: cst.Call, place: Place) -> Iterator[Fault]:
-    if not isinstance(node.func, cst.Subscript) or len(node.func.slice) != 1:
-        return
-    held = node.func.slice[0].slice
-    if isinstance(held, cst.Index) and isinstance(held.value, cst.Tuple):
-        for each in held.value.elements:
-            if not (isinstance(each.value, cst.Integer) and each.value.value == "1"):
-                yield Fault(each, plus(each.value, "1", "-"))
-
-
-OPERATORS = (
-    Operator(
-        "arguments exchanged",
-        "Two neighbouring arguments of a launch or of a call of the file's own functions change places.",
-        (cst.Call, cst.Tuple),
-        _arguments,
-    ),
-    Operator(
-        "program missing",
-        "A grid has one program less along an axis.",
-        (cst.Call,),
-        _program,
-        kernels=False,
-        cause="stale",
-    ),
-)
+@operator(kernels=False, cause="stale")
+def program_missing(node: cst.Call, place: Place) -> Iterator[Fault]:
+    """A grid has one program less along an axis."""
+    if isinstance(node.func, cst.Subscript) and len(node.func.slice) == 1:
+        held = node.func.slice[0].slice
+        if isinstance(held, cst.Index) and isinstance(held.value, cst.Tuple):
+            for each in held.value.elements:
+                if not (isinstance(each.value, cst.Integer) and each.value.value == "1"):
+                    yield Fault(each, plus(each.value, "1", "-"))

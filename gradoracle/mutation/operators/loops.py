@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.operator import Fault, operator
 from gradoracle.mutation.operators.place import RANGES, Place
 from gradoracle.mutation.operators.syntax import last_name, plus, text, tight
 
@@ -20,14 +20,18 @@ def _parts(node: cst.Call) -> tuple[cst.Arg | None, cst.Arg, str] | None:
     return (given[0], given[1], step) if len(given) > 1 else (None, given[0], step)
 
 
-def _end(node: cst.Call, place: Place) -> Iterator[Fault]:
+@operator(wrappers=False)
+def loop_end(node: cst.Call, place: Place) -> Iterator[Fault]:
+    """A loop ends one step early or late; late changes nothing where every access in the loop is masked."""
     if (parts := _parts(node)) is not None:
         _, end, step = parts
         yield Fault(end, plus(end.value, step, "-"))
         yield Fault(end, plus(end.value, step))
 
 
-def _start(node: cst.Call, place: Place) -> Iterator[Fault]:
+@operator(wrappers=False)
+def loop_start(node: cst.Call, place: Place) -> Iterator[Fault]:
+    """A loop begins one step late."""
     if (parts := _parts(node)) is not None:
         start, end, step = parts
         if start is None:
@@ -35,16 +39,3 @@ def _start(node: cst.Call, place: Place) -> Iterator[Fault]:
         else:
             zero = isinstance(start.value, cst.Integer) and start.value.value == "0"
             yield Fault(start, step if zero else plus(start.value, step))
-
-
-OPERATORS = (
-    Operator(
-        "loop end",
-        "A loop ends one step early or late.",
-        (cst.Call,),
-        _end,
-        wrappers=False,
-        caveat="late, where every access in the loop is masked",
-    ),
-    Operator("loop start", "A loop begins one step late.", (cst.Call,), _start, wrappers=False),
-)

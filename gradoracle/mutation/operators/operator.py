@@ -1,10 +1,11 @@
-"""Operator: one kind of small fault, and where in a function's code it can be planted."""
+"""Operator: one kind of small fault, and the function that finds its sites in a function's code."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import libcst as cst
 
@@ -13,12 +14,12 @@ from gradoracle.mutation.operators.place import Place
 
 @dataclass(frozen=True)
 class Fault:
-    """Code to be replaced, and by what.
+    """Code to be replaced, and its replacement.
 
     Attributes:
         node: the expression, argument, element or small statement to be replaced; its own parentheses stay.
-        code: what stands there instead, on one line; "" where a statement is dropped.
-        cause: a name of ``gradoracle.model.causes.CAUSES`` where this site determines it; None where its operator does.
+        code: the replacement, on one line; "" where a statement is dropped.
+        cause: a name of ``gradoracle.model.causes.CAUSES`` where this site determines it; None: the operator's.
         until: the last node that is replaced, where several neighbours are.
     """
 
@@ -28,26 +29,46 @@ class Fault:
     until: cst.CSTNode | None = None
 
 
+Propose = Callable[[Any, Place], Iterable[Fault]]
+
+
 @dataclass(frozen=True)
 class Operator:
     """One kind of fault.
 
     Attributes:
         name: in words.
-        statement: one sentence, what it plants.
+        statement: what it plants.
         nodes: the kinds of nodes at which it may find a site.
-        propose: the faults at such a node.
+        propose: yields the faults at such a node.
         kernels: whether it plants in jitted functions.
         wrappers: whether it plants in the Python around them.
         cause: a name of ``gradoracle.model.causes.CAUSES``; "" where the fault alone does not determine one.
-        caveat: where the fault changes no result, if there is such a place by the nature of the operator.
     """
 
     name: str
     statement: str
     nodes: tuple[type[cst.CSTNode], ...]
-    propose: Callable[[Any, Place], Iterable[Fault]]
-    kernels: bool = True
-    wrappers: bool = True
-    cause: str = ""
-    caveat: str = ""
+    propose: Propose
+    kernels: bool
+    wrappers: bool
+    cause: str
+
+
+def operator(
+    *, name: str = "", kernels: bool = True, wrappers: bool = True, cause: str = ""
+) -> Callable[[Propose], Operator]:
+    """Make an operator of the function that proposes its faults.
+
+    Its docstring is the statement, the annotation of ``node`` says at which nodes, and its name, unless another is
+    given, is the operator's, in words.
+    """
+
+    def made(propose: Propose) -> Operator:
+        hint = get_type_hints(propose)["node"]
+        words = name or propose.__name__.replace("_", " ")
+        return Operator(
+            words, inspect.getdoc(propose) or "", get_args(hint) or (hint,), propose, kernels, wrappers, cause
+        )
+
+    return made

@@ -9,7 +9,16 @@ from functools import cached_property
 import libcst as cst
 
 from gradoracle.mutation.operators.kinds import Kinds
-from gradoracle.mutation.operators.syntax import argument, children, dotted, last_name, within
+from gradoracle.mutation.operators.syntax import (
+    argument,
+    children,
+    dotted,
+    is_product,
+    last_name,
+    qualified,
+    receiver,
+    within,
+)
 
 ACCESSES = ("load", "store", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
             "atomic_xchg", "atomic_cas")  # fmt: skip
@@ -32,7 +41,7 @@ class Place:
         parameters: their names, in order.
         constants: those declared ``constexpr``.
         parents: of every node below it that faults may touch.
-        nodes: those below which they may, in the order of the source.
+        nodes: those at which they may be planted, in the order of the source.
     """
 
     def __init__(
@@ -44,13 +53,8 @@ class Place:
         given = function.params
         declared = [*given.posonly_params, *given.params, *given.kwonly_params]
         self.parameters = tuple(each.name.value for each in declared)
-        self.constants = frozenset(
-            each.name.value
-            for each in declared
-            if each.annotation is not None and last_name(each.annotation.annotation) == "constexpr"
-        )
+        self.constants = frozenset(each.name.value for each in declared if _is_constant(each.annotation))
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
-
         self.nodes = tuple(self._below(self.function.body))
 
     def _below(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -71,25 +75,22 @@ class Place:
         if isinstance(node, cst.Arg) and isinstance(parent, cst.Call):
             if node.keyword is not None and node.keyword.value in _LAUNCH_OPTIONS:
                 return True
-            operation = self.operation(parent)
-            shape = _SHAPED.get(operation)
+            shape = _SHAPED.get(self.operation(parent))
             if shape is not None and node is argument(parent, "shape", shape):
                 return True
             return last_name(parent) in RANGES and len(parent.args) > 2 and node is parent.args[2]
-        constexpr = isinstance(parent, cst.AnnAssign) and last_name(parent.annotation.annotation) == "constexpr"
-        return constexpr and isinstance(node, (cst.Integer, cst.Float))
+        constant = isinstance(parent, cst.AnnAssign) and _is_constant(parent.annotation)
+        return constant and isinstance(node, (cst.Integer, cst.Float))
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """Return the node above; None of the function's own body."""
         return self.parents.get(node)
 
-    def operation(self, node: cst.CSTNode) -> str:
+    def operation(self, node: cst.CSTNode | None) -> str:
         """Return which operation of Triton's language a call is of, such as "load"; "" of any other node."""
-        if not isinstance(node, cst.Call):
-            return ""
-        name = dotted(node.func)
-        root, _, _ = name.partition(".")
-        return name.rpartition(".")[2] if root in self._languages and "." in name else ""
+        name = dotted(node.func) if isinstance(node, cst.Call) else ""
+        root, *parts = name.split(".")
+        return parts[-1] if parts and root in self._languages else ""
 
     def is_own(self, call: cst.Call) -> bool:
         """Say whether a call is of a function of the file, or of one that it imports from its own package."""
@@ -97,7 +98,7 @@ class Place:
         return root in self._own or root == "self"
 
     def is_called(self, node: cst.CSTNode) -> bool:
-        """Say whether a node is what a call calls, or below that."""
+        """Say whether a node is what a call calls."""
         above = self.parent(node)
         return isinstance(above, cst.Call) and above.func is node
 
@@ -108,74 +109,70 @@ class Place:
         return self._kinds.of(node) or ("pointer" if self._is_address(node) else "")
 
     def _is_address(self, node: cst.CSTNode) -> bool:
-        """Say whether an expression is what an access takes for an address, or a term of it."""
+        """Say whether an expression is the address of an access, or a term of it."""
         above = self.parent(node)
         while isinstance(above, cst.BinaryOperation):
             above = self.parent(above)
         call = self.parent(above) if isinstance(above, cst.Arg) else None
-        accesses = isinstance(call, cst.Call) and self.operation(call) in ACCESSES
-        return accesses and isinstance(call, cst.Call) and above is argument(call, "pointer", 0)
+        return isinstance(call, cst.Call) and self.operation(call) in ACCESSES and above is argument(call, "pointer", 0)
+
+    @cached_property
+    def _inner(self) -> tuple[cst.CSTNode, ...]:
+        return tuple(within(self.function.body))
 
     @cached_property
     def values(self) -> dict[str, list[cst.BaseExpression]]:
         """Return what each name is assigned, anywhere in the function."""
         found: dict[str, list[cst.BaseExpression]] = {}
-        for node in within(self.function.body):
+
+        def assign(target: cst.CSTNode, value: cst.BaseExpression) -> None:
+            if isinstance(target, cst.Name):
+                found.setdefault(target.value, []).append(value)
+            elif isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+                for one, other in zip(target.elements, value.elements, strict=False):
+                    assign(one.value, other.value)
+
+        for node in self._inner:
             if isinstance(node, cst.Assign):
                 for target in node.targets:
-                    self._assign(found, target.target, node.value)
+                    assign(target.target, node.value)
             elif isinstance(node, (cst.AnnAssign, cst.AugAssign)) and node.value is not None:
-                self._assign(found, node.target, node.value)
+                assign(node.target, node.value)
         return found
 
-    @staticmethod
-    def _assign(found: dict[str, list[cst.BaseExpression]], target: cst.CSTNode, value: cst.BaseExpression) -> None:
-        if isinstance(target, cst.Name):
-            found.setdefault(target.value, []).append(value)
-        elif isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
-            for one, other in zip(target.elements, value.elements, strict=False):
-                Place._assign(found, one.value, other.value)
-
     def is_tile(self, node: cst.CSTNode) -> bool:
-        """Say whether an expression may have more than one element: made of an `arange`, or of what another call gives.
+        """Say whether an expression may have several elements: made of an `arange`, or of the result of another call.
 
         In a function without any `arange` every parameter may.
         """
-        return any(isinstance(each, cst.Name) and each.value in self._tiles for each in within(node)) or any(
-            isinstance(each, cst.Call) and self._gives_tile(each) for each in within(node)
+        return self._is_made_of(node, self._tiles)
+
+    def _is_made_of(self, node: cst.CSTNode, tiles: frozenset[str]) -> bool:
+        return any(
+            each.value in tiles if isinstance(each, cst.Name) else isinstance(each, cst.Call) and self._gives_tile(each)
+            for each in within(node)
         )
 
     def _gives_tile(self, call: cst.Call) -> bool:
-        casts = isinstance(call.func, cst.Attribute) and call.func.attr.value == "to"
-        return not casts and self.operation(call) not in ("program_id", "num_programs", "cdiv", "minimum", "maximum")
+        single = ("program_id", "num_programs", "cdiv", "minimum", "maximum")
+        return receiver(call, "to") is None and self.operation(call) not in single
 
     @cached_property
     def _tiles(self) -> frozenset[str]:
-        ranged = any(self.operation(node) == "arange" for node in within(self.function.body))
-        found = set() if ranged else set(self.parameters)
+        ranged = any(self.operation(node) == "arange" for node in self._inner)
+        found = frozenset() if ranged else frozenset(self.parameters)
         while True:
-            more = {
-                name
-                for name, values in self.values.items()
-                if name not in found
-                for part in values
-                for each in within(part)
-                if (isinstance(each, cst.Call) and self._gives_tile(each))
-                or (isinstance(each, cst.Name) and each.value in found)
-            }
-            if not more:
-                return frozenset(found)
+            more = {name for name, held in self.values.items() if any(self._is_made_of(each, found) for each in held)}
+            if more <= found:
+                return found
             found |= more
 
     @cached_property
     def together(self) -> list[list[str]]:
         """Return the names that are assigned by one statement, of each that assigns several."""
-        tuples = (
-            node.targets[0].target
-            for node in within(self.function.body)
-            if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Tuple)
-        )
-        names = ([one.value.value for one in each.elements if isinstance(one.value, cst.Name)] for each in tuples)
+        targets = (node.targets[0].target for node in self._inner if isinstance(node, cst.Assign))
+        tuples = (each.elements for each in targets if isinstance(each, cst.Tuple))
+        names = ([one.value.value for one in elements if isinstance(one.value, cst.Name)] for elements in tuples)
         return [each for each in names if len(each) > 1]
 
     @cached_property
@@ -183,7 +180,7 @@ class Place:
         """Return the names that exponentials subtract, and those that these are made of by `where` or by assignment."""
         found = {
             each.value
-            for node in within(self.function.body)
+            for node in self._inner
             if isinstance(node, cst.Call) and self.operation(node) in ("exp", "exp2") and node.args
             for part in within(node.args[0].value)
             if isinstance(part, cst.BinaryOperation) and isinstance(part.operator, cst.Subtract)
@@ -199,7 +196,7 @@ class Place:
     @cached_property
     def flags(self) -> frozenset[str]:
         """Return the constants that the function takes for true or false."""
-        tested = (node.test for node in within(self.function.body) if isinstance(node, (cst.If, cst.IfExp)))
+        tested = (node.test for node in self._inner if isinstance(node, (cst.If, cst.IfExp)))
         plain = (test.expression if isinstance(test, cst.UnaryOperation) else test for test in tested)
         return frozenset(each.value for each in plain if isinstance(each, cst.Name)) & self.constants
 
@@ -207,16 +204,15 @@ class Place:
     def _kinds(self) -> Kinds:
         pointers: set[str] = set()
         integers: set[str] = set()
-        for node in within(self.function.body):
+        for node in self._inner:
             if isinstance(node, cst.Call):
                 if self.operation(node) in ACCESSES and node.args:
                     base, added = _split(node.args[0].value)
                     pointers |= base
                     integers |= added
-                if isinstance(node.func, cst.Attribute) and node.func.attr.value == "to" and node.args:
-                    to_integer = dotted(node.args[0].value).rpartition(".")[2] in ("int32", "int64")
-                    if to_integer and isinstance(node.func.value, cst.Name):
-                        integers.add(node.func.value.value)
+                held = receiver(node, "to")
+                if isinstance(held, cst.Name) and node.args and qualified(node.args[0].value)[1] in ("int32", "int64"):
+                    integers.add(held.value)
             elif isinstance(node, cst.BinaryOperation) and isinstance(node.operator, (cst.FloorDivide, cst.Modulo)):
                 integers |= {each.value for each in (node.left, node.right) if isinstance(each, cst.Name)}
             elif isinstance(node, cst.For) and last_name(node.iter) in RANGES and isinstance(node.target, cst.Name):
@@ -245,11 +241,8 @@ class Place:
             ordered = isinstance(node.comparisons[0].operator, (cst.LessThan, cst.LessThanEqual))
             named = isinstance(right, cst.Name) and right.value in self.parameters and _BOUND.search(right.value)
             yield ordered and bool(named)
-        elif isinstance(node, cst.Name):
-            held = self.values.get(node.value, []) if depth else []
-            if not held:
-                yield False
-            for value in held:
+        elif isinstance(node, cst.Name) and depth and node.value in self.values:
+            for value in self.values[node.value]:
                 yield from self._compared(value, depth - 1)
         elif isinstance(node, cst.BinaryOperation):
             yield from self._compared(node.left, depth)
@@ -262,39 +255,36 @@ class Place:
     def is_result(self, node: cst.CSTNode) -> bool:
         """Say whether a fault's value goes to a store of an output, or is returned as a gradient, times factors only.
 
-        An output is what is rounded to its tensor's own dtype as it is stored.
+        An output is rounded to its tensor's own dtype as it is stored.
         """
         rounded = False
         below, above = node, self.parent(node)
         while above is not None:
             if isinstance(above, cst.Arg):
                 call = self.parent(above)
-                stores = call is not None and self.operation(call) in ("store", "atomic_add")
+                stores = isinstance(call, cst.Call) and self.operation(call) in ("store", "atomic_add")
                 return stores and rounded and isinstance(call, cst.Call) and above is argument(call, "value", 1)
             if isinstance(above, cst.Return):
                 return not self.kernel and self.function.name.value == "backward"
-            if isinstance(above, (cst.Element, cst.Tuple)):
-                returned = isinstance(above, cst.Element) or isinstance(self.parent(above), cst.Return)
-                if not returned:
+            if isinstance(above, cst.Tuple):
+                if not isinstance(self.parent(above), cst.Return):
                     return False
-                below, above = above, self.parent(above)
-                continue
-            divides = isinstance(above, cst.BinaryOperation) and isinstance(above.operator, cst.Divide)
-            scaled = divides or _multiplies(above)
-            if isinstance(above, cst.Call):
-                if not (isinstance(above.func, cst.Attribute) and above.func.attr.value == "to"):
+            elif isinstance(above, cst.Call):
+                if receiver(above, "to") is None:
                     return False
                 rounded = "element_ty" in dotted(above.args[0].value) if above.args else False
-            elif not (scaled or isinstance(above, (cst.Attribute, cst.UnaryOperation))):
-                return False
-            if isinstance(above, cst.BinaryOperation) and below is above.right and not _multiplies(above):
+            elif isinstance(above, cst.BinaryOperation):
+                divisor = below is above.right and isinstance(above.operator, cst.Divide)
+                if divisor or not is_product(above):
+                    return False
+            elif not isinstance(above, (cst.Element, cst.Attribute, cst.UnaryOperation)):
                 return False
             below, above = above, self.parent(above)
         return False
 
 
-def _multiplies(node: cst.CSTNode) -> bool:
-    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply)
+def _is_constant(annotation: cst.Annotation | None) -> bool:
+    return annotation is not None and last_name(annotation.annotation) == "constexpr"
 
 
 def _split(address: cst.CSTNode) -> tuple[set[str], set[str]]:

@@ -7,87 +7,56 @@ from collections.abc import Iterator
 import libcst as cst
 
 from gradoracle.mutation.operators.arithmetic import is_shift
-from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.operator import Fault, operator
 from gradoracle.mutation.operators.place import Place
-from gradoracle.mutation.operators.syntax import argument, argument_text, called, dotted, text
+from gradoracle.mutation.operators.syntax import argument, called, dotted, qualified, renamed, text, with_value
 
 _KINDS = {"sum": "max", "max": "min", "min": "max", "maximum": "minimum", "minimum": "maximum", "argmax": "argmin",
           "argmin": "argmax", "cumsum": "cumprod", "cumprod": "cumsum"}  # fmt: skip
-
 _ALONG = ("sum", "max", "min", "argmax", "argmin", "cumsum")
 
 
-def _kind(node: cst.Call, place: Place) -> Iterator[Fault]:
+@operator(wrappers=False)
+def reduction_kind(node: cst.Call, place: Place) -> Iterator[Fault]:
+    """A sum becomes a maximum, a maximum a minimum, and the reverse."""
     name = place.operation(node)
     if name in _KINDS:
-        yield Fault(node, called(node, function=f"{dotted(node.func).rpartition('.')[0]}.{_KINDS[name]}"))
+        yield Fault(node, renamed(node, _KINDS[name]))
 
 
-def _axis(node: cst.Arg, place: Place) -> Iterator[Fault]:
-    call = place.parent(node)
-    if not isinstance(call, cst.Call) or place.operation(call) not in (
-        "sum",
-        "max",
-        "min",
-        "argmax",
-        "argmin",
-        "cumsum",
-    ):
-        return
-    if node is argument(call, "axis", 1) and isinstance(node.value, cst.Integer):
-        value = int(node.value.value)
-        new = cst.Integer("1" if value == 0 else str(value - 1))
-        yield Fault(node, argument_text(node.with_changes(value=new)))
+@operator(wrappers=False)
+def reduction_axis(node: cst.Arg, place: Place) -> Iterator[Fault]:
+    """A reduction is along another axis."""
+    call, held = place.parent(node), node.value
+    along = isinstance(call, cst.Call) and place.operation(call) in _ALONG and node is argument(call, "axis", 1)
+    if along and isinstance(held, cst.Integer):
+        axis = held.evaluated_value
+        yield Fault(node, with_value(node, "1" if axis == 0 else str(axis - 1)))
 
 
-def _lost(node: cst.AugAssign | cst.Assign | cst.Call, place: Place) -> Iterator[Fault]:
+@operator(cause="sum")
+def accumulation_lost(node: cst.AugAssign | cst.Call, place: Place) -> Iterator[Fault]:
+    """What is added to a sum replaces it: acc += x becomes acc = x, a dot forgets its accumulator."""
     if isinstance(node, cst.AugAssign):
         if isinstance(node.operator, cst.AddAssign) and place.kind(node.target) not in ("integer", "pointer"):
             yield Fault(node, f"{text(node.target)} = {text(node.value)}")
-    elif isinstance(node, cst.Call) and place.operation(node) == "dot":
+    elif place.operation(node) == "dot":
         into = argument(node, "acc", 2)
         if into is not None and dotted(into.value) != "None":
             yield Fault(node, called(node, (into,)))
 
 
-def _maximum(node: cst.Assign, place: Place) -> Iterator[Fault]:
-    """Yield a fault where a name is assigned a maximum that the function subtracts in an exponential."""
-    target = node.targets[0].target
-    if not isinstance(target, cst.Name) or not place.kernel:
-        return
-    held = node.value
-    if isinstance(held, cst.Call) and place.operation(held) in ("max", "maximum") and target.value in place.subtracted:
-        yield Fault(held, f"{dotted(held.func).rpartition('.')[0]}.zeros_like({text(held)})")
+@operator(wrappers=False, cause="range")
+def maximum_zero(node: cst.Assign, place: Place) -> Iterator[Fault]:
+    """The maximum that exponentials subtract is 0: correct in exact arithmetic, until one leaves the range."""
+    target, held = node.targets[0].target, node.value
+    subtracted = isinstance(target, cst.Name) and target.value in place.subtracted
+    if subtracted and isinstance(held, cst.Call) and place.operation(held) in ("max", "maximum"):
+        yield Fault(held, f"{qualified(held.func)[0]}.zeros_like({text(held)})")
 
 
-def _shift(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
-    if isinstance(node.operator, cst.Subtract) and is_shift(node, place):
+@operator(wrappers=False)
+def shift_dropped(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
+    """exp(x - m) becomes exp(x)."""
+    if is_shift(node, place):
         yield Fault(node, text(node.left))
-
-
-OPERATORS = (
-    Operator(
-        "reduction kind",
-        "A sum becomes a maximum, a maximum a minimum, and the reverse.",
-        (cst.Call,),
-        _kind,
-        wrappers=False,
-    ),
-    Operator("reduction axis", "A reduction is along another axis.", (cst.Arg,), _axis, wrappers=False),
-    Operator(
-        "accumulation lost",
-        "What is added to a sum is put in its place: acc += x becomes acc = x, a dot forgets its accumulator.",
-        (cst.AugAssign, cst.Call),
-        _lost,
-        cause="sum",
-    ),
-    Operator(
-        "maximum zero",
-        "The maximum that exponentials subtract is 0: right in exact arithmetic, until one leaves the range.",
-        (cst.Assign,),
-        _maximum,
-        wrappers=False,
-        cause="range",
-    ),
-    Operator("shift dropped", "exp(x - m) becomes exp(x).", (cst.BinaryOperation,), _shift, wrappers=False),
-)

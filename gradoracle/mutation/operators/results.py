@@ -4,27 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import libcst as cst
 
-from gradoracle.mutation.operators.operator import Fault, Operator
+from gradoracle.mutation.operators.operator import Fault, operator
 from gradoracle.mutation.operators.place import Place
-from gradoracle.mutation.operators.syntax import argument, argument_text, dotted, last_name, text, tight
+from gradoracle.mutation.operators.syntax import (
+    argument,
+    argument_text,
+    dotted,
+    exchanges,
+    last_name,
+    receiver,
+    text,
+    tight,
+)
 
 _DERIVATIVES = ("backward", "jvp", "vjp")
 
 
 def _returned(node: cst.Return, place: Place) -> list[cst.BaseElement]:
-    """Return the elements that a derivative's rule returns, those that are None left out."""
+    """Return what the rule of a derivative returns, each None left out."""
     if place.kernel or place.function.name.value not in _DERIVATIVES:
         return []
-    held = node.value
-    elements = list(held.elements) if isinstance(held, cst.Tuple) else []
+    elements = node.value.elements if isinstance(node.value, cst.Tuple) else ()
     return [each for each in elements if dotted(each.value) != "None"]
 
 
-def _dropped(node: cst.Return, place: Place) -> Iterator[Fault]:
+def _results(node: cst.Return | cst.Arg, place: Place) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression]]:
+    """Yield what a kernel stores, before it is rounded to the tensor's dtype, and what a derivative's rule returns."""
+    if isinstance(node, cst.Return):
+        returned = _returned(node, place)
+        yield from ((each, each.value) for each in returned if not isinstance(each, cst.StarredElement))
+        return
+    call, cast = place.parent(node), node.value
+    stores = isinstance(call, cst.Call) and place.operation(call) == "store" and node is argument(call, "value", 1)
+    held = receiver(cast, "to") if stores else None
+    if isinstance(cast, cst.Call) and held is not None and cast.args and "element_ty" in text(cast.args[0].value):
+        yield held, held
+
+
+@operator(cause="sign")
+def result_negated(node: cst.Return | cst.Arg, place: Place) -> Iterator[Fault]:
+    """An output or a gradient has the other sign."""
+    for each, value in _results(node, place):
+        yield Fault(each, f"-{tight(value, 12)}")
+
+
+@operator(cause="ratio")
+def result_doubled(node: cst.Return | cst.Arg, place: Place) -> Iterator[Fault]:
+    """An output or a gradient is twice as large."""
+    for each, value in _results(node, place):
+        yield Fault(each, f"{'2.0' if place.kernel else '2'} * {tight(value, 12)}")
+
+
+@operator(kernels=False, cause="term")
+def gradient_dropped(node: cst.Return, place: Place) -> Iterator[Fault]:
+    """The rule of a derivative returns None or zeros instead of a gradient or tangent."""
     for each in _returned(node, place):
         if isinstance(each, cst.StarredElement):
             yield Fault(each, f"*(None for _ in {tight(each.value, 2)})")
@@ -33,114 +69,48 @@ def _dropped(node: cst.Return, place: Place) -> Iterator[Fault]:
             yield Fault(each, f"torch.zeros_like({text(each.value)})")
 
 
-def _negated(node: cst.Return | cst.Arg, place: Place) -> Iterator[Fault]:
-    for each, value in _results(node, place):
-        yield Fault(each, f"-{tight(value, 12)}")
+@operator()
+def results_exchanged(node: cst.Return, place: Place) -> Iterator[Fault]:
+    """Two neighbouring values that a function returns change places."""
+    yield from _exchanged(node.value)
 
 
-def _doubled(node: cst.Return | cst.Arg, place: Place) -> Iterator[Fault]:
-    for each, value in _results(node, place):
-        yield Fault(each, f"{'2.0' if place.kernel else '2'} * {tight(value, 12)}")
-
-
-def _results(node: Any, place: Place) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression]]:
-    """Yield what a kernel stores, before it is rounded to the tensor's dtype, and what a derivative's rule returns."""
-    if isinstance(node, cst.Return):
-        returned = _returned(node, place)
-        yield from ((each, each.value) for each in returned if not isinstance(each, cst.StarredElement))
-        return
-    call, held = place.parent(node), node.value
-    stores = isinstance(call, cst.Call) and place.operation(call) == "store" and node is argument(call, "value", 1)
-    casts = isinstance(held, cst.Call) and isinstance(held.func, cst.Attribute) and held.func.attr.value == "to"
-    if stores and casts and held.args and "element_ty" in text(held.args[0].value):
-        yield held.func.value, held.func.value
-
-
-def _exchanged(node: cst.Return, place: Place) -> Iterator[Fault]:
-    held = node.value
-    elements = list(held.elements) if isinstance(held, cst.Tuple) else []
-    for one, other in pairwise(elements):
-        starred = isinstance(one, cst.StarredElement) or isinstance(other, cst.StarredElement)
-        if not starred and text(one.value) != text(other.value):
-            yield Fault(one, f"{text(other.value)}, {text(one.value)}", until=other)
-
-
-def _saved(node: cst.Call, place: Place) -> Iterator[Fault]:
+@operator(kernels=False)
+def saved_twice(node: cst.Call, place: Place) -> Iterator[Fault]:
+    """Instead of a tensor that is saved for a derivative its neighbour is saved."""
     if last_name(node.func) in ("save_for_backward", "save_for_forward"):
-        args = [each for each in node.args if not each.star]
-        for one, other in pairwise(args):
+        for one, other in pairwise(each for each in node.args if not each.star):
             yield Fault(one, argument_text(other))
             yield Fault(other, argument_text(one))
 
 
-def _unpacked(node: cst.Assign, place: Place) -> Iterator[Fault]:
-    """Yield faults that exchange neighbours of what ``ctx.saved_tensors`` is unpacked into."""
-    target = node.targets[0].target
-    if not place.kernel and last_name(node.value) == "saved_tensors" and isinstance(target, cst.Tuple):
-        elements = list(target.elements)
-        for one, other in pairwise(elements):
-            if not isinstance(one, cst.StarredElement) and not isinstance(other, cst.StarredElement):
-                yield Fault(one, f"{text(other.value)}, {text(one.value)}", until=other)
+@operator(kernels=False)
+def saved_exchanged(node: cst.Assign, place: Place) -> Iterator[Fault]:
+    """Two neighbouring saved tensors are unpacked into each other's names."""
+    if last_name(node.value) == "saved_tensors":
+        yield from _exchanged(node.targets[0].target)
 
 
-def _stale(node: cst.Attribute, place: Place) -> Iterator[Fault]:
+def _exchanged(node: cst.CSTNode | None) -> Iterator[Fault]:
+    """Yield a fault for each two neighbours of a tuple that differ and are not starred."""
+    for one, other, code in exchanges(node.elements if isinstance(node, cst.Tuple) else ()):
+        starred = isinstance(one, cst.StarredElement) or isinstance(other, cst.StarredElement)
+        if not starred and text(one.value) != text(other.value):
+            yield Fault(one, code, until=other)
+
+
+@operator(kernels=False, cause="stale")
+def saved_stale(node: cst.Attribute, place: Place) -> Iterator[Fault]:
+    """A derivative reads the tensors that the first call of the process saved."""
     if node.attr.value == "saved_tensors":
         yield Fault(node, f'globals().setdefault("_first_{place.class_name.lower()}", {text(node)})')
 
 
-def _partials(node: cst.Call, place: Place) -> Iterator[Fault]:
-    if isinstance(node.func, cst.Attribute) and node.func.attr.value == "sum" and len(node.args) == 1:
+@operator(kernels=False, cause="sum")
+def partial_sums_lost(node: cst.Call, place: Place) -> Iterator[Fault]:
+    """Of the partial sums that programs left only the first is taken."""
+    held = receiver(node, "sum")
+    if held is not None and len(node.args) == 1:
         dim = node.args[0]
         if dim.keyword is None or dim.keyword.value in ("dim", "axis"):
-            yield Fault(node, f"{text(node.func.value)}.select({text(dim.value)}, 0)")
-
-
-OPERATORS = (
-    Operator(
-        "result negated", "An output or a gradient has the other sign.", (cst.Return, cst.Arg), _negated, cause="sign"
-    ),
-    Operator(
-        "result doubled", "An output or a gradient is twice as large.", (cst.Return, cst.Arg), _doubled, cause="ratio"
-    ),
-    Operator(
-        "gradient dropped",
-        "The rule of a derivative returns None or zeros in place of a gradient or tangent.",
-        (cst.Return,),
-        _dropped,
-        kernels=False,
-        cause="term",
-    ),
-    Operator(
-        "results exchanged", "Two neighbouring values that a function returns change places.", (cst.Return,), _exchanged
-    ),
-    Operator(
-        "saved twice",
-        "In place of a tensor that is saved for a derivative its neighbour is saved.",
-        (cst.Call,),
-        _saved,
-        kernels=False,
-    ),
-    Operator(
-        "saved exchanged",
-        "Two neighbouring saved tensors are taken for each other.",
-        (cst.Assign,),
-        _unpacked,
-        kernels=False,
-    ),
-    Operator(
-        "saved stale",
-        "A derivative reads the tensors that the first call of the process saved.",
-        (cst.Attribute,),
-        _stale,
-        kernels=False,
-        cause="stale",
-    ),
-    Operator(
-        "partial sums lost",
-        "Of the parts of a sum that programs left only the first is taken.",
-        (cst.Call,),
-        _partials,
-        kernels=False,
-        cause="sum",
-    ),
-)
+            yield Fault(node, f"{text(held)}.select({text(dim.value)}, 0)")

@@ -1,17 +1,17 @@
-"""Source: a module's text parsed, and the functions of it in which faults are planted.
+"""Source: a parsed module, and the functions of it in which faults are planted.
 
 Faults are planted in
 
-1. every function under a decorator whose last name is ``jit``: ``@triton.jit``, ``@triton.jit(...)``, ``@jit``, and
-   whatever other decorators stand above it;
+1. every function with a decorator whose last name is ``jit``: ``@triton.jit``, ``@triton.jit(...)``, ``@jit``,
+   whatever its other decorators;
 2. every method of a class one of whose bases has a name that ends in ``Function``;
-3. every other function or method that launches. It does if it calls a subscript, ``kernel[grid](...)``; or ``.apply``
-   of anything; or hands a jitted function, or a name that ends in ``_kernel``, to a call; or calls something that is
-   named ``launch`` or ``run``, or begins so (``launch_far``, ``output.run``); or calls a function of the file, or a
+3. every other function or method that launches: that calls a subscript, ``kernel[grid](...)``; or ``.apply`` of
+   anything; or passes a jitted function, or a name that ends in ``_kernel``, to a call; or calls something named
+   ``launch`` or ``run``, or beginning so (``launch_far``, ``output.run``); or calls a function of the file, or a
    method of ``self``, that launches.
 
-Not in magic methods, in functions that do nothing but raise, nor in those that are named for a check (``check``,
-``refuse``), a test (``test``), a benchmark (``bench``) or ``main``.
+Not in magic methods, in functions that only raise, nor in those named for a check (``check``, ``refuse``), a test
+(``test``), a benchmark (``bench``) or ``main``.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
 from gradoracle.model.errors import UsageError
 from gradoracle.mutation.operators.place import Place, only_raises
-from gradoracle.mutation.operators.syntax import children, dotted, last_name, within
+from gradoracle.mutation.operators.syntax import children, dotted, last_name, qualified, within
 
 _OTHER_PURPOSES = ("check", "refuse", "test", "bench", "main")
 
 
 class Source:
-    """A module's text.
+    """A module.
 
     Attributes:
-        text: as it was given.
+        text: as given.
         places: the functions in which faults are planted, in the order of the text.
 
     Raises:
-        UsageError: where the text is no Python.
+        UsageError: where the text is not Python.
     """
 
     def __init__(self, text: str, module: str) -> None:
@@ -53,7 +53,7 @@ class Source:
         self._imported: set[str] = set()
         self._languages = {"tl"}
         functions = list(self._functions(parsed.body, ""))
-        self.jitted = frozenset(name for name, function, _ in functions if is_jitted(function))
+        self.jitted = frozenset(name for name, function, _ in functions if _is_jitted(function))
         own = frozenset(name.partition(".")[0] for name, _, _ in functions) | self._imported
         launching = self._launching([(name, each) for name, each, _ in functions if name not in self.jitted])
         self.places = tuple(
@@ -63,26 +63,26 @@ class Source:
         )
 
     def span(self, node: cst.CSTNode, until: cst.CSTNode | None = None) -> tuple[int, int]:
-        """Return where the code from one node to another begins and ends, in bytes, own parentheses left out."""
+        """Return the byte offsets of the code from one node to another, without their own parentheses."""
         first, last = self._spans[node], self._spans[until or node]
         return first.start, last.start + last.length
 
     def line(self, start: int) -> int:
-        """Return the line, from 1, of a place in bytes."""
+        """Return the line, from 1, of a byte offset."""
         return self._bytes.count(b"\n", 0, start) + 1
 
     def piece(self, start: int, end: int) -> str:
-        """Return the code between two places in bytes."""
+        """Return the code between two byte offsets."""
         return self._bytes[start:end].decode()
 
     def replaced(self, start: int, end: int, code: str) -> str:
-        """Return the whole text with other code between two places in bytes."""
+        """Return the whole text with other code between two byte offsets."""
         return (self._bytes[:start] + code.encode() + self._bytes[end:]).decode()
 
     def statement(self, node: cst.CSTNode, place: Place, start: int, end: int, code: str) -> str:
-        """Return a small module that holds the statement around a node, with other code between two places in bytes.
+        """Return a small module with the statement around a node, with other code between two byte offsets.
 
-        It compiles if the whole text does, which takes far longer. Where there is no such statement, the whole text.
+        It compiles if the whole text does, which takes far longer. The whole text where there is no such statement.
         """
         around: cst.CSTNode | None = node
         while around is not None and not isinstance(place.parent(around), cst.IndentedBlock):
@@ -99,7 +99,7 @@ class Source:
     def _functions(
         self, statements: Sequence[cst.CSTNode], owner: str, differentiable: bool = False
     ) -> Iterator[tuple[str, cst.FunctionDef, bool]]:
-        """Yield (name, definition, whether a method of an autograd function); notes what is imported on the way."""
+        """Yield (name, definition, whether a method of an autograd function); also record imports."""
         for each in statements:
             if isinstance(each, cst.FunctionDef):
                 yield f"{owner}{each.name.value}", each, differentiable
@@ -131,15 +131,9 @@ class Source:
         calls = {name: [n for n in within(each.body) if isinstance(n, cst.Call)] for name, each in functions}
         found = {name for name, made in calls.items() if any(self._launches(call) for call in made)}
         while True:
-            local = {name.rpartition(".")[2] if "." in name else name for name in found}
-            more = {
-                name
-                for name, made in calls.items()
-                if name not in found
-                for call in made
-                if dotted(call.func).removeprefix("self.") in local
-            }
-            if not more:
+            local = {name.rpartition(".")[2] for name in found}
+            more = {name for name, made in calls.items() if any(_called(call) in local for call in made)}
+            if more <= found:
                 return found
             found |= more
 
@@ -147,15 +141,18 @@ class Source:
         if isinstance(call.func, cst.Subscript):
             return True
         name = last_name(call.func)
-        if name == "apply" or name in ("launch", "run") or name.startswith(("launch_", "run_")):
+        if name in ("apply", "launch", "run") or name.startswith(("launch_", "run_")):
             return True
-        handed = (dotted(each.value).rpartition(".")[2] for each in call.args)
-        return any(each in self.jitted or each.endswith("_kernel") for each in handed)
+        passed = (qualified(each.value)[1] for each in call.args)
+        return any(each in self.jitted or each.endswith("_kernel") for each in passed)
 
 
-def is_jitted(function: cst.FunctionDef) -> bool:
-    """Say whether a decorator of a function has ``jit`` for its last name."""
+def _is_jitted(function: cst.FunctionDef) -> bool:
     return any(last_name(each.decorator) == "jit" for each in function.decorators)
+
+
+def _called(call: cst.Call) -> str:
+    return dotted(call.func).removeprefix("self.")
 
 
 def _is_wanted(function: cst.FunctionDef) -> bool:

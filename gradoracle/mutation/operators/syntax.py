@@ -1,4 +1,4 @@
-"""Syntax: children and text of libcst nodes, dotted names, arguments of calls, and where parentheses are needed."""
+"""Syntax: children and text of libcst nodes, names, arguments of calls, and where parentheses are needed."""
 
 from __future__ import annotations
 
@@ -8,34 +8,18 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import cache
+from itertools import pairwise
+from typing import TypeVar
 
 import libcst as cst
 
+Item = TypeVar("Item", bound="cst.Arg | cst.BaseElement")
 _BLANK = cst.Module(())
-_UNSEEN = frozenset(
-    (
-        "annotation",
-        "attr",
-        "comma",
-        "decorators",
-        "equal",
-        "footer",
-        "header",
-        "keyword",
-        "leading_lines",
-        "lines_after_decorators",
-        "lpar",
-        "name",
-        "params",
-        "returns",
-        "rpar",
-        "semicolon",
-        "target",
-        "targets",
-        "trailing_whitespace",
-        "type_parameters",
-    )
-)
+_UNSEEN = (
+    "annotation", "attr", "comma", "decorators", "equal", "footer", "header", "keyword", "leading_lines",
+    "lines_after_decorators", "lpar", "name", "params", "returns", "rpar", "semicolon", "target", "targets",
+    "trailing_whitespace", "type_parameters",
+)  # fmt: skip
 
 
 @cache
@@ -44,7 +28,7 @@ def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 
 
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the nodes below one that are read when it runs: no annotation, default, target or decorator."""
+    """Yield the nodes below one that are evaluated when it runs: no annotation, default, target or decorator."""
     for name in _fields(type(node)):
         held = getattr(node, name)
         if isinstance(held, cst.CSTNode):
@@ -93,6 +77,19 @@ def dotted(node: cst.CSTNode) -> str:
     return ""
 
 
+def qualified(node: cst.CSTNode) -> tuple[str, str]:
+    """Return ``("a.b", "c")`` of ``a.b.c``, ``("", "a")`` of ``a``, and ``("", "")`` of any other expression."""
+    root, _, name = dotted(node).rpartition(".")
+    return root, name
+
+
+def receiver(node: cst.CSTNode, *methods: str) -> cst.BaseExpression | None:
+    """Return x of ``x.method(...)``, a call of one of these methods; None of anything else."""
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value in methods:
+        return node.func.value
+    return None
+
+
 def last_name(node: cst.CSTNode) -> str:
     """Return the name that an expression ends in: of ``a.b[c](d)`` b."""
     if isinstance(node, cst.Name):
@@ -123,10 +120,53 @@ def called(call: cst.Call, without: Sequence[cst.Arg | None] = (), function: str
     return f"{function or text(call.func)}({kept})"
 
 
+def renamed(call: cst.Call, name: str) -> str:
+    """Return the code of a call of another function of the same module, with the same arguments."""
+    return called(call, function=f"{qualified(call.func)[0]}.{name}")
+
+
 def argument_text(arg: cst.Arg) -> str:
     """Return the code of an argument, without its comma."""
-    name = f"{arg.keyword.value}=" if arg.keyword is not None else ""
-    return f"{arg.star}{name}{text(arg.value)}"
+    return with_value(arg, text(arg.value))
+
+
+def with_value(arg: cst.Arg, code: str) -> str:
+    """Return the code of an argument with another value."""
+    return f"{arg.star}{arg.keyword.value}={code}" if arg.keyword is not None else f"{arg.star}{code}"
+
+
+def exchanges(items: Sequence[Item]) -> Iterator[tuple[Item, Item, str]]:
+    """Yield each two neighbours among arguments or elements, and the code with them exchanged."""
+    for one, other in pairwise(items):
+        yield one, other, f"{_item(other)}, {_item(one)}"
+
+
+def _item(node: cst.Arg | cst.BaseElement) -> str:
+    if isinstance(node, cst.Arg):
+        return argument_text(node)
+    return f"*{text(node.value)}" if isinstance(node, cst.StarredElement) else text(node.value)
+
+
+_OPPOSITES: dict[type, str] = {
+    cst.Add: "-", cst.Subtract: "+", cst.AddAssign: "-=", cst.SubtractAssign: "+=", cst.FloorDivide: "%",
+    cst.Modulo: "//",
+}  # fmt: skip
+
+
+def opposite(node: cst.BinaryOperation | cst.AugAssign) -> str:
+    """Return the code of an operation with - for +, % for //, and the reverse."""
+    left, right = (node.target, node.value) if isinstance(node, cst.AugAssign) else (node.left, node.right)
+    return f"{text(left)} {_OPPOSITES[type(node.operator)]} {text(right)}"
+
+
+def is_sum(node: cst.CSTNode | None) -> bool:
+    """Say whether a node is a sum or a difference."""
+    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, (cst.Add, cst.Subtract))
+
+
+def is_product(node: cst.CSTNode | None) -> bool:
+    """Say whether a node is a product or a quotient."""
+    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, (cst.Multiply, cst.Divide))
 
 
 _RANKS: dict[type, int] = {
