@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.oracle.rounding import bounds, independent
+from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.probes import LOG2_E, mixed
 from gradoracle.oracle.rounding.quantity import Quantity, plus
 from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff
 
 
-def softmax(
-    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
-) -> Quantity:
+def softmax(roundoff: Roundoff, call: Call) -> Quantity:
     """exp(x - max) / sum: the exponent's roundings, exp, the sum's and the quotient's."""
-    x, dim = args[0], args[1]
-    value = operator(x.value, *args[1:])
-    contract = roundoff.contract
+    (x, dim, *_), value, place, contract = call.args, call.value, call.place, roundoff.contract
     top = x.value.amax(dim, keepdim=True)
     depth = torch.nan_to_num((x.value - top).abs(), nan=0.0, posinf=0.0)
     size = torch.nan_to_num(x.value.abs(), nan=0.0, posinf=0.0)
@@ -66,16 +62,12 @@ def _row_error(roundoff: Roundoff, q: Quantity, value: Tensor, unit: float, step
     """The rounding of the row's sum in variances and bounds; the probes have theirs already."""
     variance = plus(q.variance, value.square() * (unit**2 / 3 * (steps / 3 + 2))) if roundoff.variances else q.variance
     bound = plus(q.worst, value * (unit * (steps + 2))) if roundoff.worst else q.worst
-    return q.with_(variance=variance, worst=bound)
+    return replace(q, variance=variance, worst=bound)
 
 
-def log_softmax(
-    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
-) -> Quantity:
+def log_softmax(roundoff: Roundoff, call: Call) -> Quantity:
     """x - max - log sum exp(x - max): the differences' roundings, the sum's and the logarithm's."""
-    x, dim = args[0], args[1]
-    value = operator(x.value, *args[1:])
-    contract = roundoff.contract
+    (x, dim, *_), value, place, contract = call.args, call.value, call.place, roundoff.contract
     top = x.value.amax(dim, keepdim=True)
     depth = torch.nan_to_num((x.value - top).abs(), nan=0.0, posinf=0.0)
     share = torch.nan_to_num(torch.exp(value), nan=0.0)

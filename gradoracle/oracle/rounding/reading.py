@@ -21,7 +21,7 @@ from gradoracle.oracle.exact.trace import Graph, widened
 from gradoracle.oracle.rounding import effects
 from gradoracle.oracle.rounding.annotations import accumulated, fast_exp, running_sums, stored, stored_sum
 from gradoracle.oracle.rounding.probes import SPLIT, Dice, mixed
-from gradoracle.oracle.rounding.propagate import Walk
+from gradoracle.oracle.rounding.propagate import propagate
 from gradoracle.oracle.rounding.quantity import Quantity, all_finite
 from gradoracle.oracle.rounding.rounding_model import FAR, Roundoff
 
@@ -126,7 +126,7 @@ def budgets(
                 roundoff.given(q, mixed(i, _INPUT)) if q.is_float and e is None else q
                 for i, (q, e) in enumerate(zip(inputs, given, strict=True))
             ]
-            outputs = Walk(contract, roundoff).run(graph, inputs)
+            outputs = propagate(graph, inputs, roundoff)
             outputs = [
                 roundoff.stored(q, dtype, mixed(position, _OUTPUT), spacing=True) if q.is_float else q
                 for position, (q, dtype) in enumerate(

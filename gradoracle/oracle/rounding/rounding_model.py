@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -110,7 +111,7 @@ class Roundoff:
             if low is not None:
                 low.replace(noise, carried, factors, self.dice.constant(mixed(place, _FLUSH)))
             probes = noise if plain else noise.add_(carried)
-        return q.with_(variance=variance, floor=floor, worst=worst, probes=probes, held=None)
+        return replace(q, variance=variance, floor=floor, worst=worst, probes=probes, held=None)
 
     def noise(self, key: Tensor, width: Tensor, place: int, bits: int = _KEY_BITS) -> Tensor:
         """[R, *shape] errors of variance ``width`` squared / 3, functions of ``key`` as elementwise holds it."""
@@ -132,7 +133,7 @@ class Roundoff:
             drawn = self.dice.constant(place).view(-1, *[1] * sensitivity.dim())
             noise = drawn * (unit * self.magnify * sensitivity)
             probes = noise.add_(q.value if probes is None else probes)
-        return q.with_(variance=variance, worst=worst, probes=probes, held=None)
+        return replace(q, variance=variance, worst=worst, probes=probes, held=None)
 
     def constant(self, q: Quantity, number: float, sensitivity: Tensor) -> Quantity:
         """``q`` with the error of the number ``number`` in the source, where its format does not hold it exactly."""
@@ -147,7 +148,7 @@ class Roundoff:
             return q
         if representable(number, format_) and representable(math.sqrt(abs(number)), format_):
             return q
-        return self.shared(q, q.value, hash_of(number)).with_(held=q.held)
+        return replace(self.shared(q, q.value, hash_of(number)), held=q.held)
 
     def elementwise(
         self, q: Quantity, place: int, units: float | Tensor = 1.0, bound_units: float | Tensor | None = None
@@ -280,7 +281,7 @@ class Roundoff:
             low=self.underflow(q, size, dtype, may_be), shift=-unit * q.value if truncate else None,
             single=True, along=along,
         )  # fmt: skip
-        return q.with_(held=dtype)
+        return replace(q, held=dtype)
 
     def fast_exp(self, q: Quantity, place: int) -> Quantity:
         """``q`` as a fast exponential gives it: a power of two times a polynomial, whose error is smooth in between."""
@@ -304,7 +305,7 @@ class Roundoff:
         if low is None:
             return q
         none = torch.zeros_like(q.value)
-        return self.committed(q, none, key=q.value, bits=1, place=place, low=low).with_(held=q.held)
+        return replace(self.committed(q, none, key=q.value, bits=1, place=place, low=low), held=q.held)
 
     def operand(self, q: Quantity, position: int, along: int) -> Quantity:
         """``q`` as argument ``position`` of a product over its dim ``along``; uses of one value share its rounding."""
@@ -346,7 +347,7 @@ class Roundoff:
         if self.node is None or not self.variances:
             return
         if 0 < before < 1:
-            q, size = q.with_(variance=None if q.variance is None else q.variance / before**2), size / before
+            q, size = replace(q, variance=None if q.variance is None else q.variance / before**2), size / before
         largest = float(size.max()) if size.numel() else 0.0
         if q.variance is not None and size.numel():
             largest += FAR * math.sqrt(float(q.variance.max()))
