@@ -90,18 +90,20 @@ def _dims(x: Tensor, dim: Sequence[int] | int | None) -> list[int]:
 
 def _mean(x: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     over = _dims(x, dim)
-    terms = math.prod(x.shape[d] for d in over) if x.dim() else 1
-    return x.sum(over, keepdim=keepdim) / float(terms)
+    return x.sum(over, keepdim=keepdim) / _terms(x, over)
+
+
+def _terms(x: Tensor, over: Sequence[int]) -> float:
+    return float(math.prod(x.shape[d] for d in over)) if x.dim() else 1.0
 
 
 def _var_mean(
     x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     over = _dims(x, dim)
-    terms = math.prod(x.shape[d] for d in over) if x.dim() else 1
-    mean = x.sum(over, keepdim=True) / float(terms)
+    mean = _mean(x, over, keepdim=True)
     centred = x - mean
-    freedom = max(float(terms) - (1.0 if correction is None else float(correction)), 0.0)
+    freedom = max(_terms(x, over) - (1.0 if correction is None else float(correction)), 0.0)
     var = (centred * centred).sum(over, keepdim=keepdim) / freedom
     return var, mean if keepdim else mean.view(var.shape)
 

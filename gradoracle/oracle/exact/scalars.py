@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -20,9 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.fx import Node
-
-from gradoracle.oracle.exact.trace import Graph, UnsupportedOperator, operator_name, widened
-from gradoracle.oracle.exact.trees import leaves
 
 Array = NDArray[Any]  # of the field's numbers, dtype object
 LESS, EQUAL, GREATER, UNKNOWN, UNORDERED = -1, 0, 1, 2, 3  # UNKNOWN: not at this precision; UNORDERED: one is NaN
@@ -38,6 +36,12 @@ class Truths:
 
     values: Tensor
     unknown: Tensor
+
+
+def truths(values: Any, unknown: Any) -> Tensor | Truths:
+    """Booleans (arrays or tensors): a plain tensor where all of them are known."""
+    known, open_ = torch.as_tensor(values), torch.as_tensor(unknown)
+    return Truths(known, open_) if bool(open_.any()) else known
 
 
 class Field(ABC):
@@ -230,11 +234,6 @@ class Field(ABC):
             out[i, j] = functools.reduce(lambda x, y: self.total("add", x, y), terms)
         return out
 
-    def truths(self, values: NDArray[np.bool_], unknown: NDArray[np.bool_]) -> Tensor | Truths:
-        """Booleans: a plain tensor where all of them are known."""
-        known = torch.from_numpy(np.array(values, dtype=np.bool_))
-        return Truths(known, torch.from_numpy(np.array(unknown, dtype=np.bool_))) if unknown.any() else known
-
 
 # Numbers that PyTorch's derivative formulas write in float64, and what they stand for.
 LITERALS: dict[float, str] = {
@@ -293,6 +292,17 @@ class Reader:
 
 RULES: dict[str, Rule] = {}
 
+# What both number systems compute alike; each adds its own functions.
+ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "neg": operator.neg,
+    "abs": abs,
+    "reciprocal": lambda x: 1 / x,
+}
+
 
 def rule(*operators: str) -> Callable[[Rule], Rule]:
     """Registers a rule ``f(reader, *args, **kwargs)`` for ATen operators, as ``aten.mul.Tensor`` names them."""
@@ -311,38 +321,3 @@ def names(text: str) -> list[str]:
 
 # Operators that only place numbers, or make new ones exactly: constants stay torch tensors through them.
 CONSTANT: set[str] = set()
-
-
-def interpret(graph: Graph, args: Sequence[Tensor], field: Field) -> list[Array]:
-    """The graph's outputs over the field.
-
-    Raises:
-        UnsupportedOperator: an operator has no rule.
-        Undecided: an index or a shape hangs on a comparison that is not decided at the field's precision.
-    """
-    inputs = (field.lift(arg) if arg.is_floating_point() else arg.detach().cpu() for arg in args)
-    with field.context(), np.errstate(all="ignore"):
-        found = graph.interpreted(
-            inputs, lambda node, *given: _call(Reader(field, node), *given), lambda constant: constant.cpu()
-        )
-        return [Reader(field, node).real(value) for node, value in zip(graph.outputs, found, strict=True)]
-
-
-def _call(reader: Reader, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    node, name = reader.node, operator_name(reader.node)
-    if node.op != "call_function":
-        raise UnsupportedOperator(f"{node.op} {name}", reader.field.reading)
-    if name == "<built-in function getitem>":
-        return args[0][args[1]]
-    flat = leaves((args, kwargs))
-    computed = any(isinstance(x, (np.ndarray, Truths)) for x in flat)
-    if not computed and (name in CONSTANT or not _makes_floats(node)):
-        operator: Any = node.target
-        return operator(*args, **widened(kwargs))
-    if name not in RULES:
-        raise UnsupportedOperator(name, reader.field.reading)
-    return RULES[name](reader, *args, **kwargs)
-
-
-def _makes_floats(node: Node) -> bool:
-    return any(isinstance(x, Tensor) and x.is_floating_point() for x in leaves(node.meta.get("val")))

@@ -19,11 +19,10 @@ def elementwise(call: Call, value: Tensor) -> Tensor | None:
         return None
     name, args = call.name, call.args
     operands = [a for a in args if isinstance(a, Quantity)]
-    if name in ("add", "sub", "rsub") and not (set(call.kwargs) - {"alpha"}):
-        scaled = 0 if name == "rsub" else 1
+    if name in ("add", "sub") and not (set(call.kwargs) - {"alpha"}):
         return plus(
             *(
-                a.worst * (abs(float(call.kwargs.get("alpha", 1))) if i == scaled else 1.0)
+                a.worst * (abs(float(call.kwargs.get("alpha", 1))) if i == 1 else 1.0)
                 for i, a in enumerate(args[:2])
                 if isinstance(a, Quantity) and a.worst is not None
             )

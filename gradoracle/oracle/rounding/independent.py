@@ -59,11 +59,10 @@ def elementwise(call: Call, value: Tensor, attribute: str) -> Tensor | None:
     name, args = call.name, call.args
     operands = [a for a in args if isinstance(a, Quantity)]
     own = [getattr(q, attribute) for q in operands]
-    if name in ("add", "sub", "rsub") and not (set(call.kwargs) - {"alpha"}):
-        scaled = 0 if name == "rsub" else 1
+    if name in ("add", "sub") and not (set(call.kwargs) - {"alpha"}):
         return plus(
             *(
-                getattr(a, attribute) * (float(call.kwargs.get("alpha", 1)) ** 2 if i == scaled else 1.0)
+                getattr(a, attribute) * (float(call.kwargs.get("alpha", 1)) ** 2 if i == 1 else 1.0)
                 for i, a in enumerate(args[:2])
                 if isinstance(a, Quantity) and getattr(a, attribute) is not None
             )

@@ -141,7 +141,7 @@ def _kept(roundoff: Roundoff, call: Call) -> Quantity:
     source = call.sources[0]
     if not source.is_float:
         return call.exact()
-    if call.name in ("neg", "positive"):
+    if call.name == "neg":
         return replace(source, value=call.value, probes=call.probes(), place=call.place)
     worst = (
         None if source.worst is None else source.worst.expand_as(call.value)
@@ -163,8 +163,8 @@ def _chosen(roundoff: Roundoff, call: Call) -> Quantity:
 
 
 def _selected(roundoff: Roundoff, call: Call) -> Quantity:
-    """where and masked_fill: the errors of the side that is taken, of both where that is undecided."""
-    condition, x, y = call.args if call.name == "where" else (call.args[1], call.args[2], call.args[0])
+    """where: the errors of the side that is taken, of both where that is undecided."""
+    condition, x, y = call.args
     formats = (q.held if isinstance(q, Quantity) and q.value.dim() else roundoff.contract.dtype for q in (x, y))
     return _one_of_two(call, lambda error: independent.selected(condition, x, y, error), common(formats))
 
@@ -187,13 +187,12 @@ def _compared(roundoff: Roundoff, call: Call) -> Quantity:
 
 
 def _logical(roundoff: Roundoff, call: Call) -> Quantity:
-    """Logical operators and any / all: undecided where any of their arguments is."""
+    """Logical operators and any: undecided where any of their arguments is."""
     value = torch.as_tensor(call.value)
     open_ = [q.undecided for q in call.sources if q.undecided is not None]
     undecided = None
-    if open_ and call.name in ("any", "all"):
-        found = call.operator(open_[0] if call.name == "any" else ~open_[0], *call.args[1:], **call.kwargs)
-        undecided = found if call.name == "any" else ~found
+    if open_ and call.name == "any":
+        undecided = call.operator(open_[0], *call.args[1:], **call.kwargs)
     elif open_:
         undecided = torch.stack([torch.broadcast_to(u, value.shape) for u in open_]).any(0)
     return Quantity(value, probes=call.probes(), undecided=undecided)
@@ -256,7 +255,7 @@ def _elementwise(roundoff: Roundoff, call: Call) -> Quantity:
     for number in numbers:
         if name in ("mul", "div"):
             q = roundoff.factor(q, number)
-        elif name in ("add", "sub", "rsub"):
+        elif name in ("add", "sub"):
             q = roundoff.constant(q, number, torch.full_like(value, number))
     return _own_rounding(roundoff, q, call)
 
@@ -291,8 +290,6 @@ def _own_rounding(roundoff: Roundoff, q: Quantity, call: Call) -> Quantity:
     else:  # as if the argument were rounded once more
         for argument, slope in independent.slopes(call, q.value.shape, of_all=True):
             steep = steep + torch.nan_to_num((slope * argument.value / size).square(), nan=0.0, posinf=0.0)
-        if name == "gelu":  # 1 + erf cancels for negative arguments
-            steep = steep + (x.value / size).square()
         steep, ulps = steep.sqrt(), contract.special_ulps
     units = torch.sqrt(torch.as_tensor(ulps).square() + steep.square())
     return roundoff.elementwise(q, call.place, units, 2 * units)
@@ -342,13 +339,13 @@ _FAMILIES: Mapping[Rule, frozenset[str]] = {
     _product_of_one: effects.PRODUCT_OF_ONE,
     softmax: effects.names("_softmax"),
     log_softmax: effects.names("_log_softmax"),
-    _selected: effects.names("where masked_fill"),
+    _selected: effects.names("where"),
     _converted: effects.names("_to_copy convert_element_type"),
     triangular_solve: effects.names("linalg_solve_triangular"),
     _marked: effects.names("storing_error storing_errors"),
     accumulate: effects.ACCUMULATE,
     running_errors: effects.names("running_errors"),
     accumulating_errors: effects.names("accumulating_errors"),
-    _indices: effects.names("argmax argmin argsort searchsorted bucketize nonzero"),
+    _indices: effects.names("argmax argmin searchsorted bucketize nonzero"),
 }
 _RULES = {name: rule for rule, members in reversed(list(_FAMILIES.items())) for name in members}

@@ -13,14 +13,13 @@ from torch import Tensor
 from gradoracle.model.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF
 from gradoracle.oracle.rounding import bounds, independent
 from gradoracle.oracle.rounding.call import Call
-from gradoracle.oracle.rounding.probes import mixed, probed, run_lifted
+from gradoracle.oracle.rounding.probes import mixed
 from gradoracle.oracle.rounding.quantity import (
     Quantity,
     any_error,
     cleared,
     each_error,
     errors_alone,
-    plus,
     where_finite,
 )
 from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff
@@ -29,18 +28,16 @@ _CHECKPOINTS = 4  # partial sums that are looked at
 
 
 def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
-    """sum, mean and cumsum."""
+    """sum and cumsum."""
     x, value, rest = call.sources[0], call.value, call.args[1:]
     if not x.is_float:
         return call.exact()
     finite = where_finite(value)
-    scale = value.numel() / max(x.value.numel(), 1) if call.name == "mean" else 1.0
 
-    def summed(terms: Tensor | None, scale: float = scale) -> Tensor | None:
-        return None if terms is None else cleared(call.operator(terms, *rest, **call.kwargs) * scale, finite)
+    def summed(terms: Tensor | None) -> Tensor | None:
+        return None if terms is None else cleared(call.operator(terms, *rest, **call.kwargs), finite)
 
-    errors = each_error(lambda error: summed(getattr(x, error), 1.0 if error == "worst" else scale))
-    q = Quantity(value, **errors, probes=call.probes(), place=call.place)
+    q = Quantity(value, **each_error(lambda error: summed(getattr(x, error))), probes=call.probes(), place=call.place)
     if not roundoff.contract.rounds:
         return q
     if call.name == "cumsum":
@@ -51,7 +48,7 @@ def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
         if terms <= 1:
             return replace(q, held=x.held)
     squares = summed(x.value.square())
-    largest = summed(bounds.magnitude(x), 1.0) if roundoff.worst else None
+    largest = summed(bounds.magnitude(x)) if roundoff.worst else None
     assert squares is not None
     in_order = None
     dims = rest[0] if rest and isinstance(rest[0], (list, tuple)) else None
@@ -61,8 +58,7 @@ def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
         ones = torch.ones(last.shape[-1], 1, dtype=last.dtype)
         drift = _drift(last, ones, total[..., None, None])
         in_order = None if drift is None else cleared(drift.reshape(value.shape), finite)
-    q = roundoff.running_sum(q, squares, terms, largest, call.place, in_order)
-    return roundoff.elementwise(q, mixed(call.place, 7)) if call.name == "mean" else q
+    return roundoff.running_sum(q, squares, terms, largest, call.place, in_order)
 
 
 def _counts(x: Tensor, dim: int, first: int) -> Tensor:
@@ -100,29 +96,27 @@ def accumulating_errors(roundoff: Roundoff, call: Call) -> Quantity:
 
 
 def matrix_product(roundoff: Roundoff, call: Call) -> Quantity:
-    """mm, bmm, mv, dot, and addmm, baddbmm as a product and a sum; operands are rounded to the operand's format."""
-    place, first = call.place, len(call.args) - 2
+    """mm and bmm; operands are rounded to the operand's format."""
     x, y = (
-        roundoff.operand(q, first + i, along=-1 if i == 0 else -min(q.value.dim(), 2)) if q.is_float else q
-        for i, q in enumerate(call.args[first:])
+        roundoff.operand(q, position, along) if q.is_float else q
+        for q, position, along in zip(call.args, (0, 1), (-1, -2), strict=True)
     )
     value = torch.matmul(x.value, y.value)
     finite = where_finite(value)
     variance, floor = (cleared(independent.product(x, y, error), finite) for error in ("variance", "floor"))
     bounded = roundoff.worst or x.worst is not None or y.worst is not None
     bound, largest = bounds.product(x, y) if bounded else (None, None)
-    q = Quantity(value, variance, floor, cleared(bound, finite), _matmul_probes(x, y), place=place)
+    probes = None
+    if x.probes is not None or y.probes is not None:
+        probes = torch.matmul(*(q.value if q.probes is None else q.probes for q in (x, y)))
+    q = Quantity(value, variance, floor, cleared(bound, finite), probes, place=call.place)
     if roundoff.contract.rounds:
         squares = cleared(torch.matmul(x.value.square(), y.value.square()), finite)
         assert squares is not None
         in_order = cleared(_drift(x.value, y.value, value), finite)
         terms = float(x.value.shape[-1])
-        q = roundoff.running_sum(q, squares, terms, cleared(largest, finite), place, in_order, products=True)
-        q = _cut_where_subnormal(roundoff, q, x.value, y.value, mixed(place, 9))
-    if call.name in ("addmm", "baddbmm"):
-        beta, alpha = float(call.kwargs.get("beta", 1)), float(call.kwargs.get("alpha", 1))
-        q = _added(_scaled(q, alpha), _scaled(call.args[0], beta), place)
-        q = roundoff.elementwise(q, mixed(place, 8)) if roundoff.contract.rounds else q
+        q = roundoff.running_sum(q, squares, terms, cleared(largest, finite), call.place, in_order, products=True)
+        q = _cut_where_subnormal(roundoff, q, x.value, y.value, mixed(call.place, 9))
     return q
 
 
@@ -212,16 +206,6 @@ def accumulate(roundoff: Roundoff, call: Call) -> Quantity:
     return roundoff.running_sum(q, squares, terms.clamp_min(0.0), largest, call.place)
 
 
-def _matmul_probes(x: Quantity, y: Quantity) -> Tensor | None:
-    """The product in each probe; whichever operand is the same in all is not repeated."""
-    if x.probes is None and y.probes is None:
-        return None
-    left, right = (q.value if q.probes is None else q.probes for q in (x, y))
-    if x.value.dim() == y.value.dim() and x.value.dim() >= 2:
-        return torch.matmul(left, right)
-    return run_lifted(torch.matmul, (left, right), {}, (x.probes is not None, y.probes is not None))
-
-
 def _drift(x: Tensor, y: Tensor, total: Tensor) -> Tensor | None:
     """The sum of squares of x @ y's partial sums, as straight lines between some of them, in the worse direction.
 
@@ -247,22 +231,3 @@ def _drift(x: Tensor, y: Tensor, total: Tensor) -> Tensor | None:
         before = after
     # from the other end the partial sums are total - a: the sum of their squares differs by total (t total - ends)
     return squares.add_(ends.neg_().add_(total, alpha=terms).mul_(total).clamp_min_(0.0))
-
-
-def _scaled(q: Quantity, factor: float) -> Quantity:
-    if factor == 1:
-        return q
-    powers = {"variance": factor**2, "floor": factor**2, "worst": abs(factor), "probes": factor}
-    scaled = {name: getattr(q, name) * power for name, power in powers.items() if getattr(q, name) is not None}
-    return replace(q, value=q.value * factor, **scaled)
-
-
-def _added(x: Quantity, y: Quantity, place: int) -> Quantity:
-    value = x.value + y.value
-
-    def wide(error: str) -> Tensor | None:
-        total = plus(getattr(x, error), getattr(y, error))
-        return None if total is None else total.expand_as(value)
-
-    probes = probed(torch.ops.aten.add.Tensor, (x, y), {})
-    return Quantity(value, **each_error(wide), probes=probes, place=place)
