@@ -157,7 +157,7 @@ def _pool(order: bytes, address: str) -> Iterator[_Pool]:
         _end([pool] if pool is not None else [])
         if isinstance(error, StartupError):
             target = pickle.loads(order).target
-            raise UsageError(f"the dask worker {address} cannot check {target}: {_last(str(error))}") from None
+            raise UsageError(f"the dask worker {address} cannot check {target}: {error.sentence}") from None
         raise
     with _lock:
         pool.since = time.monotonic()
@@ -179,7 +179,8 @@ def _started(order: bytes, turn: int) -> _Pool:
     told = workers.run_alone(_FACTS)
     if told.value is None:
         workers.close()
-        raise StartupError(told.error or (told.crash.how if told.crash is not None else ""))
+        sentence = told.crash.how if told.crash is not None else told.sentence
+        raise StartupError(told.error or sentence, sentence)
     return _Pool(workers, turn, told.value)
 
 
@@ -218,10 +219,3 @@ def _digest(order: bytes) -> bytes:
 def _end(pools: list[_Pool]) -> None:
     for pool in pools:
         pool.workers.close()
-
-
-def _last(text: str) -> str:
-    """The last line of a traceback without the name of its exception."""
-    line = (text.strip().splitlines() or ["it ended"])[-1]
-    name, colon, rest = line.partition(": ")
-    return rest if colon and name.replace(".", "").replace("_", "").isalnum() and rest else line

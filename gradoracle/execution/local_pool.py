@@ -14,6 +14,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -168,8 +169,8 @@ class LocalPool:
 
     def _stop(self, child: Process) -> None:
         """End a child in the middle of its job, since nobody waits for it any longer."""
-        seconds = time.monotonic() - child.since
-        self._finish(child, crash=Crash(child.phase, f"was stopped after {seconds:.0f} s", "stopped"))
+        how = f"was stopped after {time.monotonic() - child.since:.0f} s"
+        self._finish(child, Result(None, crash=Crash(child.phase, how, "stopped")))
         self._discard(child)
 
     def _idle(self) -> Process | None:
@@ -229,7 +230,7 @@ class LocalPool:
             self._bury(child)
             return
         except Exception:
-            self._finish(child, error=f"the result of a worker cannot be read:\n{traceback.format_exc()}")
+            self._finish(child, Result(None, error=f"the result of a worker cannot be read:\n{traceback.format_exc()}"))
             self._discard(child)
             return
         if kind == "phase":
@@ -239,25 +240,20 @@ class LocalPool:
             self._startup_deaths = 0
         elif kind == "failed":
             self.close()
-            raise StartupError(rest[0])
+            raise StartupError(*rest)
         elif kind == "taken":
             child.taken = True
-        elif kind == "value":
-            self._finish(child, value=rest[0])
-        elif kind == "error":
-            self._finish(child, error=rest[0])
-            if not rest[1]:
-                self._discard(child)
-        elif kind == "crash":
-            phase, how, cause, value, alive = rest
-            self._finish(child, value=value, crash=Crash(phase, how, cause, child.output()))
-            if not alive:
+        else:
+            result, is_fit = rest
+            if result.crash is not None:
+                result = replace(result, crash=replace(result.crash, output=child.output()))
+            self._finish(child, result)
+            if not is_fit:
                 self._discard(child)
 
-    def _finish(self, child: Process, value: Any = None, crash: Crash | None = None, error: str = "") -> None:
+    def _finish(self, child: Process, result: Result) -> None:
         if child.job is not NOTHING:
-            seconds = time.monotonic() - child.since
-            self._ready.append(Result(child.job, value, crash, error, seconds))
+            self._ready.append(replace(result, job=child.job, seconds=time.monotonic() - child.since))
         child.rest()
 
     def _bury(self, child: Process, past_limit: bool = False) -> None:
@@ -274,12 +270,11 @@ class LocalPool:
         if child.job is not NOTHING and not child.taken:
             self._again.append((child.job, child.factor))
             child.rest()
-        self._finish(child, crash=Crash(child.phase, how, kind, output))
+        self._finish(child, Result(None, crash=Crash(child.phase, how, kind, output)))
         self._discard(child)
         if not child.started:
             self._startup_deaths += 1
             if self._startup_deaths > 1:
                 self.close()
-                raise StartupError(
-                    f"a worker process ended while it started: {how}" + (f":\n{output}" if output else "")
-                )
+                sentence = f"a worker process ended while it started: {how}"
+                raise StartupError(sentence + (f":\n{output}" if output else ""), sentence)

@@ -1,4 +1,4 @@
-"""Process: one child interpreter of ``worker.py``, as its parent sees it and as it sees itself."""
+"""Process: one worker process, as its parent sees it (``Process``) and as it runs itself (``serve``)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from gradoracle.execution import fork_server
+from gradoracle.execution.executor import Crash, Result
+from gradoracle.model.errors import first_line
 
 Phase = Callable[["str | None", "float | None"], None]
 Work = Callable[[Any, Phase], Any]
@@ -33,7 +35,7 @@ _OUTPUT_LIMIT = 1 << 26  # bytes a child may print in one job before its file is
 
 
 class Poisoned(Exception):
-    """Raised by work whose process can do no more (a sticky CUDA error): what it has is kept, the process replaced.
+    """Raised by work whose process is no longer usable (a sticky CUDA error): its value is kept, the process replaced.
 
     Args:
         how: what happened, in words.
@@ -164,36 +166,33 @@ def load(entry: str) -> Callable[[Any], Work]:
     return loaded
 
 
-def attempt(work: Work, job: Any, tell: Callable[..., None]) -> bool:
-    """Do one job and tell what became of it; whether the process is fit for another."""
+def attempt(work: Work, job: Any, announce: Phase) -> tuple[Result, bool]:
+    """Do one job: its result without job and seconds, and whether the process is fit for another.
+
+    Args:
+        work: does it.
+        job: what is to be done.
+        announce: is told each phase as it begins.
+    """
     inside: str | None = None
 
     def phase(name: str | None, limit: float | None) -> None:
         nonlocal inside
         inside = name
-        tell("phase", name, limit, time.monotonic())
+        announce(name, limit)
 
     try:
-        tell("value", work(job, phase))
+        return Result(None, work(job, phase)), True
     except Poisoned as error:
-        tell("crash", inside, error.how, "poisoned", error.value, False)
-        return False
+        return Result(None, error.value, Crash(inside, error.how, "poisoned")), False
     except BaseException as error:
-        alive = isinstance(error, Exception)
+        is_fit = isinstance(error, Exception)
         if inside is None:
-            tell("error", traceback.format_exc(), alive)
-            return alive
-        leaving = isinstance(error, SystemExit)
-        how = f"exited with code {_exit_code(error)}" if leaving else f"raised {type(error).__name__}: {error}"
-        tell("crash", inside, how, "exit" if leaving else "exception", None, alive)
-        return alive
-    return True
-
-
-def _exit_code(error: BaseException) -> int:
-    """What a process that ended with this SystemExit would return."""
-    code = getattr(error, "code", None)
-    return 0 if code is None else code if isinstance(code, int) else 1
+            return Result(None, error=traceback.format_exc(), sentence=first_line(error)), is_fit
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+            return Result(None, crash=Crash(inside, f"exited with code {code}", "exit")), is_fit
+        return Result(None, crash=Crash(inside, f"raised {type(error).__name__}: {error}", "exception")), is_fit
 
 
 def serve(memory: int | None, channel: int, lifeline: int) -> None:
@@ -219,23 +218,28 @@ def serve(memory: int | None, channel: int, lifeline: int) -> None:
         try:
             content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         except Exception:
-            content = pickle.dumps(("error", f"the result of a job cannot be sent:\n{traceback.format_exc()}", True))
+            lost = Result(None, error=f"the result of a job cannot be sent:\n{traceback.format_exc()}")
+            content = pickle.dumps(("ended", lost, True))
         connection.send_bytes(content)
+
+    def announce(name: str | None, limit: float | None) -> None:
+        tell("phase", name, limit, time.monotonic())
 
     code = 0
     try:
         entry, setup = pickle.loads(connection.recv_bytes())
         try:
             work = load(entry)(setup)
-        except Exception:
-            tell("failed", traceback.format_exc())
+        except Exception as error:
+            tell("failed", traceback.format_exc(), first_line(error))
             return
         tell("started")
-        fit = True
-        while fit:
+        is_fit = True
+        while is_fit:
             message = connection.recv_bytes()
             tell("taken")
-            fit = attempt(work, pickle.loads(message), tell)
+            result, is_fit = attempt(work, pickle.loads(message), announce)
+            tell("ended", result, is_fit)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent has closed the socket: nobody waits for an answer
     except BaseException:
