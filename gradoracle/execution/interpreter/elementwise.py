@@ -141,21 +141,14 @@ METHODS: dict[str, Callable[..., Any]] = {
     "create_fabs": create_fabs,
     "create_fma": create_fma,
     "get_fp16": get_fp16,
-    "create_icmpSLE": _comparison(np.less_equal),
-    "create_icmpSLT": _comparison(np.less),
-    "create_icmpSGE": _comparison(np.greater_equal),
-    "create_icmpSGT": _comparison(np.greater),
-    "create_icmpULE": _comparison(np.less_equal),
-    "create_icmpULT": _comparison(np.less),
-    "create_icmpUGE": _comparison(np.greater_equal),
-    "create_icmpUGT": _comparison(np.greater),
     "create_icmpEQ": _comparison(np.equal),
     "create_icmpNE": _comparison(np.not_equal),
-    "create_fcmpOLT": _comparison(np.less),
-    "create_fcmpOGT": _comparison(np.greater),
-    "create_fcmpOLE": _comparison(np.less_equal),
-    "create_fcmpOGE": _comparison(np.greater_equal),
     "create_fcmpOEQ": _comparison(np.equal),
     "create_fcmpUNE": _comparison(np.not_equal),
+    **{
+        f"create_{kind}{name}": _comparison(op)
+        for name, op in {"LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal}.items()
+        for kind in ("icmpS", "icmpU", "fcmpO")
+    },
 }
 NEW_METHODS: dict[str, Callable[..., Any]] = {"get_bf16": get_bf16}  # Triton before 3.9 has no bfloat16 constants

@@ -91,15 +91,10 @@ class View:
         return bad if bad.any() else None
 
     def index(self, address: int) -> tuple[int, ...] | int:
-        """The index of the element at an address; how many elements it is from the first where it is none's."""
+        """The index of the element at an address; its distance from the first, in elements, if there is none."""
         place = (address - self.base) // self.itemsize
-        rest, index = place, [0] * len(self.shape)
-        for axis in sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis]):
-            stride = self.strides[axis]
-            if stride and self.shape[axis] > 1:
-                index[axis] = min(rest // stride, self.shape[axis] - 1)
-                rest -= index[axis] * stride
-        return tuple(index) if rest == 0 and place >= 0 and self.extent else place
+        index = index_at(place, self.shape, self.strides) if self.extent else None
+        return place if index is None else index
 
     def _are_elements(self, places: Array) -> Array:
         """Which places, counted in elements from the first, are those of an element."""
@@ -144,6 +139,16 @@ def views_of(
         footprint = Footprint(address, extent, unit, tracked, places)
         views += [_view(path, tensor, footprint, unwritten(tensor)) for path, tensor in members]
     return views
+
+
+def index_at(place: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """The index of the element that lies ``place`` elements from a tensor's first; None if there is none."""
+    rest, index = place, [0] * len(shape)
+    for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
+        if strides[axis] and shape[axis] > 1:
+            index[axis] = min(rest // strides[axis], shape[axis] - 1)
+            rest -= index[axis] * strides[axis]
+    return tuple(index) if rest == 0 <= place else None
 
 
 def _places(shape: Sequence[int], strides: Sequence[int]) -> Array:

@@ -26,40 +26,42 @@ _STOCK_RMW = InterpreterBuilder.create_atomic_rmw
 
 def create_load(self: Any, ptr: Handle, *policy: Any, **policies: Any) -> Handle:
     """The elements at `ptr`.  Cache policies mean nothing on a CPU."""
-    addresses, on, dtype = ptr.data, None, ptr.get_element_ty()
-    if current.record is not None:
-        addresses, on = _inside(current.record.load, addresses, on, dtype)
-    return TensorHandle(_read(addresses, dtype) if on is None else _partly(addresses, on, None, dtype), dtype)
-
-
-def create_store(self: Any, ptr: Handle, val: Handle, *policy: Any, **policies: Any) -> None:
-    """Writes `val` to `ptr`; of two equal addresses the later one counts."""
-    addresses, on = ptr.data, None
-    if current.record is not None:
-        addresses, on = _inside(current.record.store, _for_each(addresses, val.data), on, val.dtype)
-    if on is None:
-        _write(addresses, val)
-    elif on.any():
-        _write_partly(addresses, val, on)
+    return _load(ptr, None, None)
 
 
 def create_masked_load(self: Any, ptrs: Handle, mask: Handle, other: Handle, *policy: Any, **policies: Any) -> Handle:
     """Where `mask`, the elements at `ptrs`; elsewhere `other`, or 0."""
-    addresses, on, dtype = ptrs.data, np.asarray(mask.data), ptrs.get_element_ty()
-    if current.record is not None:
-        addresses, on = _inside(current.record.load, addresses, on, dtype)
-    return TensorHandle(_read(addresses, dtype) if on.all() else _partly(addresses, on, other, dtype), dtype)
+    return _load(ptrs, np.asarray(mask.data), other)
+
+
+def create_store(self: Any, ptr: Handle, val: Handle, *policy: Any, **policies: Any) -> None:
+    """Writes `val` to `ptr`; of two equal addresses the later one counts."""
+    _store(ptr, val, None)
 
 
 def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *policy: Any, **policies: Any) -> None:
     """Writes `value` to `ptrs` where `mask`."""
-    addresses, on = ptrs.data, np.asarray(mask.data)
+    _store(ptrs, value, np.asarray(mask.data))
+
+
+def _load(ptrs: Handle, on: Array | None, other: Handle | None) -> Handle:
+    addresses, dtype = ptrs.data, ptrs.get_element_ty()
+    if current.record is not None:
+        addresses, on = _inside(current.record.load, addresses, on, dtype)
+    if on is None or on.all():
+        return TensorHandle(_read(addresses, dtype), dtype)
+    return TensorHandle(_partly(addresses, on, other, dtype), dtype)
+
+
+def _store(ptrs: Handle, value: Handle, on: Array | None) -> None:
+    addresses = ptrs.data
     if current.record is not None:
         addresses, on = _inside(current.record.store, _for_each(addresses, value.data), on, value.dtype)
-    if on.all():
+    if on is None or on.all():
         _write(addresses, value)
     elif on.any():
-        _write_partly(addresses, value, on)
+        on, addresses, data = _alike(on, addresses, value.data)
+        _write(addresses[on], TensorHandle(data[on], value.dtype))
 
 
 def _inside(touch: Callable[..., Any], addresses: Array, on: Any, dtype: Any) -> tuple[Array, Any]:
@@ -81,11 +83,6 @@ def _partly(addresses: Array, on: Array, other: Handle, dtype: Any) -> Array:
     if on.any():
         data[on] = _read(addresses[on], dtype)
     return data
-
-
-def _write_partly(addresses: Array, value: Handle, on: Array) -> None:
-    on, addresses, data = _alike(on, addresses, value.data)
-    _write(addresses[on], TensorHandle(data[on], value.dtype))
 
 
 def _for_each(addresses: Array, data: Array) -> Array:

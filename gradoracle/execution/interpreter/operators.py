@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _push_mode
 
 from gradoracle.execution.interpreter.faults import Fault, Kind, Place
+from gradoracle.execution.interpreter.footprint import index_at
 
 _ENGINE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _SUBJECTS = tuple(os.path.join(_ENGINE, name, "") for name in ("kernels", "properties"))  # they are nobody's engine
@@ -207,7 +208,8 @@ def _named(frame: Any, tensor: Tensor, index: tuple[int, ...]) -> tuple[str, tup
         with suppress(NotImplementedError, RuntimeError):
             if value.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
                 continue
-            place = _index(value, address)
+            places, odd = divmod(address - value.data_ptr(), value.element_size())
+            place = None if odd else index_at(places, value.shape, value.stride())
             if place is not None and (best is None or value.numel() > best[0]):
                 best = value.numel(), name, place, value
     return None if best is None else best[1:]
@@ -222,16 +224,3 @@ def _variables(frame: Any) -> Iterator[tuple[str, Tensor]]:
             yield from ((f"{name}[{key!r}]", each) for key, each in value.items() if isinstance(each, Tensor))
         elif isinstance(value, (tuple, list)):
             yield from ((f"{name}[{n}]", each) for n, each in enumerate(value) if isinstance(each, Tensor))
-
-
-def _index(tensor: Tensor, address: int) -> tuple[int, ...] | None:
-    """The index of the element at an address; None where it is none of the tensor's."""
-    rest, odd = divmod(address - tensor.data_ptr(), tensor.element_size())
-    if odd or rest < 0:
-        return None
-    index, strides = [0] * tensor.dim(), tensor.stride()
-    for axis in sorted(range(tensor.dim()), key=lambda axis: -strides[axis]):
-        if tensor.shape[axis] > 1 and strides[axis]:
-            index[axis] = min(rest // strides[axis], tensor.shape[axis] - 1)
-            rest -= index[axis] * strides[axis]
-    return tuple(index) if rest == 0 else None
