@@ -39,11 +39,11 @@ Expected = Sequence[Tensor] | Callable[[list[Enclosure]], Sequence[Tensor]]
 
 
 class Unavailable(Exception):
-    """The certified reading cannot be had here."""
+    """The certified reading is not available here."""
 
 
 def unavailable() -> str | None:
-    """Why there is no certified reading here, in one sentence; None where there is one."""
+    """Why there is no certified reading here, in one sentence; None if there is one."""
     if flint is None:
         return "the certified reading needs python-flint, which is not installed: pip install python-flint"
     return None
@@ -75,7 +75,7 @@ class Balls(Field):
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """Sets flint's precision, and puts back the one before."""
+        """Sets flint's precision, and restores the previous one."""
         before = flint.ctx.prec
         flint.ctx.prec = self.bits
         try:
@@ -98,7 +98,7 @@ class Balls(Field):
         return bool(x.is_finite())
 
     def kind(self, x: Any) -> float | None:
-        """A NaN midpoint is NaN: every indeterminate result has been replaced by an unknown or decided before."""
+        """A NaN midpoint is NaN: every indeterminate result was decided or replaced by an unknown before."""
         if x.is_finite():
             return 0.0
         if x.is_nan():
@@ -108,7 +108,7 @@ class Balls(Field):
         return math.inf if x > 0 else -math.inf
 
     def order(self, x: Any, y: Any) -> int:
-        """Equal where both are one exact number, or one and the same ball: the same quantity."""
+        """Equal if both are one exact number, or one and the same ball: the same quantity."""
         if x < y:
             return LESS
         if x > y:
@@ -121,7 +121,7 @@ class Balls(Field):
         return EQUAL if None not in kinds and kinds[0] == kinds[1] else UNKNOWN
 
     def hull(self, x: Any, y: Any) -> Any:
-        """A ball over both; unknown where they are not finite, unless they are the same."""
+        """A ball over both; unknown if they are not finite, unless they are the same infinity."""
         if x.is_finite() and y.is_finite():
             return x.union(y)
         kinds = self.kind(x), self.kind(y)
@@ -146,7 +146,7 @@ class Balls(Field):
 
 
 def _bounded(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function with bounded values, of finite balls only: what is not known may be NaN, and sin(inf) is."""
+    """A bounded function, of finite balls only: an unknown number may be NaN, and sin(inf) is."""
     return lambda x: function(x) if x.is_finite() else x
 
 
@@ -210,12 +210,12 @@ def certify(
 
 
 def _wider(ball: Enclosure, limit: Tensor) -> Tensor:
-    """Where the radius exceeds the limit, a NaN limit always; an exact truth (infinities, NaN too) never does."""
+    """Where the radius exceeds the limit (always, for a NaN limit); an exact truth, infinite or NaN too, never does."""
     return ~((ball.radius <= limit) | (ball.radius == 0))
 
 
 def enclosed(numbers: Array, field: Balls) -> Enclosure:
-    """Balls as tensors of their shape; those that float64 cannot hold, or that are not known, are undecided."""
+    """Balls as tensors of their shape; those that are unknown or that float64 cannot hold are undecided."""
     high, low, radius = (np.empty(numbers.size, dtype=np.float64) for _ in range(3))
     with field.context():
         for i, x in enumerate(numbers.ravel()):
@@ -230,7 +230,7 @@ def _split(x: Any, field: Balls) -> tuple[float, float, float]:
         kind = field.kind(x)
         return (math.nan, 0.0, math.inf) if kind is None else (kind, 0.0, 0.0)
     high = float(x)
-    if math.isinf(high):  # beyond float64: decided only if the whole ball is
+    if math.isinf(high):  # beyond float64's range: decided only if the whole ball is
         beyond = x.abs_lower() > LARGEST
         return (high, 0.0, 0.0) if beyond else (math.copysign(LARGEST, high), 0.0, math.inf)
     rest = x - high

@@ -1,7 +1,7 @@
-"""Decompositions: compound operators written as the few that every reading has a rule for.
+"""Decompositions: compound operators in terms of the few that every reading has a rule for.
 
-PyTorch's own core table does most; the functions here take apart what it leaves whole. Constants that are no exact
-float64 (the root of 1/2 in gelu) are written as operations on exact ones, so that an exact reading takes them exactly.
+PyTorch's core table does most; the functions here decompose what it leaves whole. Constants that are not exact in
+float64 (the root of 1/2 in gelu) are written as operations on exact ones, so that an exact reading computes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 def table() -> Any:
     """The decompositions that ``trace`` applies, by operator; softmax and log_softmax stay whole."""
     core = core_aten_decompositions()
-    decompositions = {operator: core[operator] for operator in core}  # its own ``get`` finds nothing
+    decompositions = {operator: core[operator] for operator in core}  # the ``get`` of PyTorch's table finds nothing
     decompositions.update(
         {
             aten.gelu.default: _gelu,

@@ -1,4 +1,4 @@
-"""mpmath: an independent second opinion in multiprecision floating point (gmpy2 underneath where it is installed)."""
+"""mpmath: an independent second opinion in multiprecision floating point (with gmpy2 if it is installed)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gradoracle.oracle.exact.scalars import ARITHMETIC, EQUAL, GREATER, LESS, UN
 from gradoracle.oracle.exact.trace import Graph
 
 OPERATIONS = 40_000_000  # about half a minute at 40 digits
-GUARD = 10  # digits beyond those asked for, against rounding in the graph
+GUARD = 10  # additional digits, against rounding in the graph
 
 
 class Multiprecision(Field):
-    """Binary floating point of ``digits`` decimal digits, each operation rounded, exponents unbounded.
+    """Binary floating point with ``digits`` decimal digits and unbounded exponents, each operation rounded.
 
-    Nothing is unknown here: comparisons compare what was computed.
+    Nothing is unknown: comparisons compare the computed numbers.
     """
 
     reading = "mpmath"
@@ -49,7 +49,7 @@ class Multiprecision(Field):
         self.functions = {name: _real(function) for name, function in plain.items()}
 
     def context(self) -> AbstractContextManager[Any]:
-        """mpmath's working precision, for the time of a reading."""
+        """mpmath's working precision, for the length of a reading."""
         context: AbstractContextManager[Any] = mp.workdps(self.digits + GUARD)
         return context
 
@@ -102,7 +102,7 @@ class Multiprecision(Field):
 
 
 def _real(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function where it is real; NaN where mpmath leaves the reals or divides by 0 (the rules then decide)."""
+    """The function where it is real; NaN if mpmath leaves the reals or divides by 0 (the rules then decide)."""
 
     def guarded(*operands: Any) -> Any:
         try:
@@ -128,8 +128,8 @@ def read(graph: Graph, args: Sequence[Tensor], *, digits: int = 40, operations: 
 
 @dataclass(frozen=True)
 class Settled(Expansion):
-    """What two precisions agree on: ``spread`` is how far they are apart (evidence, no proof), ``unsettled`` where that
-    is more than was expected, ``digits`` the larger of the two."""
+    """A tensor at two precisions: ``spread`` is their distance (evidence, no proof), ``unsettled`` marks where it is
+    larger than expected, ``digits`` is the larger precision."""
 
     spread: Tensor
     unsettled: Tensor
@@ -147,7 +147,7 @@ def settle(
 ) -> list[Settled]:
     """Every output, with the digits doubled until two readings in a row differ by at most ``expected``.
 
-    One reading says nothing of what cancellation took from it; two that agree do, short of a coincidence.
+    One reading does not show what cancellation took from it; two that agree do, short of a coincidence.
 
     Args:
         graph, args, operations: as of ``interpret``; the limit is the same for any number of digits.

@@ -1,4 +1,4 @@
-"""Rules for operators that act on each element by itself."""
+"""Rules for elementwise operators."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _pow(reader: Reader, x: Value, y: Value) -> Array:
 
 
 def maximum(reader: Reader, x: Array, y: Array, sign: int = 1) -> Array:
-    """The larger of x and y (the smaller for sign -1), NaN where either is; the very number where that is decided."""
+    """The larger of x and y (the smaller for sign -1), NaN if either is; the very number, not a copy, if decided."""
     return boxed(np.frompyfunc(lambda a, b: _larger(reader, a, b, sign), 2, 1)(x, y))
 
 
@@ -165,7 +165,7 @@ for _name in ("floor", "ceil", "round", "trunc"):
 
 @rule("aten._to_copy.default", "prims.convert_element_type.default")
 def _to_copy(reader: Reader, x: Value, *_: Any, **kwargs: Any) -> Value:
-    """A float stays what it is (truth is not rounded); to an integer it is truncated; to a boolean, whether not 0."""
+    """To a float: unchanged (truth is not rounded); to an integer: truncated; to a boolean: whether it is not 0."""
     if reader.dtype.is_floating_point:
         return reader.real(x)
     if not isinstance(x, np.ndarray):

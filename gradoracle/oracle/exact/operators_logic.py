@@ -1,4 +1,4 @@
-"""Rules for comparisons, choices by them, and what is ordered by them. A comparison may be unknown: never guess."""
+"""Rules for comparisons, selections and sorting. A comparison may be unknown, and is never guessed."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _where_integers(reader: Reader, condition: Value, x: Value, y: Value) -> Ten
 CONSTANT.add("aten.where.self")
 
 
-# What is ordered: the indices must be decided. Among equals the first comes first; NaN counts as the largest.
+# Sorting: the indices must be decided. Among equals the first comes first; NaN counts as the largest.
 
 
 def _ranking(reader: Reader, line: Array, sign: int) -> list[int]:

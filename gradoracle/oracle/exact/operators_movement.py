@@ -1,6 +1,6 @@
-"""Rules for operators that place numbers and compute none, and for those that add where several land in one place.
+"""Rules for operators that only move numbers, and for those that add where several land in one place.
 
-What goes where is PyTorch's own answer: the operator itself is run on the positions of the numbers.
+PyTorch itself says where numbers go: the operator is run on their positions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradoracle.oracle.exact.scalars import CONSTANT, Array, Reader, Truths, Und
 from gradoracle.oracle.exact.trace import UnsupportedOperator, operator_name
 from gradoracle.oracle.exact.trees import leaves
 
-# operator -> positions of the arguments whose numbers are placed (the others are dims, indices, masks)
+# operator -> positions of the arguments whose numbers are moved (the others are dims, indices, masks)
 PLACED: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
         names(
@@ -67,7 +67,7 @@ def _place(reader: Reader, *args: Value, **kwargs: Any) -> Value:
 
 
 def _positions(reader: Reader, x: Value, pool: list[Array], strides: Sequence[int] | None = None) -> Any:
-    """Where the numbers of x lie in the pool, which they are added to: int64 in the shape of x."""
+    """The positions of the numbers of x in the pool, to which they are added: int64 in the shape of x."""
     if isinstance(x, (list, tuple)):
         return [_positions(reader, part, pool) for part in x]
     numbers = reader.real(x)
@@ -80,7 +80,7 @@ def _positions(reader: Reader, x: Value, pool: list[Array], strides: Sequence[in
 
 
 def _place_truths(reader: Reader, places: Sequence[int], args: list[Any], kwargs: dict[str, Any]) -> Truths:
-    """Booleans of which some are unknown: what is known of them, and which are not, are placed alike."""
+    """Booleans of which some are unknown: values and unknowns are moved alike."""
     values, unknown = list(args), list(args)
     for place in places:
         values[place] = _each(args[place], lambda x: x.values if isinstance(x, Truths) else x)
@@ -127,7 +127,7 @@ def _true(reader: Reader, *args: Value) -> bool:
 
 @rule(*(f"aten.{name}" for name in FRESH))
 def _fresh(reader: Reader, *args: Value, **kwargs: Any) -> Tensor:
-    """New tensors that take only a shape from a computed one; what PyTorch leaves unwritten is 0."""
+    """New tensors that take only the shape of a computed one; what PyTorch leaves uninitialised is 0."""
     fill = args[1] if "full" in operator_name(reader.node) else 0
     return torch.full(reader.shape, fill, dtype=reader.dtype)
 

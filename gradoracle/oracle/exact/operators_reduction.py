@@ -1,4 +1,4 @@
-"""Rules for operators that combine the elements along dims: sums, extremes, scans, softmax."""
+"""Rules for operators that combine elements along dims: sums, extremes, scans, softmax."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _amax(reader: Reader, x: Value, dim: Any = None, keepdim: bool = False) -> A
 
 
 def extreme(reader: Reader, x: Array, axes: tuple[int, ...], keepdim: bool, sign: int = 1) -> Array:
-    """The largest (smallest) element over ``axes``, which are not empty: the very number wherever that is decided."""
+    """The largest (smallest) element over ``axes``, which are not empty: the very number, not a copy, if decided."""
     kept = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
     lines = np.moveaxis(x, axes, range(len(axes))).reshape(-1, *(n for a, n in enumerate(x.shape) if a not in axes))
     out = lines[0]

@@ -1,8 +1,8 @@
-"""Scalars: the operators of a graph over a number field, whichever it is.
+"""Scalars: number fields, and what rules for the operators of a graph over any field are made of.
 
-``interpret`` walks a graph once. A real tensor is a numpy object array of the field's numbers; integer and boolean
-bookkeeping, and constants that nothing has been computed from yet, stay torch tensors and cost nothing. What an
-operator means is written once, in the ``operators_*`` files; a number system supplies a ``Field``.
+A real tensor is a numpy object array of the field's numbers; integer and boolean bookkeeping, and constants that have
+not met a computed number, stay torch tensors and cost nothing. The meaning of an operator is written once, in the
+``operators_*`` files; a number system supplies a ``Field``.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from torch import Tensor
 from torch.fx import Node
 
 Array = NDArray[Any]  # of the field's numbers, dtype object
-LESS, EQUAL, GREATER, UNKNOWN, UNORDERED = -1, 0, 1, 2, 3  # UNKNOWN: not at this precision; UNORDERED: one is NaN
+LESS, EQUAL, GREATER, UNKNOWN, UNORDERED = -1, 0, 1, 2, 3  # UNKNOWN at this precision; UNORDERED: one is NaN
 
 
 class Undecided(Exception):
-    """A comparison that the graph's shape or indices hang on cannot be decided at this precision."""
+    """A comparison that a shape or an index depends on cannot be decided at this precision."""
 
 
 @dataclass(frozen=True)
 class Truths:
-    """A boolean tensor of which some elements are not known: ``values`` holds where ``unknown`` does not."""
+    """A boolean tensor with unknown elements: ``values`` is valid where ``unknown`` is False."""
 
     values: Tensor
     unknown: Tensor
@@ -47,18 +47,18 @@ def truths(values: Any, unknown: Any) -> Tensor | Truths:
 class Field(ABC):
     """A number system: what a reading must supply, and what follows from it for arrays.
 
-    A number is finite, +-inf, NaN (as PyTorch would have it: -inf - -inf) or unknown (not at this precision). Zero has
-    no sign. Where an operation leaves the finite numbers, its value is what PyTorch gives in float64 for operands of
-    the same kind: log 0 = -inf, 1/0 = inf, 0 * inf = NaN.
+    A number is finite, +-inf, NaN (as in PyTorch: -inf - -inf) or unknown at this precision. Zero has no sign. Where an
+    operation leaves the finite numbers, its value is that of PyTorch in float64 for operands of the same kind:
+    log 0 = -inf, 1/0 = inf, 0 * inf = NaN.
     """
 
     reading: str
-    functions: Mapping[str, Callable[..., Any]]  # operator -> on numbers: finite operands give the right finite number
+    functions: Mapping[str, Callable[..., Any]]  # operator -> on numbers: correct for finite operands
     unknown: Any
 
     @abstractmethod
     def context(self) -> AbstractContextManager[Any]:
-        """Sets the precision, and puts back the one before."""
+        """Sets the precision, and restores the previous one."""
 
     @abstractmethod
     def exact(self, x: float | int | bool) -> Any:
@@ -74,11 +74,11 @@ class Field(ABC):
 
     @abstractmethod
     def kind(self, x: Any) -> float | None:
-        """0.0 for a finite number; inf, -inf, nan; None for unknown."""
+        """0.0 for a finite number, inf, -inf or nan for those, None for unknown."""
 
     @abstractmethod
     def order(self, x: Any, y: Any) -> int:
-        """LESS, EQUAL or GREATER; UNKNOWN where that is not decided; UNORDERED where x or y is NaN."""
+        """LESS, EQUAL or GREATER; UNKNOWN if that is not decided; UNORDERED if x or y is NaN."""
 
     @abstractmethod
     def hull(self, x: Any, y: Any) -> Any:
@@ -90,7 +90,7 @@ class Field(ABC):
 
     @abstractmethod
     def floor(self, x: Any) -> int | None:
-        """The largest integer that is at most the finite x; None where that is not decided."""
+        """The largest integer that is at most the finite x; None if that is not decided."""
 
     @abstractmethod
     def product(self, a: Array, b: Array) -> Array:
@@ -123,7 +123,7 @@ class Field(ABC):
         return out
 
     def special(self, name: str, *operands: Any) -> Any:
-        """What an operation gives on numbers where it does not give a finite one by arithmetic."""
+        """The result of an operation that does not give a finite number by arithmetic."""
         kinds = [self.kind(x) for x in operands]
         if None in kinds:
             return self.unknown
@@ -138,7 +138,7 @@ class Field(ABC):
         return self.exact(value)
 
     def _alike(self, name: str, operands: Sequence[Any], kinds: list[float]) -> list[float] | None:
-        """Float64 numbers on which PyTorch's operator has the same special value; None where that is not decided."""
+        """float64 numbers for which PyTorch's operator has the same special value; None if that is not decided."""
         if name in ("add", "sub"):
             return [1.0 if kind == 0.0 else kind for kind in kinds]
         if name == "pow":
@@ -186,7 +186,7 @@ class Field(ABC):
         return boxed(np.frompyfunc(self.exact, 1, 1)(values.numpy().astype(object)))
 
     def literal(self, x: float | int | bool) -> Any:
-        """A number written in a graph: the mathematical constant where PyTorch's derivative formulas mean one."""
+        """A number written in a graph; a literal of PyTorch's derivative formulas is the constant it stands for."""
         name = LITERALS.get(x) if isinstance(x, float) else None
         return self.exact(x) if name is None else self.constant(name)
 
@@ -235,7 +235,7 @@ class Field(ABC):
         return out
 
 
-# Numbers that PyTorch's derivative formulas write in float64, and what they stand for.
+# float64 literals of PyTorch's derivative formulas, and the constants they stand for.
 LITERALS: dict[float, str] = {
     math.log(2): "ln2",
     math.log(10): "ln10",
@@ -269,7 +269,7 @@ Rule = Callable[..., Value]
 
 @dataclass
 class Reader:
-    """What a rule is given: the field, and the node it computes (its shape and dtype are ``reader.shape``...)."""
+    """The first argument of a rule: the field, and the node to compute."""
 
     field: Field
     node: Node
@@ -319,5 +319,5 @@ def names(text: str) -> list[str]:
     return text.split()
 
 
-# Operators that only place numbers, or make new ones exactly: constants stay torch tensors through them.
+# Operators that only move numbers, or make new ones exactly: constants stay torch tensors through them.
 CONSTANT: set[str] = set()

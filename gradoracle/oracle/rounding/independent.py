@@ -1,4 +1,4 @@
-"""Independent variances: how the variance of a result follows from those of the arguments, to first order."""
+"""Independent variances: the variance of a result from those of its arguments, to first order."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def elementwise(call: Call, value: Tensor, attribute: str) -> Tensor | None:
 
 
 def exponential(value: Tensor, x: Tensor, own: Tensor, rate: float) -> Tensor:
-    """The variance of an exponential: first order, but never less than the secant over ``FAR`` deviations explains."""
+    """The variance of an exponential: first order, and at least that of the secant over ``FAR`` deviations."""
     step = FAR * rate * own.sqrt()
     first = value * step
     far = torch.where(step > 0.1, torch.exp(rate * x + step) - value, first)
@@ -154,10 +154,10 @@ def product_of_one(call: Call, attribute: str) -> Tensor | None:
 
 
 def softmax(value: Tensor, x: Tensor, relative: Tensor, dim: int) -> Tensor:
-    """The variance of a softmax whose logits have variance ``relative``: rows are normalised, so errors cancel in part.
+    """The variance of a softmax with logits of variance ``relative``: rows are normalised, so errors cancel in part.
 
-    dP_j = P_j (e_j - sum_k P_k e_k), hence var P_j = P_j^2 ((1 - 2 P_j) r_j + sum_k P_k^2 r_k). Where logits may
-    move far (one that is behind in truth leads in a kernel) the secant over ``FAR`` deviations counts if it is larger.
+    dP_j = P_j (e_j - sum_k P_k e_k), hence var P_j = P_j^2 ((1 - 2 P_j) r_j + sum_k P_k^2 r_k). If logits may move so
+    far that another one leads in a kernel, the secant over ``FAR`` deviations counts where it is larger.
     """
     squares = value.square()
     shared = (squares * relative).sum(dim, keepdim=True)

@@ -54,7 +54,7 @@ def softmax(roundoff: Roundoff, call: Call) -> Quantity:
     q = Quantity(value, variance, floor, bound, probes, place=place)
     if not contract.rounds:
         return q
-    # the sum is one for a row, the quotient one for an element; a row of one term is divided by itself
+    # one sum per row, one quotient per element; a row of one term is divided by itself
     return roundoff.elementwise(_row_error(roundoff, q, proper, unit, steps), mixed(place, 3))
 
 
@@ -75,7 +75,7 @@ def log_softmax(roundoff: Roundoff, call: Call) -> Quantity:
     unit = UNIT_ROUNDOFF[contract.elementwise] if contract.rounds else 0.0
     steps = float(x.value.shape[dim])
     finite = value.isfinite()
-    # of the row: the sum's and the logarithm's; of the element: two differences
+    # per row: the sum and the logarithm; per element: two differences
     row = unit * torch.sqrt(steps / 3 + 2 + contract.exp_ulps**2 + (contract.log_ulps * log_sum.clamp_min(1.0)) ** 2)
     own = unit * torch.sqrt(depth.square() + torch.where(finite, value, 0.0).square())
     variance = floor = bound = probes = None

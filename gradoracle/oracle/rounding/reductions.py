@@ -1,4 +1,4 @@
-"""Reductions: sums, matrix products, maxima and scattered sums, with the errors they pass on and commit."""
+"""Reductions: sums, matrix products, extremes and scattered sums, with the errors they pass on and commit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gradoracle.oracle.rounding.quantity import (
 )
 from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff
 
-_CHECKPOINTS = 4  # partial sums that are looked at
+_CHECKPOINTS = 4  # partial sums that are computed
 
 
 def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
@@ -121,10 +121,10 @@ def matrix_product(roundoff: Roundoff, call: Call) -> Quantity:
 
 
 def _cut_where_subnormal(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, place: int) -> Quantity:
-    """``q`` = x @ y with what tensor cores cut off products of subnormal operands.
+    """``q`` = x @ y with what tensor cores truncate of products of subnormal operands.
 
     They align products by the operands' exponents, and a subnormal number has that of the smallest normal one: a block
-    of products is cut at u of the largest such size, however small the products are.
+    of products is truncated at u of the largest such size, however small the products are.
     """
     contract = roundoff.contract
     if not contract.accumulate_block:
@@ -209,7 +209,7 @@ def accumulate(roundoff: Roundoff, call: Call) -> Quantity:
 def _drift(x: Tensor, y: Tensor, total: Tensor) -> Tensor | None:
     """The sum of squares of x @ y's partial sums, as straight lines between some of them, in the worse direction.
 
-    Either end may be where a kernel starts; None where there are too few terms to have an order.
+    A kernel may start from either end; None if there are too few terms to have an order.
     """
     terms = x.shape[-1]
     if terms < 2 or y.dim() < 2:

@@ -13,9 +13,9 @@ from gradoracle.oracle.rounding.rounding_model import Roundoff
 
 
 def triangular_solve(roundoff: Roundoff, call: Call) -> Quantity:
-    """X with A X = B (or X A = B). What a correct kernel gives solves (A + dA) X = B + dB with |dA| a few roundings.
+    """X with A X = B (or X A = B). The result of a correct kernel solves (A + dA) X = B + dB with |dA| a few roundings.
 
-    Errors e obey A e = dB - dA X. The commited part is that of a running sum over a row of A times X.
+    Errors e obey A e = dB - dA X. The committed part is that of a running sum over a row of A times X.
     """
     (a, b), kwargs = call.args, call.kwargs
     upper, left, unit = kwargs["upper"], kwargs.get("left", True), kwargs.get("unitriangular", False)
