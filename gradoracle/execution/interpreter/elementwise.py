@@ -25,7 +25,7 @@ _STOCK_BINARY = InterpreterBuilder.binary_op
 
 
 def binary_op(self: Any, lhs: Handle, rhs: Handle, op: Callable[..., Array]) -> Handle:
-    """Any operation on two operands that has no replacement of its own; bfloat16 is rounded once."""
+    """Any operation on two operands without a replacement of its own; bfloat16 is rounded once."""
     if lhs.dtype.name != BF16:
         return _STOCK_BINARY(self, lhs, rhs, op)
     data = op(lhs.data, rhs.data)
@@ -71,7 +71,7 @@ def _comparison(op: Callable[..., Array]) -> Callable[..., Handle]:
 
 
 def create_clampf(self: Any, arg: Handle, lo: Handle, hi: Handle, propagate_nans: Any) -> Handle:
-    """min(max(arg, lo), hi): a NaN survives only where it is asked for."""
+    """min(max(arg, lo), hi): a NaN survives only if requested."""
     if propagate_nans == ir.PROPAGATE_NAN.NONE:
         return TensorHandle(np.fmin(np.fmax(arg.data, lo.data), hi.data), arg.dtype)
     return TensorHandle(np.minimum(np.maximum(arg.data, lo.data), hi.data), arg.dtype)

@@ -1,4 +1,4 @@
-"""Faults: what a record of memory accesses finds wrong, in words."""
+"""Faults: wrong memory accesses that a record found, with their sentences."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Fault:
         tensor: the name of the kernel's argument; for an operator, of the caller's variable, or of the operator's
             argument where no variable holds it.
         index: of the first element concerned; where it lies outside, in elements from the tensor's first.
-        programs: of that element: the one that accesses, and of a race the other; None for one of several;
-            empty for an operator.
-        earlier: the line of the access before, of the kinds that take two.
-        count: how many elements, of all programs and launches.
+        programs: at that element: the one that accesses it and, in a race, the other; None for one of several; empty
+            for an operator.
+        earlier: the line of the earlier access, for kinds that take two.
+        count: the number of elements, of all programs and launches.
         shape: of the tensor.
     """
 

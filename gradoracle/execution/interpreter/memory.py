@@ -1,7 +1,7 @@
 """Loads, stores and atomics: the 16 bits of a bfloat16 in memory, its float32 in a block.
 
-Every address that an interpreted kernel reads, writes or adds to passes through the functions of this file, which tell
-a record of it where there is one (record.py).
+Every address that an interpreted kernel reads, writes or adds to passes through the functions of this file, which
+report it to the current record, if any (record.py).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _store(ptrs: Handle, value: Handle, on: Array | None) -> None:
 
 
 def _inside(touch: Callable[..., Any], addresses: Array, on: Any, dtype: Any) -> tuple[Array, Any]:
-    """Enter an access in the record: its plain addresses, and where it may be made, which is inside its tensor."""
+    """Record an access: its plain addresses, and where it may be made, which is inside its tensor."""
     plain, outside = touch(addresses, None if on is None or on.all() else on, in_memory(dtype).itemsize)
     if outside is None:
         return plain, on
@@ -86,12 +86,12 @@ def _partly(addresses: Array, on: Array, other: Handle, dtype: Any) -> Array:
 
 
 def _for_each(addresses: Array, data: Array) -> Array:
-    """Addresses with the axis of programs, where programs in step store values of their own to one place."""
+    """Addresses with the axis of programs, if programs in lockstep store different values to one place."""
     return np.broadcast_to(addresses, data.shape) if addresses.ndim < data.ndim else addresses
 
 
 def _alike(*arrays: Array) -> tuple[Array, ...]:
-    """Arrays of one shape: some may differ among programs in step, and others be the same for all."""
+    """Arrays broadcast to one shape: some may differ among programs, and others be the same for all."""
     one = all(array.shape == arrays[0].shape for array in arrays)
     return arrays if one else tuple(np.broadcast_arrays(*arrays))
 
@@ -104,7 +104,7 @@ class _Memory:
 
 
 def _window(addresses: Array, stored: np.dtype[Any]) -> tuple[Array, Array] | None:
-    """The memory that `addresses` span and their indices in it; None where they are not whole elements apart."""
+    """The memory that `addresses` span and their indices in it; None if they are not whole elements apart."""
     lowest = addresses.min()
     index = addresses - lowest
     size = stored.itemsize
@@ -130,7 +130,7 @@ def _read(addresses: Array, dtype: Any) -> Array:
 
 def _write(addresses: Array, value: Handle) -> None:
     data = pack_bf16(value.data) if value.dtype.name == BF16 else value.data
-    addresses = _for_each(addresses, data)  # of programs in step that store to one place the last counts
+    addresses = _for_each(addresses, data)  # if programs in lockstep store to one place, the last counts
     window, group = _window(addresses, data.dtype), lockstep.group()
     if group is not None:
         if window is None:
@@ -172,7 +172,7 @@ def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Han
 
 
 def _recorded_atomic(ptr: Handle, mask: Handle) -> tuple[Handle, Handle]:
-    """An atomic's pointers and mask; where it is recorded, entered and left to what is inside its tensor."""
+    """An atomic's pointers and mask; if accesses are recorded, the mask is restricted to the inside of its tensor."""
     if current.record is None:
         return ptr, mask
     on = None if mask is None else np.broadcast_to(mask.data, ptr.data.shape)
@@ -181,7 +181,7 @@ def _recorded_atomic(ptr: Handle, mask: Handle) -> tuple[Handle, Handle]:
 
 
 def create_barrier(self: Any) -> None:
-    """Threads of a program wait for each other: there are none here, so that a record alone asks."""
+    """Threads of a program wait for each other: there are none here, so only a record uses it."""
     if current.record is not None:
         current.record.barrier()
 
