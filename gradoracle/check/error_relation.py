@@ -46,7 +46,7 @@ class Part:
             wrong = wrong if excused is None else wrong & ~excused
         return wrong
 
-    def standing(self) -> Part:
+    def finite(self) -> Part:
         """The part with 0, which is exact, in place of what is infinite in truth."""
         infinite, own = self.true.isinf(), self.allowance
 
@@ -91,7 +91,7 @@ def related(
             found = exactly(name, part.unequal, f"{part.name} differs from an infinite truth")
             return replace(found, among=among)
     infinite = [part.true.isinf() for part in parts]
-    parts = [part.standing() if any_.any() else part for part, any_ in zip(parts, infinite, strict=True)]
+    parts = [part.finite() if any_.any() else part for part, any_ in zip(parts, infinite, strict=True)]
     got = [part.got.detach().to("cpu", torch.float64) for part in parts]
     true = [part.true for part in parts]
     exact = [constant.detach().to("cpu", torch.float64) for constant in constants]

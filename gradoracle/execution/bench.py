@@ -1,9 +1,9 @@
-"""Bench: how long a kernel takes beside its peers, and a verdict beside gradcheck. Ratios of one run, side by side.
+"""Bench: the time of a kernel compared with its peers, and of a verdict compared with gradcheck, in one run.
 
 Every entry of a row does the same work on the same tensors. On CUDA a time is the median over repeated calls between
-device events, launching aside; on the CPU it is the median wall time of a call, and the first call's time is kept
-beside it. A peer that cannot do the work says why; one that is stopped before its end (``--seconds``) says how far it
-came, and nothing is extrapolated from there.
+device events, launch overhead excluded; on the CPU it is the median wall time of a call, and the time of the first call
+is reported, too. A peer that cannot do the work says why; one that is stopped early (``--seconds``) says how far it
+came, and nothing is extrapolated.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from gradoracle.project.shipped import KERNELS, family_names
 Work = Callable[[], object]
 LONG = 10_000.0  # milliseconds; a call that takes longer is timed once, cold
 CACHE = 256 << 20  # bytes written before a call is timed on a device: more than any cache holds
-CYCLES = 2e9  # a device's clock, at most, in cycles a second
-TIMED = 0.3  # seconds of a device's work that are timed of each entry
-EVERY = 10.0  # seconds between two lines about a work that lasts
+CYCLES = 2e9  # largest clock rate of a device, in cycles per second
+TIMED = 0.3  # seconds of device time measured for each entry
+EVERY = 10.0  # seconds between two progress lines
 _FAMILIES = "gradoracle_benchmarks"  # the name under which benchmarks/families of the source tree is imported
 
 
 class Stopped(Exception):
-    """A work that was ended before it was done, because its time was up; says how far it came.
+    """Work was stopped at its time limit; the message says how far it came.
 
     Attributes:
-        milliseconds: that it had taken by then.
+        milliseconds: the time until then.
     """
 
     milliseconds: float | None = None
@@ -46,15 +46,15 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One piece of work: what it is, and who does it.
+    """One piece of work and the implementations to compare.
 
     Attributes:
         work: such as "sdpa forward bfloat16 B4 H16 T4096 M4096 D64".
-        entries: who -> how; ours first, then peers. A factory is called first and returns the call
-            that is timed, so that setting up (a forward before a backward) stays out.
-        floating_point_operations: of the work, for the rate that is printed; 0 leaves it out.
-        describe: who -> what to say of the result of their work, such as how wide a radius is.
-        ours: which entries are ours, where that is not the first alone; peers are compared with each.
+        entries: name -> factory; ours first, then peers. A factory returns the call that is timed, so that set-up
+            (a forward before a backward) is not.
+        floating_point_operations: of the work, for the printed rate; 0: none is printed.
+        describe: name -> a description of the result, such as the width of a radius.
+        ours: the entries that are ours, if not the first only; peers are compared with each.
     """
 
     work: str
@@ -74,11 +74,11 @@ class Timing:
 
     Attributes:
         work: as in its Row.
-        milliseconds: who -> median of the calls that were timed.
-        first: who -> milliseconds of the first call in this process (on the CPU), with all that it had to import.
-        notes: who -> what came out.
-        stopped: who -> how far it came; ``milliseconds`` is then only what it had taken until it was stopped.
-        missing: who -> why there is no time.
+        milliseconds: name -> median of the timed calls.
+        first: name -> milliseconds of the first call in this process (on the CPU), imports included.
+        notes: name -> a description of the result.
+        stopped: name -> how far it came; ``milliseconds`` is then the time until it was stopped.
+        missing: name -> why there is no time.
         floating_point_operations: as in its Row.
     """
 
@@ -92,13 +92,13 @@ class Timing:
 
 
 class Watch:
-    """Counts the calls of a work that lasts: says on standard error how far it is, and stops it when its time is up.
+    """Counts the calls of long work: reports progress on standard error, and stops it at its time limit.
 
     Args:
-        who: does the work, as its row names them.
-        total: how many calls it will be, about; 0: not known.
-        seconds: how long it may take, from now on; None: to its end.
-        stream: where lines go; default standard error.
+        who: the entry's name.
+        total: the approximate number of calls; 0: unknown.
+        seconds: the time limit from now on; None: none.
+        stream: of the progress lines; default standard error.
         now: the clock, in seconds.
     """
 
@@ -116,10 +116,10 @@ class Watch:
         self.started = self.said = now()
 
     def count(self) -> None:
-        """One more call is about to be made.
+        """Count one more call, before it is made.
 
         Raises:
-            Stopped: the time is up.
+            Stopped: the time limit is reached.
         """
         at = self.now()
         done = f"{self.calls} of about {self.total} kernel calls" if self.total else f"{self.calls} kernel calls"
@@ -138,14 +138,14 @@ def run(
     only: str = "",
     seconds: float | None = None,
 ) -> list[Timing]:
-    """Measure the rows of a shipped family and print them as they come.
+    """Measure the rows of a shipped family and print each when it is done.
 
     Args:
         target: the family's name.
         device: auto, cpu or cuda.
         output: a json file for the table with the environment and the command.
         only: rows whose work contains this text.
-        seconds: how long one entry that is watched (gradcheck) may take; None: to its end.
+        seconds: the time limit of a watched entry (gradcheck); None: none.
 
     Raises:
         UsageError: as of ``module_of``; no row contains ``only``; an unwritable output.
@@ -202,7 +202,7 @@ def measure(row: Row, device: str) -> Timing:
 
 
 def line(timing: Timing, ours: Sequence[str]) -> str:
-    """A row as text: each time, and how many of ours it is."""
+    """A row as text: each time, and its ratio to ours."""
     mine = {who: timing.milliseconds[who] for who in ours if who in timing.milliseconds}
     parts = []
     for who, ms in timing.milliseconds.items():
@@ -229,9 +229,9 @@ def _duration(milliseconds: float) -> str:
 
 
 def device_milliseconds(call: Work) -> float:
-    """Median milliseconds that the device takes for a call, with its cache cleared.
+    """Median milliseconds of a call on the device, with its cache cleared.
 
-    Before each call the device waits for as long as the host takes to launch it, so that it never waits within one.
+    Before each call the device waits for as long as the host takes to launch it, so that it never idles within one.
     """
     import torch
 
@@ -258,14 +258,14 @@ def device_milliseconds(call: Work) -> float:
 
 
 def _repeated(call: Work, cold: float) -> list[float]:
-    """Times of more calls, about two seconds of them; of one that took LONG, its first alone."""
+    """Times of more calls, for about two seconds; only the first time if it exceeds LONG."""
     if cold > LONG:
         return [cold]
     return [wall_milliseconds(call)[0] for _ in range(max(3, min(50, int(2000 / max(cold, 1e-3)))))]
 
 
 def wall_milliseconds(call: Work) -> tuple[float, object]:
-    """Milliseconds of one call, and what it gave."""
+    """Milliseconds of one call, and its result."""
     started = time.perf_counter()
     try:
         result = call()
@@ -301,7 +301,7 @@ def module_of(target: str) -> ModuleType:
 
 
 def source_tree() -> Path:
-    """The folder that holds the shipped kernels' own, which in a clone is the clone's."""
+    """The parent folder of the shipped kernels: in a clone, its root."""
     spec = importlib.util.find_spec(KERNELS)
     assert spec is not None and spec.submodule_search_locations
     return Path(next(iter(spec.submodule_search_locations))).resolve().parent

@@ -1,4 +1,4 @@
-"""Called: the functions of a folder that a kernel's calls run, its interpreted kernels among them."""
+"""Called: the functions of a folder that kernel calls run, interpreted kernels included."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gradoracle.execution.interpreter import current
 
 
 class Called:
-    """Notes what runs while it watches; what an interpreted kernel calls is not seen, which takes too long.
+    """Notes the functions that run while it watches; calls within interpreted kernels are not followed (too slow).
 
     Args:
-        folder: functions of files below it count, wherever links to them lie.
+        folder: functions of files below it count, wherever links to them are.
     """
 
     def __init__(self, folder: str) -> None:
@@ -41,7 +41,7 @@ class Called:
             self._codes.add(frame.f_code)
 
     def take(self) -> tuple[str, ...]:
-        """What ran since the last time, as "file:line" of the first line of each function, in order."""
+        """The functions that ran since the last call, as "file:line" of their first lines, sorted."""
         found = {place for code in self._codes if (place := _place(code, self._folder)) is not None}
         self._codes.clear()
         return tuple(sorted(found))

@@ -1,6 +1,6 @@
-"""Compiling: how long Triton compiles kernels in this process, and which one it compiles now.
+"""Compiling: the time that Triton spends compiling in this process, and the kernel that it compiles now.
 
-Compiling is no part of a call's time limit, and a run that is cut short says where its time went.
+Compilation does not count against a call's time limit, and a run that is cut short reports where its time went.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _METHOD = "_do_compile"  # of triton.JITFunction, 3.6 to 3.9: one kernel for one
 
 
 class Compiling:
-    """Watches compilations from ``watch`` on.
+    """Watches compilations after ``watch``.
 
     Attributes:
-        seconds: that they took.
+        seconds: the time they took.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Compiling:
         self._phase: Phase = lambda name, limit: None
 
     def watch(self) -> None:
-        """Have Triton tell this, and no other any more, of what it compiles, where it is there and tells."""
+        """Make Triton report compilations to this watcher and no other, if it is installed and has the method."""
         global _watching
         try:
             from triton.runtime.jit import JITFunction
@@ -39,12 +39,12 @@ class Compiling:
         if whole is None:
             return
         if _watching is None:
-            setattr(JITFunction, _METHOD, _told(whole))
+            setattr(JITFunction, _METHOD, _reporting(whole))
         _watching = self
 
     @contextmanager
     def compilation(self, kernel: str) -> Iterator[None]:
-        """While Triton compiles: the call's time limit does not hold."""
+        """While Triton compiles, the call's time limit does not apply."""
         begun, call = time.monotonic(), self._call
         if call is not None:
             self._phase(f"{call[0]}, compiling {kernel}", None)
@@ -67,8 +67,8 @@ class Compiling:
 _watching: Compiling | None = None  # of this process
 
 
-def _told(whole: Callable[..., Any]) -> Callable[..., Any]:
-    """Triton's method, which tells whoever watches; put in once, however many runs a process has."""
+def _reporting(whole: Callable[..., Any]) -> Callable[..., Any]:
+    """Triton's method, reporting to the watcher; installed once, however many runs a process has."""
 
     @functools.wraps(whole)
     def compiled(function: Any, *arguments: Any, **keywords: Any) -> Any:

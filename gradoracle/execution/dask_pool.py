@@ -1,4 +1,4 @@
-"""Cluster: an existing dask cluster in place of this machine's worker processes; results come in the stream's order."""
+"""Dask pool: an existing dask cluster instead of local worker processes; results come in the order of the jobs."""
 
 from __future__ import annotations
 
@@ -23,26 +23,24 @@ from gradoracle.model.wording import counted
 from gradoracle.project.provenance import public, version
 
 CONNECT_SECONDS = 10.0
-GONE_SECONDS = 60.0  # without any worker, or without the scheduler, after which nobody waits any more
-_TICK = 1.0  # seconds between two looks at the cluster
-_OVER = 1  # cases that a dask worker has beside those that it runs
+GONE_SECONDS = 60.0  # without any worker or scheduler, after which the cluster counts as lost
+_TICK = 1.0  # seconds between two checks of the cluster
+_OVER = 1  # cases that are queued on a dask worker in addition to those it runs
 
 
 class DaskPool:
-    """Runs jobs on a dask cluster, each in a protected process there; beside ``LocalPool``.
+    """Runs jobs on a dask cluster, each in a protected process there.
 
-    A job whose dask worker is lost is run by another. One whose dask workers are lost again and again is run once more
-    while no other runs; where they are lost then too it has crashed.
-
-    Attributes:
+    A job whose dask worker is lost is run by another. If its dask workers are lost again and again, it is run once more
+    while no other runs; if they are lost then, too, it has crashed.
 
     Args:
         address: of the scheduler, such as ``tcp://host:8786``.
         order: what a dask worker needs to examine cases.
 
     Raises:
-        UsageError: the extra is not installed, no scheduler answers, it has no workers or loses them as they are looked
-            at, or one of them cannot examine the cases as this process would.
+        UsageError: the extra is not installed, no scheduler answers, it has no workers or loses them while they are
+            examined, or one of them cannot examine cases as this process would.
     """
 
     in_order = True
@@ -66,14 +64,14 @@ class DaskPool:
             raise
 
     def run(self, jobs: Iterable[Job], until: float = math.inf) -> Iterator[Result]:
-        """Run jobs, which are pulled as the cluster has room for them; results in the order of the jobs.
+        """Run jobs, pulled as the cluster has room for them; results in the order of the jobs.
 
-        What still runs at the time ``until`` of the monotonic clock is left, as crashes of the kind "stopped".
+        Jobs that still run at the time ``until`` of the monotonic clock are crashes of the kind "stopped".
 
         Raises:
-            Lost: the scheduler is gone, or all workers are and none comes back; or, once there has been a result, a
-                worker that has come since cannot examine the cases.
-            UsageError: a worker cannot examine the cases, and there has been no result.
+            Lost: the scheduler or all workers are lost and do not come back; or, after the first result, a new worker
+                cannot examine the cases.
+            UsageError: a worker cannot examine the cases, and there was no result yet.
         """
         source, exhausted = iter(jobs), False
         sent: dict[int, Job] = {}
@@ -109,13 +107,13 @@ class DaskPool:
                 if failure is not None:
                     raise failure if isinstance(failure, Lost) else self._unfit(failure)
         except Lost:
-            yield from (known[place] for place in sorted(known))  # also where one before them is lacking
+            yield from (known[place] for place in sorted(known))  # even if an earlier one is missing
             raise
         finally:
             self._cancel()
 
     def run_alone(self, job: Job, limit_factor: float = 1.0) -> Result:
-        """Run one job before all others; while no other of this run does where its time limits are stretched."""
+        """Run one job before all others; if its time limits are stretched, while no other job of this run runs."""
         from distributed import KilledWorker
 
         if limit_factor > 1.0:
@@ -126,15 +124,15 @@ class DaskPool:
             return self._again(job, limit_factor)
 
     def memory(self) -> tuple[int, str]:
-        """Bytes that a case may need: those of the smallest dask worker."""
+        """Bytes that a case may use: those of the smallest dask worker."""
         return self._memory, "on the dask worker that has least"
 
     def environment(self) -> dict[str, str]:
-        """What its workers run on."""
+        """What the cluster's workers run on."""
         return {**environment.describe("cpu"), **self._environment}
 
     def close(self) -> None:
-        """Leave the cluster; the processes that it had for this run end."""
+        """Leave the cluster; its processes for this run end."""
         self._cancel()
         if not self._is_lost:
             with contextlib.suppress(Exception):
@@ -151,7 +149,7 @@ class DaskPool:
             return self._again(job)
 
     def _again(self, job: Job, limit_factor: float = 1.0) -> Result:
-        """Run a job that was on dask workers as they were lost, time and again, while no other runs."""
+        """Run a job that was on several dask workers when they were lost, while no other runs."""
         from distributed import KilledWorker
 
         self._wait_for_all()
@@ -175,7 +173,7 @@ class DaskPool:
         return self._client.submit(dask_worker.examined, self._order, job, limit_factor, pure=False, priority=priority)
 
     def _result(self, future: Any) -> Result:
-        """What became of a job that is done; raises KilledWorker as dask does."""
+        """The result of a finished job; raises KilledWorker as dask does."""
         from distributed import KilledWorker
 
         try:
@@ -184,7 +182,7 @@ class DaskPool:
             raise
         except UsageError as error:
             raise self._unfit(error) from None
-        except (CancelledError, OSError):  # what dask makes of its jobs where it loses the scheduler
+        except (CancelledError, OSError):  # raised by dask for its jobs when it loses the scheduler
             self._is_lost = True
             raise Lost(self._gone()) from None
         except Exception as error:
@@ -195,14 +193,14 @@ class DaskPool:
         return result
 
     def _unfit(self, error: UsageError) -> Lost | UsageError:
-        """A dask worker cannot examine cases: the end of a run that has results, and before them a mistake to mend."""
+        """A dask worker cannot examine cases: the end of a run that has results, a usage error before that."""
         return Lost(str(error)) if self._has_results else error
 
     def _gone(self) -> str:
         return f"the dask scheduler at {self._address} was lost"
 
     def _finished(self) -> list[Any]:
-        """The pending jobs that are done; waits a moment for the first, where any is pending."""
+        """The pending jobs that are done; waits a moment for the first if any is pending."""
         return self._done(list(self._pending)) if self._pending else []
 
     def _done(self, futures: list[Any]) -> list[Any]:
@@ -220,13 +218,13 @@ class DaskPool:
             self._done([future for future in self._pending if not future.done()])
 
     def _room(self) -> int:
-        """How many jobs may be on the cluster at a time."""
+        """The number of jobs that may be on the cluster at a time."""
         if time.monotonic() - self._looked > _TICK:
             self._look()
         return max(1, sum(self._threads.values()) + _OVER * len(self._threads))
 
     def _look(self) -> None:
-        """See which workers there are; raises Lost where there has been none for too long."""
+        """Update the list of workers; raises Lost if there has been none for too long."""
         self._looked = time.monotonic()
         try:
             self._threads = dict(self._client.nthreads())
@@ -247,7 +245,7 @@ class DaskPool:
         self._pending.clear()
 
     def _require_versions(self) -> None:
-        """See that there are workers, and that all have the versions of this process."""
+        """Check that there are workers, and that all have the versions of this process."""
         self._look()
         if not self._threads:
             raise UsageError(f"the dask cluster at {self._address} has no workers; expected at least one")
@@ -261,7 +259,7 @@ class DaskPool:
                     raise UsageError(f"the dask worker {worker} {has}; expected {ours or 'none'}, as here")
 
     def _facts(self) -> tuple[dict[str, str], int]:
-        """What the workers run on, once each has shown that it can examine the cases; and the least memory of one."""
+        """What the workers run on, after each has shown that it can examine cases; and the least memory of one."""
         futures = {
             self._client.submit(dask_worker.facts, self._order, worker, pure=False, workers=[worker]): worker
             for worker in self._threads
@@ -280,14 +278,14 @@ class DaskPool:
                     ) from None
             self._look()
             for future, worker in list(futures.items()):
-                if worker not in self._threads:  # lost; one that comes in its place is looked at by its first case
+                if worker not in self._threads:  # lost; its replacement is examined by its first case
                     del futures[future]
         if not found:
             raise UsageError(f"the dask cluster at {self._address} lost all its workers as they were looked at")
         together: dict[str, str] = {}
         for name in ("cpu", "gpu"):
-            told = dict.fromkeys(facts[name] for facts in found if name in facts)
-            together |= {name: "; ".join(told)} if told else {}
+            distinct = dict.fromkeys(facts[name] for facts in found if name in facts)
+            together |= {name: "; ".join(distinct)} if distinct else {}
         threads = sum(self._threads.values())
         cluster = f"dask, {counted(len(self._threads), 'worker')}, {counted(threads, 'thread')}"
         return {**together, "cluster": cluster}, min(int(facts["memory"]) for facts in found)
@@ -299,7 +297,7 @@ def _connected(address: str) -> Any:
         raise UsageError("distributed is not installed: expected for --scheduler, by pip install 'gradoracle[cluster]'")
     from distributed import Client
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what there is to say is said in one sentence
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are reported in one sentence
     try:
         return Client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="gradoracle")
     except (OSError, ValueError, asyncio.TimeoutError) as error:

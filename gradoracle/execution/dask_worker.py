@@ -1,4 +1,4 @@
-"""Remote: what runs inside of a dask worker: cases, in protected processes, which stay for the next case."""
+"""Dask worker: the code that runs inside a dask worker: cases, in protected processes that stay for the next case."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from gradoracle.model.errors import UsageError
 from gradoracle.model.job import Job
 from gradoracle.project.provenance import Provenance, ProvenanceJob
 
-VERSIONS = ("gradoracle", "torch", "triton")  # that a cluster must share with whoever sends it cases
+VERSIONS = ("gradoracle", "torch", "triton")  # that a cluster must share with the sender of cases
 _FACTS = "facts"
-_KEPT_SECONDS = 60.0  # after which an idle process ends: nobody may be left to say that its run is over
-_RUNS = 1000  # that are known to be over
+_KEPT_SECONDS = 60.0  # after which an idle process ends: the sender may be gone without releasing it
+_RUNS = 1000  # finished runs that are remembered
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a dask worker needs to examine the cases of a run as they are examined here.
+    """What a dask worker needs to examine the cases of a run as this process would.
 
     Attributes:
-        entry: ``"package.module:function"``, called with the setup: what examines cases, and knows its provenance.
+        entry: ``"package.module:function"``, called with the setup: examines cases, and knows its provenance.
         setup: of the run.
-        target: of the run, as it is named in sentences.
+        target: of the run, as named in messages.
         device: of the run.
-        folder: the current one, which is gone to where it is there too.
-        provenance: of kernels, definition and laws here.
-        run: which run it is of; one that asks for the same is another.
+        folder: the working directory, used there if it exists.
+        provenance: of kernels, definition and properties here.
+        run: identifies the run; another with the same values is distinct.
     """
 
     entry: str
@@ -53,7 +53,7 @@ class Order:
 
 @dataclass
 class _Pool:
-    """One protected process of this dask worker; ``turn`` says which GPU it has where there are several."""
+    """One protected process of this dask worker; ``turn`` selects its GPU if there are several."""
 
     workers: LocalPool
     turn: int
@@ -63,13 +63,13 @@ class _Pool:
 
 _lock = threading.Lock()
 _idle: dict[bytes, list[_Pool]] = {}  # by order
-_turns: dict[bytes, set[int]] = {}  # of processes idle or not, by order
+_turns: dict[bytes, set[int]] = {}  # of idle and busy processes, by order
 _over: deque[bytes] = deque(maxlen=_RUNS)  # digests of orders whose run is over
-_timer: threading.Timer | None = None  # until the next idle process has been so for too long
+_timer: threading.Timer | None = None  # until an idle process has to end
 
 
 def entry(order: Order) -> Work:
-    """The entry of a protected process: examines cases, and tells what it runs on.
+    """The entry of a protected process: examines cases, and describes what it runs on.
 
     Raises:
         TargetError: the target cannot be resolved there.
@@ -82,7 +82,7 @@ def entry(order: Order) -> Work:
         raise UsageError("PyTorch sees no CUDA device there, and --device is cuda")
     work = load(order.entry)(order.setup)
 
-    def examine_or_tell(job: Any, phase: Phase) -> Any:
+    def examine_or_describe(job: Any, phase: Phase) -> Any:
         if job != _FACTS:
             return work(job, phase)
         there: Provenance = work(ProvenanceJob(), phase)
@@ -90,7 +90,7 @@ def entry(order: Order) -> Work:
         _require_files(order.provenance.files, there.files)
         return environment.describe(order.device)
 
-    return examine_or_tell
+    return examine_or_describe
 
 
 def _require_packages(here: Mapping[str, str], there: Mapping[str, str]) -> None:
@@ -107,7 +107,7 @@ def _require_files(here: Mapping[str, str], there: Mapping[str, str]) -> None:
 
 
 def facts(order: bytes, address: str) -> dict[str, str]:
-    """What a dask worker runs on, and the bytes that it may hold, once it can examine cases.
+    """What a dask worker runs on and the bytes it may use, once it has shown that it can examine cases.
 
     Raises:
         UsageError: it cannot.
@@ -117,7 +117,7 @@ def facts(order: bytes, address: str) -> dict[str, str]:
 
 
 def examined(order: bytes, job: Job, limit_factor: float) -> Result:
-    """What became of one case, whatever its kernel did to its process.
+    """The result of one case, whatever its kernel did to its process.
 
     Raises:
         UsageError: cases cannot be examined here.
@@ -129,7 +129,7 @@ def examined(order: bytes, job: Job, limit_factor: float) -> Result:
 
 
 def release(order: bytes) -> None:
-    """End the idle processes of a run that is over, without waiting; those that still examine a case end after it."""
+    """End the idle processes of a finished run, without waiting; busy ones end after their case."""
     with _lock:
         _over.append(_digest(order))
         pools = _idle.pop(order, [])
@@ -139,9 +139,9 @@ def release(order: bytes) -> None:
 
 @contextlib.contextmanager
 def _pool(order: bytes, address: str) -> Iterator[_Pool]:
-    """A protected process for one case: one that is idle, or a new one."""
+    """A protected process for one case: an idle one, or a new one."""
     with _lock:
-        kept = _digest(order) not in _over  # else a case that came late, of a run that has been left
+        kept = _digest(order) not in _over  # False for a late case of a finished run
         idle = _idle.setdefault(order, []) if kept else []
         turns = _turns.setdefault(order, set()) if kept else set()
         pool = idle.pop() if idle else None
@@ -157,19 +157,19 @@ def _pool(order: bytes, address: str) -> Iterator[_Pool]:
         _end([pool] if pool is not None else [])
         if isinstance(error, StartupError):
             target = pickle.loads(order).target
-            raise UsageError(f"the dask worker {address} cannot check {target}: {_last(str(error))}") from None
+            raise UsageError(f"the dask worker {address} cannot check {target}: {error.sentence}") from None
         raise
     with _lock:
         pool.since = time.monotonic()
-        is_wanted = order in _idle
-        if is_wanted:
+        is_kept = order in _idle
+        if is_kept:
             _idle[order].append(pool)
             _watch()
-    _end([] if is_wanted else [pool])
+    _end([] if is_kept else [pool])
 
 
 def _started(order: bytes, turn: int) -> _Pool:
-    """A new process that has shown that it can examine cases as they are examined where the order comes from."""
+    """A new process that has shown that it can examine cases as the sender of the order would."""
     given: Order = pickle.loads(order)
     envs = device.each(given.device)
     free = environment.memory(free=True) if given.device == "cpu" else None
@@ -179,12 +179,13 @@ def _started(order: bytes, turn: int) -> _Pool:
     told = workers.run_alone(_FACTS)
     if told.value is None:
         workers.close()
-        raise StartupError(told.error or (told.crash.how if told.crash is not None else ""))
+        sentence = told.crash.how if told.crash is not None else told.sentence
+        raise StartupError(told.error or sentence, sentence)
     return _Pool(workers, turn, told.value)
 
 
 def _watch() -> None:
-    """See to it that idle processes end in time; with the lock held."""
+    """Start the timer that ends idle processes; with the lock held."""
     global _timer
     since = [pool.since for pools in _idle.values() for pool in pools]
     if since and _timer is None:
@@ -194,7 +195,7 @@ def _watch() -> None:
 
 
 def _tidy() -> None:
-    """End the processes that nobody has used for a while."""
+    """End the processes that have been idle for too long."""
     global _timer
     found = []
     with _lock:
@@ -218,10 +219,3 @@ def _digest(order: bytes) -> bytes:
 def _end(pools: list[_Pool]) -> None:
     for pool in pools:
         pool.workers.close()
-
-
-def _last(text: str) -> str:
-    """The last line of a traceback without the name of its exception."""
-    line = (text.strip().splitlines() or ["it ended"])[-1]
-    name, colon, rest = line.partition(": ")
-    return rest if colon and name.replace(".", "").replace("_", "").isalnum() and rest else line

@@ -1,4 +1,4 @@
-"""Device: where kernels run, and what a process must do before it imports any of them."""
+"""Device: where kernels run, and what a process must do before it imports them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ASKED = ("auto", "cpu", "cuda")
 
 
 def choose(asked: str, elsewhere: bool = False) -> str:
-    """cpu or cuda for auto, cpu or cuda.
+    """The device, cpu or cuda, for auto, cpu or cuda.
 
     Args:
-        asked: what was asked for.
+        asked: the requested device.
         elsewhere: whether kernels run on other machines, so that cuda needs no CUDA device here.
 
     Raises:
@@ -39,8 +39,8 @@ def choose(asked: str, elsewhere: bool = False) -> str:
 def prepare(device: str) -> None:
     """Make this process ready to import kernels: on the CPU Triton is interpreted, faithfully.
 
-    Where Triton cannot be interpreted nothing is done: kernels that need it fail when they are imported or called,
-    and ``gradoracle doctor`` says why.
+    If Triton cannot be interpreted, nothing is done: kernels that need it fail when they are imported or called, and
+    ``gradoracle doctor`` says why.
     """
     if device != "cpu":
         _wait_without_spinning()
@@ -52,9 +52,9 @@ def prepare(device: str) -> None:
 
 
 def _wait_without_spinning() -> None:
-    """Let a process that waits for the GPU give its core to another: workers share one GPU, their oracles the cores.
+    """Let a process that waits for the GPU yield its core: workers share one GPU, and their oracles share the cores.
 
-    To be called before CUDA makes a context; where the driver is not to be found nothing changes.
+    To be called before CUDA makes a context; without a driver nothing changes.
     """
     with contextlib.suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libcuda.so.1")
@@ -67,35 +67,35 @@ def _wait_without_spinning() -> None:
 def variables(device: str) -> dict[str, str]:
     """Environment variables of a worker process for kernels on this device.
 
-    On the CPU no GPU is seen: PyTorch's autograd would make a context of each, which a fork of the process cannot use.
+    On the CPU no GPU is visible: PyTorch's autograd would make a context of each, which a fork of the process cannot
+    use.
     """
+    name = "CUDA_VISIBLE_DEVICES"
     own = {"TRITON_INTERPRET": "1" if device == "cpu" else "0", **ENVIRONMENT}
-    return own | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else _keep("CUDA_VISIBLE_DEVICES"))
+    if device == "cpu":
+        return own | {name: ""}
+    return own | ({name: os.environ[name]} if name in os.environ else {})
 
 
 def visible() -> list[str]:
-    """The GPUs that PyTorch sees here, each as CUDA_VISIBLE_DEVICES has it: an index, or the name of a device."""
+    """The GPUs that PyTorch sees here, each as in CUDA_VISIBLE_DEVICES: an index, or the name of a device."""
     import torch
 
     count = torch.cuda.device_count()
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None:
         return [str(each) for each in range(count)]
-    words = [word.strip() for word in given.split(",")][:count]  # CUDA reads them up to the first that is none
+    words = [word.strip() for word in given.split(",")][:count]  # CUDA reads them up to the first invalid one
     return words if len(words) == count else []
 
 
 def each(device: str) -> list[dict[str, str]]:
-    """Environment variables of worker processes, in turn: where several GPUs are seen, each process has its own.
+    """Environment variables of worker processes, in turn: with several GPUs, each process has its own.
 
-    A process sees its GPU first, so that kernels run there, and one other behind it, for laws of a second device.
+    A process sees its own GPU first, so that kernels run there, and one other, for properties of a second device.
     """
     own, gpus = variables(device), visible() if device == "cuda" else []
     if len(gpus) < 2:
         return [own]
     pairs = zip(gpus, [*gpus[1:], gpus[0]], strict=True)
     return [{**own, "CUDA_VISIBLE_DEVICES": f"{first},{second}"} for first, second in pairs]
-
-
-def _keep(name: str) -> dict[str, str]:
-    return {name: os.environ[name]} if name in os.environ else {}

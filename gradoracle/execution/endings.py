@@ -1,4 +1,4 @@
-"""Endings: how a kernel's call ends where it gives no tensors that can be judged."""
+"""Endings: how a kernel call can end without tensors that can be judged."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ REFUSALS = (ValueError, NotImplementedError, AssertionError, RuntimeError)
 
 
 class Refused(Exception):
-    """The kernel raised one of ``REFUSALS`` in its forward: it does not take this case."""
+    """The kernel raised one of ``REFUSALS`` in its forward: it does not accept this case."""
 
 
 class Unavailable(Exception):
-    """The kernel has no such derivative here, or what a property needs is not there: not checked, with the reason."""
+    """Not checked: the kernel has no such derivative here, or something that a property needs is missing."""
 
     def __init__(self, text: str, why: Reason = Reason.LACKING) -> None:
         self.why = why
@@ -22,14 +22,14 @@ class Unavailable(Exception):
 
 
 class NoDerivative(Unavailable):
-    """The kernel has no such derivative, which it need not have."""
+    """The kernel has no such derivative, which is optional."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, Reason.NO_DERIVATIVE)
 
 
 class Crashed(Exception):
-    """The kernel raised what no caller should see, or its device was lost."""
+    """The kernel raised an error that no caller should see, or its device was lost."""
 
     def __init__(self, text: str, why: Reason = Reason.RAISED) -> None:
         self.why = why
@@ -37,7 +37,7 @@ class Crashed(Exception):
 
 
 class DeviceLost(Crashed):
-    """A CUDA error after which this process can launch nothing: it must be replaced; ``call`` is what ran."""
+    """A CUDA error after which this process can launch nothing and must be replaced; ``call`` is the call that ran."""
 
     def __init__(self, call: str, how: str) -> None:
         self.call, self.how = call, how
@@ -45,7 +45,7 @@ class DeviceLost(Crashed):
 
 
 class Wrong(Exception):
-    """The kernel gave something that is no tensor of the right shape and dtype; carries the Finding."""
+    """The kernel returned something other than a tensor of the expected shape and dtype; holds the Finding."""
 
     def __init__(self, finding: Finding) -> None:
         self.finding = finding
@@ -53,7 +53,7 @@ class Wrong(Exception):
 
 
 def raise_if_lost(error: BaseException, call: str) -> None:
-    """Tell a CUDA error, after which nothing runs, from a refusal."""
+    """Raise DeviceLost for a CUDA error after which nothing runs; return for a refusal."""
     text = str(error)
     lost = ("CUDA error", "device-side assert", "an illegal memory access", "misaligned address", "CUDA driver error")
     if any(mark in text for mark in lost) or type(error).__name__ == "AcceleratorError":

@@ -1,4 +1,4 @@
-"""Environment: what a run ran on, and what of gradoracle's equipment is there. No path and no name of a machine."""
+"""Environment: what a run runs on, and which facilities are installed. No path and no name of a machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from gradoracle.project.provenance import version
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_CGROUP_QUOTAS = (  # microseconds of processor time, and within how many: of version 2 in one file, of version 1 in two
+_CGROUP_QUOTAS = (  # microseconds of processor time, and the period: version 2 in one file, version 1 in two
     ("/sys/fs/cgroup/cpu.max",),
     ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
 )
@@ -24,13 +24,13 @@ _RECORDED = ("torch", "triton", "numpy", "hypothesis", "python-flint", "gmpy2", 
 
 @dataclass(frozen=True)
 class Facility:
-    """One thing that gradoracle needs or can use.
+    """A package or device that gradoracle needs or can use.
 
     Attributes:
         name: of the package or device.
-        found: its version or description; empty where it is missing.
+        found: its version or description; empty if it is missing.
         purpose: what it is for.
-        remedy: how to get it, where it is missing or does not work.
+        remedy: how to install or repair it.
         required: whether gradoracle cannot work without it.
     """
 
@@ -45,8 +45,8 @@ def describe(device: str = "auto", gpus: int = 1) -> dict[str, str]:
     """Versions, processor and GPUs, as a report records them.
 
     Args:
-        device: with "cpu" no GPU is asked for its name.
-        gpus: over how many of them a run is spread.
+        device: with "cpu" no GPU is queried.
+        gpus: the number that a run uses.
     """
     facts = {"gradoracle": version("gradoracle"), "python": platform.python_version()}
     commit = _commit()
@@ -62,7 +62,7 @@ def describe(device: str = "auto", gpus: int = 1) -> dict[str, str]:
 
 
 def facilities() -> list[Facility]:
-    """Everything that ``gradoracle doctor`` looks at, what is required first."""
+    """Everything that ``gradoracle doctor`` checks, required facilities first."""
     from gradoracle.execution.interpreter import explain_unavailable
 
     unavailable = explain_unavailable()
@@ -104,7 +104,7 @@ def facilities() -> list[Facility]:
 
 
 def accelerator(used: int = 1) -> str:
-    """The names of the CUDA devices used, the first ones, and how many there are; empty without any."""
+    """The names of the CUDA devices in use, which are the first ones, and their total; empty without any."""
     try:
         import torch
     except ImportError:
@@ -134,7 +134,7 @@ def _processor(cpuinfo: Callable[[], str] = lambda: Path("/proc/cpuinfo").read_t
 
 
 def cores() -> int:
-    """Cores that this process may use: those that it may run on, or fewer where a container has less of their time."""
+    """Cores that this process may use: those it may run on, or fewer if its container has less processor time."""
     affinity = getattr(os, "sched_getaffinity", None)
     found = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     for files in _CGROUP_QUOTAS:
@@ -146,7 +146,7 @@ def cores() -> int:
 
 
 def memory(*, free: bool = False) -> int:
-    """Bytes that this process may hold: the machine's memory and swap (or what is ``free`` of them), or its limit."""
+    """Bytes that this process may use: the machine's memory and swap (or the ``free`` part of them), or its limit."""
     system = _meminfo()
     names = ("MemAvailable", "SwapFree") if free else ("MemTotal", "SwapTotal")
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -161,14 +161,14 @@ def memory(*, free: bool = False) -> int:
 
 
 def _meminfo() -> dict[str, int]:
-    """What the system says of its memory, in bytes."""
+    """The system's figures on its memory, in bytes."""
     file = Path("/proc/meminfo")
     lines = [line.split() for line in file.read_text().splitlines()] if file.is_file() else []
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1] == "kB"}
 
 
 def _commit() -> str:
-    """The commit of gradoracle's own checkout; empty where it is installed, also inside somebody's repository."""
+    """The commit of gradoracle's own checkout; empty if it is installed, even inside another repository."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists() or not (root / "properties").is_dir():
         return ""

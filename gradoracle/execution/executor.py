@@ -1,4 +1,4 @@
-"""Executor: what runs jobs and says what became of each: this process, a pool of processes here, or a dask cluster."""
+"""Executor: runs jobs and reports what became of each, in this process, in a local pool of processes or on dask."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from typing import Any, Protocol
 
 
 class StartupError(Exception):
-    """No child can be started: ``entry(setup)`` raised or died. Holds the child's traceback or its last output."""
+    """No worker process can be started: ``entry(setup)`` raised or the process died.
+
+    The message is the child's traceback or its last output; ``sentence`` says in one line what happened.
+    """
+
+    def __init__(self, text: str, sentence: str) -> None:
+        self.sentence = sentence
+        super().__init__(text)
 
 
 class Lost(Exception):
-    """What runs the jobs is gone in the middle of a run and does not come back; the message says what."""
+    """What runs the jobs was lost during a run and does not come back; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +28,10 @@ class Crash:
     """How a job ended that did not return.
 
     Attributes:
-        phase: the kernel call that was announced, None where the child was outside of any.
+        phase: the kernel call that was announced; None outside of any.
         how: in words, such as "killed by signal 11 (segmentation fault)".
-        kind: "time limit", "signal", "memory", "exit", "poisoned", "exception", or "stopped" where the run was over.
-        output: the end of what the child printed, with a Python stack where it died of a signal.
+        kind: "time limit", "signal", "memory", "exit", "poisoned", "exception", or "stopped" when the run was over.
+        output: the end of what the child printed, with a Python stack if it died of a signal.
     """
 
     phase: str | None
@@ -35,12 +42,22 @@ class Crash:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one job: a value, or a crash, or the traceback of a fault of gradoracle's own; and its seconds."""
+    """What became of one job.
+
+    Attributes:
+        job: as it was given.
+        value: what it returned, or the part of it that was known before a crash.
+        crash: how the kernel ended it.
+        error: the traceback of an error of gradoracle's own.
+        sentence: what that error says.
+        seconds: that it took.
+    """
 
     job: Any
     value: Any = None
     crash: Crash | None = None
     error: str = ""
+    sentence: str = ""
     seconds: float = 0.0
 
 
@@ -52,16 +69,16 @@ class Executor(Protocol):
         """Whether results come in the order of the jobs."""
 
     def run(self, jobs: Iterable[Any], until: float = math.inf) -> Iterator[Result]:
-        """Run jobs, which are pulled as there is room for them, and end those that still run at a time."""
+        """Run jobs, pulled as there is room for them; what still runs at ``until`` (monotonic clock) is stopped."""
 
     def run_alone(self, job: Any, limit_factor: float = 1.0) -> Result:
-        """Run one job, its time limits multiplied."""
+        """Run one job with its time limits multiplied by ``limit_factor``."""
 
     def memory(self) -> tuple[int, str]:
-        """Bytes that a case may need, and where they are, in words."""
+        """Bytes that a case may use, and in words where they are."""
 
     def environment(self) -> dict[str, str]:
         """What jobs run on, by name."""
 
     def close(self) -> None:
-        """End all that was started."""
+        """End everything that was started."""

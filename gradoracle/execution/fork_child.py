@@ -1,6 +1,6 @@
-"""Forked: a fork server's own program, and what it and those who want children of it say to each other.
+"""Fork child: the program of a fork server and of its children, and the messages between a server and its clients.
 
-Run before anything is imported: of gradoracle it imports nothing.
+It runs before anything is imported, and imports nothing of gradoracle.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-LENGTH = struct.Struct("!Q")  # of an Order as JSON, before it, together with its descriptors
-NUMBER = struct.Struct("!q")  # of an answer: the child's pid when it has begun, its return code when it has ended
+LENGTH = struct.Struct("!Q")  # the length of an Order as JSON, sent before it together with its descriptors
+NUMBER = struct.Struct("!q")  # an answer: the child's pid when it has started, its return code when it has ended
 _MOST_DESCRIPTORS = 16
 
 
 @dataclass(frozen=True)
 class Order:
-    """A program to run in a child, as ``run`` takes it; descriptors go with it, of which the first are its streams."""
+    """A program to run in a child, as of ``fork_server.run``; it is sent with descriptors, its streams first."""
 
     program: str
     arguments: Sequence[str]
@@ -43,10 +43,10 @@ class Order:
 
 
 def exactly(connection: socket.socket, size: int) -> bytes:
-    """So many bytes.
+    """Read ``size`` bytes.
 
     Raises:
-        EOFError: there are no more.
+        EOFError: the connection ends before.
     """
     content = b""
     while len(content) < size:
@@ -57,28 +57,28 @@ def exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def serve(listening: int, lifeline: int, modules: Sequence[str]) -> NoReturn:
-    """The whole life of a server: import modules, then fork for whoever asks, until the lifeline's other end closes.
+    """The main loop of a server: import modules, then fork on request, until the other end of the lifeline closes.
 
     Args:
-        listening: descriptor of a socket that listens.
+        listening: descriptor of a listening socket.
         lifeline: read end of a pipe.
-        modules: to import, or ``module:function`` to call; one that cannot be is left to whoever wants it.
+        modules: to import, or ``module:function`` to call; failures are left to the programs that need them.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who waits for the children, and for these
-    gc.disable()  # a fifth of the time of imports is spent on looking for garbage among what they leave
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the clients and the children
+    gc.disable()  # a fifth of the time of imports is garbage collection
     for module, _, function in (name.partition(":") for name in modules):
         with contextlib.suppress(Exception):
             found = importlib.import_module(module)
             if function:
                 getattr(found, function)()
-    gc.freeze()  # what is there stays: no collection of a child goes through it, nor copies its pages
+    gc.freeze()  # no collection in a child visits these objects, nor copies their pages
     listener = socket.socket(fileno=listening)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    running: dict[int, socket.socket] = {}  # who wants to know of a child's end
+    running: dict[int, socket.socket] = {}  # by pid: the client to notify of the child's end
     while True:
         waited: list[Any] = [listener, lifeline, woken]
         ready = select.select(waited, [], [])[0]
@@ -111,7 +111,7 @@ def serve(listening: int, lifeline: int, modules: Sequence[str]) -> NoReturn:
 
 
 def _reap(running: dict[int, socket.socket]) -> None:
-    """Tell of each child that has ended."""
+    """Notify the client of each child that has ended."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -126,7 +126,7 @@ def _reap(running: dict[int, socket.socket]) -> None:
 
 
 def _received(connection: socket.socket) -> tuple[Order, list[int]]:
-    """An order of a process of this user, with its descriptors."""
+    """An order with its descriptors, from a process of the same user only."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     if struct.unpack("3i", credentials)[1] != os.getuid():
         raise OSError("a process of another user")
@@ -144,7 +144,7 @@ def _received(connection: socket.socket) -> tuple[Order, list[int]]:
 
 
 def _become(order: Order, descriptors: Sequence[int]) -> NoReturn:
-    """In a child: be the process that was ordered, to its end."""
+    """In a child: run the ordered program, to its end."""
     code = 1
     try:
         gc.enable()
@@ -168,7 +168,7 @@ def _become(order: Order, descriptors: Sequence[int]) -> NoReturn:
         sys.modules["__main__"] = main = types.ModuleType("__main__")
         importlib.invalidate_caches()
         code = _exit_code(order.program, vars(main))
-        threading._shutdown()  # type: ignore[attr-defined]  # as an interpreter that ends does
+        threading._shutdown()  # type: ignore[attr-defined]  # as at the end of an interpreter
         atexit._run_exitfuncs()
     except BaseException:
         traceback.print_exc()
@@ -184,7 +184,7 @@ def _become(order: Order, descriptors: Sequence[int]) -> NoReturn:
 
 
 def _exit_code(program: str, names: dict[str, Any]) -> int:
-    """Run a program and say with what code an interpreter ends that runs it; minus a signal that ends it."""
+    """Run a program; its exit code as of an interpreter, or minus the signal that ends it."""
     try:
         exec(compile(program, "<string>", "exec"), names)
     except SystemExit as error:

@@ -1,13 +1,13 @@
-"""Fork server: a process that has imported what is slow to import, and forks itself for each program that is expected.
+"""Fork server: a process that has done the slow imports, and forks itself for each program to run.
 
 Importing torch, its tracing and Triton takes seconds, and every worker, every side of a gate and every compilation
-wants them. Here they are imported once: a child starts in some 20 ms, and otherwise as ``python -c`` starts it, with
-the environment, search path, current folder, streams and ``__main__`` that are asked for.
+needs them. Here they are imported once: a child starts in some 20 ms, and otherwise as by ``python -c``, with the
+requested environment, search path, working directory, streams and ``__main__``.
 
-A server of ``PACKAGES`` holds nothing of gradoracle or of a project, so that it serves every process below the one that
-started it, which find it by ``VARIABLE``. One of the ``ENGINE`` has imported gradoracle too, and done once what the
-first case of a process needs; it serves those of these processes whose gradoracle is the same files, unchanged since.
-A server makes no CUDA context, so that its children may make their own.
+A server of ``PACKAGES`` holds nothing of gradoracle or of a project, so that it serves every descendant of the process
+that started it; they find it by ``VARIABLE``. A server of the ``ENGINE`` has also imported gradoracle and done the work
+that the first case of a process needs; it serves those descendants whose gradoracle is the same files, unchanged since.
+A server makes no CUDA context, so that its children can make their own.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from typing import IO, Any
 from gradoracle.execution import fork_child
 from gradoracle.execution.fork_child import LENGTH, NUMBER, Order, exactly
 
-VARIABLE = "GRADORACLE_FORKSERVER"  # the address of a server of packages; "off": each process is an own interpreter
-ENGINE_VARIABLE = "GRADORACLE_FORKSERVER_ENGINE"  # that of one of the engine
+VARIABLE = "GRADORACLE_FORKSERVER"  # the address of a server of packages; "off": each process is a new interpreter
+ENGINE_VARIABLE = "GRADORACLE_FORKSERVER_ENGINE"  # the address of a server of the engine
 PACKAGES = (
     "torch",
     "torch._dynamo",
@@ -61,8 +61,8 @@ ENGINE = (
     "gradoracle.properties.universal",
     "gradoracle.execution.warmed:warm",
 )
-# read when a process begins, so that a server has them for its children: one thread each, since there is a process a
-# core, and large tensors keep their memory, which the system would clear anew each time (glibc; others ignore these)
+# Read when a process starts, so a server has them for its children: one thread each, since there is a process per core;
+# and large tensors keep their memory, which the system would clear anew each time (glibc; others ignore these).
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -72,8 +72,8 @@ ENVIRONMENT = {
 _AT_THE_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONDEVMODE")
 _OFF = "off"
 _SERVER = "import runpy, sys; runpy.run_path(sys.argv[1])['serve'](*map(int, sys.argv[-2:]), sys.argv[2:-2])"
-_GONE = 255  # the return code of a child whose server has died, which alone would know it
-_SLICE = 0.2  # seconds at a time that a child is waited for, where there is no limit
+_GONE = 255  # the return code of a child whose server has died: only the server knew the real one
+_SLICE = 0.2  # seconds of one wait for a child without a limit
 
 
 class NoServer(Exception):
@@ -81,7 +81,7 @@ class NoServer(Exception):
 
 
 class Child:
-    """A child of a server as the process sees it that expected it: what it has of ``subprocess.Popen`` is the same."""
+    """A child of a server as its requester sees it: the part of ``subprocess.Popen`` that is used here."""
 
     def __init__(self, connection: socket.socket, stdin: IO[bytes] | None = None) -> None:
         self.stdin = stdin
@@ -90,19 +90,19 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the process, once it has begun; 0 where it never will."""
+        """The process id, once the child has started; 0 if it never will."""
         while not self._pid and self.returncode is None:
             self._receive(_SLICE)
         return self._pid
 
     def poll(self) -> int | None:
-        """The return code, as Popen has it; None: it runs."""
+        """The return code as of Popen; None while it runs."""
         while self.returncode is None and self._receive(0.0):
             pass
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end and give the return code.
+        """Wait for its end and return its return code.
 
         Raises:
             subprocess.TimeoutExpired: it still runs after ``timeout`` seconds.
@@ -115,17 +115,17 @@ class Child:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, where it runs."""
+        """Send it a signal, if it runs."""
         if self.poll() is None and self.pid and self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill it, where it runs."""
+        """Kill it, if it runs."""
         self.send_signal(signal.SIGKILL)
 
     def _receive(self, timeout: float) -> bool:
-        """Read one number that the server sends within so many seconds: first the pid, then the return code."""
+        """Read one number from the server, within ``timeout`` seconds: first the pid, then the return code."""
         try:
             if not select.select([self._connection], [], [], timeout)[0]:
                 return False
@@ -145,11 +145,11 @@ class Child:
 
 
 class Server:
-    """A server as a process sees it that may want children of it.
+    """A server as seen by a process that requests children.
 
     Args:
         address: of its socket.
-        lifeline: write end of a pipe with which the server ends; None: it is another process's.
+        lifeline: write end of a pipe; the server ends when it closes. None: the server is another process's.
     """
 
     def __init__(self, address: str, lifeline: int | None = None) -> None:
@@ -157,11 +157,11 @@ class Server:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether it was started here, and not before a fork."""
+        """Whether it was started by this process, and not before a fork."""
         return self._owner == os.getpid()
 
     def fork(self, order: Order, descriptors: Sequence[int], stdin: IO[bytes] | None) -> Child:
-        """Have it run a program.
+        """Let it run a program in a child.
 
         Raises:
             NoServer: it is gone.
@@ -178,7 +178,7 @@ class Server:
         return Child(connection, stdin)
 
     def end(self) -> None:
-        """End it, where it was started here; its children go on."""
+        """End it, if it was started here; its children go on."""
         if self._lifeline is not None and self.is_of_this_process:
             os.close(self._lifeline)
         self._lifeline = None
@@ -188,13 +188,13 @@ _servers: dict[tuple[str, ...], Server] = {}  # by the modules that were importe
 
 
 def warm(has_engine: bool = True) -> None:
-    """Have servers of packages, and of the engine, get ready while this process does something else."""
+    """Start the servers of packages and of the engine, which get ready while this process goes on."""
     with contextlib.suppress(NoServer):
         _engine() if has_engine else _packages()
 
 
 def variables() -> dict[str, str]:
-    """By which others find the servers that this process uses."""
+    """The variables by which other processes find the servers that this one uses."""
     try:
         found = {VARIABLE: _packages().address}
     except NoServer:
@@ -230,20 +230,20 @@ def run(
     is_leader: bool = False,
     name: str = "gradoracle",
 ) -> Child | subprocess.Popen[bytes]:
-    """Start ``python -c PROGRAM ARGUMENTS...`` with what is slow to import imported already, where a server can be had.
+    """Start ``python -c PROGRAM ARGUMENTS...``, with the slow imports done already if a server is available.
 
     Args:
         program: its source.
-        arguments: words; ``sys.argv[1:]`` are these and then the numbers of ``descriptors`` in the child.
-        has_engine: whether it begins with the gradoracle of this process imported; without it the program begins with
-            packages alone, and ``path`` may lead to another gradoracle.
+        arguments: words; ``sys.argv[1:]`` is these, then the numbers of ``descriptors`` in the child.
+        has_engine: whether it starts with the gradoracle of this process imported; without it the program starts with
+            packages only, and ``path`` may lead to another gradoracle.
         path: its ``sys.path``; None: that of this process.
-        env: all of its environment; None: that of this process.
-        folder: its current one; None: that of this process.
-        stdin, stdout, stderr: as ``subprocess.Popen`` has them, ``PIPE`` for the first alone.
-        descriptors: further ones that it inherits.
+        env: its whole environment; None: that of this process.
+        folder: its working directory; None: that of this process.
+        stdin, stdout, stderr: as of ``subprocess.Popen``, with ``PIPE`` for stdin only.
+        descriptors: further descriptors that it inherits.
         is_leader: whether it leads a session of its own.
-        name: as a list of processes shows it, where it is a server's child; at most 15 characters.
+        name: in the list of processes, for a child of a server; at most 15 characters.
     """
     path = [entry for entry in (sys.path if path is None else path) if isinstance(entry, str)]
     env = dict(os.environ if env is None else env)
@@ -275,7 +275,7 @@ def run(
 
 
 def _streams(stack: contextlib.ExitStack, stdin: Any, stdout: Any, stderr: Any) -> tuple[list[int], IO[bytes] | None]:
-    """Descriptors of the three streams, those made here closed with the stack, and what writes to the first."""
+    """The descriptors of the three streams (those opened here close with the stack), and the writer to stdin."""
     found, written = [], None
     for number, stream in enumerate((stdin, stdout, stderr)):
         if stream is None:
@@ -294,10 +294,10 @@ def _streams(stack: contextlib.ExitStack, stdin: Any, stdout: Any, stderr: Any) 
 
 
 def _packages() -> Server:
-    """The server of packages: that of whoever started this process where it began alike, or one of its own.
+    """The server of packages: the inherited one if it started in the same environment, or a new one.
 
     Raises:
-        NoServer: there are to be none, or none can be.
+        NoServer: servers are switched off or impossible here.
     """
     known = os.environ.get(VARIABLE, "")
     if known == _OFF or not sys.platform.startswith("linux"):
@@ -306,7 +306,7 @@ def _packages() -> Server:
 
 
 def _engine() -> Server:
-    """The server of the engine: likewise, where its gradoracle is this one.
+    """The server of the engine: likewise, if its gradoracle is that of this process.
 
     Raises:
         NoServer: as ``_packages``.
@@ -316,7 +316,7 @@ def _engine() -> Server:
 
 
 def _found(modules: tuple[str, ...], known: str, kind: Callable[[], str], parent: Server | None) -> Server:
-    """The server of some modules that this process has already, or that it was told of, or a new one."""
+    """The server of some modules: the one in use, the inherited one, or a new one."""
     found = _servers.get(modules)
     if found is None or not (found.is_of_this_process or found.address == known):
         own = kind()
@@ -331,16 +331,16 @@ def _answers(address: str) -> bool:
 
 
 def _bound(address: str) -> str:
-    """An address in the abstract namespace: there is no file that could be left over."""
+    """An address in the abstract namespace, which leaves no file behind."""
     return f"\0{address}"
 
 
 def _started(modules: tuple[str, ...], kind: str, parent: Server | None) -> Server:
-    """A new server: a child of another, which has imported packages, or a process of its own that does so."""
+    """A new server: a child of another one that has imported packages, or a new process that imports them."""
     address = f"gradoracle-{os.getpid()}-{os.urandom(8).hex()}-{kind}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(_bound(address))
-    listener.listen(128)  # who connects before it has imported all that it is to, waits
+    listener.listen(128)  # clients that connect before the imports are done wait
     theirs, lifeline = os.pipe()
     path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
     words = [fork_child.__file__, *(modules or PACKAGES)]
@@ -374,13 +374,13 @@ def _on(path: Sequence[str], program: str) -> str:
 
 
 def _interpreter(env: Mapping[str, str]) -> str:
-    """What decides how an interpreter begins, as a digest: a child of one that began otherwise would be another."""
+    """A digest of everything that an interpreter reads at its start: only servers with the same one serve it."""
     own = [env.get(name) for name in _AT_THE_START]
     return hashlib.sha256(repr((sys.executable, own)).encode()).hexdigest()[:16]
 
 
 def _code() -> str:
-    """Which gradoracle this process has, as a digest: where its files are, how long, and when they were written."""
+    """A digest of this process's gradoracle: the paths, sizes and modification times of its files."""
     digest = hashlib.sha256()
     for package in ("gradoracle", "gradoracle.properties"):
         spec = importlib.util.find_spec(package)

@@ -1,6 +1,6 @@
-"""Memory that tells: new tensors hold a poison that shows where it was read or left, and lie between guard bands.
+"""Guarded memory: new tensors hold a poison, which shows if it is read or left, and lie between guard bands.
 
-Arguments are kept while a call runs, so that what it writes to them is known and undone.
+Arguments are copied before a call, so that writes to them are seen and undone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Change
 from gradoracle.execution.interpreter.faults import Fault
 
-# Quiet NaNs with a payload that no arithmetic makes by itself, per width in bytes.
+# Quiet NaNs with a payload that no arithmetic produces.
 _POISON = {
     torch.float64: (torch.int64, 0x7FF8DEAD5EED0001),
     torch.float32: (torch.int32, 0x7FC5EED1),
@@ -24,18 +24,18 @@ _POISON = {
 }
 _INTEGER_POISON = -0x5EED
 BAND = 64  # elements on either side
-MOST_KEPT = 1 << 28  # bytes of arguments that are copied; of more, only a sum is kept
-_SPARSE = 8  # times as large as its elements, and as what is kept of all, is a storage of which only these are kept
+MOST_KEPT = 1 << 28  # bytes of arguments that are copied; of more, only a checksum is kept
+_SPARSE = 8  # a storage this many times larger than its tensor's elements and than all copies: only elements are kept
 _CHUNK = 1 << 24  # bytes that are summed at once
 
 
 class Memory:
-    """What was allocated under ``poisoned``: each tensor's storage with its bands.
+    """The allocations under ``poisoned``: each tensor's storage with its bands.
 
     Attributes:
-        watch: called whenever something is allocated, where it is set.
-        launches: how many of Triton kernels were recorded.
-        faults: what the record of these found.
+        watch: called at each allocation, if set.
+        launches: the number of recorded launches of Triton kernels.
+        faults: the wrong accesses that their record found.
     """
 
     def __init__(self) -> None:
@@ -48,20 +48,20 @@ class Memory:
     def add(self, storage: Tensor, used: int, shape: tuple[int, ...]) -> None:
         """Remember a storage of ``used`` elements between two bands."""
         self._bands.append((storage, used, shape))
-        with suppress(NotImplementedError):  # of what torch.func wraps the storage is not to be had
+        with suppress(NotImplementedError):  # a tensor that torch.func wraps has no accessible storage
             self._storages.add(storage.untyped_storage().data_ptr())
         if self.watch is not None:
             self.watch()
 
     def unwritten(self, tensor: Tensor) -> int | None:
-        """The bits, as an unsigned number, of elements that nothing wrote; None for a tensor made elsewhere."""
+        """The bits, as an unsigned number, of elements that nothing wrote; None for a tensor allocated elsewhere."""
         if tensor.untyped_storage().data_ptr() not in self._storages:
             return None
         bits = _POISON[tensor.dtype][1] if tensor.dtype in _POISON else _INTEGER_POISON
         return int(bits) % (1 << 8 * tensor.element_size())
 
     def overwritten(self) -> list[str]:
-        """A sentence for each allocation whose guard bands were written to; empty where none was."""
+        """A sentence for each allocation whose guard bands were written to."""
         found = []
         for storage, used, shape in self._bands:
             for side, band in (("before", storage[:BAND]), ("after", storage[BAND + used :])):
@@ -72,10 +72,10 @@ class Memory:
 
 
 class Originals:
-    """The storages of some tensors as they are now; ``undo`` says what became of them and puts it back.
+    """The storages of some tensors as they are now; ``undo`` reports what changed and restores it.
 
-    A copy of all of them is kept up to ``most`` bytes; of more, 8 bytes a storage: a change is seen and not undone.
-    Of a storage that holds its tensor's elements far apart, only these are kept.
+    Copies are kept up to ``most`` bytes in total; beyond that 8 bytes per storage: a change is seen and not undone. Of
+    a storage that holds its tensor's elements far apart, only the elements are kept.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], most: int = MOST_KEPT) -> None:
@@ -87,7 +87,7 @@ class Originals:
         self._kept = {place: s.clone() if self._copied else _weighted_sum(s) for place, s in storages.items()}
 
     def undo(self) -> dict[str, Change]:
-        """The changes by the names of the tensors, all of them undone where copies were kept."""
+        """The changes by tensor name, all of them undone if copies were kept."""
         found = {}
         storages = {name: storage_bytes(tensor) for name, tensor in self._tensors.items()}
         for name, storage in storages.items():
@@ -114,13 +114,13 @@ def storage_bytes(tensor: Tensor) -> Tensor:
 
 
 def differing_bits(one: Tensor, other: Tensor) -> Tensor:
-    """Where elements have other bits, NaN payloads included; both of one shape and dtype."""
+    """Where elements differ in bits, NaN payloads included; both tensors have one shape and dtype."""
     integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
     return one.detach().contiguous().view(integer) != other.detach().contiguous().view(integer)
 
 
 def _change(tensor: Tensor, kept: Tensor) -> Change:
-    """What became of a tensor whose storage was ``kept``."""
+    """The change of a tensor whose storage was ``kept``."""
     before = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
         kept.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
     )
@@ -129,7 +129,7 @@ def _change(tensor: Tensor, kept: Tensor) -> Change:
 
 
 def _weighted_sum(storage: Tensor) -> Tensor:
-    """A sum of bytes modulo 2^64, each times an odd number of its place, so that an exchange changes it too."""
+    """A sum of bytes modulo 2^64, each times an odd number that depends on its place, so that swaps change it too."""
     total = torch.zeros((), dtype=torch.int64, device=storage.device)
     for start in range(0, storage.numel(), _CHUNK):
         part = storage[start : start + _CHUNK].to(torch.int64) + 1
@@ -158,7 +158,7 @@ def _fill(storage: Tensor) -> None:
 
 @contextmanager
 def poisoned() -> Iterator[Memory]:
-    """While it lasts, torch.empty and its kin give poisoned memory between guard bands (plain calls only)."""
+    """Within it, torch.empty and its kin return poisoned memory between guard bands (plain calls only)."""
     memory = Memory()
     plain_empty, plain_like, plain_strided = torch.empty, torch.empty_like, torch.empty_strided
     plain_new = Tensor.new_empty
@@ -169,7 +169,7 @@ def poisoned() -> Iterator[Memory]:
         _fill(storage)
         memory.add(storage, used, size)
         tensor = storage.as_strided(size, stride, BAND)
-        return tensor.requires_grad_() if grad else tensor  # torch.func lets nobody say even False
+        return tensor.requires_grad_() if grad else tensor  # torch.func forbids even requires_grad_(False)
 
     def known(dtype: torch.dtype) -> bool:
         return dtype in _POISON or dtype in (torch.int16, torch.int32, torch.int64)

@@ -1,19 +1,20 @@
-"""In process: jobs run in this process, without any protection from what a kernel may do to it."""
+"""In process: jobs run in this process, unprotected from what a kernel may do to it."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from gradoracle.execution import environment
-from gradoracle.execution.executor import Crash, Result
+from gradoracle.execution.executor import Result
 from gradoracle.execution.process import Work, attempt, load
 
 
 class InProcess:
-    """Runs one job after the other, here. Nothing ends one that hangs.
+    """Runs one job after the other. Nothing ends one that hangs.
 
     Args:
         entry: ``"package.module:function"``; called with the setup before the first job.
@@ -35,20 +36,12 @@ class InProcess:
         """Run one job; it has no time limit."""
         if self._work is None:
             self._work = load(self._entry)(self._setup)
-        told: list[tuple[Any, ...]] = []
         begun = time.monotonic()
-        attempt(self._work, job, lambda *message: told.append(message))
-        kind, *rest = told[-1]
-        seconds = time.monotonic() - begun
-        if kind == "value":
-            return Result(job, rest[0], seconds=seconds)
-        if kind == "error":
-            return Result(job, error=rest[0], seconds=seconds)
-        phase, how, cause, value, _ = rest
-        return Result(job, value, Crash(phase, how, cause), seconds=seconds)
+        result, _ = attempt(self._work, job, lambda name, limit: None)
+        return replace(result, job=job, seconds=time.monotonic() - begun)
 
     def memory(self) -> tuple[int, str]:
-        """Bytes that a case may need: those of this machine."""
+        """Bytes that a case may use: those of this machine."""
         return environment.memory(), "here"
 
     def environment(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Subject: run a kernel on a sample, derivative by derivative, and say what happened where it gave no tensors."""
+"""Subject: runs a kernel on a sample, derivative by derivative, and sorts what happens if it returns no tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _RECORDED = frozenset(derivative.value for derivative in Derivative)  # calls of
 
 @contextmanager
 def recorded(memory: Memory) -> Iterator[None]:
-    """Where Triton is interpreted, enter in ``memory`` what kernels touch that is wrong, until the end of the call."""
+    """If Triton is interpreted, note in ``memory`` the wrong accesses of the kernels that a call launches."""
     if not is_active():
         yield
         return
@@ -53,14 +53,14 @@ def recorded(memory: Memory) -> Iterator[None]:
 
 @contextmanager
 def unguarded(name: str) -> Iterator[None]:
-    """A guard that watches nothing: for use in the caller's own process."""
+    """A guard that watches nothing, for calls in one's own process."""
     yield
 
 
 class Subject:
     """One kernel of one family, called as its users call it, under a guard that limits the time of each call.
 
-    What a call writes to the sample's tensors is noted in ``Sample.changes`` and undone.
+    Whatever a call writes to the sample's tensors is noted in ``Sample.changes`` and undone.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Subject:
         self.family, self.kernel, self.guard, self.label, self.records = family, kernel, guard, label, records
 
     def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
-        """The outputs by name, and the memory that was allocated for them."""
+        """The outputs by name, and the memory allocated for them."""
         with self.running("forward", sample) as memory, torch.no_grad():
             outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
         return self._named(Derivative.FORWARD, sample, outputs), memory
@@ -84,29 +84,24 @@ class Subject:
         """Outputs and gradients by name, from one forward and one backward.
 
         Args:
-            sample: what the kernel is given.
-            blocks: a block configuration that is forced.
-            expected: which inputs require grad; None: all.
-            upstream: which outputs autograd has a cotangent for; None: all.
+            sample: the kernel's arguments.
+            blocks: the name of a block configuration to force.
+            expected: the inputs that require grad; None: all.
+            upstream: the outputs that have a cotangent; None: all.
         """
         with self.running("vjp", sample) as memory:
+            gradients: Sequence[Tensor | None]
             if self.kernel.vjp is not None and expected is None and upstream is None:
-                given = dict(sample.inputs), dict(sample.cotangents)
+                tensors = dict(sample.inputs), dict(sample.cotangents)
                 with torch.no_grad():
                     outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
-                    gradients = self.kernel.vjp(*given, self.options(sample), self._blocks(blocks))
-                gradients = as_tuple(gradients)
+                    gradients = as_tuple(self.kernel.vjp(*tensors, self.options(sample), self._blocks(blocks)))
                 found = self._named(Derivative.FORWARD, sample, outputs)
             else:
                 leaves = self._leaves(sample, expected)
                 outputs = self._outputs(sample, list(leaves.values()), blocks)
                 found = self._named(Derivative.FORWARD, sample, outputs)  # a backward of the wrong shape says less
                 gradients = self._backward(sample, outputs, leaves, upstream)
-                if upstream is not None:  # an input that these outputs do not depend on has none, which means 0
-                    targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
-                    gradients = [
-                        torch.zeros_like(t) if g is None else g for g, t in zip(gradients, targets, strict=True)
-                    ]
         keys = [cotangent_name(n) for n in self.primals(sample) if expected is None or n in expected]
         found.update(self._gradients(sample, keys, gradients))
         return found, memory
@@ -127,7 +122,7 @@ class Subject:
         return self._gradients(sample, keys, first), self._gradients(sample, keys, second)
 
     def jvp(self, sample: Sample, blocks: str = "", along: Sequence[str] | None = None) -> tuple[Tensors, Memory]:
-        """The outputs' tangents by name, forward mode with those of ``along`` alone; an explicit JVP's outputs too."""
+        """The outputs' tangents by name, by forward mode along ``along`` only; with an explicit JVP the outputs too."""
         outputs: Any = None
         with self.running("jvp", sample) as memory:
             if self.kernel.jvp is not None:
@@ -151,11 +146,11 @@ class Subject:
         return self._named(Derivative.HVP, sample, as_tuple(products)), memory
 
     def outputs(self, sample: Sample, given: Mapping[str, Tensor], blocks: str = "") -> tuple[Tensor, ...]:
-        """What the kernel returns with some inputs of a sample replaced; to be called where it is ``running``."""
+        """What the kernel returns with some inputs of a sample replaced; to be called within ``running``."""
         return self._outputs(sample, list((dict(sample.inputs) | dict(given)).values()), blocks)
 
     def of_primals(self, sample: Sample, primals: Sequence[str], blocks: str) -> Callable[..., tuple[Tensor, ...]]:
-        """The kernel as a function of some inputs, the others those of the sample."""
+        """The kernel as a function of some inputs; the others are those of the sample."""
         return lambda *values: self.outputs(sample, dict(zip(primals, values, strict=True)), blocks)
 
     def _is_recorded(self, name: str) -> bool:
@@ -163,12 +158,11 @@ class Subject:
         return self.records and not self.label and name in _RECORDED
 
     def primals(self, sample: Sample) -> list[str]:
-        """Names of the float inputs that a sample has."""
-        names_ = [spec.name for spec in self.family.signature.primals if spec.name in sample.inputs]
-        return names_
+        """The names of the float inputs that a sample has."""
+        return [spec.name for spec in self.family.signature.primals if spec.name in sample.inputs]
 
     def options(self, sample: Sample) -> dict[str, Any]:
-        """Those of a sample that the kernel takes."""
+        """Those options of a sample that the kernel takes."""
         barred = {name for name, values in self.kernel.options.items() if not values}
         return {name: value for name, value in sample.options.items() if name not in barred}
 
@@ -184,19 +178,13 @@ class Subject:
         keyword = {spec.name for spec in self.family.signature.inputs if spec.keyword}
         positional = [t for n, t in named.items() if n not in keyword]
         returned = self.kernel.call(*positional, **{n: t for n, t in named.items() if n in keyword}, **options)
-        if isinstance(returned, (tuple, list)):
-            wrong = [type(t).__name__ for t in returned if not isinstance(t, Tensor)]
-        else:
-            wrong = [] if isinstance(returned, Tensor) else [type(returned).__name__]
+        found = returned if isinstance(returned, (tuple, list)) else (returned,)
+        wrong = [type(t).__name__ for t in found if not isinstance(t, Tensor)]
         if wrong:
-            raise Wrong(
-                self._malformed("output", f"the kernel returned {', '.join(wrong)}, expected {self._wanted(sample)}")
-            )
+            specs = self.family.signature.returned(sample.options)
+            expected = ", ".join(f"{s.name}[{' '.join(s.dims)}]" for s in specs)
+            raise _wrong("output", f"the kernel returned {', '.join(wrong)}, expected {expected}")
         return as_tuple(returned)
-
-    def _wanted(self, sample: Sample) -> str:
-        outputs = self.family.signature.returned(sample.options)
-        return ", ".join(f"{s.name}[{' '.join(s.dims)}]" for s in outputs)
 
     def _leaves(self, sample: Sample, expected: Sequence[str] | None) -> Tensors:
         """Inputs that require grad, with their own layout (a detached view keeps strides and storage)."""
@@ -211,41 +199,34 @@ class Subject:
         self, sample: Sample, outputs: Sequence[Tensor], leaves: Mapping[str, Tensor], upstream: Sequence[str] | None
     ) -> Sequence[Tensor | None]:
         targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        live = [
-            (o, g)
-            for o, (name, g) in zip(outputs, sample.cotangents.items(), strict=False)
-            if o.requires_grad and (upstream is None or name in upstream)
-        ]
-        if not live:
+        pairs = zip(outputs, sample.cotangents.items(), strict=True)
+        given = [(o, g) for o, (name, g) in pairs if upstream is None or name in upstream]
+        gradients = pulled_back([o for o, _ in given], [g for _, g in given], targets)
+        if gradients is None:
             dead = ", ".join(sample.cotangents)
-            raise Wrong(self._malformed("gradient", f"the output {dead} has no gradient: it does not require grad"))
-        return torch.autograd.grad([o for o, _ in live], targets, [g for _, g in live], allow_unused=True)
+            raise _wrong("gradient", f"the output {dead} has no gradient: it does not require grad")
+        if upstream is None:
+            return gradients
+        # an input that these outputs do not depend on has none, which means 0
+        return [torch.zeros_like(t) if g is None else g for g, t in zip(gradients, targets, strict=True)]
 
     def _forward_mode(self, sample: Sample, primals: Sequence[str], blocks: str) -> tuple[Tensor, ...]:
-        try:
-            values = tuple(dense(sample.inputs[n]) for n in primals)
-            tangents = tuple(sample.tangents[n] for n in primals)
+        values = tuple(dense(sample.inputs[n]) for n in primals)
+        tangents = tuple(sample.tangents[n] for n in primals)
+        with needing("forward mode", f"{self.label}jvp"):
             return torch.func.jvp(self.of_primals(sample, primals, blocks), values, tangents)[1]
-        except (NotImplementedError, RuntimeError) as error:
-            raise_if_lost(error, f"{self.label}jvp")
-            raise NoDerivative(f"no forward mode: {first_line(error)}") from None
 
     def _double_backward(self, sample: Sample, blocks: str) -> tuple[Tensor, ...]:
-        try:
+        with needing("double backward", f"{self.label}hvp"):
             leaves = self._leaves(sample, None)
             outputs = self._outputs(sample, list(leaves.values()), blocks)
             self._named(Derivative.FORWARD, sample, outputs)
             targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
             cotangents = list(sample.cotangents.values())
             firsts = torch.autograd.grad(outputs, targets, cotangents, create_graph=True, allow_unused=True)
-            tangents = [sample.tangents[n] for n in self.primals(sample)]
-            live = [(f, t) for f, t in zip(firsts, tangents, strict=True) if f is not None and f.requires_grad]
-            if not live:
-                raise NoDerivative("no double backward: the gradients do not require grad")
-            seconds = torch.autograd.grad([f for f, _ in live], targets, [t for _, t in live], allow_unused=True)
-        except RuntimeError as error:
-            raise_if_lost(error, f"{self.label}hvp")
-            raise NoDerivative(f"no double backward: {first_line(error)}") from None
+            seconds = pulled_back(firsts, [sample.tangents[n] for n in self.primals(sample)], targets)
+        if seconds is None:
+            raise NoDerivative("no double backward: the gradients do not require grad")
         return tuple(
             torch.zeros_like(leaf, memory_format=torch.contiguous_format) if second is None else second
             for leaf, second in zip(targets, seconds, strict=True)
@@ -253,7 +234,7 @@ class Subject:
 
     @contextmanager
     def running(self, name: str, sample: Sample) -> Iterator[Memory]:
-        """Guard a kernel call, poison what it allocates, undo what it writes to the sample, sort what it raises."""
+        """Guard a call: poison what it allocates, undo what it writes to the sample, sort what it raises."""
         try:
             with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
                 with recorded(memory) if self._is_recorded(name) else nullcontext():
@@ -280,10 +261,10 @@ class Subject:
 
     @contextmanager
     def _restored(self, sample: Sample, name: str) -> Iterator[None]:
-        """Note what happens to the sample's tensors and undo it, however the call ends.
+        """Note changes to the sample's tensors and undo them, however the call ends.
 
         Raises:
-            Unavailable: an earlier call or this one wrote to tensors that are too large for a copy to have been kept.
+            Unavailable: an earlier call or this one wrote to tensors too large for a copy to be kept.
         """
         _require_whole(sample)
         tensors = {
@@ -304,29 +285,25 @@ class Subject:
         """The tensors by name, each checked for shape and dtype."""
         keys = names(self.family, derivative, sample)
         if len(tensors) != len(keys):
-            raise Wrong(
-                self._malformed(keys[0], f"the kernel gave {len(tensors)} tensors, expected {len(keys)}: {keys}")
-            )
+            raise _wrong(keys[0], f"the kernel gave {len(tensors)} tensors, expected {len(keys)}: {keys}")
         shapes = dict(zip(keys, self._shapes(derivative, sample), strict=True))
         for key, tensor in zip(keys, tensors, strict=True):
             if not isinstance(tensor, Tensor):
-                raise Wrong(self._malformed(key, f"{key} is {tensor!r}, expected a tensor of shape {shapes[key]}"))
-            self._fits(key, tensor, shapes[key], self._dtype(key, sample))
+                raise _wrong(key, f"{key} is {tensor!r}, expected a tensor of shape {shapes[key]}")
+            _require_fit(key, tensor, shapes[key], self._dtype(key, sample))
         return {key: tensor.detach() for key, tensor in zip(keys, tensors, strict=True) if tensor is not None}
 
     def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensors:
         found = {}
         if len(gradients) != len(keys):
-            raise Wrong(self._malformed(keys[0], f"the kernel gave {len(gradients)} gradients, expected {len(keys)}"))
+            raise _wrong(keys[0], f"the kernel gave {len(gradients)} gradients, expected {len(keys)}")
         for key, gradient in zip(keys, gradients, strict=True):
             name = key[1:]
             if gradient is None:
                 if name in self.kernel.no_gradient:
                     continue
-                raise Wrong(
-                    self._malformed(key, f"{key} is None: {name} takes part in the definition, so it has a gradient")
-                )
-            self._fits(key, gradient, tuple(sample.inputs[name].shape), sample.inputs[name].dtype)
+                raise _wrong(key, f"{key} is None: {name} takes part in the definition, so it has a gradient")
+            _require_fit(key, gradient, tuple(sample.inputs[name].shape), sample.inputs[name].dtype)
             found[key] = gradient.detach()
         return found
 
@@ -340,23 +317,45 @@ class Subject:
         own = key.split(".")[-1]
         return sample.inputs[own].dtype if own in sample.inputs else sample.cotangents[own].dtype
 
-    def _fits(self, key: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        if tuple(tensor.shape) != shape:
-            raise Wrong(self._malformed(key, f"{key} has shape {tuple(tensor.shape)}, expected {shape}"))
-        if tensor.dtype != dtype:
-            raise Wrong(self._malformed(key, f"{key} has dtype {str(tensor.dtype)[6:]}, expected {str(dtype)[6:]}"))
 
-    def _malformed(self, key: str, message: str) -> Finding:
-        return Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, malformed=True)
+def pulled_back(
+    outputs: Sequence[Tensor | None], directions: Sequence[Tensor], targets: Sequence[Tensor]
+) -> Sequence[Tensor | None] | None:
+    """The gradients of <outputs, directions> in ``targets``; None if none of the outputs requires grad."""
+    live = [(o, d) for o, d in zip(outputs, directions, strict=True) if o is not None and o.requires_grad]
+    if not live:
+        return None
+    return torch.autograd.grad([o for o, _ in live], targets, [d for _, d in live], allow_unused=True)
+
+
+@contextmanager
+def needing(mode: str, call: str) -> Iterator[None]:
+    """A kernel that raises within it has no derivative by this mode of autograd."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise_if_lost(error, call)
+        raise NoDerivative(f"no {mode}: {first_line(error)}") from None
+
+
+def _require_fit(key: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if tuple(tensor.shape) != shape:
+        raise _wrong(key, f"{key} has shape {tuple(tensor.shape)}, expected {shape}")
+    if tensor.dtype != dtype:
+        raise _wrong(key, f"{key} has dtype {str(tensor.dtype)[6:]}, expected {str(dtype)[6:]}")
+
+
+def _wrong(key: str, message: str) -> Wrong:
+    return Wrong(Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, malformed=True))
 
 
 def _require_whole(sample: Sample) -> None:
-    """See that no call has written to the sample what could not be undone."""
+    """Check that everything that calls have written to the sample could be undone."""
     for key, (call, change) in sample.changes.items():
         if not change.undone:
             raise Unavailable(f"{call} wrote to {key}, which is too large for a copy to have been kept")
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The tensor, copied where its elements share memory, of which PyTorch makes no dual."""
+    """The tensor, copied if its elements share memory: PyTorch makes no dual of those."""
     return tensor.contiguous() if 0 in tensor.stride() else tensor

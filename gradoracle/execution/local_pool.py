@@ -1,7 +1,7 @@
-"""Local pool: processes here, in which kernels run apart: a hang, a segfault or an exit is a result and not an end.
+"""Local pool: worker processes on this machine. A hang, a segfault or an exit of a kernel is a result, not the end.
 
-A child is a fresh interpreter (nothing is inherited but the environment, ``sys.path`` and the working directory, so
-CUDA is safe). Jobs and results are pickled by value through a socket pair; what a child prints goes to its own file.
+A child inherits nothing but the environment, ``sys.path`` and the working directory, so CUDA is safe. Jobs and results
+are pickled by value through a socket pair; a child's output goes to a file of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -21,8 +22,8 @@ from gradoracle.execution import environment
 from gradoracle.execution.executor import Crash, Result, StartupError
 from gradoracle.execution.process import NOTHING, Process, cause
 
-_LACKING = ("llocate memory", "ut of memory", "bad_alloc")  # what libraries print before they abort
-_TICK = 0.2  # seconds between looks at children that may have died without closing their socket
+_LACKING = ("llocate memory", "ut of memory", "bad_alloc")  # printed by libraries before they abort
+_TICK = 0.2  # seconds between checks for children that died without closing their socket
 
 
 class LocalPool:
@@ -35,8 +36,8 @@ class LocalPool:
         entry: ``"package.module:function"``, imported in the child.
         setup: picklable; passed to ``entry``.
         count: how many processes, from 1 on.
-        env: variables that the children have before they import anything; several sets are dealt out in turn, and what
-            replaces a child that has died gets its set.
+        env: variables that the children have before they import anything; several sets are dealt out in turn, and the
+            replacement of a dead child gets its set.
         startup_limit: seconds that ``entry(setup)`` may take.
         memory: bytes beyond which an allocation of a child fails; None: no limit.
     """
@@ -57,7 +58,7 @@ class LocalPool:
         self._envs = [dict(each) for each in ([env] if isinstance(env, Mapping) else env or [{}])]
         self._startup_limit, self._memory = startup_limit, memory
         self._ready: deque[Result] = deque()
-        self._again: deque[tuple[Any, float]] = deque()  # jobs whose process was dead before it read them
+        self._again: deque[tuple[Any, float]] = deque()  # jobs whose process died before it read them
         self._running = False
         self._startup_deaths = 0
         self._count = count
@@ -76,18 +77,18 @@ class LocalPool:
 
     @property
     def in_order(self) -> bool:
-        """Whether results come in the order of the jobs: of one process they do."""
+        """Whether results come in the order of the jobs: from one process they do."""
         return self._count <= 1
 
     def run(self, jobs: Iterable[Any], until: float = math.inf) -> Iterator[Result]:
-        """Run jobs, which are pulled as processes become free; results in order of completion.
+        """Run jobs, pulled as processes become free; results in order of completion.
 
-        Leaving the iterator early kills the jobs that still run, and so does the time ``until`` of the monotonic clock:
-        they are crashes of the kind "stopped" then.
+        Jobs that still run are killed when the iterator is left early, and at the time ``until`` of the monotonic
+        clock: then they are crashes of the kind "stopped".
 
         Raises:
             StartupError: no process can be started.
-            RuntimeError: another ``run`` has not been left yet.
+            RuntimeError: another ``run`` is not finished.
         """
         if self._running:
             raise RuntimeError("these workers are in the middle of another run")
@@ -123,11 +124,11 @@ class LocalPool:
                 self._discard(child)
 
     def run_alone(self, job: Any, limit_factor: float = 1.0) -> Result:
-        """Run one job while no other runs, its time limits multiplied by ``limit_factor``.
+        """Run one job while no other runs, with its time limits multiplied by ``limit_factor``.
 
-        May be called in the middle of a ``run``, which keeps the results that come meanwhile.
+        It may be called during a ``run``, which keeps the results that arrive meanwhile.
         """
-        self._fill()  # what replaces children that died starts while this job runs
+        self._fill()  # replacements of dead children start while this job runs
         while self._busy() or self._again:
             self._pump()
         while (child := self._idle()) is None:
@@ -140,15 +141,15 @@ class LocalPool:
         return self._ready.pop()
 
     def memory(self) -> tuple[int, str]:
-        """Bytes that a case may need: those of this machine."""
+        """Bytes that a case may use: those of this machine."""
         return environment.memory(), "here"
 
     def environment(self) -> dict[str, str]:
-        """This machine, with as many of its GPUs as the processes are spread over."""
+        """This machine, with as many of its GPUs as the processes use."""
         return environment.describe("auto", max(1, min(self._count, len(self._envs))))
 
     def close(self) -> None:
-        """End every child: idle ones leave by themselves, the others are killed."""
+        """End every child: idle ones exit by themselves, the others are killed."""
         for child in self._children:
             if child.job is NOTHING and child.started:
                 child.connection.close()  # the child reads the end of its socket
@@ -167,9 +168,9 @@ class LocalPool:
             self._children.append(Process(self._entry, self._setup, env, self._startup_limit, self._memory, turn))
 
     def _stop(self, child: Process) -> None:
-        """End a child in the middle of its job, since nobody waits for it any longer."""
-        seconds = time.monotonic() - child.since
-        self._finish(child, crash=Crash(child.phase, f"was stopped after {seconds:.0f} s", "stopped"))
+        """Kill a child during its job, whose result is no longer needed."""
+        how = f"was stopped after {time.monotonic() - child.since:.0f} s"
+        self._finish(child, Result(None, crash=Crash(child.phase, how, "stopped")))
         self._discard(child)
 
     def _idle(self) -> Process | None:
@@ -183,7 +184,7 @@ class LocalPool:
         self._children.remove(child)
 
     def _start(self, child: Process, job: Any, limit_factor: float = 1.0) -> None:
-        """Hand a job to an idle child; where that child has died in the meantime the job waits for a fresh one."""
+        """Give a job to an idle child; if that child has died meanwhile, the job waits for a new one."""
         try:
             message = pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
         except Exception:
@@ -196,7 +197,7 @@ class LocalPool:
             self._again.append((job, limit_factor))
 
     def _pump(self) -> None:
-        """Wait for something to happen, read all that has come, and end children that are past their limit."""
+        """Wait for an event, read all messages, and kill children that are past their limit."""
         if self._again:
             self._fill()
             if (idle := self._idle()) is not None:
@@ -222,14 +223,14 @@ class LocalPool:
             return False
 
     def _receive(self, child: Process) -> None:
-        """Read one message of a child; its end, or nonsense, means that the child is lost."""
+        """Read one message of a child; an end of file or an unreadable message means that the child is lost."""
         try:
             kind, *rest = pickle.loads(child.connection.recv_bytes())
         except (EOFError, OSError):
             self._bury(child)
             return
         except Exception:
-            self._finish(child, error=f"the result of a worker cannot be read:\n{traceback.format_exc()}")
+            self._finish(child, Result(None, error=f"the result of a worker cannot be read:\n{traceback.format_exc()}"))
             self._discard(child)
             return
         if kind == "phase":
@@ -239,29 +240,24 @@ class LocalPool:
             self._startup_deaths = 0
         elif kind == "failed":
             self.close()
-            raise StartupError(rest[0])
+            raise StartupError(*rest)
         elif kind == "taken":
             child.taken = True
-        elif kind == "value":
-            self._finish(child, value=rest[0])
-        elif kind == "error":
-            self._finish(child, error=rest[0])
-            if not rest[1]:
-                self._discard(child)
-        elif kind == "crash":
-            phase, how, cause, value, alive = rest
-            self._finish(child, value=value, crash=Crash(phase, how, cause, child.output()))
-            if not alive:
+        else:
+            result, is_fit = rest
+            if result.crash is not None:
+                result = replace(result, crash=replace(result.crash, output=child.output()))
+            self._finish(child, result)
+            if not is_fit:
                 self._discard(child)
 
-    def _finish(self, child: Process, value: Any = None, crash: Crash | None = None, error: str = "") -> None:
+    def _finish(self, child: Process, result: Result) -> None:
         if child.job is not NOTHING:
-            seconds = time.monotonic() - child.since
-            self._ready.append(Result(child.job, value, crash, error, seconds))
+            self._ready.append(replace(result, job=child.job, seconds=time.monotonic() - child.since))
         child.rest()
 
     def _bury(self, child: Process, past_limit: bool = False) -> None:
-        """Say how a child died (or kill it, past its limit); its job has crashed, where it had one."""
+        """Record how a child died (or kill it, past its limit); its job, if any, has crashed."""
         kind, how = "time limit", f"exceeded its time limit of {child.limit:g} s"
         if not past_limit:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -274,12 +270,11 @@ class LocalPool:
         if child.job is not NOTHING and not child.taken:
             self._again.append((child.job, child.factor))
             child.rest()
-        self._finish(child, crash=Crash(child.phase, how, kind, output))
+        self._finish(child, Result(None, crash=Crash(child.phase, how, kind, output)))
         self._discard(child)
         if not child.started:
             self._startup_deaths += 1
             if self._startup_deaths > 1:
                 self.close()
-                raise StartupError(
-                    f"a worker process ended while it started: {how}" + (f":\n{output}" if output else "")
-                )
+                sentence = f"a worker process ended while it started: {how}"
+                raise StartupError(sentence + (f":\n{output}" if output else ""), sentence)

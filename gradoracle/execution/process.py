@@ -1,4 +1,4 @@
-"""Process: one child interpreter of ``worker.py``, as its parent sees it and as it sees itself."""
+"""Process: one worker process, as its parent sees it (``Process``) and as it runs itself (``serve``)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from gradoracle.execution import fork_server
+from gradoracle.execution.executor import Crash, Result
+from gradoracle.model.errors import first_line
 
 Phase = Callable[["str | None", "float | None"], None]
 Work = Callable[[Any, Phase], Any]
 
-NOTHING = object()  # the job of a process that has none
+NOTHING = object()  # the job of an idle process
 
 _FOREVER = float("inf")
 _TAIL = 4000  # bytes of a dead child's output that are kept
-_OUTPUT_LIMIT = 1 << 26  # bytes a child may print in one job before its file is cut back to its end
+_OUTPUT_LIMIT = 1 << 26  # bytes a child may print in one job before its file is truncated to its end
 
 
 class Poisoned(Exception):
-    """Raised by work whose process can do no more (a sticky CUDA error): what it has is kept, the process replaced.
+    """Raised by work whose process is no longer usable (a sticky CUDA error): its value is kept, the process replaced.
 
     Args:
         how: what happened, in words.
@@ -46,7 +48,7 @@ class Poisoned(Exception):
 
 
 class Process:
-    """One child process as its parent sees it: its socket, its output file, its job and the phase it announced."""
+    """One child process as its parent sees it: socket, output file, job and announced phase."""
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class Process:
         memory: int | None = None,
         turn: int = 0,
     ):
-        self.turn = turn  # which of its parent's children it is; one that replaces it has the same
+        self.turn = turn  # its number among the parent's children; a replacement has the same
         message = pickle.dumps((entry, setup), pickle.HIGHEST_PROTOCOL)
         self.connection, theirs = Pipe(duplex=True)
         lifeline, self._lifeline = os.pipe()  # closed when this process dies, however it dies
@@ -65,7 +67,7 @@ class Process:
         flags = fcntl.fcntl(self._output, fcntl.F_GETFL)
         fcntl.fcntl(
             self._output, fcntl.F_SETFL, flags | os.O_APPEND
-        )  # so that the child goes on after a cut at its end
+        )  # so that the child goes on writing at the end after a truncation
         try:
             self.process = fork_server.run(
                 f"import sys; from gradoracle.execution.process import serve; serve({memory}, *map(int, sys.argv[1:]))",
@@ -75,7 +77,7 @@ class Process:
                 stderr=self._output,
                 descriptors=(theirs.fileno(), lifeline),
                 name="gradoracle-work",
-                is_leader=True,  # what the kernel itself starts can be killed with it
+                is_leader=True,  # processes that the kernel starts can be killed with it
             )
         finally:
             theirs.close()
@@ -85,7 +87,7 @@ class Process:
         self.phase: str | None = None
         self.since, self.limit, self.factor = time.monotonic(), startup_limit, 1.0
         self.deadline = self.since + startup_limit
-        with contextlib.suppress(OSError):  # a child that is dead already is buried by the next look at it
+        with contextlib.suppress(OSError):  # a child that is already dead is found by the next check
             self.connection.send_bytes(message)
 
     def start(self) -> None:
@@ -101,7 +103,7 @@ class Process:
         self.job, self.taken, self.factor, self.since = job, False, factor, time.monotonic()
 
     def enter(self, phase: str | None, limit: float | None, at: float) -> None:
-        """It has announced a phase of at most ``limit`` seconds, at a time of the system's monotonic clock."""
+        """It announced a phase of at most ``limit`` seconds, at time ``at`` of the system's monotonic clock."""
         self.phase = phase
         self.limit = _FOREVER if limit is None else limit * self.factor
         self.deadline = at + self.limit
@@ -111,7 +113,7 @@ class Process:
         self.job, self.phase, self.limit, self.deadline = NOTHING, None, _FOREVER, _FOREVER
 
     def cut_output(self) -> None:
-        """Keep a kernel that prints without end from filling the disk; the end of what it printed stays."""
+        """Truncate the output of a kernel that prints without end, before it fills the disk; its end stays."""
         with contextlib.suppress(OSError, ValueError):
             if os.fstat(self._output.fileno()).st_size > _OUTPUT_LIMIT:
                 kept = self._last_output()
@@ -119,7 +121,7 @@ class Process:
                 os.write(self._output.fileno(), kept)
 
     def output(self) -> str:
-        """The end of what the child printed."""
+        """The end of the child's output."""
         try:
             return self._last_output().decode("utf-8", "replace").strip()
         except (OSError, ValueError):
@@ -131,10 +133,10 @@ class Process:
         return self._output.read(_TAIL)
 
     def end(self, keep_output: bool = False) -> None:
-        """Kill the process and all that it started; may be called twice."""
+        """Kill the process and everything it started; may be called twice."""
         if not self._ended:
             self._ended = True
-            self.process.kill()  # which may not lead its session yet
+            self.process.kill()  # it may not lead its session yet
             if pid := self.process.pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
@@ -147,7 +149,7 @@ class Process:
 
 
 def cause(code: int | None) -> tuple[str, str]:
-    """(kind, words) of a process's return code."""
+    """The kind and description of a process's return code."""
     if code is None:
         return "exit", "closed its connection and went on running"
     if code >= 0:
@@ -164,40 +166,37 @@ def load(entry: str) -> Callable[[Any], Work]:
     return loaded
 
 
-def attempt(work: Work, job: Any, tell: Callable[..., None]) -> bool:
-    """Do one job and tell what became of it; whether the process is fit for another."""
+def attempt(work: Work, job: Any, announce: Phase) -> tuple[Result, bool]:
+    """Do one job: its result without job and seconds, and whether the process is fit for another.
+
+    Args:
+        work: does it.
+        job: what is to be done.
+        announce: is told each phase as it begins.
+    """
     inside: str | None = None
 
     def phase(name: str | None, limit: float | None) -> None:
         nonlocal inside
         inside = name
-        tell("phase", name, limit, time.monotonic())
+        announce(name, limit)
 
     try:
-        tell("value", work(job, phase))
+        return Result(None, work(job, phase)), True
     except Poisoned as error:
-        tell("crash", inside, error.how, "poisoned", error.value, False)
-        return False
+        return Result(None, error.value, Crash(inside, error.how, "poisoned")), False
     except BaseException as error:
-        alive = isinstance(error, Exception)
+        is_fit = isinstance(error, Exception)
         if inside is None:
-            tell("error", traceback.format_exc(), alive)
-            return alive
-        leaving = isinstance(error, SystemExit)
-        how = f"exited with code {_exit_code(error)}" if leaving else f"raised {type(error).__name__}: {error}"
-        tell("crash", inside, how, "exit" if leaving else "exception", None, alive)
-        return alive
-    return True
-
-
-def _exit_code(error: BaseException) -> int:
-    """What a process that ended with this SystemExit would return."""
-    code = getattr(error, "code", None)
-    return 0 if code is None else code if isinstance(code, int) else 1
+            return Result(None, error=traceback.format_exc(), sentence=first_line(error)), is_fit
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+            return Result(None, crash=Crash(inside, f"exited with code {code}", "exit")), is_fit
+        return Result(None, crash=Crash(inside, f"raised {type(error).__name__}: {error}", "exception")), is_fit
 
 
 def serve(memory: int | None, channel: int, lifeline: int) -> None:
-    """The whole life of a child: answer jobs from the socket ``channel`` until it closes.
+    """The main loop of a child: answer jobs from the socket ``channel`` until it closes.
 
     Args:
         memory: bytes beyond which an allocation fails; None: no limit.
@@ -219,25 +218,30 @@ def serve(memory: int | None, channel: int, lifeline: int) -> None:
         try:
             content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         except Exception:
-            content = pickle.dumps(("error", f"the result of a job cannot be sent:\n{traceback.format_exc()}", True))
+            lost = Result(None, error=f"the result of a job cannot be sent:\n{traceback.format_exc()}")
+            content = pickle.dumps(("ended", lost, True))
         connection.send_bytes(content)
+
+    def announce(name: str | None, limit: float | None) -> None:
+        tell("phase", name, limit, time.monotonic())
 
     code = 0
     try:
         entry, setup = pickle.loads(connection.recv_bytes())
         try:
             work = load(entry)(setup)
-        except Exception:
-            tell("failed", traceback.format_exc())
+        except Exception as error:
+            tell("failed", traceback.format_exc(), first_line(error))
             return
         tell("started")
-        fit = True
-        while fit:
+        is_fit = True
+        while is_fit:
             message = connection.recv_bytes()
             tell("taken")
-            fit = attempt(work, pickle.loads(message), tell)
+            result, is_fit = attempt(work, pickle.loads(message), announce)
+            tell("ended", result, is_fit)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent has closed the socket: nobody waits for an answer
+        pass  # the parent has closed the socket and expects no answer
     except BaseException:
         traceback.print_exc()
         code = 70
@@ -245,11 +249,11 @@ def serve(memory: int | None, channel: int, lifeline: int) -> None:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        os._exit(code)  # no clean-up of libraries that a kernel may have broken
+        os._exit(code)  # skip the clean-up of libraries, which a kernel may have broken
 
 
 def _die_with_parent(lifeline: int) -> None:
-    """Have the system end this process when the parent's end of the pipe closes, even inside a kernel that hangs."""
+    """Let the system end this process when the parent's end of the pipe closes, even in a kernel that hangs."""
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # which is: terminate
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)

@@ -1,17 +1,16 @@
-"""Mixed: second derivatives of a kernel in the orders that mix forward and reverse mode, and of some inputs alone."""
+"""Second derivatives by the orders that mix forward and reverse mode, and of some inputs alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.execution.endings import NoDerivative, raise_if_lost
-from gradoracle.execution.kernel_runner import Subject, Tensors, dense, first_line
+from gradoracle.execution.endings import NoDerivative
+from gradoracle.execution.kernel_runner import Subject, Tensors, dense, needing, pulled_back
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.truth import names
 
@@ -24,24 +23,19 @@ def reverse_over_forward(subject: Subject, sample: Sample, blocks: str) -> tuple
     Raises:
         Unavailable: the kernel has no forward mode that can be differentiated.
     """
-    primals = subject.primals(sample)
-
+    primals, order = subject.primals(sample), "reverse over forward"
     function = subject.of_primals(sample, primals, blocks)
-    with subject.running("reverse over forward", sample):
+    with subject.running(order, sample):
         values = [dense(sample.inputs[name]).detach().requires_grad_() for name in primals]
         tangents = [sample.tangents[name].detach().requires_grad_() for name in primals]
-        with _needed("reverse over forward", "reverse over forward"):
+        with needing(order, order):
             moved = torch.func.jvp(function, tuple(values), tuple(tangents))[1]
-            live = [(m, g) for m, g in zip(moved, sample.cotangents.values(), strict=True) if m.requires_grad]
-            if not live:
-                raise NoDerivative("no reverse over forward: the tangents of the outputs do not require grad")
-            found = torch.autograd.grad(
-                [m for m, _ in live], [*values, *tangents], [g for _, g in live], allow_unused=True
-            )
-    own = [torch.zeros_like(x) if g is None else g for g, x in zip(found, [*values, *tangents], strict=True)]
-    return _named(subject, sample, own[: len(primals)]), dict(
-        zip(names(subject.family, Derivative.VJP, sample), own[len(primals) :], strict=True)
-    )
+            found = pulled_back(moved, list(sample.cotangents.values()), [*values, *tangents])
+        if found is None:
+            raise NoDerivative(f"no {order}: the tangents of the outputs do not require grad")
+    own = _or_zeros(found, [*values, *tangents])
+    hvp, vjp = names(subject.family, Derivative.HVP, sample), names(subject.family, Derivative.VJP, sample)
+    return _detached(hvp, own[: len(primals)]), dict(zip(vjp, own[len(primals) :], strict=True))
 
 
 def forward_over_reverse(subject: Subject, sample: Sample, blocks: str) -> Tensors:
@@ -50,23 +44,22 @@ def forward_over_reverse(subject: Subject, sample: Sample, blocks: str) -> Tenso
     Raises:
         Unavailable: the kernel has no backward that can be differentiated in forward mode.
     """
-    primals = subject.primals(sample)
+    primals, order = subject.primals(sample), "forward over reverse"
     cotangents = tuple(sample.cotangents.values())
-
     function = subject.of_primals(sample, primals, blocks)
 
     def gradients(*values: Tensor) -> Any:
         return torch.func.vjp(function, *values)[1](cotangents)
 
-    with subject.running("forward over reverse", sample):
+    with subject.running(order, sample):
         values = tuple(dense(sample.inputs[name]).detach() for name in primals)
-        with _needed("forward over reverse", "forward over reverse"):
+        with needing(order, order):
             products = torch.func.jvp(gradients, values, tuple(sample.tangents[name] for name in primals))[1]
-    return _named(subject, sample, list(products))
+    return _detached(names(subject.family, Derivative.HVP, sample), products)
 
 
 def of_some_inputs(subject: Subject, sample: Sample, blocks: str, expected: Sequence[str]) -> Tensors:
-    """The HVPs by double backward where only some inputs require grad, along their tangents, by name of the tensor.
+    """The HVPs by double backward if only some inputs require grad, along their tangents, by name of the tensor.
 
     Raises:
         Unavailable: the kernel has no double backward.
@@ -75,18 +68,12 @@ def of_some_inputs(subject: Subject, sample: Sample, blocks: str, expected: Sequ
     with subject.running("hvp", sample):
         leaves = {name: sample.inputs[name].detach().requires_grad_(name in expected) for name in primals}
         own, along = [leaves[name] for name in expected], [sample.tangents[name] for name in expected]
-        with _needed("double backward", "hvp"):
+        with needing("double backward", "hvp"):
             outputs = subject.outputs(sample, leaves, blocks)
             firsts = _gradients(outputs, list(sample.cotangents.values()), own)
-            live = [(f, t) for f, t in zip(firsts, along, strict=True) if f is not None and f.requires_grad]
-            found: Sequence[Tensor | None] = [None] * len(own)
-            if live:
-                found = torch.autograd.grad([f for f, _ in live], own, [t for _, t in live], allow_unused=True)
+            found = pulled_back(firsts, along, own)
     by_name = dict(zip(primals, names(subject.family, Derivative.HVP, sample), strict=True))
-    return {
-        by_name[name]: torch.zeros_like(leaf) if product is None else product.detach()
-        for name, leaf, product in zip(expected, own, found, strict=True)
-    }
+    return _detached([by_name[name] for name in expected], _or_zeros(found or [None] * len(own), own))
 
 
 def in_the_cotangents(subject: Subject, sample: Sample, blocks: str) -> Tensors:
@@ -95,51 +82,35 @@ def in_the_cotangents(subject: Subject, sample: Sample, blocks: str) -> Tensors:
     Raises:
         Unavailable: the kernel's backward cannot be differentiated in its cotangents.
     """
-    primals = subject.primals(sample)
-    with subject.running("double backward in the cotangents", sample):
+    primals, order = subject.primals(sample), "double backward in the cotangents"
+    with subject.running(order, sample):
         leaves = {name: sample.inputs[name].detach().requires_grad_() for name in primals}
         cotangents = [cotangent.detach().requires_grad_() for cotangent in sample.cotangents.values()]
-        with _needed("double backward in the cotangents", "double backward"):
+        with needing(order, "double backward"):
             outputs = subject.outputs(sample, leaves, blocks)
             firsts = _gradients(outputs, cotangents, list(leaves.values()))
-            live = [
-                (f, sample.tangents[name])
-                for f, name in zip(firsts, primals, strict=True)
-                if f is not None and f.requires_grad
-            ]
-            if not live:
-                raise NoDerivative("no double backward in the cotangents: the gradients do not require grad")
-            targets = [*cotangents, *leaves.values()]
-            found = torch.autograd.grad([f for f, _ in live], targets, [t for _, t in live], allow_unused=True)
+            along = [sample.tangents[name] for name in primals]
+            found = pulled_back(firsts, along, [*cotangents, *leaves.values()])
+        if found is None:
+            raise NoDerivative(f"no {order}: the gradients do not require grad")
     if all(product is None for product in found):
-        raise NoDerivative("no double backward in the cotangents: nothing leads from the gradients to them")
-    own = found[: len(cotangents)]  # of several that a double backward knows of some may lead nowhere: that is 0
-    return {
-        name: torch.zeros_like(g) if product is None else product.detach()
-        for name, g, product in zip(names(subject.family, Derivative.JVP, sample), cotangents, own, strict=True)
-    }
+        raise NoDerivative(f"no {order}: nothing leads from the gradients to them")
+    # of several cotangents that a double backward knows, some may have no path: that is 0
+    own = _or_zeros(found[: len(cotangents)], cotangents)
+    return _detached(names(subject.family, Derivative.JVP, sample), own)
 
 
 def _gradients(outputs: Sequence[Tensor], cotangents: Sequence[Tensor], leaves: list[Tensor]) -> tuple[Any, ...]:
-    """J^T g of the leaves, to be differentiated again; None where an output does not depend on one."""
+    """J^T g of the leaves, to be differentiated again; None for a leaf that no output depends on."""
     given = [(o, g) for o, g in zip(outputs, cotangents, strict=True) if o.requires_grad]
     return torch.autograd.grad(
         [o for o, _ in given], leaves, [g for _, g in given], create_graph=True, allow_unused=True
     )
 
 
-@contextmanager
-def _needed(what: str, call: str) -> Iterator[None]:
-    """A kernel that refuses has no such derivative."""
-    try:
-        yield
-    except (NotImplementedError, RuntimeError) as error:
-        raise_if_lost(error, call)
-        raise NoDerivative(f"no {what}: {first_line(error)}") from None
+def _or_zeros(found: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.zeros_like(x) if g is None else g for g, x in zip(found, like, strict=True)]
 
 
-def _named(subject: Subject, sample: Sample, products: list[Tensor]) -> Tensors:
-    return {
-        name: product.detach()
-        for name, product in zip(names(subject.family, Derivative.HVP, sample), products, strict=True)
-    }
+def _detached(keys: Sequence[str], products: Iterable[Tensor]) -> Tensors:
+    return {key: product.detach() for key, product in zip(keys, products, strict=True)}

@@ -1,6 +1,6 @@
-"""Warmed: what the first case of a process needs and later ones find done, so that a fork server does it for all.
+"""Warm-up: work that the first case of a process needs and later ones find done; a fork server does it once for all.
 
-Nothing here may begin a thread or open a device, neither of which a fork has; so no gradient is taken.
+Nothing here may start a thread or open a device, since a fork inherits neither; so no gradient is taken.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gradoracle.oracle.rounding import fused
 
 
 def warm() -> None:
-    """Make the table of decompositions, load what numba compiled, and have torch.fx trace once."""
+    """Build the table of decompositions, load numba's compiled code, and let torch.fx trace once."""
     decompositions.table()
     one = torch.ones(1, dtype=torch.float64)
     fused.errors(one[None], one, one, 2.0, None)

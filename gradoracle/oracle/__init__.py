@@ -1,6 +1,5 @@
-"""The oracle: what is true of a family's definition on a sample, and how large an error rounding explains.
+"""The oracle: the true value of a family's definition on a sample, and the error that rounding explains.
 
-One definition, traced once per shape and derivative, is read in four number systems: three that give the truth (exact:
-float64, balls, mpmath) and one that gives budgets (rounding). truth.py chooses among them. Nothing in here has seen a
-kernel.
+One definition, traced once per shape and derivative, is read in four number systems. Three give the truth (float64,
+balls, mpmath) and one gives budgets (rounding); truth.py chooses among them. No kernel is known here.
 """

@@ -1,4 +1,4 @@
-"""Scalable: what a family may bring along for samples whose definition is too large to be traced."""
+"""Scalable: an oracle that a family may provide for samples on which its definition is too large to trace."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from gradoracle.oracle.rounding.reading import Budget
 class Scalable(Protocol):
     """An oracle of one family that needs no graph; ``Oracle`` asks it first (``Family.scalable``).
 
-    Tensors are named as ``truth.names`` says; of the VJP the outputs come with the gradients. Written apart from every
-    kernel, and tested against the definition where both serve.
+    Tensors are named as by ``truth.names``; for the VJP the outputs come with the gradients. It shares no code with any
+    kernel, and is tested against the definition where both apply.
     """
 
     def outgrown(self, dims: Mapping[str, int]) -> bool:
-        """Whether no sample of these sizes may be traced: its memory or time would be out of proportion."""
+        """Whether samples of these sizes are too large to trace, in memory or time."""
 
     def serves(self, sample: Sample) -> bool:
-        """Whether this sample is read without a graph: one that is outgrown, or that float64 would read badly."""
+        """Whether this sample is read without a graph: it is outgrown, or float64 would read it badly."""
 
     def budgeted(self, contract: Contract) -> bool:
-        """Whether budgets under this contract are its own for every sample, for those too that the definition reads."""
+        """Whether budgets under this contract are its own for every sample, even for those that can be traced."""
 
     def values(self, sample: Sample, derivative: Derivative) -> dict[str, Tensor]:
-        """The float64 reading; its own errors are no larger than the contract's sigma times the ratio of the units."""
+        """The float64 reading, with errors of at most the contract's sigma times the ratio of the units."""
 
     def certified(self, sample: Sample, derivative: Derivative) -> dict[str, Enclosure] | None:
-        """The reading with proven radii; None where there is none of this derivative."""
+        """The reading with proven radii; None if there is none of this derivative."""
 
     def budgets(
         self,
@@ -46,4 +46,4 @@ class Scalable(Protocol):
         probes: int,
         worst: bool,
     ) -> dict[str, Budget]:
-        """What rounding explains, each tensor being returned in the format that ``stored`` names."""
+        """The budgets; ``stored`` names the format that a kernel returns each tensor in."""

@@ -1,6 +1,6 @@
-"""Truth: the true tensors of a derivative on a sample, from whichever reading is good enough, with how good it is.
+"""Truth: the true tensors of a derivative on a sample, from whichever reading is accurate enough, with their accuracy.
 
-Graphs are traced once per shape, options and derivative and kept.
+Graphs are traced once per shape, options and derivative, and kept.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ TRUTH_SHARE = 1 / 16  # the truth's own error against the kernel's sigma (DESIGN
 
 
 class Unread(Exception):
-    """A truth that cannot be had here, with the reason in one sentence."""
+    """No reading gives this truth here; the message says why in one sentence."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """One true tensor: ``value`` (float64, on the CPU), known to ``radius``; ``undecided`` elements are not known.
+    """One true tensor: ``value`` (float64, on the CPU), accurate to ``radius``; ``undecided`` elements are unknown.
 
-    ``exact`` holds more digits than ``value`` where the reading has them.
+    ``exact`` holds more digits than ``value`` if the reading has them.
     """
 
     value: Tensor
@@ -52,7 +52,7 @@ class Truth:
     undecided: Tensor | None = None
 
     def error(self, got: Tensor) -> Tensor:
-        """``got - truth`` in float64, from all the digits that are known."""
+        """``got - truth`` in float64, from all known digits."""
         if self.exact is not None:
             return self.exact.error(got)
         return got.detach().to("cpu", torch.float64) - self.value
@@ -71,7 +71,7 @@ def names(family: Family, derivative: Derivative, sample: Sample) -> tuple[str, 
 
 
 def tensor_of(family: Family, name: str) -> TensorSpec:
-    """The output or input that has the dims and the dtype of a tensor of a derivative; without dims for other names."""
+    """The output or input whose dims and dtype a tensor of a derivative has; a spec without dims for other names."""
     own = name.split(".")[-1]
     for spec in (*family.signature.outputs, *family.signature.inputs):
         if spec.name == own or cotangent_name(spec.name) == own:
@@ -80,7 +80,7 @@ def tensor_of(family: Family, name: str) -> TensorSpec:
 
 
 class Oracle:
-    """The readings of one family's definition; ``graphs`` of them are kept by shape and options."""
+    """The readings of one family's definition; the latest ``graphs`` graphs are kept."""
 
     def __init__(
         self, family: Family, reading: str = "auto", operations: int = 40_000_000, graphs: int = GRAPHS_KEPT
@@ -90,12 +90,12 @@ class Oracle:
         self._graphs: OrderedDict[Any, Graph] = OrderedDict()
 
     def has(self, algorithm: str, derivative: Derivative) -> bool:
-        """Whether a named algorithm has a program of its own for a derivative; else the definition's serves."""
+        """Whether a named algorithm has a program of its own for a derivative; otherwise the definition is used."""
         programs = self.family.algorithms.get(algorithm, {})
         return derivative.value in programs or (derivative is Derivative.FORWARD and Derivative.VJP.value in programs)
 
     def scalable(self, sample: Sample) -> Scalable | None:
-        """What reads this sample without a graph; None where the definition is traced."""
+        """The oracle that reads this sample without a graph; None if the definition is traced."""
         own: Scalable | None = self.family.scalable
         return own if own is not None and own.serves(sample) else None
 
@@ -103,7 +103,7 @@ class Oracle:
         """The traced program of a derivative (or of an algorithm's) at the sample's shapes.
 
         Raises:
-            Undefined: the definition raises, gives what its annotations do not say, or cannot be traced.
+            Undefined: the definition raises, contradicts its annotations, or cannot be traced.
         """
         args = arguments(self.family, sample, derivative)
         fixed = {n: t for n, t in sample.inputs.items() if not t.is_floating_point()}
@@ -131,7 +131,7 @@ class Oracle:
                 raise
             if self.has(algorithm, derivative):
                 raise untraceable(f"the algorithm {algorithm!r} of {self.family.name}", error, self.family) from error
-            require(self.family, sample)  # what it does with plain tensors says more
+            require(self.family, sample)  # an error on plain tensors is clearer
             raise
 
     def budgets(
@@ -144,7 +144,7 @@ class Oracle:
         worst: bool = False,
         probes: int = 16,
     ) -> dict[str, Budget]:
-        """What rounding explains of each tensor of a derivative; for the VJP the outputs come with it."""
+        """The budget of each tensor of a derivative; for the VJP those of the outputs, too."""
         keys = self.outputs(sample, derivative)
         formats = [_stored(tensor_of(self.family, key), contract) for key in keys]
         own = self.family.scalable
@@ -167,10 +167,10 @@ class Oracle:
     def truth(
         self, sample: Sample, derivative: Derivative, budgets: Mapping[str, Budget], contract: Contract
     ) -> dict[str, Truth]:
-        """The truth of each tensor of a derivative, good to a sixteenth of the kernel's sigma, or flagged undecided.
+        """The truth of each tensor of a derivative, accurate to a sixteenth of the kernel's sigma or marked undecided.
 
         Raises:
-            Unread: the reading asked for cannot be had (python-flint missing, too many operations).
+            Unread: the chosen reading is not available (python-flint missing, too many operations).
         """
         if (own := self.scalable(sample)) is not None:
             found = self._scaled(own, sample, derivative, budgets, contract)
@@ -185,11 +185,11 @@ class Oracle:
     def confirmed(
         self, sample: Sample, derivative: Derivative, algorithm: str, budgets: Mapping[str, Budget], contract: Contract
     ) -> dict[str, Truth] | None:
-        """The float64 reading of the definition, its error known from an algorithm's other way to the same values.
+        """The float64 reading of the definition, with a radius that follows from an algorithm for the same values.
 
         ``budgets`` are the algorithm's. Its float64 value errs by at most its own sigma in units of float64, and the
-        definition's by no more than that and what lies between the two. None where another reading is asked for, or
-        where this radius is not far within the kernel's sigma: there the definition has to be budgeted itself.
+        definition's by no more than that plus the distance of the two. None if another reading is chosen, or if this
+        radius is not far within the kernel's sigma: then the definition itself needs a budget.
         """
         if not self.has(algorithm, derivative) or self.scalable(sample) or self._reading(contract) != "float64":
             return None
@@ -213,12 +213,12 @@ class Oracle:
         contract: Contract,
         stored: Sequence[str] | None = None,
     ) -> list[Truth]:
-        """The truth of each output of any graph, in the reading that was asked for.
+        """The truth of each output of any graph, by the chosen reading.
 
         ``stored``: the format that a kernel stores each output in; default the contract's ``output``.
 
         Raises:
-            Unread: that reading cannot be had (python-flint missing, too many operations).
+            Unread: that reading is not available (python-flint missing, too many operations).
         """
         reading = self._reading(contract)
         if reading == "float64":
@@ -227,10 +227,7 @@ class Oracle:
                 Truth(value, _float64_radius(budget, contract, held), "float64")
                 for value, budget, held in zip(float64.read(graph, args), budgets, formats, strict=True)
             ]
-        from gradoracle.oracle.exact import (
-            certified,
-            multiprecision,
-        )
+        from gradoracle.oracle.exact import certified, multiprecision
 
         expected = [budget.sigma * TRUTH_SHARE for budget in budgets]
         try:
@@ -252,10 +249,10 @@ class Oracle:
     def _scaled(
         self, own: Scalable, sample: Sample, derivative: Derivative, budgets: Mapping[str, Budget], contract: Contract
     ) -> dict[str, Truth] | None:
-        """The truth without a graph; None where the reading asked for has to be had from the graph, and can be.
+        """The truth without a graph; None if the chosen reading needs a graph and the sample can be traced.
 
         Raises:
-            Unread: the family has no such reading of what cannot be traced.
+            Unread: the sample cannot be traced and the family has no such reading.
         """
         reading, found = self._reading(contract), None
         if reading == "float64":
@@ -272,7 +269,7 @@ class Oracle:
         return None
 
     def outputs(self, sample: Sample, derivative: Derivative) -> tuple[str, ...]:
-        """The names of what a derivative's graph gives: for the VJP the outputs come before the gradients."""
+        """The names of the outputs of a derivative's graph: for the VJP the outputs come before the gradients."""
         own = names(self.family, derivative, sample)
         return (*names(self.family, Derivative.FORWARD, sample), *own) if derivative is Derivative.VJP else own
 
@@ -296,7 +293,7 @@ class Oracle:
 
 
 def dims_of(family: Family, sample: Sample) -> dict[str, int]:
-    """The sizes of the named dims, as far as a tensor has them by themselves."""
+    """The sizes of the named dims, as far as tensors show them."""
     found: dict[str, int] = {}
     for spec in family.signature.inputs:
         shape = sample.inputs[spec.name].shape if spec.name in sample.inputs else [0] * len(spec.dims)
@@ -320,14 +317,14 @@ def _stored(spec: TensorSpec, contract: Contract) -> str:
 
 
 def _argument_specs(family: Family, sample: Sample, derivative: Derivative) -> list[TensorSpec]:
-    """What each of ``arguments`` is, or is the tangent or cotangent of."""
+    """The input or output that each of ``arguments`` is, or is a tangent or cotangent of."""
     return [spec for specs, _ in _groups(family, sample, derivative) for spec in specs]
 
 
 def _groups(
     family: Family, sample: Sample, derivative: Derivative
 ) -> list[tuple[Sequence[TensorSpec], Mapping[str, Tensor]]]:
-    """Primals, tangents and cotangents, as far as a derivative takes them, in the order of ``derivative.program``."""
+    """The primals, tangents and cotangents that a derivative takes, in the order of ``derivative.program``."""
     primals = [spec for spec in family.signature.primals if spec.name in sample.inputs]
     found: list[tuple[Sequence[TensorSpec], Mapping[str, Tensor]]] = [(primals, sample.inputs)]
     found += [(primals, sample.tangents)] if derivative.takes_tangents else []
@@ -336,13 +333,12 @@ def _groups(
 
 
 def _float64_radius(budget: Budget, contract: Contract, stored: str) -> Tensor:
-    """What the float64 reading itself may be off, at one sigma.
+    """The error of the float64 reading itself, at one sigma.
 
     Rounding errors are first order in the unit roundoff. Every rounding of the float64 reading is one that the
-    contract has too, there with a unit at least as large as that of its finest type; so float64 errs by at most the
-    contract's sigma times the ratio of the units (docs/background/budgets.md; calibrated against certified balls).
-    Where a kernel computes in float64 and stores less, its sigma is nearly all storage, which the reading does not
-    have.
+    contract has too, with a unit at least as large as that of its finest type; so float64 errs by at most the
+    contract's sigma times the ratio of the units (docs/background/budgets.md; calibrated against certified balls). If a kernel
+    computes in float64 and stores a narrower format, its sigma is nearly all storage, which the reading does not have.
     """
     ratio = UNIT_ROUNDOFF["float64"] / min(UNIT_ROUNDOFF[t] for t in (contract.accumulate, contract.elementwise))
     if ratio < TRUTH_SHARE or UNIT_ROUNDOFF[stored] == UNIT_ROUNDOFF["float64"]:

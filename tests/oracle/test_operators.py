@@ -9,7 +9,7 @@ import torch
 from catalogue import CATALOGUE
 
 from gradoracle.model.derivative import Derivative
-from gradoracle.oracle.exact.scalar_rules import RULES
+from gradoracle.oracle.exact.interpretation import RULES
 from gradoracle.oracle.exact.trace import operator_name, trace
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "operators.md"

@@ -4,10 +4,10 @@
     interpreter.activate()          # before the modules that hold kernels are imported
     import my_kernels               # triton.jit functions in it run in numpy, on CPU tensors
 
-`is_active()` says whether that has happened; `explain_unavailable()` says in one sentence why it cannot, or None.
+`is_active()` says whether that was done; `explain_unavailable()` gives the reason, in one sentence, if it cannot be.
 
-Triton has an interpreter (TRITON_INTERPRET=1) which is wrong in bfloat16, ignores TF32 and is slow; `activate`
-corrects it in place.  What is computed, on Triton 3.6 to 3.9, with the conversions and instructions of sm_90:
+Triton has an interpreter (TRITON_INTERPRET=1) that is wrong in bfloat16, ignores TF32 and is slow; `activate` corrects
+it in place.  What is computed, on Triton 3.6 to 3.9, with the conversions and instructions of sm_90:
 
 - casts among float64, float32, float16, bfloat16, integers and bool: one rounding, to nearest even (toward zero
   where asked for); to integers toward zero, saturating;
@@ -18,25 +18,25 @@ corrects it in place.  What is computed, on Triton 3.6 to 3.9, with the conversi
   float64), added up in the accumulator's dtype; see dot.py for what a GPU does and how that was found;
 - `tl.sum` and scans in 16 bits: every addition rounded.  The order of any sum is not a GPU's.
 
-tests/execution/interpreter/test_faithful.py compares over 100 operations with torch, fractions and, where there is
-one, a GPU: on an H200 (Triton 3.6.0) every result that depends on no order of summation had the same bits, over all
+tests/execution/interpreter/test_faithful.py compares over 100 operations with torch, fractions and, if there is one, a
+GPU: on an H200 (Triton 3.6.0) every result that depends on no order of summation had the same bits, over all
 65536 patterns of the 16-bit dtypes, NaN in clamp aside.
 
 Speed, one attention forward of 6 programs with 3 steps of 64x64 in float32, 2-core CPU, Triton 3.7.1: 63 ms in
 Triton's own interpreter, 9 ms here.
 
 An autotuned kernel (`triton.autotune`) cannot be timed here: it runs with the first configuration that its own pruning
-leaves, in the order of its list.  Other configurations are run by forcing them, as the law
-every_autotuned_configuration_matches_the_oracle does in turn; what trials leave behind is what
-trials_of_an_autotuner_leave_nothing_behind sees, in which each runs once before one is taken.
+leaves, in the order of its list.  Other configurations are run by forcing them, as the property
+every_autotuned_configuration_matches_the_oracle does in turn; the property trials_of_an_autotuner_leave_nothing_behind
+runs each once before one is chosen, and sees what trials leave behind.
 
 fp8 and scaled dots are Triton's own.
 
-Programs of a launch run in step with each other, up to 32 at a time: an operation of all of them is one of numpy,
-with the bits that each would have alone (lockstep.py).  Where they part, or come to what only one can do (atomics,
-print), what they stored is taken back and they run in smaller groups or one by one.  An update without an atomic that
-programs in step make of one address is lost, as on a GPU; which other races show in the numbers depends on the groups.
-All of them show in the record of accesses (record.py):
+Programs of a launch run in lockstep, up to 32 at a time: an operation of all of them is one of numpy, with the bits
+that each would have alone (lockstep.py).  If they diverge, or reach an operation that only one can do (atomics, print),
+their stores are undone and they run in smaller groups or one by one.  A non-atomic update of one address by programs in
+lockstep is lost, as on a GPU; which other races show in the numbers depends on the groups.  All of them show in the
+record of accesses (record.py):
 
     from gradoracle.execution.interpreter.record import recording
     with recording() as record:

@@ -1,4 +1,4 @@
-"""Putting the corrections in place of Triton's own methods, or saying why that is not possible."""
+"""Activation: replaces Triton's methods by the corrected ones, or says why that is not possible."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _active = False
 def activate() -> None:
     """Interpret Triton kernels on the CPU in this process, with a GPU's rounding; once is enough, twice is harmless.
 
-    To be called before the modules that hold kernels are imported: `triton.jit` decides when it decorates.  Triton's
-    own device functions (`tl.sum`, ...) are interpreted even if Triton was imported before.
+    To be called before the modules with kernels are imported: `triton.jit` decides when it decorates.  Triton's own
+    device functions (`tl.sum`, ...) are interpreted even if Triton was imported before.
     numpy's matrix products are restricted to one thread.
-    Raises RuntimeError, in one sentence, where Triton and numpy cannot interpret or where this Triton lacks a method
-    that is to be corrected.
+    Raises RuntimeError, in one sentence, if Triton and numpy cannot interpret together or this Triton lacks a method
+    that is corrected.
     """
     global _active
     if _active:
@@ -89,7 +89,7 @@ def _install() -> None:
             reduction,
             values,
         )
-    except (AttributeError, ImportError) as error:  # what the corrections build on, they name when imported
+    except (AttributeError, ImportError) as error:  # the corrections import what they build on
         raise RuntimeError(
             f"Triton {installed('triton')} lacks a part that the interpreter corrects ({error}): {_USE}."
         ) from error
@@ -104,7 +104,7 @@ def _install() -> None:
         (interpreter.ReduceOps, reduction.REDUCE_METHODS),
         (interpreter.ScanOps, reduction.SCAN_METHODS),
         (interpreter.GridExecutor, {"__call__": launch.launch}),
-        # a bfloat16 block is held as float32, which Triton's tables of numpy dtypes must know
+        # a bfloat16 block is held as float32, which Triton's tables of numpy dtypes must reflect
         (interpreter, {"_get_np_dtype": values.held_as, "_validate_np_data_size": values.fits}),
         (interpreter, {"_patch_lang": launch.keep_patched}),
     ]
@@ -125,14 +125,13 @@ def _install() -> None:
     semantic.cast = MethodType(blocks.cast_directly(semantic.cast), semantic)
     semantic.expand_dims = MethodType(blocks.expand_dims, semantic)
     semantic.broadcast_impl_value = MethodType(blocks.broadcast_impl_value, semantic)
-    # Triton computes every integer operation a second time in int64 to check for overflow, and without debug=True
-    # drops the result
+    # Triton repeats every integer operation in int64 to check for overflow, and drops the result without debug=True
     builder = interpreter.interpreter_builder
     builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
 
 
 def _require(holder: Any, name: str, replacement: Callable[..., Any]) -> None:
-    """Refuses a Triton whose method is absent or takes other arguments than the replacement."""
+    """Raise if Triton's method is absent or takes other arguments than the replacement."""
     where = f"{getattr(holder, '__qualname__', holder.__name__)}.{name}"
     stock = getattr(holder, name, None)
     if stock is None:
@@ -151,7 +150,7 @@ def _positional(function: Callable[..., Any]) -> list[str]:
 
 
 def _interpret_device_functions() -> None:
-    """Where Triton was imported as a compiler its own jitted functions, `tl.sum` and such, become interpreted ones."""
+    """If Triton was imported as a compiler, its own jitted functions (`tl.sum`, ...) become interpreted ones."""
     import triton.language as tl
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction

@@ -1,9 +1,9 @@
-"""Autotuned kernels, interpreted: there is no GPU to time them on, so one configuration is taken without a timing.
+"""Autotuned kernels, interpreted: without a GPU to time them on, one configuration is chosen without timing.
 
 It is the first that the autotuner's own pruning (`prune_configs_by`) leaves.  All else is Triton's: keys, the cache,
-hooks, `reset_to_zero`; no argument is touched by runs that only measure, except within `trials`, where each
-configuration runs once on the caller's tensors before one is taken, as it does many times on a GPU.  Pruning that asks
-for a GPU raises as it did.
+hooks, `reset_to_zero`.  No measuring run touches an argument, except within `trials`, where each configuration runs
+once on the caller's tensors before one is chosen, as it does many times on a GPU.  Pruning that needs a GPU raises as
+it did.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_QUANTILES = 3  # timings that `_bench` gives: the median and two around it
-_tries = False  # whether configurations run before one is taken; of the process, since autograd has threads of its own
+_QUANTILES = 3  # timings that `_bench` returns: the median and two around it
+_tries = False  # whether configurations run before one is chosen; per process, since autograd has its own threads
 
 
 @contextmanager
 def trials() -> Iterator[None]:
-    """Within it, an interpreted kernel that its autotuner does not know yet runs in each configuration first.
+    """Within it, an interpreted kernel without a tuned configuration first runs in each of them.
 
-    Triton's own code does it, with its hooks, `reset_to_zero` and `restore_value`, and times nothing.
+    Triton's own code does that, with its hooks, `reset_to_zero` and `restore_value`, but times nothing.
     """
     global _tries
     before, _tries = _tries, True
@@ -32,7 +32,7 @@ def trials() -> Iterator[None]:
 
 
 def take_the_first() -> None:
-    """Let Triton's Autotuner hold all configurations of an interpreted kernel for equally fast: it takes the first."""
+    """Make all configurations of an interpreted kernel equally fast to Triton's Autotuner, which takes the first."""
     from triton.runtime import autotuner
 
     tuner = getattr(autotuner, "Autotuner", None)
@@ -67,7 +67,7 @@ def take_the_first() -> None:
 
 
 def _is_interpreted(tuner: Any) -> bool:
-    """Whether what is tuned, below other decorators such as `triton.heuristics`, is an interpreted function."""
+    """Whether the tuned function, below decorators such as `triton.heuristics`, is an interpreted one."""
     function = getattr(tuner, "fn", None)
     while function is not None:
         if type(function).__name__ == "InterpretedFunction":
@@ -77,14 +77,14 @@ def _is_interpreted(tuner: Any) -> bool:
 
 
 def _once(call: Callable[[], None], quantiles: Any = None) -> list[float]:
-    """What measures on a GPU, without its clock."""
+    """In place of the GPU's benchmark: one call, no clock."""
     call()
     return [0.0] * _QUANTILES
 
 
 @contextmanager
 def _measured_by(tuner: Any, measure: Callable[..., Any]) -> Iterator[None]:
-    """While it lasts, the autotuner measures by this function."""
+    """Within it, the autotuner measures by this function."""
     own = vars(tuner).get("do_bench")
     tuner.do_bench = measure
     try:

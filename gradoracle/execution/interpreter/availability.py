@@ -9,9 +9,9 @@ _failure: str | None = None
 
 
 def explain_unavailable() -> str | None:
-    """One sentence saying why Triton kernels cannot be interpreted here and what to install; None where they can be.
+    """Why Triton kernels cannot be interpreted here and what to install, in one sentence; None if they can.
 
-    Imports neither Triton nor numpy: it looks at their versions, and remembers why `activate` failed in this process.
+    It imports neither Triton nor numpy, but reads their versions, and remembers why `activate` failed in this process.
     """
     if _failure is not None:
         return _failure
@@ -25,7 +25,7 @@ def explain_unavailable() -> str | None:
 
 
 def installed(name: str) -> str | None:
-    """The version of an installed distribution, or None."""
+    """The version of an installed distribution; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

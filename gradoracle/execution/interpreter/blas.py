@@ -1,4 +1,4 @@
-"""One thread for numpy's BLAS: tiles are small, and threads that wait for each other cost more than they save.
+"""One thread for numpy's BLAS: tiles are small, and synchronising threads costs more than they save.
 
 Measured on two busy cores, one 128x128x64 attention forward and backward: 580 ms with OpenBLAS's own choice of
 threads, 35 ms with one (145 and 8 ms of processor time).
@@ -14,7 +14,7 @@ _SETTERS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", 
 
 
 def use_one_thread() -> bool:
-    """Restricts every OpenBLAS that this process has loaded to one thread; says whether there was one."""
+    """Restrict every OpenBLAS loaded in this process to one thread; whether there was one."""
     import numpy  # noqa: F401  (loads its BLAS)
 
     maps = Path("/proc/self/maps")

@@ -35,7 +35,7 @@ _SCALAR = (tl.tuple([]), constexpr(1))
 
 
 def init_block_type(self: Any, element_ty: Any, shape: Any) -> None:
-    """`block_type(element_ty, shape)`; a shape seen before has been validated before."""
+    """`block_type(element_ty, shape)`; a known shape is not validated again."""
     key = tuple([s.value if isinstance(s, constexpr) else s for s in shape])
     known = _shapes.get(key)
     if known is None:
@@ -83,9 +83,9 @@ def reshaped(data: Array, shape: Any) -> Array:
 
 
 def typed_alike(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Triton's promotion of two operands, left out where both have one dtype that the operation does not promote.
+    """Triton's promotion of two operands, skipped if both have one dtype that the operation does not promote.
 
-    What it returns goes into one operation of numpy, which broadcasts by itself, so types alone are broadcast.
+    The results go into one operation of numpy, which broadcasts by itself, so only types are broadcast.
     """
 
     def binary_op_type_checking_impl(
@@ -117,7 +117,7 @@ def typed_alike(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cast_directly(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Triton's choice among casts, left out where the numbers' own dtypes decide."""
+    """Triton's choice among casts, skipped if the two dtypes decide."""
 
     def cast(self: Any, input: Any, dst_ty: Any, fp_downcast_rounding: str | None = None) -> Any:
         source, target = input.dtype.name, dst_ty.scalar.name
@@ -132,7 +132,7 @@ def cast_directly(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def casts_directly(source: str, target: str) -> bool:
-    """Whether the names of two dtypes say all of a cast between them that rounds to nearest even."""
+    """Whether two dtypes determine the cast between them, rounding to nearest even."""
     return source in NUMBERS and (target in FLOATS or (target in OFFSETS and source not in FLOATS))
 
 
@@ -144,7 +144,7 @@ def _to(self: Any, value: Any, scalar: Any) -> Any:
 
 
 def to_ir(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """The builder's type for a dtype, which for a number is the dtype itself."""
+    """The builder's type for a dtype; for numbers, the dtype itself."""
 
     def dtype_to_ir(self: Any, builder: Any) -> Any:
         return self if self.name in NUMBERS else stock(self, builder)
@@ -153,7 +153,7 @@ def to_ir(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_constant_of(value: Any, name: str) -> bool:
-    """Whether a Python number beside a tensor of dtype `name` becomes that dtype, whatever the operation."""
+    """Whether a Python number in any operation with a tensor of dtype `name` becomes that dtype."""
     kind = type(value)
     if kind is int:
         return name in _CONSTANT_ALIKE and -(2**31) <= value < 2**31
@@ -166,15 +166,15 @@ def constant(value: float, dtype: Any) -> Any:
 
 
 def written(value: float, dtype: Any) -> Any:
-    """A number that a kernel writes out, as a scalar: Triton makes 0.0 of -0.0."""
+    """A literal of a kernel as a scalar: Triton turns -0.0 into 0.0."""
     return constant(value + 0, dtype)
 
 
 class Scalar(float):
-    """A float argument of a kernel: a Python number as Triton's interpreter has it, with a compiled one's cast.
+    """A float argument of a kernel: a Python number as in Triton's interpreter, with the cast of a compiled kernel.
 
-    Compiled it is a float32, which kernels call `.to` on. What a kernel computes with it stays a Python number, so that
-    a float64 kernel is not given 24 bits.
+    Compiled it is a float32, on which kernels call `.to`. In arithmetic it stays a Python number, so that a float64
+    kernel does not get 24 bits.
     """
 
     def to(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
@@ -245,7 +245,7 @@ def create_broadcast(self: Any, arg: Handle, shape: Any) -> Handle:
 
 
 def create_get_program_id(self: Any, axis: int) -> Handle:
-    """The index of the program in the grid, or of each of those in step."""
+    """The index of the program in the grid, or of each program in lockstep."""
     group = lockstep.group()
     data = np.array([self.grid_idx[axis]], np.int32) if group is None else group.index(axis)
     return TensorHandle(data, tl.int32)
@@ -290,7 +290,7 @@ def create_split(self: Any, val: Handle) -> tuple[Handle, Handle]:
 
 
 def expand_dims(self: Any, input: Any, axis: int) -> Any:
-    """An axis of 1 put in before `axis`."""
+    """An axis of 1 inserted before `axis`."""
     shape = list(input.type.shape.values) if isinstance(input.type, tl.block_type) else []
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
     return tl.tensor(
@@ -307,7 +307,7 @@ def transpose(self: Any) -> Any:
 
 
 def truth(self: Any) -> bool:
-    """A scalar as a condition, the same for all programs that run on; a block counts as true, as in Triton."""
+    """A scalar as a condition, the same for all running programs; a block counts as true, as in Triton."""
     if isinstance(self.type, tl.block_type) and math.prod(self.type.shape.values) != 1:
         return True
     return bool(lockstep.agreed(self.handle.data != 0))  # NaN is true

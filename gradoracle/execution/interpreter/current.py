@@ -1,7 +1,7 @@
-"""The record that launches are entered in now, where there is one: what every launch and access asks for first.
+"""Global hooks of launches: the current record of accesses, the watcher of launches, and the set of called code.
 
-And who watches launches: told the function, its arguments by name, which of them are constants, and the options; and
-where the code that is called is noted, by a profiler that the interpreter is spared.
+The watcher is called with the function, its arguments by name, the names of constants, and the options. Called code is
+noted by a profiler, which is switched off inside the interpreter.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from gradoracle.execution.interpreter.values import Array
 
 
 class Recorder(Protocol):
-    """What launches and accesses are entered in (``record.Record``)."""
+    """A record of launches and accesses (``record.Record``)."""
 
     def begin(self, fn: Callable[..., Any], grid: Sequence[int], given: Any, values: dict[str, Any]) -> None:
         """A launch begins."""
 
     def end(self) -> None:
-        """It is over."""
+        """The launch ends."""
 
     def attempt(self, programs: Sequence[tuple[int, int, int]]) -> None:
-        """These programs run now."""
+        """These programs start."""
 
     def barrier(self) -> None:
-        """They pass a barrier."""
+        """The programs pass a barrier."""
 
     def load(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
-        """They read; what may be read of it."""
+        """A load: plain addresses, and which of them lie outside, if any."""
 
     def store(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
-        """They write; what may be written of it."""
+        """A store, as ``load``."""
 
     def atomic(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
-        """They read and write at once."""
+        """An atomic operation, as ``load``."""
 
     def loaded(self, addresses: Array, bits: Array) -> None:
-        """What they have read."""
+        """The bits that a load returned."""
 
 
 record: Recorder | None = None
@@ -50,7 +50,7 @@ called: set[CodeType] | None = None
 
 @contextmanager
 def unwatched(launched: CodeType) -> Iterator[None]:
-    """Note a kernel that is launched where calls are noted, and nothing that its interpreter calls."""
+    """If calls are noted, note the launched kernel and nothing that its interpreter calls."""
     if called is None:
         yield
         return

@@ -25,7 +25,7 @@ _STOCK_BINARY = InterpreterBuilder.binary_op
 
 
 def binary_op(self: Any, lhs: Handle, rhs: Handle, op: Callable[..., Array]) -> Handle:
-    """Any operation on two operands that has no replacement of its own; bfloat16 is rounded once."""
+    """Any operation on two operands without a replacement of its own; bfloat16 is rounded once."""
     if lhs.dtype.name != BF16:
         return _STOCK_BINARY(self, lhs, rhs, op)
     data = op(lhs.data, rhs.data)
@@ -71,7 +71,7 @@ def _comparison(op: Callable[..., Array]) -> Callable[..., Handle]:
 
 
 def create_clampf(self: Any, arg: Handle, lo: Handle, hi: Handle, propagate_nans: Any) -> Handle:
-    """min(max(arg, lo), hi): a NaN survives only where it is asked for."""
+    """min(max(arg, lo), hi): a NaN survives only if requested."""
     if propagate_nans == ir.PROPAGATE_NAN.NONE:
         return TensorHandle(np.fmin(np.fmax(arg.data, lo.data), hi.data), arg.dtype)
     return TensorHandle(np.minimum(np.maximum(arg.data, lo.data), hi.data), arg.dtype)
@@ -141,21 +141,14 @@ METHODS: dict[str, Callable[..., Any]] = {
     "create_fabs": create_fabs,
     "create_fma": create_fma,
     "get_fp16": get_fp16,
-    "create_icmpSLE": _comparison(np.less_equal),
-    "create_icmpSLT": _comparison(np.less),
-    "create_icmpSGE": _comparison(np.greater_equal),
-    "create_icmpSGT": _comparison(np.greater),
-    "create_icmpULE": _comparison(np.less_equal),
-    "create_icmpULT": _comparison(np.less),
-    "create_icmpUGE": _comparison(np.greater_equal),
-    "create_icmpUGT": _comparison(np.greater),
     "create_icmpEQ": _comparison(np.equal),
     "create_icmpNE": _comparison(np.not_equal),
-    "create_fcmpOLT": _comparison(np.less),
-    "create_fcmpOGT": _comparison(np.greater),
-    "create_fcmpOLE": _comparison(np.less_equal),
-    "create_fcmpOGE": _comparison(np.greater_equal),
     "create_fcmpOEQ": _comparison(np.equal),
     "create_fcmpUNE": _comparison(np.not_equal),
+    **{
+        f"create_{kind}{name}": _comparison(op)
+        for name, op in {"LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal}.items()
+        for kind in ("icmpS", "icmpU", "fcmpO")
+    },
 }
 NEW_METHODS: dict[str, Callable[..., Any]] = {"get_bf16": get_bf16}  # Triton before 3.9 has no bfloat16 constants

@@ -1,9 +1,8 @@
-"""Python's operators between a kernel's values, in one step where the two dtypes already decide what is computed.
+"""Python's operators between a kernel's values, in one step if the two dtypes decide what is computed.
 
 Triton unwraps, converts, promotes and broadcasts both operands of every `x + y` and builds the result's type, which
-takes many times as long as numpy takes for a tile.  The first time that two types meet Triton does it; where both hold
-the same numbers as the result, its type is kept for the next time, and numpy alone computes.  What Triton rounds,
-promotes or refuses stays Triton's.
+takes many times as long as numpy takes for a tile.  For two new types Triton does it; if both hold the same numbers as
+the result, its type is kept for the next time, and numpy alone computes.  Rounding, promotion and errors stay Triton's.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ def tensor_of(data: Array, result: Result) -> Any:
 
 
 def result_of(value: Any, rounded: bool = False) -> Result:
-    """What `tensor_of` needs to make another value of a value's type."""
+    """The data from which `tensor_of` makes another value of a value's type."""
     return value.type, value.dtype, value.shape, value.numel, rounded
 
 
 def _number(value: Any, name: str, through_float32: bool) -> Any:
-    """A number beside a value of dtype `name` as a scalar of that dtype; None where Triton has to decide."""
+    """A number in an operation with dtype `name`, as a scalar of that dtype; None if Triton has to decide."""
     if not is_constant_of(value, name) or (through_float32 and name == "fp64" and type(value) is float):
         return None
     key = (type(value), value, name)
@@ -68,7 +67,7 @@ _DTYPES = {"fp32": "float32", "fp64": "float64", "int32": "int32", "int64": "int
 def _operator(
     compute: Callable[..., Array], same: frozenset[str], comparison: bool = False, reflected: bool = False
 ) -> Callable[[Operator], Operator]:
-    """`compute` in place of Triton's operator, where both operands have one of the dtypes `same`."""
+    """`compute` in place of Triton's operator, if both operands have one of the dtypes `same`."""
     rounds = not comparison
 
     def replacing(stock: Operator) -> Operator:

@@ -1,4 +1,4 @@
-"""Faults: what a record of memory accesses finds wrong, in words."""
+"""Faults: wrong memory accesses that a record found, with their sentences."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Fault:
         tensor: the name of the kernel's argument; for an operator, of the caller's variable, or of the operator's
             argument where no variable holds it.
         index: of the first element concerned; where it lies outside, in elements from the tensor's first.
-        programs: of that element: the one that accesses, and of a race the other; None for one of several;
-            empty for an operator.
-        earlier: the line of the access before, of the kinds that take two.
-        count: how many elements, of all programs and launches.
+        programs: at that element: the one that accesses it and, in a race, the other; None for one of several; empty
+            for an operator.
+        earlier: the line of the earlier access, for kinds that take two.
+        count: the number of elements, of all programs and launches.
         shape: of the tensor.
     """
 
@@ -69,20 +69,20 @@ class Fault:
 
     def __str__(self) -> str:
         one, *others = map(_program, self.programs) if self.programs else ("an operator of PyTorch",)
-        said = f"{self.place}: {self.kernel}, {one}, "
-        if self.kind in (Kind.READ_OUTSIDE, Kind.WRITTEN_OUTSIDE):
-            said += f"{'reads' if self.kind is Kind.READ_OUTSIDE else 'writes'} {self.element}, outside of it"
-        elif self.kind is Kind.RACE:
-            said += f"and {others[0]} at {self.earlier}, touch {self.element} in one launch, and one of them writes it"
-        elif self.kind is Kind.STORED_AND_LOADED:
-            said += f"loads {self.element}, which it stored at {self.earlier}, with no barrier between"
-        elif self.kind is Kind.LOADED_AND_STORED:
-            said += f"stores {self.element}, which it loaded at {self.earlier}, with no barrier between"
-        elif self.kind is Kind.STORED_AND_STORED:
-            said += f"stores {self.element}, which it stored at {self.earlier} too, with no barrier between"
-        else:
-            said += f"reads {self.element}, which was allocated and never written"
-        return said + (f" ({self.count} elements so)" if self.count > 1 else "")
+        names = {"element": self.element, "earlier": self.earlier, "other": others[0] if others else ""}
+        more = f" ({self.count} elements so)" if self.count > 1 else ""
+        return f"{self.place}: {self.kernel}, {one}, {_SENTENCES[self.kind].format(**names)}{more}"
+
+
+_SENTENCES = {
+    Kind.READ_OUTSIDE: "reads {element}, outside of it",
+    Kind.WRITTEN_OUTSIDE: "writes {element}, outside of it",
+    Kind.RACE: "and {other} at {earlier}, touch {element} in one launch, and one of them writes it",
+    Kind.STORED_AND_LOADED: "loads {element}, which it stored at {earlier}, with no barrier between",
+    Kind.LOADED_AND_STORED: "stores {element}, which it loaded at {earlier}, with no barrier between",
+    Kind.STORED_AND_STORED: "stores {element}, which it stored at {earlier} too, with no barrier between",
+    Kind.UNWRITTEN: "reads {element}, which was allocated and never written",
+}
 
 
 def _program(index: Index | None) -> str:

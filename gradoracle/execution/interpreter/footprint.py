@@ -1,4 +1,4 @@
-"""Footprints: of the memory that tensors of one launch share, who read and wrote each element last, where and when."""
+"""Footprints: who read and wrote each element of a launch's memory last, where and when."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 from gradoracle.execution.interpreter.values import Array
 
 Tensor = Any  # of torch, which is not imported before a kernel brings one
-_SPARSE = 64  # places for each element of a tensor, from which on elements are looked up and not marked
-MANY = -1  # programs that read an element, where it was more than one
+_SPARSE = 64  # places per element of a tensor above which elements are searched for instead of marked
+MANY = -1  # in place of the number of a program: more than one
 
 
 class Footprint:
-    """What became of each element of a storage in one launch; a program is its number in the grid, from 1.
+    """The last accesses of each element of a storage in one launch; programs are numbered in the grid from 1.
 
     Args:
         base, extent: the storage's address and bytes.
         unit: bytes of an element.
         tracked: whether the launch may write to it at all.
-        places: which elements of the storage there are, in ascending order; None for all.
+        places: the elements of the storage that are tracked, in ascending order; None for all.
 
     Attributes:
         tracked: as given.
-        written: whether anything was.
+        written: whether any element was written.
     """
 
     def __init__(self, base: int, extent: int, unit: int, tracked: bool, places: Array | None = None) -> None:
@@ -40,7 +40,7 @@ class Footprint:
         self.atomic = np.zeros(count, np.bool_)
 
     def elements(self, view: View, offsets: Array) -> Array:
-        """The elements at byte offsets from a view's first."""
+        """The elements at byte offsets from a view's first element."""
         found: Array = (offsets + (view.base - self._base)) // self._unit
         return found if self._places is None else np.searchsorted(self._places, found).clip(max=self._places.size - 1)
 
@@ -58,7 +58,7 @@ class View:
         name: of the kernel's argument.
         base, extent: the address of its first element, and the bytes from there to the end of its last.
         itemsize: of an element.
-        unwritten: the bits of an element that was allocated and not written; None where it was allocated with values.
+        unwritten: the bits of an element that was allocated and not written; None if it was allocated with values.
     """
 
     name: str
@@ -74,14 +74,14 @@ class View:
     _own: Array | None = field(default=None)
 
     def handle_in(self, values: Mapping[str, Any]) -> Any:
-        """The handle of this argument among a launch's converted arguments."""
+        """The handle of this argument among the converted arguments of a launch."""
         found: Any = values[self.path[0]]
         for place in self.path[1:]:
             found = found[place]
         return found.handle
 
     def outside(self, offsets: Array, lowest: int, highest: int, width: int) -> Array | None:
-        """Which byte offsets from the first element are no element's; None where all are."""
+        """Which byte offsets from the first element belong to no element; None if all do."""
         within = lowest >= 0 and highest + width <= self.extent
         if within and (self.dense or width != self.itemsize):
             return None
@@ -91,18 +91,13 @@ class View:
         return bad if bad.any() else None
 
     def index(self, address: int) -> tuple[int, ...] | int:
-        """The index of the element at an address; how many elements it is from the first where it is none's."""
+        """The index of the element at an address; its distance from the first, in elements, if there is none."""
         place = (address - self.base) // self.itemsize
-        rest, index = place, [0] * len(self.shape)
-        for axis in sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis]):
-            stride = self.strides[axis]
-            if stride and self.shape[axis] > 1:
-                index[axis] = min(rest // stride, self.shape[axis] - 1)
-                rest -= index[axis] * stride
-        return tuple(index) if rest == 0 and place >= 0 and self.extent else place
+        index = index_at(place, self.shape, self.strides) if self.extent else None
+        return place if index is None else index
 
     def _are_elements(self, places: Array) -> Array:
-        """Which places, counted in elements from the first, are those of an element."""
+        """Which places, counted in elements from the first, belong to an element."""
         count = self.extent // self.itemsize
         if self._own is None:
             at = _places(self.shape, self.strides)
@@ -124,9 +119,9 @@ def views_of(
     """The tensors among a launch's arguments, those that share memory with one footprint.
 
     Args:
-        given: the arguments by name; tuples of them are looked into.
+        given: the arguments by name; tuples are searched, too.
         stored: the names of those that the kernel may write to; None for all.
-        unwritten: the bits of a tensor's elements that were allocated and not written, None where it has values.
+        unwritten: the bits of a tensor's elements that were allocated and not written, None if it has values.
     """
     found = [(path, tensor) for name, value in given.items() for path, tensor in _tensors((name,), value)]
     storages: dict[int, list[tuple[tuple[Any, ...], Tensor]]] = {}
@@ -146,8 +141,18 @@ def views_of(
     return views
 
 
+def index_at(place: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    """The index of the element that lies ``place`` elements from a tensor's first; None if there is none."""
+    rest, index = place, [0] * len(shape)
+    for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
+        if strides[axis] and shape[axis] > 1:
+            index[axis] = min(rest // strides[axis], shape[axis] - 1)
+            rest -= index[axis] * strides[axis]
+    return tuple(index) if rest == 0 <= place else None
+
+
 def _places(shape: Sequence[int], strides: Sequence[int]) -> Array:
-    """How many elements from the first the elements of a tensor lie, each address once."""
+    """The distances of a tensor's elements from its first, in elements, each address once."""
     at: Array = np.zeros((), np.int64)
     for size, stride in zip(shape, strides, strict=True):
         at = at[..., None] + np.arange(size if stride else 1) * stride

@@ -1,9 +1,9 @@
-"""One launch of an interpreted kernel: the grid's programs in step or one after the other, with little around them.
+"""One launch of an interpreted kernel: the grid's programs in lockstep or one by one, with little overhead.
 
 Triton replaces some 150 attributes of `triton.language` by scanning its modules at every launch and again at every
 call of a device function (`tl.sum`, `tl.max`, `tl.cdiv`, `tl.zeros` are such); that scan costs more than most
-operations.  Here Triton's own replacements are recorded once, when the layer is activated, and put in place
-for the length of a launch, so that `triton.language` is what it was outside of one.
+operations.  Here Triton's own replacements are recorded once, at activation, and installed for the length of a launch,
+so that `triton.language` is unchanged outside of one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STOCK_PATCH_LANG = interpreter._patch_lang
 
 
 class LanguagePatch:
-    """Triton's replacements in `triton.language`, recorded once, put in place and taken back by launches."""
+    """Triton's replacements in `triton.language`, recorded once, installed and removed by launches."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -73,7 +73,7 @@ class LanguagePatch:
 def _with_semantic(builtin: Callable[..., Any]) -> Callable[..., Any]:
     """A builtin of `triton.language` bound to the interpreter's semantic."""
     semantic = interpreter.interpreter_semantic
-    builtin = getattr(builtin, "__wrapped__", builtin)  # what it wraps only checks that there is a semantic
+    builtin = getattr(builtin, "__wrapped__", builtin)  # the wrapper only checks that there is a semantic
 
     def call(*args: Any, **kwargs: Any) -> Any:
         kwargs["_semantic"] = semantic
@@ -83,13 +83,11 @@ def _with_semantic(builtin: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _SCALARS: dict[str, Any] = {"__index__": blocks.index, "__bool__": blocks.truth, "T": property(blocks.transpose)}
-
-
 _BUILTINS: dict[str, Any] = {"where": expressions.where, "load": loads.load, "store": loads.store}
 
 
 class _InPlace:
-    """What a device function gets for a patch scope: its kernel's launch holds the real one."""
+    """The patch scope of a device function: the launch of its kernel holds the real one."""
 
     def restore(self) -> None:
         pass
@@ -140,7 +138,7 @@ _INTEGERS = 4096  # sizes and strides are few
 
 
 def _converted(value: Any) -> Any:
-    """An argument as a kernel is given it."""
+    """An argument as a kernel receives it."""
     kind = type(value)
     if kind is float:
         return blocks.Scalar(value)

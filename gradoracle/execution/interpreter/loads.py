@@ -1,8 +1,8 @@
-"""`tl.load` and `tl.store` in one step where the types of pointer, mask and value have met before.
+"""`tl.load` and `tl.store` in one step for types of pointer, mask and value that were seen before.
 
 Triton reads its options, broadcasts, casts and builds the result's type at every access, which takes several times as
-long as the access.  The first time that some types meet Triton does it all, and refuses what it refuses; after that
-their shapes and the result's type are known.  What is read and written is memory.py's in both.
+long as the access.  For new types Triton does it all, and raises what it raises; after that their shapes and the
+result's type are known.  In both cases memory.py reads and writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from triton.runtime.interpreter import TensorHandle
 from gradoracle.execution.interpreter.blocks import broadcast
 from gradoracle.execution.interpreter.expressions import Operator, Result, result_of, tensor_of
 
-_KINDS = 4096  # of accesses: kernels write out few numbers in place of what is not read
+_KINDS = 4096  # of accesses: kernels have few distinct numbers in place of masked elements
 _UNSEEN: Any = object()
 
 

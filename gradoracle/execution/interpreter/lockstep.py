@@ -1,15 +1,15 @@
-"""Programs of one launch in step with each other: an operation of many programs is one operation of numpy.
+"""Programs of one launch in lockstep: an operation of many programs is one operation of numpy.
 
-What numpy takes for a tile is little beside the Python around it, so programs share that Python.  A value that differs
-among programs has an axis of programs in front and is padded to one rank,
+numpy's time for a tile is small compared with the Python around it, so programs share that Python.  A value that
+differs among programs has an axis of programs in front and is padded to one rank,
 
     [program, 1, ..., block's own axes]     of PROGRAM_RANK dimensions
 
 so that it broadcasts against values that all programs share, which stay as they are.  Shapes of blocks, which a kernel
 sees, never have that axis.
 
-Where programs part (a loop's bound, an `if`), or where an operation has no form for many programs (atomics, print),
-what they have stored is taken back and they run again: in groups that stay together, or one by one.
+If programs diverge (a loop's bound, an `if`), or an operation has no form for many programs (atomics, print), their
+stores are undone and they run again: in groups that stay together, or one by one.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MOST_PROGRAMS = 32
 """How many programs run in step at most: their tiles should stay in a processor's caches."""
 
 DEEPEST = 12
-"""How often a group of programs may part before each of them runs alone."""
+"""How often a group of programs may diverge before each of them runs alone."""
 
 Index = tuple[int, int, int]
 
 
 class Parted(BaseException):
-    """Programs in step need different values of one Python number; `values` has each program's.
+    """Programs in lockstep need different values of one Python number; `values` has each program's.
 
-    Not an Exception: Triton turns those of device functions into errors of its own.
+    Not an Exception: Triton wraps those of device functions in errors of its own.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
@@ -45,11 +45,11 @@ class Parted(BaseException):
 
 
 class OneByOne(BaseException):
-    """Programs in step came to an operation that only one program at a time can do."""
+    """Programs in lockstep reached an operation that only one program at a time can do."""
 
 
 class Group:
-    """Programs that run in step now: their indices in the grid, and what their stores have overwritten."""
+    """The programs in lockstep: their indices in the grid, and the memory that their stores have overwritten."""
 
     def __init__(self, programs: Sequence[Index]) -> None:
         self.programs = programs
@@ -57,12 +57,12 @@ class Group:
         self._indices = [np.array([program[axis] for program in programs], np.int32) for axis in range(3)]
 
     def index(self, axis: int) -> Array:
-        """The programs' indices along an axis of the grid: [1] where it is the same for all."""
+        """The programs' indices along an axis of the grid: [1] if it is the same for all."""
         values = self._indices[axis]
         return values[:1] if (values == values[0]).all() else padded(values, ())
 
     def keep(self, memory: Array, index: Any) -> None:
-        """Remember what memory[index] holds, which is about to be overwritten."""
+        """Remember memory[index] before it is overwritten."""
         self._undo.append((memory, index, memory[index]))
 
     def take_back(self) -> None:
@@ -77,14 +77,14 @@ _alone: set[Callable[..., Any]] = set()
 
 
 def group() -> Group | None:
-    """The programs that run in step, or None where one runs alone."""
+    """The programs in lockstep; None if one runs alone."""
     return _group
 
 
 def run(
     fn: Callable[..., Any], values: dict[str, Any], programs: Sequence[Index], alone: Callable[[Index], None]
 ) -> None:
-    """Run programs of a kernel, in order as far as they stay together; `alone` is told the one that runs by itself."""
+    """Run programs of a kernel, in order as far as they stay together; `alone` is called with one that runs alone."""
     most = 1 if fn in _alone else MOST_PROGRAMS
     for first in range(0, len(programs), most):
         _together(fn, values, programs[first : first + most], alone, 0)
@@ -129,14 +129,14 @@ def _together(
 
 
 def differs(data: Array) -> bool:
-    """Whether a value differs among the programs in step."""
+    """Whether a value differs among the programs in lockstep."""
     return data.ndim == PROGRAM_RANK and _group is not None
 
 
 def padded(data: Array, shape: Sequence[int]) -> Array:
     """[programs, *shape], or any array of its elements in that order, as a value that differs among programs.
 
-    Raises OneByOne where a block has more axes than there is room for.
+    Raises OneByOne if a block has more axes than there is room for.
     """
     require_room(shape)
     return data.reshape((data.shape[0], *(1,) * (BLOCK_RANK - len(shape)), *shape))
@@ -154,7 +154,7 @@ def repeated(data: Array, shape: Sequence[int]) -> Array:
 
 
 def agreed(data: Array) -> Any:
-    """The one number that a scalar has for every program in step. Raises Parted where they differ."""
+    """The one number that a scalar has in every program. Raises Parted if they differ."""
     values = data.reshape(-1).tolist()
     if any(value != values[0] for value in values):
         raise Parted(values)
@@ -162,7 +162,7 @@ def agreed(data: Array) -> Any:
 
 
 def require_room(shape: Sequence[int]) -> None:
-    """Raise OneByOne where programs run in step and a block of this shape could be taken for a value of each."""
+    """Raise OneByOne if programs run in lockstep and a block of this shape could be taken for one value per program."""
     if len(shape) > BLOCK_RANK and _group is not None:
         raise OneByOne
 
@@ -177,11 +177,11 @@ _NAMES = """
     sub trans udiv ui_to_fp umulhi unsplat urem xor
 """
 IN_STEP = frozenset(f"create_{name}" for name in _NAMES.split())
-"""Operations of Triton's builder that take values which differ among programs: element by element, or made to."""
+"""Operations of Triton's builder that accept values which differ among programs, by nature or by a replacement."""
 
 
 def refusing(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """An operation of Triton's builder that has no form for values which differ among programs."""
+    """An operation of Triton's builder without a form for values that differ among programs."""
 
     def operation(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _group is not None:

@@ -1,7 +1,7 @@
 """Loads, stores and atomics: the 16 bits of a bfloat16 in memory, its float32 in a block.
 
-Every address that an interpreted kernel reads, writes or adds to passes through the functions of this file, which tell
-a record of it where there is one (record.py).
+Every address that an interpreted kernel reads, writes or adds to passes through the functions of this file, which
+report it to the current record, if any (record.py).
 """
 
 from __future__ import annotations
@@ -26,44 +26,46 @@ _STOCK_RMW = InterpreterBuilder.create_atomic_rmw
 
 def create_load(self: Any, ptr: Handle, *policy: Any, **policies: Any) -> Handle:
     """The elements at `ptr`.  Cache policies mean nothing on a CPU."""
-    addresses, on, dtype = ptr.data, None, ptr.get_element_ty()
-    if current.record is not None:
-        addresses, on = _inside(current.record.load, addresses, on, dtype)
-    return TensorHandle(_read(addresses, dtype) if on is None else _partly(addresses, on, None, dtype), dtype)
-
-
-def create_store(self: Any, ptr: Handle, val: Handle, *policy: Any, **policies: Any) -> None:
-    """Writes `val` to `ptr`; of two equal addresses the later one counts."""
-    addresses, on = ptr.data, None
-    if current.record is not None:
-        addresses, on = _inside(current.record.store, _for_each(addresses, val.data), on, val.dtype)
-    if on is None:
-        _write(addresses, val)
-    elif on.any():
-        _write_partly(addresses, val, on)
+    return _load(ptr, None, None)
 
 
 def create_masked_load(self: Any, ptrs: Handle, mask: Handle, other: Handle, *policy: Any, **policies: Any) -> Handle:
     """Where `mask`, the elements at `ptrs`; elsewhere `other`, or 0."""
-    addresses, on, dtype = ptrs.data, np.asarray(mask.data), ptrs.get_element_ty()
-    if current.record is not None:
-        addresses, on = _inside(current.record.load, addresses, on, dtype)
-    return TensorHandle(_read(addresses, dtype) if on.all() else _partly(addresses, on, other, dtype), dtype)
+    return _load(ptrs, np.asarray(mask.data), other)
+
+
+def create_store(self: Any, ptr: Handle, val: Handle, *policy: Any, **policies: Any) -> None:
+    """Writes `val` to `ptr`; of two equal addresses the later one counts."""
+    _store(ptr, val, None)
 
 
 def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *policy: Any, **policies: Any) -> None:
     """Writes `value` to `ptrs` where `mask`."""
-    addresses, on = ptrs.data, np.asarray(mask.data)
+    _store(ptrs, value, np.asarray(mask.data))
+
+
+def _load(ptrs: Handle, on: Array | None, other: Handle | None) -> Handle:
+    addresses, dtype = ptrs.data, ptrs.get_element_ty()
+    if current.record is not None:
+        addresses, on = _inside(current.record.load, addresses, on, dtype)
+    if on is None or on.all():
+        return TensorHandle(_read(addresses, dtype), dtype)
+    return TensorHandle(_partly(addresses, on, other, dtype), dtype)
+
+
+def _store(ptrs: Handle, value: Handle, on: Array | None) -> None:
+    addresses = ptrs.data
     if current.record is not None:
         addresses, on = _inside(current.record.store, _for_each(addresses, value.data), on, value.dtype)
-    if on.all():
+    if on is None or on.all():
         _write(addresses, value)
     elif on.any():
-        _write_partly(addresses, value, on)
+        on, addresses, data = _alike(on, addresses, value.data)
+        _write(addresses[on], TensorHandle(data[on], value.dtype))
 
 
 def _inside(touch: Callable[..., Any], addresses: Array, on: Any, dtype: Any) -> tuple[Array, Any]:
-    """Enter an access in the record: its plain addresses, and where it may be made, which is inside its tensor."""
+    """Record an access: its plain addresses, and where it may be made, which is inside its tensor."""
     plain, outside = touch(addresses, None if on is None or on.all() else on, in_memory(dtype).itemsize)
     if outside is None:
         return plain, on
@@ -83,18 +85,13 @@ def _partly(addresses: Array, on: Array, other: Handle, dtype: Any) -> Array:
     return data
 
 
-def _write_partly(addresses: Array, value: Handle, on: Array) -> None:
-    on, addresses, data = _alike(on, addresses, value.data)
-    _write(addresses[on], TensorHandle(data[on], value.dtype))
-
-
 def _for_each(addresses: Array, data: Array) -> Array:
-    """Addresses with the axis of programs, where programs in step store values of their own to one place."""
+    """Addresses with the axis of programs, if programs in lockstep store different values to one place."""
     return np.broadcast_to(addresses, data.shape) if addresses.ndim < data.ndim else addresses
 
 
 def _alike(*arrays: Array) -> tuple[Array, ...]:
-    """Arrays of one shape: some may differ among programs in step, and others be the same for all."""
+    """Arrays broadcast to one shape: some may differ among programs, and others be the same for all."""
     one = all(array.shape == arrays[0].shape for array in arrays)
     return arrays if one else tuple(np.broadcast_arrays(*arrays))
 
@@ -107,7 +104,7 @@ class _Memory:
 
 
 def _window(addresses: Array, stored: np.dtype[Any]) -> tuple[Array, Array] | None:
-    """The memory that `addresses` span and their indices in it; None where they are not whole elements apart."""
+    """The memory that `addresses` span and their indices in it; None if they are not whole elements apart."""
     lowest = addresses.min()
     index = addresses - lowest
     size = stored.itemsize
@@ -133,7 +130,7 @@ def _read(addresses: Array, dtype: Any) -> Array:
 
 def _write(addresses: Array, value: Handle) -> None:
     data = pack_bf16(value.data) if value.dtype.name == BF16 else value.data
-    addresses = _for_each(addresses, data)  # of programs in step that store to one place the last counts
+    addresses = _for_each(addresses, data)  # if programs in lockstep store to one place, the last counts
     window, group = _window(addresses, data.dtype), lockstep.group()
     if group is not None:
         if window is None:
@@ -175,7 +172,7 @@ def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Han
 
 
 def _recorded_atomic(ptr: Handle, mask: Handle) -> tuple[Handle, Handle]:
-    """An atomic's pointers and mask; where it is recorded, entered and left to what is inside its tensor."""
+    """An atomic's pointers and mask; if accesses are recorded, the mask is restricted to the inside of its tensor."""
     if current.record is None:
         return ptr, mask
     on = None if mask is None else np.broadcast_to(mask.data, ptr.data.shape)
@@ -184,7 +181,7 @@ def _recorded_atomic(ptr: Handle, mask: Handle) -> tuple[Handle, Handle]:
 
 
 def create_barrier(self: Any) -> None:
-    """Threads of a program wait for each other: there are none here, so that a record alone asks."""
+    """Threads of a program wait for each other: there are none here, so only a record uses it."""
     if current.record is not None:
         current.record.barrier()
 

@@ -1,10 +1,10 @@
-"""What operators of PyTorch read that nothing wrote: partial sums that are added up by `torch.sum`, copied, converted.
+"""Operators of PyTorch that read unwritten memory: partial sums that are added up by `torch.sum`, copied, converted.
 
 A dispatch mode sees every operator below autograd. Memory that was allocated and not written holds a pattern that no
-arithmetic makes, so an operator that is given one reads what happens to be there: stores, whoever makes them, need
-not be followed. Views read nothing, nor does what takes a tensor for its shape alone; what selects elements reads
-those that it selects; what writes to a tensor reads of it what it adds to. What is computed from an element that
-nothing wrote may carry the pattern on, and is then told again, after the first.
+arithmetic produces, so an operator whose argument holds one reads unwritten memory: stores need not be followed. Views
+read nothing, nor do operators that use a tensor for its shape alone; those that select elements read the selected ones;
+those that write to a tensor read the elements that they add to. A value computed from an unwritten element may carry
+the pattern on, and is then reported again, after the first.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _push_mode
 
 from gradoracle.execution.interpreter.faults import Fault, Kind, Place
+from gradoracle.execution.interpreter.footprint import index_at
 
 _ENGINE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-_SUBJECTS = tuple(os.path.join(_ENGINE, name, "") for name in ("kernels", "properties"))  # they are nobody's engine
-_ALLOCATING = (f"{os.sep}guard_memory.py", f"{os.sep}memory.py")  # of the engine, for whoever calls them
+_SUBJECTS = tuple(os.path.join(_ENGINE, name, "") for name in ("kernels", "properties"))  # not part of the engine
+_ALLOCATING = (f"{os.sep}guard_memory.py", f"{os.sep}memory.py")  # of the engine, on behalf of their callers
 _LIBRARIES = tuple(os.path.dirname(os.path.abspath(module.__file__ or "")) + os.sep for module in (torch, triton))
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-# A tensor's shape and memory are taken, or a view made, which schemas do not say of these.
+# These use a tensor's shape or memory, or make a view, which their schemas do not say.
 _UNREAD = {
     "_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "set_", "resize_", "resize_as_",
     "detach_", "t_", "transpose_", "squeeze_", "unsqueeze_", "as_strided_", "swapdims_", "swapaxes_", "is_same_size",
     "_has_same_storage_numel", "_is_zerotensor", "_new_zeros_with_same_feature_meta", "_assert_tensor_metadata",
 }  # fmt: skip
-# These write to `self` and read nothing of it.
+# These write to `self` and do not read it.
 _WRITTEN = {
     "copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_",
     "log_normal_", "fill_diagonal_", "masked_fill_", "masked_scatter_", "index_copy_", "index_fill_", "put_",
@@ -44,7 +45,7 @@ Given = Mapping[str, Any]
 _INDEXED: Callable[[Tensor, Given], Tensor] = lambda p, given: torch.ops.aten.index(p, given["indices"])  # noqa: E731
 _ALONG: Callable[[Tensor, Given], Tensor] = lambda p, given: p.index_select(given["dim"], given["index"])  # noqa: E731
 _GATHERED: Callable[[Tensor, Given], Tensor] = lambda p, given: p.gather(given["dim"], given["index"])  # noqa: E731
-# What is read of one argument, of which the others say which elements: its places from 1, and 0 for what is not of it.
+# The elements of one argument that the others select: its places from 1, and 0 for fill values.
 _SELECTED: Mapping[tuple[str, str], Callable[[Tensor, Given], Tensor]] = {
     ("index", "self"): _INDEXED,
     ("index_select", "self"): _ALONG,
@@ -70,12 +71,12 @@ _SELECTED: Mapping[tuple[str, str], Callable[[Tensor, Given], Tensor]] = {
 
 
 class Operators(TorchDispatchMode):
-    """Holds operators against memory that nothing wrote, from `enter` to `leave`.
+    """Checks operators for reads of unwritten memory, from `enter` to `leave`.
 
     Args:
-        unwritten: the bits, as an unsigned number, of a tensor's elements that were allocated and not written; None
-            where it was allocated with values.
-        found: what is done with a fault.
+        unwritten: the bits, as an unsigned number, of elements of a tensor that were allocated and not written; None
+            for a tensor that was allocated with values.
+        found: is called with each fault.
     """
 
     supports_higher_order_operators = True
@@ -86,21 +87,21 @@ class Operators(TorchDispatchMode):
         self._entered = 0
 
     def enter(self) -> None:
-        """From here on, unless it is so already: inside a backward pass, PyTorch forgets it with the node."""
+        """Start checking, unless active: within a backward pass PyTorch drops the mode at the end of a node."""
         if _get_current_dispatch_mode() is None:
             self._entered += 1
             self.__enter__()
 
     def leave(self) -> None:
-        """No longer."""
+        """Stop checking."""
         while self._entered:
             self._entered -= 1
             if _get_current_dispatch_mode() is not self:
-                _push_mode(self)  # what was forgotten is taken off again, with all that entering set
+                _push_mode(self)  # a dropped mode is removed again, with everything that entering set
             self.__exit__(None, None, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator after a look at what it reads."""
+        """Run an operator after a check of what it reads."""
         kwargs = kwargs or {}
         read = _read(func)
         if read:
@@ -112,12 +113,12 @@ class Operators(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _hold(self, func: Any, name: str, tensor: Tensor, args: Any, kwargs: Any) -> None:
-        """Hold one argument that is read against the pattern."""
+        """Check one argument that is read for the pattern."""
         size = tensor.element_size()
         if size not in _INTEGERS or tensor.layout is not torch.strided or tensor.is_neg() or tensor.is_conj():
             return
         bits = None
-        with suppress(NotImplementedError, RuntimeError):  # what has no memory of its own
+        with suppress(NotImplementedError, RuntimeError):  # a tensor without memory of its own
             bits = self._unwritten(tensor)
         if bits is None:
             return
@@ -130,7 +131,7 @@ class Operators(TorchDispatchMode):
             places = torch.arange(1, tensor.numel() + 1).view(tensor.shape)
             try:
                 chosen = select(places, _given(func, args, kwargs)).reshape(-1)
-            except (RuntimeError, IndexError):  # the operator will say what is wrong
+            except (RuntimeError, IndexError):  # the operator itself will raise
                 return
             of_these = torch.zeros(tensor.numel() + 1, dtype=torch.bool)
             of_these[chosen] = True
@@ -142,7 +143,7 @@ class Operators(TorchDispatchMode):
         frame = _caller()
         if frame is None:
             if torch._C._current_graph_task_id() == -1:
-                return  # gradoracle, Triton or its interpreter look at it, and not the kernel
+                return  # read by gradoracle, Triton or its interpreter, not by the kernel
             place = Place("autograd", 0, "")
         else:
             place = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
@@ -198,7 +199,7 @@ def _caller() -> Any:
 
 
 def _named(frame: Any, tensor: Tensor, index: tuple[int, ...]) -> tuple[str, tuple[int, ...], Tensor] | None:
-    """What the caller calls this memory, and the element's index there; None where no variable of its holds it."""
+    """The caller's variable for this memory, and the element's index in it; None if it has none."""
     address = tensor.data_ptr() + tensor.element_size() * sum(
         i * stride for i, stride in zip(index, tensor.stride(), strict=True)
     )
@@ -207,14 +208,15 @@ def _named(frame: Any, tensor: Tensor, index: tuple[int, ...]) -> tuple[str, tup
         with suppress(NotImplementedError, RuntimeError):
             if value.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
                 continue
-            place = _index(value, address)
+            places, odd = divmod(address - value.data_ptr(), value.element_size())
+            place = None if odd else index_at(places, value.shape, value.stride())
             if place is not None and (best is None or value.numel() > best[0]):
                 best = value.numel(), name, place, value
     return None if best is None else best[1:]
 
 
 def _variables(frame: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a frame by name, those in its dicts and tuples too."""
+    """The tensors of a frame by name, including those in its dicts and tuples."""
     for name, value in (frame.f_locals if frame is not None else {}).items():
         if isinstance(value, Tensor):
             yield name, value
@@ -222,16 +224,3 @@ def _variables(frame: Any) -> Iterator[tuple[str, Tensor]]:
             yield from ((f"{name}[{key!r}]", each) for key, each in value.items() if isinstance(each, Tensor))
         elif isinstance(value, (tuple, list)):
             yield from ((f"{name}[{n}]", each) for n, each in enumerate(value) if isinstance(each, Tensor))
-
-
-def _index(tensor: Tensor, address: int) -> tuple[int, ...] | None:
-    """The index of the element at an address; None where it is none of the tensor's."""
-    rest, odd = divmod(address - tensor.data_ptr(), tensor.element_size())
-    if odd or rest < 0:
-        return None
-    index, strides = [0] * tensor.dim(), tensor.stride()
-    for axis in sorted(range(tensor.dim()), key=lambda axis: -strides[axis]):
-        if tensor.shape[axis] > 1 and strides[axis]:
-            index[axis] = min(rest // strides[axis], tensor.shape[axis] - 1)
-            rest -= index[axis] * strides[axis]
-    return tuple(index) if rest == 0 else None

@@ -1,4 +1,4 @@
-"""A kernel that shows, in a millisecond and without memory, that Triton, numpy and the corrections work together."""
+"""A kernel that tests, in a millisecond and without memory, that Triton, numpy and the corrections work together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def exercise(count: Any, SIZE: tl.constexpr):  # type: ignore[no-untyped-def,valid-type]
-    """Loop to a bound known at run time, round to bfloat16, multiply, reduce."""
+    """Loop to a run-time bound, round to bfloat16, multiply, reduce."""
     lane = tl.arange(0, SIZE)
     total = tl.zeros((SIZE, SIZE), tl.float32)
     for i in range(0, count):

@@ -1,23 +1,23 @@
-"""The record of a launch: which elements each program read, wrote and added to, in which order, and what is wrong.
+"""The record of a launch: the elements that each program read, wrote and added to, in order, and what is wrong.
 
     with recording() as record:
         kernel[grid](...)
     record.faults()
 
-Programs are interpreted one after the other or in step, so that a race gives the same wrong or right numbers every
-time; what shows it is who touched which element. A pointer argument carries the number of its tensor in the 16 bits of
-an address that no process uses, through whatever arithmetic a kernel does with it, so that an access is held against
-the tensor that it was meant for and not against what happens to lie there. An access outside of it is not made: a load
-gives 0.
+Programs are interpreted one after the other or in lockstep, so a race gives the same correct or wrong numbers every
+time; it shows in who touched which element. A pointer argument carries the number of its tensor in the 16 bits of an
+address that no process uses, through any arithmetic that a kernel does with it, so that an access is checked against
+the tensor it was meant for and not against whatever lies there. An access outside that tensor is not made: a load gives
+0.
 
-What is a fault (`Kind`): an element outside the tensor, in its storage or beyond; two programs at one element of which
+These are faults (`Kind`): an element outside the tensor, in its storage or beyond; two programs at one element of which
 one writes, unless both do so atomically or an atomic orders them; one program that loads what it stored, or stores what
-it loaded, with no barrier between, which threads of one program may do in either order; one that stores an element at
-two lines, likewise; a load of memory that was allocated and never written, by a program or, from `watch` on, by an
-operator of PyTorch (operators.py).
+it loaded, with no barrier between, since its threads may do that in either order; one that stores an element at two
+lines, likewise; a load of memory that was allocated and never written, by a program or, after `watch`, by an operator
+of PyTorch (operators.py).
 
-Programs that are run again, because those in step parted, do again what they did: what was seen of them stays true but
-for its order, so that only accesses of one run (one `stamp`) are held against each other within a program.
+Programs that run again after lockstep diverged repeat their accesses: those recorded before stay true except for their
+order, so that within a program only accesses of one run (one `stamp`) are compared.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MOST_PLACES = 1 << 15
 class Touch(NamedTuple):
     """One access of elements `at` of a view's footprint, by the programs numbered `who`.
 
-    `several` programs in step do it alike, or `who` is one program, or one for each element.
+    Either `several` programs in lockstep make the same access, or `who` is one program, or one per element.
     """
 
     view: View
@@ -67,7 +67,7 @@ Track = Callable[[Touch], None]
 
 
 class Record:
-    """What launches did while it was the current one; see the module."""
+    """The accesses of launches while it is the current record; see the module."""
 
     def __init__(self, unwritten: Callable[[Any], int | None]) -> None:
         self._unwritten = unwritten
@@ -80,16 +80,16 @@ class Record:
         self._views: list[View] = []
         self._programs: Sequence[Index] = ()
         self._ids = np.zeros(0, np.int32)
-        self._known: dict[int, dict[int, int]] = {}  # by program: up to which stamp it knows what another did
-        self._released: dict[int, dict[int, int]] = {}  # by address of an atomic: what one that comes there learns
-        self._operators: Any = None  # that of PyTorch imports it
+        self._known: dict[int, dict[int, int]] = {}  # by program: the stamp up to which it synchronised with another
+        self._released: dict[int, dict[int, int]] = {}  # by address of an atomic: the knowledge it passes on
+        self._operators: Any = None  # imported with PyTorch only
 
     def faults(self) -> list[Fault]:
-        """Every fault once for each kind, tensor and place in the source, with how many elements it concerns."""
+        """Every fault once per kind, tensor and place in the source, with the number of elements concerned."""
         return list(self._faults.values())
 
     def watch(self) -> None:
-        """Hold operators of PyTorch against memory that nothing wrote, from here to the end of the recording."""
+        """Check operators of PyTorch for reads of unwritten memory, from now to the end of the recording."""
         if self._operators is None:
             from gradoracle.execution.interpreter.operators import Operators
 
@@ -106,9 +106,9 @@ class Record:
 
         Args:
             fn: the kernel's function.
-            grid: how many programs along up to three axes.
-            given: the arguments as the caller gave them, by name.
-            values: the same as Triton's own, whose pointers are changed in place.
+            grid: the numbers of programs along up to three axes.
+            given: the caller's arguments, by name.
+            values: the same as Triton's own values; their pointers are changed in place.
         """
         self.launches += 1
         self._kernel = getattr(fn, "__name__", "kernel")
@@ -126,14 +126,14 @@ class Record:
         self._views, self._programs = [], ()
 
     def attempt(self, programs: Sequence[Index]) -> None:
-        """These programs start from their beginning, in step where there are several."""
+        """These programs start from their beginning, in lockstep if there are several."""
         nx, ny, _ = self._grid
         self._programs = programs
         self._ids = np.array([x + nx * (y + ny * z) + 1 for x, y, z in programs], np.int32)
         self._stamp += 1
 
     def barrier(self) -> None:
-        """The programs that run wait for all their threads."""
+        """The running programs wait for all their threads."""
         self._stamp += 1
 
     def load(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
@@ -145,7 +145,7 @@ class Record:
         return self._access(addresses, on, width, self._write)
 
     def atomic(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
-        """An atomic operation, which reads and writes; of one element, it orders what programs do around it."""
+        """An atomic operation, which reads and writes; if it is of one element, it orders the accesses around it."""
         plain, outside = self._access(addresses, on, width, self._update)
         if plain.size == 1:
             mine, there = self._knowledge(), self._released.setdefault(int(plain.reshape(-1)[0]), {})
@@ -157,7 +157,7 @@ class Record:
         return plain, outside
 
     def loaded(self, addresses: Array, bits: Array) -> None:
-        """Loaded these bits from plain addresses: memory that is allocated and never written holds a pattern."""
+        """These bits were loaded from plain addresses: memory allocated and never written holds a pattern."""
         view = self._view_of(0, int(addresses.min())) if addresses.size else None
         if view is None or view.unwritten is None or bits.dtype.itemsize != view.itemsize:
             return
@@ -185,7 +185,7 @@ class Record:
         return plain, everywhere
 
     def _of_tensors(self, addresses: Array, programs: Array | None, width: int, track: Track) -> Array | None:
-        """Hold accesses against the tensors whose numbers they carry; which are outside, None if none is."""
+        """Check accesses against the tensors whose numbers they carry; which are outside, None if none is."""
         lowest, highest = int(addresses.min()), int(addresses.max())
         if lowest >> 48 == highest >> 48:
             return self._of_one_tensor(addresses, programs, lowest, highest, width, track)
@@ -206,10 +206,10 @@ class Record:
         width: int,
         track: Track,
     ) -> Array | None:
-        """Hold accesses against the tensor whose number they carry; which of them are outside, None if none is."""
+        """Check accesses against the tensor whose number they carry; which of them are outside, None if none is."""
         tag = lowest >> 48
         view = self._view_of(tag, lowest)
-        if view is None:  # memory that is no argument, by a pointer that was loaded
+        if view is None:  # memory of no argument, through a loaded pointer
             return None
         base = np.uint64((tag << 48) + view.base)
         offsets = (addresses - base).view(np.int64)
@@ -245,12 +245,12 @@ class Record:
         else:
             before = seen.reader[at]
             many = (before != 0) & (before != who)
-            if self._known and many.any():  # those that an atomic ordered before this one need not be remembered
+            if self._known and many.any():  # reads that an atomic orders before this one need not be remembered
                 many &= ~self._ordered(before, seen.when_read[at])
             readers = np.where(many, MANY, who)
             seen.reader[at] = readers
             if touch.each:
-                seen.reader[at[seen.reader[at] != readers]] = MANY  # two in step, one element
+                seen.reader[at[seen.reader[at] != readers]] = MANY  # two in lockstep at one element
         seen.when_read[at], seen.where_read[at] = self._stamp, touch.place
 
     def _write(self, touch: Touch, atomic: bool = False) -> None:
@@ -275,7 +275,7 @@ class Record:
         if touch.several:
             self._others(touch, np.ones(at.shape, np.bool_), np.broadcast_to(self._ids[1], at.shape),
                          seen.when_written, seen.where_written)  # fmt: skip
-        elif touch.each:  # programs in step, one element: the last of them stands
+        elif touch.each:  # programs in lockstep at one element: the last one is noted
             last = seen.writer[at]
             self._others(touch, last != who, last, seen.when_written, seen.where_written)
 
@@ -283,13 +283,13 @@ class Record:
         self._write(touch, atomic=True)
 
     def _same(self, kind: Kind, touch: Touch, bad: Array, where: Array) -> None:
-        """A fault of one program, which touched the elements before."""
+        """A fault of one program that touched the elements before."""
         if bad.any():
             at, who = touch.at[bad], np.broadcast_to(touch.who, touch.at.shape)[bad]
             self._fault(kind, touch.view, touch.view.footprint.addresses(at), who, touch.place, None, int(where[at][0]))
 
     def _others(self, touch: Touch, bad: Array, others: Array, when: Array, where: Array) -> None:
-        """A race with others, where no atomic orders them."""
+        """A race with other programs, unless an atomic orders them."""
         if bad.any() and self._known:
             bad = bad & ~self._ordered(others, when[touch.at])
         if bad.any():
@@ -301,7 +301,7 @@ class Record:
         return self._known.setdefault(int(self._ids[0]), {})
 
     def _ordered(self, others: Array, when: Array) -> Array:
-        """Where an atomic orders another program's access before this one."""
+        """Where an atomic orders the other program's access before this one."""
         mine = self._knowledge()
         known = np.array([mine.get(int(program), -1) for program in others.reshape(-1)], np.int64)
         return known.reshape(others.shape) >= when
@@ -312,7 +312,7 @@ class Record:
         return next((view for view in self._views if view.base <= address < view.base + view.extent), None)
 
     def _place(self) -> int:
-        """The number of the line that runs now: the innermost that is neither Triton's nor gradoracle's."""
+        """The number of the current line: the innermost one outside Triton and gradoracle."""
         frame: Any = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename.startswith(_OWN):
             frame = frame.f_back
@@ -343,13 +343,13 @@ class Record:
         ))  # fmt: skip
 
     def _enter(self, fault: Fault) -> None:
-        """Enter a fault, or count its elements where one of its kind, tensor and lines is known."""
+        """Enter a fault, or add its elements to a known one of the same kind, tensor and lines."""
         known = self._faults.setdefault((fault.kind, fault.kernel, fault.tensor, fault.place, fault.earlier), fault)
         if known is not fault:
             known.count += fault.count
 
     def _index(self, programs: Array) -> Index | None:
-        """A program's index in the grid; None where it is one of several."""
+        """A program's index in the grid; None if it is one of several."""
         number = int(np.asarray(programs).reshape(-1)[0])
         if number == MANY:
             return None
@@ -359,11 +359,11 @@ class Record:
 
 @contextmanager
 def recording(unwritten: Callable[[Any], int | None] = lambda tensor: None) -> Iterator[Record]:
-    """Enter every launch of interpreted kernels in a new record, for the length of a `with`; not to be nested.
+    """Record every launch of interpreted kernels, for the length of a `with`; not to be nested.
 
     Args:
-        unwritten: the bits, as an unsigned number, of a tensor's elements that were allocated and not written; None
-            where it was allocated with values.
+        unwritten: the bits, as an unsigned number, of elements of a tensor that were allocated and not written; None
+            for a tensor that was allocated with values.
 
     Raises:
         RuntimeError: launches are recorded already.

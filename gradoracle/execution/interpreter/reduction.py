@@ -47,7 +47,7 @@ def sum_reduce(self: Any, input: Any) -> Any:
 
 
 def min_max(self: Any, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
-    """Triton's, with nanmax and nanmin in their fast form: fmax and fmin, which do not copy and do not warn."""
+    """Triton's, with fmax and fmin in place of nanmax and nanmin: no copy and no warning."""
     fast = {np.nanmax: np.fmax, np.nanmin: np.fmin}.get(val_reduce_op)
     if fast is None or idx_reduce_op is not None:
         return _STOCK_MIN_MAX(self, input, val_reduce_op, idx_reduce_op)
@@ -56,7 +56,7 @@ def min_max(self: Any, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None
 
 
 def _reduced(op: np.ufunc, data: Any, axis: int | None, keep_dims: bool) -> Any:
-    """``op.reduce``, in the same order; slice by slice where numpy would do it in many steps of few elements each."""
+    """``op.reduce``, in the same order; slice by slice if numpy would take many steps of few elements each."""
     if axis is not None and 0 < axis < data.ndim - 1:
         shape = data.shape
         if math.prod(shape[axis + 1 :]) <= _FEW_INSIDE and math.prod(shape[:axis]) >= _MANY_OUTSIDE > shape[axis] > 1:
@@ -82,14 +82,14 @@ def _scan(op: Callable[..., Any], stock: Scan) -> Scan:
 
 
 class _OfPrograms:
-    """What a reduction or scan of Triton's calls a tensor of [programs, *shape], for the length of one operation."""
+    """A tensor of [programs, *shape] for one of Triton's reductions or scans."""
 
     def __init__(self, data: Any, dtype: Any) -> None:
         self.handle, self.dtype = TensorHandle(data, dtype), dtype
 
 
 def _in_step(stock: Callable[..., Any], combinations: frozenset[str]) -> Callable[..., Any]:
-    """A reduction or scan that leaves the axis of programs alone; combinations other than those named go one by one."""
+    """A reduction or scan that keeps the axis of programs; other combinations than those named run one by one."""
 
     def apply_impl(self: Any, input: Any) -> Any:
         if not any(lockstep.differs(arg.handle.data) for arg in input):
@@ -114,7 +114,7 @@ def _in_step(stock: Callable[..., Any], combinations: frozenset[str]) -> Callabl
 
 
 def _of_programs(arg: Any, count: int, whole: bool) -> Any:
-    """[programs, *shape] of a tensor; [programs, elements] where the `whole` is reduced."""
+    """[programs, *shape] of a tensor; [programs, elements] if the `whole` tensor is reduced."""
     data, shape = arg.handle.data, [int(size) for size in arg.shape]
     data = lockstep.blocked(data, shape) if lockstep.differs(data) else np.broadcast_to(data, (count, *shape))
     return data.reshape(count, -1) if whole else data

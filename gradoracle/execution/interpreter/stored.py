@@ -1,4 +1,4 @@
-"""Which parameters of a kernel it may write to, read off its source: none that it writes to is left out."""
+"""The parameters that a kernel may write to, found in its source: a superset of those that it writes to."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _HARMLESS = ("triton.", "builtins", "math")  # modules of functions that store n
 
 
 def stored_parameters(fn: Callable[..., Any]) -> frozenset[str] | None:
-    """The parameters that may reach the address of a store or an atomic; None where the source does not say.
+    """The parameters that may reach the address of a store or an atomic; None if the source does not show it.
 
-    A name that occurs in what is assigned to such a name may reach it too, and so may what is passed to a function that
-    stores through that parameter, or to one that is not known.
+    A name that occurs in an assignment to such a name may reach it, too, and so may an argument of a function that
+    stores through that parameter, or of an unknown function.
     """
     return _stored(inspect.unwrap(fn), ())
 

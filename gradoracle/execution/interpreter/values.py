@@ -19,21 +19,11 @@ Array = npt.NDArray[Any]
 BF16 = "bf16"
 
 _POINTER = np.dtype(np.uint64)
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 _HELD_AS = {
     "int1": np.dtype(np.bool_),
-    "int8": np.dtype(np.int8),
-    "uint8": np.dtype(np.uint8),
-    "int16": np.dtype(np.int16),
-    "uint16": np.dtype(np.uint16),
-    "int32": np.dtype(np.int32),
-    "uint32": np.dtype(np.uint32),
-    "int64": np.dtype(np.int64),
-    "uint64": np.dtype(np.uint64),
-    "fp8e5": np.dtype(np.uint8),
-    "fp8e5b16": np.dtype(np.uint8),
-    "fp8e4nv": np.dtype(np.uint8),
-    "fp8e4b8": np.dtype(np.uint8),
-    "fp8e4b15": np.dtype(np.uint8),
+    **{name: np.dtype(name) for name in _INTEGERS},
+    **dict.fromkeys(("fp8e5", "fp8e5b16", "fp8e4nv", "fp8e4b8", "fp8e4b15"), np.dtype(np.uint8)),
     "fp16": np.dtype(np.float16),
     "bf16": np.dtype(np.float32),
     "fp32": np.dtype(np.float32),

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gradoracle.oracle.exact import scalar_rules  # noqa: F401  (fills the table of rules)
-from gradoracle.oracle.exact.cost import cost, demand
 from gradoracle.oracle.exact.enclosure import Enclosure
-from gradoracle.oracle.exact.scalars import EQUAL, GREATER, LESS, UNKNOWN, UNORDERED, Array, Field, Undecided, interpret
+from gradoracle.oracle.exact.interpretation import interpret
+from gradoracle.oracle.exact.scalars import (
+    ARITHMETIC,
+    EQUAL,
+    GREATER,
+    LESS,
+    UNKNOWN,
+    UNORDERED,
+    Array,
+    Field,
+    Undecided,
+    names,
+)
 from gradoracle.oracle.exact.trace import Graph
 
 try:
@@ -24,17 +34,16 @@ try:
 except ImportError:
     flint = None  # type: ignore[assignment]
 
-__all__ = ["OPERATIONS", "Balls", "certify", "cost", "read", "unavailable"]
 OPERATIONS = 100_000_000  # about half a minute at 128 bits
 Expected = Sequence[Tensor] | Callable[[list[Enclosure]], Sequence[Tensor]]
 
 
 class Unavailable(Exception):
-    """The certified reading cannot be had here."""
+    """The certified reading is not available here."""
 
 
 def unavailable() -> str | None:
-    """Why there is no certified reading here, in one sentence; None where there is one."""
+    """Why there is no certified reading here, in one sentence; None if there is one."""
     if flint is None:
         return "the certified reading needs python-flint, which is not installed: pip install python-flint"
     return None
@@ -52,40 +61,21 @@ class Balls(Field):
         self.bits = bits
         self.unknown = arb(0, math.inf)
         self.functions = {
-            "add": operator.add,
-            "sub": operator.sub,
-            "mul": operator.mul,
-            "div": operator.truediv,
-            "neg": operator.neg,
-            "abs": abs,
+            **ARITHMETIC,
+            **{name: getattr(arb, name) for name in names("exp expm1 log log1p sqrt rsqrt sinh cosh")},
+            **{name: _bounded(getattr(arb, name)) for name in names("tanh erf erfc sin cos tan atan")},
+            "sigmoid": _bounded(_sigmoid),
             "pow": _pow,
             "maximum": arb.max,
             "minimum": arb.min,
-            "exp": arb.exp,
             "exp2": lambda x: (x * arb.const_log2()).exp(),
-            "expm1": arb.expm1,
-            "log": arb.log,
             "log2": lambda x: x.log() / arb.const_log2(),
             "log10": lambda x: x.log() / arb.const_log10(),
-            "log1p": arb.log1p,
-            "sqrt": arb.sqrt,
-            "rsqrt": arb.rsqrt,
-            "reciprocal": lambda x: 1 / x,
-            "tanh": _bounded(arb.tanh),
-            "sigmoid": _bounded(_sigmoid),
-            "erf": _bounded(arb.erf),
-            "erfc": _bounded(arb.erfc),
-            "sin": _bounded(arb.sin),
-            "cos": _bounded(arb.cos),
-            "tan": _bounded(arb.tan),
-            "atan": _bounded(arb.atan),
-            "sinh": arb.sinh,
-            "cosh": arb.cosh,
         }
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """Sets flint's precision, and puts back the one before."""
+        """Sets flint's precision, and restores the previous one."""
         before = flint.ctx.prec
         flint.ctx.prec = self.bits
         try:
@@ -108,7 +98,7 @@ class Balls(Field):
         return bool(x.is_finite())
 
     def kind(self, x: Any) -> float | None:
-        """A NaN midpoint is NaN: every indeterminate result has been replaced by an unknown or decided before."""
+        """A NaN midpoint is NaN: every indeterminate result was decided or replaced by an unknown before."""
         if x.is_finite():
             return 0.0
         if x.is_nan():
@@ -118,7 +108,7 @@ class Balls(Field):
         return math.inf if x > 0 else -math.inf
 
     def order(self, x: Any, y: Any) -> int:
-        """Equal where both are one exact number, or one and the same ball: the same quantity."""
+        """Equal if both are one exact number, or one and the same ball: the same quantity."""
         if x < y:
             return LESS
         if x > y:
@@ -131,7 +121,7 @@ class Balls(Field):
         return EQUAL if None not in kinds and kinds[0] == kinds[1] else UNKNOWN
 
     def hull(self, x: Any, y: Any) -> Any:
-        """A ball over both; unknown where they are not finite, unless they are the same."""
+        """A ball over both; unknown if they are not finite, unless they are the same infinity."""
         if x.is_finite() and y.is_finite():
             return x.union(y)
         kinds = self.kind(x), self.kind(y)
@@ -156,7 +146,7 @@ class Balls(Field):
 
 
 def _bounded(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function with bounded values, of finite balls only: what is not known may be NaN, and sin(inf) is."""
+    """A bounded function, of finite balls only: an unknown number may be NaN, and sin(inf) is."""
     return lambda x: function(x) if x.is_finite() else x
 
 
@@ -172,23 +162,16 @@ def _sigmoid(x: Any) -> Any:
 
 
 def read(graph: Graph, args: Sequence[Tensor], *, bits: int = 128, operations: int = OPERATIONS) -> list[Enclosure]:
-    """Every output of the graph with a proven radius, at one precision.
-
-    Args:
-        graph: what ``trace`` made.
-        args: float (and integer) tensors, read exactly, in the shapes that the graph was traced at.
-        bits: of precision.
-        operations: how many operations on single numbers it may take.
+    """Every output of the graph with a proven radius, at ``bits`` bits of precision (arguments as of ``interpret``).
 
     Raises:
-        UnsupportedOperator: the graph holds an operator without a rule.
-        TooLarge: it would take more than ``operations``.
+        UnsupportedOperator: the graph has an operator without a rule.
+        TooLarge: it takes more than ``operations``.
         Unavailable: python-flint is missing.
     """
-    demand(graph, operations, Balls.reading)
     field = Balls(bits)
     try:
-        outputs = interpret(graph, args, field)
+        outputs = interpret(graph, args, field, operations)
     except Undecided:
         outputs = [np.full(tuple(n.meta["val"].shape), field.unknown, dtype=object) for n in graph.outputs]
     return [enclosed(out, field) for out in outputs]
@@ -203,19 +186,16 @@ def certify(
     max_bits: int = 4096,
     operations: int = OPERATIONS,
 ) -> list[Enclosure]:
-    """Every output with a radius of at most ``expected``, raising the precision until that holds.
+    """Every output with a radius of at most ``expected``, doubling the precision until that holds or it is the largest.
 
     Args:
-        graph: as for ``read``.
-        args: as for ``read``.
+        graph, args, operations: as of ``interpret``; the limit is the same at any precision.
         expected: the largest radius, one float64 tensor per output (broadcast to it), or a function that gives them for
             the enclosures so far.
-        bits: to begin with; doubled as long as an element is wider than expected.
-        max_bits: the most.
-        operations: as for ``read``, whatever the precision.
+        bits, max_bits: the first and the largest precision.
 
     Returns:
-        Enclosures whose ``undecided`` marks what is still wider than expected (or is not known at all).
+        Enclosures whose ``undecided`` marks what is still wider than expected (or not known at all).
 
     Raises:
         UnsupportedOperator, TooLarge, Unavailable: as ``read``.
@@ -225,20 +205,17 @@ def certify(
         limits = expected(balls) if callable(expected) else expected
         wide = [_wider(ball, limit.to("cpu", torch.float64)) for ball, limit in zip(balls, limits, strict=True)]
         if bits >= max_bits or not any(bool(w.any()) for w in wide):
-            return [
-                Enclosure(ball.high, ball.low, ball.radius, undecided, bits)
-                for ball, undecided in zip(balls, wide, strict=True)
-            ]
+            return [replace(ball, undecided=undecided) for ball, undecided in zip(balls, wide, strict=True)]
         bits = min(2 * bits, max_bits)
 
 
 def _wider(ball: Enclosure, limit: Tensor) -> Tensor:
-    """Where the radius exceeds the limit, a NaN limit always; an exact truth (infinities, NaN too) never does."""
+    """Where the radius exceeds the limit (always, for a NaN limit); an exact truth, infinite or NaN too, never does."""
     return ~((ball.radius <= limit) | (ball.radius == 0))
 
 
 def enclosed(numbers: Array, field: Balls) -> Enclosure:
-    """Balls as tensors of their shape; those that float64 cannot hold, or that are not known, are undecided."""
+    """Balls as tensors of their shape; those that are unknown or that float64 cannot hold are undecided."""
     high, low, radius = (np.empty(numbers.size, dtype=np.float64) for _ in range(3))
     with field.context():
         for i, x in enumerate(numbers.ravel()):
@@ -253,7 +230,7 @@ def _split(x: Any, field: Balls) -> tuple[float, float, float]:
         kind = field.kind(x)
         return (math.nan, 0.0, math.inf) if kind is None else (kind, 0.0, 0.0)
     high = float(x)
-    if math.isinf(high):  # beyond float64: decided only if the whole ball is
+    if math.isinf(high):  # beyond float64's range: decided only if the whole ball is
         beyond = x.abs_lower() > LARGEST
         return (high, 0.0, 0.0) if beyond else (math.copysign(LARGEST, high), 0.0, math.inf)
     rest = x - high

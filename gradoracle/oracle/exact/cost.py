@@ -1,4 +1,4 @@
-"""Cost: how many operations on scalars a reading of a graph takes, before it is begun."""
+"""Cost: the number of scalar operations that a reading of a graph takes, known before it starts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gradoracle.oracle.exact.trees import leaves
 
 
 class TooLarge(Exception):
-    """A graph is too large to be read number by number."""
+    """A graph takes more scalar operations than are allowed."""
 
 
 def cost(graph: Graph) -> int:
-    """The operations on scalars that an exact reading of the graph takes, placing numbers not counted.
+    """The scalar operations of an exact reading of the graph; moving numbers is not counted.
 
     About 0.05 to 0.5 microseconds each for certified balls at 128 bits, 20 times that for mpmath.
     """
@@ -27,7 +27,7 @@ def cost(graph: Graph) -> int:
 
 
 def demand(graph: Graph, operations: int, reading: str) -> None:
-    """Raise ``TooLarge`` where the graph takes more than ``operations``."""
+    """Raise ``TooLarge`` if the graph takes more than ``operations``."""
     count = cost(graph)
     if count > operations:
         raise TooLarge(

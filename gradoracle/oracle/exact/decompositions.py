@@ -1,7 +1,7 @@
-"""Decompositions: compound operators written as the few that every reading has a rule for.
+"""Decompositions: compound operators in terms of the few that every reading has a rule for.
 
-PyTorch's own core table does most; the functions here take apart what it leaves whole. Constants that are no exact
-float64 (the root of 1/2 in gelu) are written as operations on exact ones, so that an exact reading takes them exactly.
+PyTorch's core table does most; the functions here decompose what it leaves whole. Constants that are not exact in
+float64 (the root of 1/2 in gelu) are written as operations on exact ones, so that an exact reading computes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 def table() -> Any:
     """The decompositions that ``trace`` applies, by operator; softmax and log_softmax stay whole."""
     core = core_aten_decompositions()
-    decompositions = {operator: core[operator] for operator in core}  # its own ``get`` finds nothing
+    decompositions = {operator: core[operator] for operator in core}  # the ``get`` of PyTorch's table finds nothing
     decompositions.update(
         {
             aten.gelu.default: _gelu,
@@ -90,18 +90,20 @@ def _dims(x: Tensor, dim: Sequence[int] | int | None) -> list[int]:
 
 def _mean(x: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     over = _dims(x, dim)
-    terms = math.prod(x.shape[d] for d in over) if x.dim() else 1
-    return x.sum(over, keepdim=keepdim) / float(terms)
+    return x.sum(over, keepdim=keepdim) / _terms(x, over)
+
+
+def _terms(x: Tensor, over: Sequence[int]) -> float:
+    return float(math.prod(x.shape[d] for d in over)) if x.dim() else 1.0
 
 
 def _var_mean(
     x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     over = _dims(x, dim)
-    terms = math.prod(x.shape[d] for d in over) if x.dim() else 1
-    mean = x.sum(over, keepdim=True) / float(terms)
+    mean = _mean(x, over, keepdim=True)
     centred = x - mean
-    freedom = max(float(terms) - (1.0 if correction is None else float(correction)), 0.0)
+    freedom = max(_terms(x, over) - (1.0 if correction is None else float(correction)), 0.0)
     var = (centred * centred).sum(over, keepdim=keepdim) / freedom
     return var, mean if keepdim else mean.view(var.shape)
 

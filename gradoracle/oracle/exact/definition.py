@@ -1,4 +1,4 @@
-"""Definition: a family's own function as gradoracle calls it, and what is said where it raises or cannot be traced."""
+"""Definition: a family's function as gradoracle calls it, and the errors if it raises or cannot be traced."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _LACKING = "expected operators that PyTorch differentiates twice, in reverse and
 
 
 class Undefined(Exception):
-    """The definition raises, gives what its annotations do not say, or cannot be traced; one sentence."""
+    """The definition raises, contradicts its annotations, or cannot be traced; the message is one sentence."""
 
 
 class Raises(Undefined):
-    """The definition raises on tensors of these sizes, whoever calls it."""
+    """The definition raises on tensors of these sizes, traced or not."""
 
 
 def called(family: Family, inputs: Mapping[str, Tensor], options: Mapping[str, Any]) -> Any:
-    """What the definition returns for inputs by name, in the signature's order; what it raises is left as it is."""
+    """What the definition returns for inputs by name; its exceptions pass through."""
     keyword = {spec.name for spec in family.signature.inputs if spec.keyword}
     others = {name for group in family.signature.constraints.alternatives for name in group}  # None where absent
     positional = [s.name for s in family.signature.inputs if s.name not in keyword]
@@ -47,7 +47,7 @@ def evaluated(family: Family, inputs: Mapping[str, Tensor], options: Mapping[str
     """What the definition returns for plain tensors.
 
     Raises:
-        Raises: it raises (anything but for lack of memory); names the definition, the error, the shapes and the dims.
+        Raises: it raises, unless for lack of memory; the message has the error, the shapes and the dims.
     """
     try:
         return called(family, inputs, options)
@@ -75,7 +75,7 @@ def transformed(family: Family, inputs: Mapping[str, Tensor], options: Mapping[s
 
 
 def untraceable(of: str, error: BaseException, family: Family) -> Undefined:
-    """The sentence on a program that raised while it was traced; ``of`` says which one it is."""
+    """The error for a program that raised while it was traced; ``of`` names the program."""
     what = _first_line(error) if isinstance(error, ValueDependent) else f"{type(error).__name__}: {_first_line(error)}"
     expected = _LACKING if _lacks_a_derivative(error) else PURE
     return Undefined(f"{of} cannot be traced{_place(family, error)}: {what}; {expected}")
@@ -83,10 +83,10 @@ def untraceable(of: str, error: BaseException, family: Family) -> Undefined:
 
 @contextmanager
 def differentiating(family: Family) -> Iterator[None]:
-    """Around a derivative of the definition: what PyTorch lacks of it is the definition's matter.
+    """Around a derivative of the definition: what PyTorch cannot differentiate is an error of the definition.
 
     Raises:
-        Undefined: an operator has no such derivative, or a value would have to be known.
+        Undefined: an operator has no such derivative, or a value of a traced tensor is needed.
     """
     try:
         yield
@@ -100,11 +100,11 @@ def differentiating(family: Family) -> Iterator[None]:
 
 
 def require(family: Family, sample: Sample) -> None:
-    """See that the definition gives, on the values of a sample, what its annotations say.
+    """Check that the definition returns, on the values of a sample, what its annotations say.
 
     Raises:
         Raises: it raises.
-        Undefined: it gives other tensors, or writes to those that it is given.
+        Undefined: it returns other tensors, or writes to its arguments.
     """
     inputs = {n: t.detach().to("cpu", copy=True) for n, t in sample.inputs.items()}
     inputs = {n: t.double() if t.is_floating_point() else t for n, t in inputs.items()}
@@ -127,7 +127,7 @@ def _of(family: Family) -> str:
 
 
 def _sizes(family: Family, inputs: Mapping[str, Tensor]) -> dict[str, int]:
-    """The size of each named dim that some tensor has by itself."""
+    """The size of each named dim, as far as tensors show it."""
     found = {}
     for spec in family.signature.inputs:
         if spec.name in inputs and inputs[spec.name].dim() == len(spec.dims):
@@ -136,7 +136,7 @@ def _sizes(family: Family, inputs: Mapping[str, Tensor]) -> dict[str, int]:
 
 
 def _place(family: Family, error: BaseException) -> str:
-    """The line of the definition's own file at which it raised, as `` at mine.py, line 8``."""
+    """The line of the definition's file at which it raised, as `` at mine.py, line 8``."""
     code = getattr(family.definition, "__code__", None)
     if code is None:
         return ""
@@ -145,7 +145,7 @@ def _place(family: Family, error: BaseException) -> str:
 
 
 def _lacks_a_derivative(error: BaseException) -> bool:
-    """Whether PyTorch says that an operator has no derivative in the mode that is expected."""
+    """Whether PyTorch reports that an operator has no derivative in the requested mode."""
     return isinstance(error, NotImplementedError) or "not implemented" in str(error)
 
 

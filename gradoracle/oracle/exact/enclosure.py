@@ -1,4 +1,4 @@
-"""Expansion, Enclosure: true tensors as float64 pairs, and how far a kernel's tensor is from them."""
+"""Expansion, Enclosure: true tensors as pairs of float64, and the distance of a kernel's tensor from them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Expansion:
-    """``high + low``, unevaluated, to about 106 bits; both float64 on the CPU, in the tensor's shape.
+    """The unevaluated sum ``high + low``, to about 106 bits; both float64 on the CPU, in the tensor's shape.
 
-    ``high`` is +-inf or NaN, and ``low`` 0, where the true value is (or is finite and beyond float64's range: +-inf).
+    Where the true value is infinite or NaN, ``high`` is, and ``low`` is 0; one beyond float64's range is +-inf.
     """
 
     high: Tensor
     low: Tensor
 
     def error(self, got: Tensor) -> Tensor:
-        """``got - (high + low)``, float64, exact but for its last rounding; 0 where both are the same infinity or NaN.
+        """``got - (high + low)`` in float64, exact but for its last rounding; 0 for equal infinities and for two NaNs.
 
-        Where one of them is finite and the other is not, or the two differ, it is +-inf (inf for a NaN).
+        If only one of them is finite, or they are different infinities, it is +-inf (inf for a NaN).
         """
         x = _double(got)
         difference = x - self.high
@@ -39,7 +39,7 @@ class Enclosure(Expansion):
     """Balls: the truth is within ``radius`` (proven, rounded up) of ``high + low``.
 
     Where nothing is known, ``high`` is NaN and ``radius`` inf; where the truth is NaN or infinite, ``radius`` is 0.
-    ``undecided`` marks the elements that are wider than was asked for: they can not be checked.
+    ``undecided`` marks elements whose radius is larger than requested: they cannot be checked.
     """
 
     radius: Tensor

@@ -13,12 +13,12 @@ from gradoracle.oracle.exact.trace import Graph, widened
 
 
 def read(graph: Graph, args: Sequence[Tensor], *, device: torch.device | str = "cpu") -> list[Tensor]:
-    """Every output of the graph in float64; casts to narrower floats in it are left out.
+    """Every output of the graph in float64; casts to narrower floats are skipped.
 
     Args:
-        graph: what ``trace`` made, on whatever device.
+        graph: from ``trace``, on any device.
         args: tensors in the shapes that the graph was traced at; floats are converted to float64 (exactly).
-        device: where it is computed; the outputs stay there.
+        device: where the outputs are computed and stay.
     """
     where = torch.device(device)
 

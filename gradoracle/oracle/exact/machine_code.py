@@ -1,6 +1,6 @@
-"""Machine code: functions of numbers compiled by numba where it is installed, kept in the cache by what is in a file.
+"""Machine code: numeric functions compiled by numba if it is installed, cached by the content of their file.
 
-numba itself keeps what it compiled beside a file, so that each checkout of it and each worktree would compile anew.
+numba's own cache lies next to the source file, so every checkout and worktree would compile anew.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HAS_NUMBA = importlib.util.find_spec("numba") is not None
 
 
 def jitted(function: _Function) -> _Function:
-    """The function compiled, and kept on disk; as it is, some hundred times slower, where numba is missing."""
+    """The function, compiled and cached on disk; without numba as it is, some hundred times slower."""
     if not HAS_NUMBA:
         return function
     import numba
@@ -33,7 +33,7 @@ def jitted(function: _Function) -> _Function:
 
 
 def __getattr__(name: str) -> Any:
-    """``ByContent``, which needs numba and is asked for by it."""
+    """``ByContent``, which numba looks up here by name and which needs numba itself."""
     if name != "ByContent":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _locator()
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _locator() -> Any:
-    """A class that tells numba where it keeps what it compiled, of which file, and whether that is still its source."""
+    """A class that gives numba the cache folder of a file and the stamp of its source."""
     from numba.core.caching import InTreeCacheLocator
 
     class ByContent(InTreeCacheLocator):

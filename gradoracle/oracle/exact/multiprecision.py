@@ -1,9 +1,8 @@
-"""mpmath: an independent second opinion in multiprecision floating point (gmpy2 underneath where it is installed)."""
+"""mpmath: an independent second opinion in multiprecision floating point (with gmpy2 if it is installed)."""
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,20 +14,19 @@ import torch
 from mpmath import mp, mpf
 from torch import Tensor
 
-from gradoracle.oracle.exact import scalar_rules  # noqa: F401  (fills the table of rules)
-from gradoracle.oracle.exact.cost import demand
 from gradoracle.oracle.exact.enclosure import Expansion
-from gradoracle.oracle.exact.scalars import EQUAL, GREATER, LESS, UNORDERED, Array, Field, interpret
+from gradoracle.oracle.exact.interpretation import interpret
+from gradoracle.oracle.exact.scalars import ARITHMETIC, EQUAL, GREATER, LESS, UNORDERED, Array, Field, names
 from gradoracle.oracle.exact.trace import Graph
 
 OPERATIONS = 40_000_000  # about half a minute at 40 digits
-GUARD = 10  # digits beyond those asked for, against rounding in the graph
+GUARD = 10  # additional digits, against rounding in the graph
 
 
 class Multiprecision(Field):
-    """Binary floating point of ``digits`` decimal digits, each operation rounded, exponents unbounded.
+    """Binary floating point with ``digits`` decimal digits and unbounded exponents, each operation rounded.
 
-    Nothing is unknown here: comparisons compare what was computed.
+    Nothing is unknown: comparisons compare the computed numbers.
     """
 
     reading = "mpmath"
@@ -36,41 +34,22 @@ class Multiprecision(Field):
     def __init__(self, digits: int) -> None:
         self.digits = digits
         self.unknown = mpf("nan")
+        same = "exp expm1 log log10 log1p sqrt tanh erf erfc sin cos tan atan sinh cosh"
         plain: dict[str, Callable[..., Any]] = {
-            "add": operator.add,
-            "sub": operator.sub,
-            "mul": operator.mul,
-            "div": operator.truediv,
-            "neg": operator.neg,
-            "abs": abs,
+            **ARITHMETIC,
+            **{name: getattr(mpmath, name) for name in names(same)},
             "pow": mpmath.power,
             "maximum": max,
             "minimum": min,
-            "exp": mpmath.exp,
             "exp2": lambda x: mpmath.power(2, x),
-            "expm1": mpmath.expm1,
-            "log": mpmath.log,
             "log2": lambda x: mpmath.log(x) / mpmath.log(2),
-            "log10": mpmath.log10,
-            "log1p": mpmath.log1p,
-            "sqrt": mpmath.sqrt,
             "rsqrt": lambda x: 1 / mpmath.sqrt(x),
-            "reciprocal": lambda x: 1 / x,
-            "tanh": mpmath.tanh,
             "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
-            "erf": mpmath.erf,
-            "erfc": mpmath.erfc,
-            "sin": mpmath.sin,
-            "cos": mpmath.cos,
-            "tan": mpmath.tan,
-            "atan": mpmath.atan,
-            "sinh": mpmath.sinh,
-            "cosh": mpmath.cosh,
         }
         self.functions = {name: _real(function) for name, function in plain.items()}
 
     def context(self) -> AbstractContextManager[Any]:
-        """mpmath's working precision, for the time of a reading."""
+        """mpmath's working precision, for the length of a reading."""
         context: AbstractContextManager[Any] = mp.workdps(self.digits + GUARD)
         return context
 
@@ -123,7 +102,7 @@ class Multiprecision(Field):
 
 
 def _real(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function where it is real; NaN where mpmath leaves the reals or divides by 0 (the rules then decide)."""
+    """The function where it is real; NaN if mpmath leaves the reals or divides by 0 (the rules then decide)."""
 
     def guarded(*operands: Any) -> Any:
         try:
@@ -136,28 +115,21 @@ def _real(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read(graph: Graph, args: Sequence[Tensor], *, digits: int = 40, operations: int = OPERATIONS) -> list[Expansion]:
-    """Every output of the graph, computed with ``digits`` decimal digits (and 10 more to round in).
-
-    Args:
-        graph: what ``trace`` made.
-        args: float (and integer) tensors, read exactly, in the shapes that the graph was traced at.
-        digits: of precision.
-        operations: how many operations on single numbers it may take.
+    """Every output of the graph, with ``digits`` decimal digits and 10 guard digits (arguments as of ``interpret``).
 
     Raises:
-        UnsupportedOperator: the graph holds an operator without a rule.
-        TooLarge: it would take more than ``operations``.
+        UnsupportedOperator: the graph has an operator without a rule.
+        TooLarge: it takes more than ``operations``.
     """
-    demand(graph, operations, Multiprecision.reading)
     field = Multiprecision(digits)
     with field.context():
-        return [_expanded(out) for out in interpret(graph, args, field)]
+        return [_expanded(out) for out in interpret(graph, args, field, operations)]
 
 
 @dataclass(frozen=True)
 class Settled(Expansion):
-    """What two precisions agree on: ``spread`` is how far they are apart (evidence, no proof), ``unsettled`` where that
-    is more than was expected, ``digits`` the larger of the two."""
+    """A tensor at two precisions: ``spread`` is their distance (evidence, no proof), ``unsettled`` marks where it is
+    larger than expected, ``digits`` is the larger precision."""
 
     spread: Tensor
     unsettled: Tensor
@@ -175,15 +147,12 @@ def settle(
 ) -> list[Settled]:
     """Every output, with the digits doubled until two readings in a row differ by at most ``expected``.
 
-    One reading says nothing of what cancellation took from it; two that agree do, short of a coincidence.
+    One reading does not show what cancellation took from it; two that agree do, short of a coincidence.
 
     Args:
-        graph: as for ``read``.
-        args: as for ``read``.
+        graph, args, operations: as of ``interpret``; the limit is the same for any number of digits.
         expected: the largest difference, one float64 tensor per output (broadcast to it).
-        digits: of the first reading.
-        max_digits: the most.
-        operations: as for ``read``, whatever the digits.
+        digits, max_digits: of the first reading, and at most.
 
     Raises:
         UnsupportedOperator, TooLarge: as ``read``.
@@ -208,7 +177,4 @@ def _settled(old: Expansion, new: Expansion, limit: Tensor, digits: int) -> Sett
 def _expanded(numbers: Array) -> Expansion:
     high = [float(x) for x in numbers.ravel()]
     low = [float(x - h) if math.isfinite(h) else 0.0 for x, h in zip(numbers.ravel(), high, strict=True)]
-    shape = numbers.shape
-    return Expansion(
-        torch.tensor(high, dtype=torch.float64).reshape(shape), torch.tensor(low, dtype=torch.float64).reshape(shape)
-    )
+    return Expansion(*(torch.tensor(part, dtype=torch.float64).reshape(numbers.shape) for part in (high, low)))

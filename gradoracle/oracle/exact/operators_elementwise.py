@@ -1,4 +1,4 @@
-"""Rules for operators that act on each element by itself."""
+"""Rules for elementwise operators."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from gradoracle.oracle.exact.scalars import (
     boxed,
     names,
     rule,
+    truths,
 )
 
-UNARY = names(
-    "neg exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal tanh sigmoid erf erfc sin cos tan atan sinh cosh"
+_UNARY = names(
+    "neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal tanh sigmoid erf erfc sin cos tan atan sinh cosh"
 )
 
 
@@ -33,14 +34,8 @@ def _unary(name: str) -> Rule:
     return lambda reader, x: reader.field.apply(name, reader.real(x))
 
 
-for _name in UNARY:
+for _name in _UNARY:
     rule(f"aten.{_name}.default")(_unary(_name))
-
-
-@rule("aten.square.default")
-def _square(reader: Reader, x: Value) -> Array:
-    x = reader.real(x)
-    return reader.field.apply("mul", x, x)
 
 
 @rule("aten.add.Tensor", "aten.add.Scalar")
@@ -51,11 +46,6 @@ def _add(reader: Reader, x: Value, y: Value, alpha: float = 1) -> Array:
 @rule("aten.sub.Tensor", "aten.sub.Scalar")
 def _sub(reader: Reader, x: Value, y: Value, alpha: float = 1) -> Array:
     return reader.field.apply("sub", reader.real(x), _scaled(reader, y, alpha))
-
-
-@rule("aten.rsub.Tensor", "aten.rsub.Scalar")
-def _rsub(reader: Reader, x: Value, y: Value, alpha: float = 1) -> Array:
-    return reader.field.apply("sub", reader.real(y), _scaled(reader, x, alpha))
 
 
 def _scaled(reader: Reader, x: Value, alpha: float) -> Array:
@@ -78,10 +68,9 @@ def _pow(reader: Reader, x: Value, y: Value) -> Array:
     if isinstance(y, (int, float)):
         if y == 2:
             return reader.field.apply("mul", x, x)
-        if y in (0.5, -0.5, 1, 0):
-            name = {0.5: "sqrt", -0.5: "rsqrt", 1: None, 0: None}[y]
-            if name is not None:
-                return reader.field.apply(name, x)
+        if y in (0.5, -0.5):
+            return reader.field.apply("sqrt" if y > 0 else "rsqrt", x)
+        if y in (0, 1):
             return x if y == 1 else np.broadcast_to(boxed(reader.field.exact(1.0)), x.shape)
     return reader.field.apply("pow", x, reader.real(y))
 
@@ -90,7 +79,7 @@ def _pow(reader: Reader, x: Value, y: Value) -> Array:
 
 
 def maximum(reader: Reader, x: Array, y: Array, sign: int = 1) -> Array:
-    """The larger of x and y (the smaller for sign -1), NaN where either is; the very number where that is decided."""
+    """The larger of x and y (the smaller for sign -1), NaN if either is; the very number, not a copy, if decided."""
     return boxed(np.frompyfunc(lambda a, b: _larger(reader, a, b, sign), 2, 1)(x, y))
 
 
@@ -118,24 +107,14 @@ def _relu(reader: Reader, x: Value) -> Array:
     return maximum(reader, reader.real(x), reader.real(0.0))
 
 
-@rule("aten.clamp.default", "aten.clamp.Tensor", "aten.clamp_min.default", "aten.clamp_min.Tensor")
+@rule("aten.clamp.default", "aten.clamp.Tensor")
 def _clamp(reader: Reader, x: Value, min: Value = None, max: Value = None) -> Array:
     x = reader.real(x)
     x = x if min is None else maximum(reader, x, reader.real(min))
     return x if max is None else maximum(reader, x, reader.real(max), sign=-1)
 
 
-@rule("aten.clamp_max.default", "aten.clamp_max.Tensor")
-def _clamp_max(reader: Reader, x: Value, max: Value) -> Array:
-    return maximum(reader, reader.real(x), reader.real(max), sign=-1)
-
-
-@rule("aten.abs.default")
-def _abs(reader: Reader, x: Value) -> Array:
-    return reader.field.apply("abs", reader.real(x))
-
-
-@rule("aten.sign.default", "aten.sgn.default")
+@rule("aten.sign.default")
 def _sign(reader: Reader, x: Value) -> Array:
     x, field = reader.real(x), reader.field
     sides = field.orders(x, reader.real(0.0))
@@ -186,14 +165,14 @@ for _name in ("floor", "ceil", "round", "trunc"):
 
 @rule("aten._to_copy.default", "prims.convert_element_type.default")
 def _to_copy(reader: Reader, x: Value, *_: Any, **kwargs: Any) -> Value:
-    """A float stays what it is (truth is not rounded); to an integer it is truncated; to a boolean, whether not 0."""
+    """To a float: unchanged (truth is not rounded); to an integer: truncated; to a boolean: whether it is not 0."""
     if reader.dtype.is_floating_point:
         return reader.real(x)
     if not isinstance(x, np.ndarray):
         raise Undecided(str(reader.node))
     if reader.dtype is torch.bool:
         sides = reader.field.orders(x, reader.real(0.0))
-        return reader.field.truths(sides != EQUAL, sides == UNKNOWN)
+        return truths(sides != EQUAL, sides == UNKNOWN)
     return integers(reader, x).to(reader.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Rules for comparisons, choices by them, and what is ordered by them. A comparison may be unknown: never guess."""
+"""Rules for comparisons, selections and sorting. A comparison may be unknown, and is never guessed."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from gradoracle.oracle.exact.scalars import (
     Value,
     boxed,
     rule,
+    truths,
 )
 
 HOLDS = {
@@ -40,7 +41,7 @@ HOLDS = {
 def _comparison(name: str) -> Rule:
     def compare(reader: Reader, x: Value, y: Value) -> Tensor | Truths:
         orders = reader.field.orders(reader.real(x), reader.real(y))
-        return reader.field.truths(np.isin(orders, HOLDS[name]), orders == UNKNOWN)
+        return truths(np.isin(orders, HOLDS[name]), orders == UNKNOWN)
 
     return compare
 
@@ -49,18 +50,12 @@ for _name in HOLDS:
     rule(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_comparison(_name))
 
 
-@rule("aten.isnan.default", "aten.isinf.default", "aten.isfinite.default")
+@rule("aten.isnan.default", "aten.isinf.default")
 def _kind(reader: Reader, x: Value) -> Tensor | Truths:
     kinds = [reader.field.kind(a) for a in reader.real(x).ravel()]
-    asked = {
-        "aten.isnan.default": torch.isnan,
-        "aten.isinf.default": torch.isinf,
-        "aten.isfinite.default": torch.isfinite,
-    }
-    test = asked[str(reader.node.target)]
-    values = test(torch.tensor([0.0 if k is None else k for k in kinds], dtype=torch.float64)).reshape(reader.shape)
-    unknown = torch.tensor([k is None for k in kinds], dtype=torch.bool).reshape(reader.shape)
-    return Truths(values, unknown) if bool(unknown.any()) else values
+    known = torch.tensor([0.0 if kind is None else kind for kind in kinds], dtype=torch.float64)
+    test: Any = reader.node.target
+    return truths(test(known.reshape(reader.shape)), np.reshape([kind is None for kind in kinds], reader.shape))
 
 
 def _boolean(reader: Reader, x: Value) -> tuple[Tensor, Tensor]:
@@ -74,54 +69,47 @@ def _boolean(reader: Reader, x: Value) -> tuple[Tensor, Tensor]:
     return values != 0, torch.zeros_like(values, dtype=torch.bool)
 
 
-def _truths(values: Tensor, unknown: Tensor) -> Tensor | Truths:
-    return Truths(values, unknown) if bool(unknown.any()) else values
-
-
 @rule("aten.logical_and.default", "aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar")
 def _and(reader: Reader, x: Value, y: Value) -> Tensor | Truths:
     (a, open_a), (b, open_b) = _boolean(reader, x), _boolean(reader, y)
     false = (~a & ~open_a) | (~b & ~open_b)
-    return _truths(a & b, (open_a | open_b) & ~false)
+    return truths(a & b, (open_a | open_b) & ~false)
 
 
 @rule("aten.logical_or.default", "aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar")
 def _or(reader: Reader, x: Value, y: Value) -> Tensor | Truths:
     (a, open_a), (b, open_b) = _boolean(reader, x), _boolean(reader, y)
     true = (a & ~open_a) | (b & ~open_b)
-    return _truths(a | b, (open_a | open_b) & ~true)
+    return truths(a | b, (open_a | open_b) & ~true)
 
 
 @rule("aten.logical_xor.default", "aten.bitwise_xor.Tensor")
 def _xor(reader: Reader, x: Value, y: Value) -> Tensor | Truths:
     (a, open_a), (b, open_b) = _boolean(reader, x), _boolean(reader, y)
-    return _truths(a ^ b, open_a | open_b)
+    return truths(a ^ b, open_a | open_b)
 
 
 @rule("aten.logical_not.default", "aten.bitwise_not.default")
 def _not(reader: Reader, x: Value) -> Tensor | Truths:
     a, open_a = _boolean(reader, x)
-    return _truths(~a, open_a)
+    return truths(~a, open_a)
 
 
-@rule("aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim", "aten.all.dims")
+@rule("aten.any.default", "aten.any.dim", "aten.any.dims")
 def _any(reader: Reader, x: Value, *args: Any, **kwargs: Any) -> Tensor | Truths:
     a, unknown = _boolean(reader, x)
     over: Any = reader.node.target
-    if ".all." in str(over):
-        false = ~over(a | unknown, *args, **kwargs)
-        return _truths(over(a | unknown, *args, **kwargs), ~over(~unknown, *args, **kwargs) & ~false)
-    return _truths(over(a, *args, **kwargs), over(unknown, *args, **kwargs) & ~over(a, *args, **kwargs))
+    return truths(over(a, *args, **kwargs), over(unknown, *args, **kwargs) & ~over(a, *args, **kwargs))
 
 
-@rule("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+@rule("aten.where.self")
 def _where(reader: Reader, condition: Value, x: Value, y: Value) -> Value:
     if not reader.dtype.is_floating_point:
         return _where_integers(reader, condition, x, y)
-    return choose(reader, condition, reader.real(x), reader.real(y))
+    return _chosen(reader, condition, reader.real(x), reader.real(y))
 
 
-def choose(reader: Reader, condition: Value, x: Array, y: Array) -> Array:
+def _chosen(reader: Reader, condition: Value, x: Array, y: Array) -> Array:
     """x where the condition holds, y where not, a hull of both where it is unknown; the very numbers, not copies."""
     values, unknown = _boolean(reader, condition)
     out = boxed(np.where(values.numpy(), x, y))
@@ -140,19 +128,13 @@ def _where_integers(reader: Reader, condition: Value, x: Value, y: Value) -> Ten
         return torch.where(values, torch.as_tensor(x), torch.as_tensor(y)).to(reader.dtype)
     (a, open_a), (b, open_b) = _boolean(reader, x), _boolean(reader, y)
     chosen, chosen_open = torch.where(values, a, b), torch.where(values, open_a, open_b)
-    return _truths(chosen, torch.where(unknown, (a ^ b) | open_a | open_b, chosen_open))
+    return truths(chosen, torch.where(unknown, (a ^ b) | open_a | open_b, chosen_open))
 
 
-CONSTANT.update(("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar"))
+CONSTANT.add("aten.where.self")
 
 
-@rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-def _masked_fill(reader: Reader, x: Value, mask: Value, value: Value) -> Array:
-    x = reader.real(x)
-    return choose(reader, mask, np.broadcast_to(reader.real(value), x.shape), x)
-
-
-# What is ordered: the indices must be decided. Among equals the first comes first; NaN counts as the largest.
+# Sorting: the indices must be decided. Among equals the first comes first; NaN counts as the largest.
 
 
 def _ranking(reader: Reader, line: Array, sign: int) -> list[int]:

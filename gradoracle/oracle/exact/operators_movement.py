@@ -1,6 +1,6 @@
-"""Rules for operators that place numbers and compute none, and for those that add where several land in one place.
+"""Rules for operators that only move numbers, and for those that add where several land in one place.
 
-What goes where is PyTorch's own answer: the operator itself is run on the positions of the numbers.
+PyTorch itself says where numbers go: the operator is run on their positions.
 """
 
 from __future__ import annotations
@@ -13,49 +13,40 @@ import torch
 from torch import Tensor
 
 from gradoracle.oracle.exact.scalars import CONSTANT, Array, Reader, Truths, Undecided, Value, boxed, names, rule
-from gradoracle.oracle.exact.trace import UnsupportedOperator
+from gradoracle.oracle.exact.trace import UnsupportedOperator, operator_name
 from gradoracle.oracle.exact.trees import leaves
 
-# operator -> positions of the arguments whose numbers are placed (the others are dims, indices, masks)
+# operator -> positions of the arguments whose numbers are moved (the others are dims, indices, masks)
 PLACED: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
         names(
-            "view.default _unsafe_view.default reshape.default permute.default transpose.int t.default expand.default "
-            "unsqueeze.default squeeze.default squeeze.dim squeeze.dims select.int slice.Tensor flip.default "
-            "roll.default unfold.default diagonal.default gather.default index.Tensor index_select.default "
-            "repeat.default split_with_sizes.default split.Tensor unbind.int cat.default stack.default tril.default "
-            "triu.default as_strided.default constant_pad_nd.default scatter.value index_fill.int_Scalar take.default "
-            "detach.default alias.default clone.default lift_fresh_copy.default"
+            "view.default permute.default expand.default unsqueeze.default squeeze.dims select.int slice.Tensor "
+            "flip.default unfold.default diagonal.default gather.default index.Tensor index_select.default "
+            "split_with_sizes.default cat.default as_strided.default constant_pad_nd.default scatter.value "
+            "alias.default clone.default lift_fresh_copy.default"
         ),
         (0,),
     ),
     **dict.fromkeys(
-        names(
-            "slice_scatter.default select_scatter.default diagonal_scatter.default as_strided_scatter.default "
-            "copy.default"
-        ),
-        (0, 1),
+        names("slice_scatter.default diagonal_scatter.default as_strided_scatter.default copy.default"), (0, 1)
     ),
     "scatter.src": (0, 3),
     "index_put.default": (0, 2),
-    "index_copy.default": (0, 3),
 }
-FILLED = {"constant_pad_nd.default": 2, "scatter.value": 3, "index_fill.int_Scalar": 3}  # position of a number to place
+FILLED = {"constant_pad_nd.default": 2, "scatter.value": 3}  # position of a number to place
 STRIDED = ("as_strided.default", "as_strided_scatter.default")  # ask for strides: those of the traced tensor
-CONSTANT.update(f"aten.{name}" for name in PLACED)
 FRESH = names(
-    "full.default full_like.default zeros.default zeros_like.default ones.default ones_like.default "
-    "empty_like.default empty.memory_format empty_permuted.default empty_strided.default new_zeros.default "
-    "new_ones.default new_full.default new_empty.default new_empty_strided.default _efficientzerotensor.default "
-    "_new_zeros_with_same_feature_meta.default scalar_tensor.default arange.start_step arange.default arange.start "
-    "eye.default eye.m linspace.default _to_copy.default"
+    "full.default full_like.default empty.memory_format empty_permuted.default empty_strided.default "
+    "new_empty_strided.default _efficientzerotensor.default _new_zeros_with_same_feature_meta.default "
+    "scalar_tensor.default arange.start_step"
 )
-CONSTANT.update(f"aten.{name}" for name in FRESH if "empty" not in name)  # never read memory that nothing wrote
+# never read memory that nothing wrote
+CONSTANT.update(f"aten.{name}" for name in (*PLACED, *FRESH, "_to_copy.default") if "empty" not in name)
 
 
 @rule(*(f"aten.{name}" for name in PLACED))
 def _place(reader: Reader, *args: Value, **kwargs: Any) -> Value:
-    name = str(reader.node.target).removeprefix("aten.")
+    name = operator_name(reader.node).removeprefix("aten.")
     if name == "index_put.default" and (args[3:4] == (True,) or kwargs.get("accumulate")):
         return _index_put_add(reader, *args[:3])
     if any(isinstance(x, Truths) for x in leaves(args)):
@@ -68,8 +59,6 @@ def _place(reader: Reader, *args: Value, **kwargs: Any) -> Value:
     if name in FILLED and len(args) > FILLED[name]:
         positions[FILLED[name]] = sum(part.size for part in pool)
         pool.append(reader.real(args[FILLED[name]]).reshape(1))
-    if name == "lift_fresh_copy.default":
-        return args[0]
     placed = reader.node.target(*positions, **kwargs)  # type: ignore[operator]
     numbers = np.concatenate(pool)
     if isinstance(placed, Tensor):
@@ -78,22 +67,20 @@ def _place(reader: Reader, *args: Value, **kwargs: Any) -> Value:
 
 
 def _positions(reader: Reader, x: Value, pool: list[Array], strides: Sequence[int] | None = None) -> Any:
-    """Where the numbers of x lie in the pool, which they are added to: int64 in the shape of x."""
+    """The positions of the numbers of x in the pool, to which they are added: int64 in the shape of x."""
     if isinstance(x, (list, tuple)):
         return [_positions(reader, part, pool) for part in x]
     numbers = reader.real(x)
     start = sum(part.size for part in pool)
     pool.append(numbers.ravel())
     positions = torch.arange(start, start + numbers.size).view(numbers.shape)
-    return (
-        positions
-        if strides is None
-        else torch.empty_strided(positions.shape, tuple(strides), dtype=torch.int64).copy_(positions)
-    )
+    if strides is None:
+        return positions
+    return torch.empty_strided(positions.shape, tuple(strides), dtype=torch.int64).copy_(positions)
 
 
 def _place_truths(reader: Reader, places: Sequence[int], args: list[Any], kwargs: dict[str, Any]) -> Truths:
-    """Booleans of which some are unknown: what is known of them, and which are not, are placed alike."""
+    """Booleans of which some are unknown: values and unknowns are moved alike."""
     values, unknown = list(args), list(args)
     for place in places:
         values[place] = _each(args[place], lambda x: x.values if isinstance(x, Truths) else x)
@@ -108,7 +95,7 @@ def _each(x: Any, function: Callable[[Any], Any]) -> Any:
     return [function(part) for part in x] if isinstance(x, (list, tuple)) else function(x)
 
 
-@rule("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default")
+@rule("aten.view.default")
 def _view(reader: Reader, x: Value, shape: Sequence[int]) -> Value:
     return x.reshape(reader.shape) if isinstance(x, np.ndarray) else _place(reader, x, shape)
 
@@ -123,12 +110,12 @@ def _expand(reader: Reader, x: Value, shape: Sequence[int], **kwargs: Any) -> Va
     return np.broadcast_to(x, reader.shape) if isinstance(x, np.ndarray) else _place(reader, x, shape)
 
 
-@rule("aten.unsqueeze.default", "aten.squeeze.dims", "aten.squeeze.dim", "aten.squeeze.default")
+@rule("aten.unsqueeze.default", "aten.squeeze.dims")
 def _squeeze(reader: Reader, x: Value, *args: Any) -> Value:
     return x.reshape(reader.shape) if isinstance(x, np.ndarray) else _place(reader, x, *args)
 
 
-@rule("aten.alias.default", "aten.clone.default", "aten.detach.default", "aten.contiguous.default")
+@rule("aten.alias.default", "aten.clone.default", "aten.lift_fresh_copy.default")
 def _same(reader: Reader, x: Value, **kwargs: Any) -> Value:
     return x
 
@@ -138,15 +125,10 @@ def _true(reader: Reader, *args: Value) -> bool:
     return True
 
 
-@rule(*(f"aten.{name}" for name in FRESH if name != "_to_copy.default"))
+@rule(*(f"aten.{name}" for name in FRESH))
 def _fresh(reader: Reader, *args: Value, **kwargs: Any) -> Tensor:
-    """New tensors that take only a shape from a computed one; what PyTorch leaves unwritten is 0."""
-    name = str(reader.node.target)
-    fill: Any = 0
-    if "full" in name:
-        fill = args[2] if "new_full" in name else args[1]
-    elif "ones" in name:
-        fill = 1
+    """New tensors that take only the shape of a computed one; what PyTorch leaves uninitialised is 0."""
+    fill = args[1] if "full" in operator_name(reader.node) else 0
     return torch.full(reader.shape, fill, dtype=reader.dtype)
 
 

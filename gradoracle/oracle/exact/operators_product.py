@@ -14,16 +14,6 @@ def _mm(reader: Reader, a: Value, b: Value) -> Array:
     return reader.field.matmul(reader.real(a), reader.real(b))
 
 
-@rule("aten.mv.default")
-def _mv(reader: Reader, a: Value, b: Value) -> Array:
-    return reader.field.matmul(reader.real(a), reader.real(b)[:, None])[:, 0]
-
-
-@rule("aten.dot.default")
-def _dot(reader: Reader, x: Value, y: Value) -> Array:
-    return reader.field.matmul(reader.real(x)[None, :], reader.real(y)[:, None]).reshape(())
-
-
 @rule("aten.bmm.default")
 def _bmm(reader: Reader, a: Value, b: Value) -> Array:
     a, b = reader.real(a), reader.real(b)

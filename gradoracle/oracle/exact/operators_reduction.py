@@ -1,4 +1,4 @@
-"""Rules for operators that combine the elements along dims: sums, extremes, scans, softmax."""
+"""Rules for operators that combine elements along dims: sums, extremes, scans, softmax."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _axes(x: Array, dim: Sequence[int] | int | None) -> tuple[int, ...]:
     return tuple(d % max(x.ndim, 1) for d in ([dim] if isinstance(dim, int) else dim)) if x.ndim else ()
 
 
-@rule("aten.sum.default", "aten.sum.dim_IntList")
+@rule("aten.sum.dim_IntList")
 def _sum(reader: Reader, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
     x = reader.real(x)
     return reader.field.sum(x, _axes(x, dim), keepdim)
@@ -37,7 +37,7 @@ def _amax(reader: Reader, x: Value, dim: Any = None, keepdim: bool = False) -> A
 
 
 def extreme(reader: Reader, x: Array, axes: tuple[int, ...], keepdim: bool, sign: int = 1) -> Array:
-    """The largest (smallest) element over ``axes``, which are not empty: the very number wherever that is decided."""
+    """The largest (smallest) element over ``axes``, which are not empty: the very number, not a copy, if decided."""
     kept = tuple(1 if axis in axes else n for axis, n in enumerate(x.shape))
     lines = np.moveaxis(x, axes, range(len(axes))).reshape(-1, *(n for a, n in enumerate(x.shape) if a not in axes))
     out = lines[0]
@@ -79,28 +79,3 @@ def _softmax(reader: Reader, x: Value, dim: int, half_to_float: bool) -> Array:
     if "_log_softmax" in str(reader.node.target):
         return field.apply("sub", shifted, field.apply("log", total))
     return field.apply("div", exponentials, total)
-
-
-def _finite_midpoints(reader: Reader, x: Array) -> Array:
-    """Exact numbers in x to shift by; 0 where x is not finite."""
-    field = reader.field
-    return boxed(np.frompyfunc(lambda a: field.midpoint(a) if field.is_finite(a) else field.exact(0.0), 1, 1)(x))
-
-
-@rule("aten.logsumexp.default")
-def _logsumexp(reader: Reader, x: Value, dim: Any, keepdim: bool = False) -> Array:
-    x, field = reader.real(x), reader.field
-    axes = _axes(x, dim)
-    largest = extreme(reader, x, axes, keepdim=True)
-    near = _finite_midpoints(reader, largest)
-    total = field.sum(field.apply("exp", field.apply("sub", x, near)), axes, keepdims=True)
-    out = field.apply("add", field.apply("log", total), near)
-    return out if keepdim else out.reshape(reader.shape)
-
-
-@rule("aten.mean.default", "aten.mean.dim")
-def _mean(reader: Reader, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Array:
-    x = reader.real(x)
-    axes = _axes(x, dim)
-    terms = int(np.prod([x.shape[axis] for axis in axes], dtype=np.int64))
-    return reader.field.apply("div", reader.field.sum(x, axes, keepdim), reader.real(terms))

@@ -1,14 +1,15 @@
-"""Scalars: the operators of a graph over a number field, whichever it is.
+"""Scalars: number fields, and what rules for the operators of a graph over any field are made of.
 
-``interpret`` walks a graph once. A real tensor is a numpy object array of the field's numbers; integer and boolean
-bookkeeping, and constants that nothing has been computed from yet, stay torch tensors and cost nothing. What an
-operator means is written once, in the ``operators_*`` files; a number system supplies a ``Field``.
+A real tensor is a numpy object array of the field's numbers; integer and boolean bookkeeping, and constants that have
+not met a computed number, stay torch tensors and cost nothing. The meaning of an operator is written once, in the
+``operators_*`` files; a number system supplies a ``Field``.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,40 +22,43 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.fx import Node
 
-from gradoracle.oracle.exact.trace import Graph, UnsupportedOperator, operator_name, widened
-from gradoracle.oracle.exact.trees import leaves
-
 Array = NDArray[Any]  # of the field's numbers, dtype object
-LESS, EQUAL, GREATER, UNKNOWN, UNORDERED = -1, 0, 1, 2, 3  # UNKNOWN: not at this precision; UNORDERED: one is NaN
+LESS, EQUAL, GREATER, UNKNOWN, UNORDERED = -1, 0, 1, 2, 3  # UNKNOWN at this precision; UNORDERED: one is NaN
 
 
 class Undecided(Exception):
-    """A comparison that the graph's shape or indices hang on cannot be decided at this precision."""
+    """A comparison that a shape or an index depends on cannot be decided at this precision."""
 
 
 @dataclass(frozen=True)
 class Truths:
-    """A boolean tensor of which some elements are not known: ``values`` holds where ``unknown`` does not."""
+    """A boolean tensor with unknown elements: ``values`` is valid where ``unknown`` is False."""
 
     values: Tensor
     unknown: Tensor
 
 
+def truths(values: Any, unknown: Any) -> Tensor | Truths:
+    """Booleans (arrays or tensors): a plain tensor where all of them are known."""
+    known, open_ = torch.as_tensor(values), torch.as_tensor(unknown)
+    return Truths(known, open_) if bool(open_.any()) else known
+
+
 class Field(ABC):
     """A number system: what a reading must supply, and what follows from it for arrays.
 
-    A number is finite, +-inf, NaN (as PyTorch would have it: -inf - -inf) or unknown (not at this precision). Zero has
-    no sign. Where an operation leaves the finite numbers, its value is what PyTorch gives in float64 for operands of
-    the same kind: log 0 = -inf, 1/0 = inf, 0 * inf = NaN.
+    A number is finite, +-inf, NaN (as in PyTorch: -inf - -inf) or unknown at this precision. Zero has no sign. Where an
+    operation leaves the finite numbers, its value is that of PyTorch in float64 for operands of the same kind:
+    log 0 = -inf, 1/0 = inf, 0 * inf = NaN.
     """
 
     reading: str
-    functions: Mapping[str, Callable[..., Any]]  # operator -> on numbers: finite operands give the right finite number
+    functions: Mapping[str, Callable[..., Any]]  # operator -> on numbers: correct for finite operands
     unknown: Any
 
     @abstractmethod
     def context(self) -> AbstractContextManager[Any]:
-        """Sets the precision, and puts back the one before."""
+        """Sets the precision, and restores the previous one."""
 
     @abstractmethod
     def exact(self, x: float | int | bool) -> Any:
@@ -70,11 +74,11 @@ class Field(ABC):
 
     @abstractmethod
     def kind(self, x: Any) -> float | None:
-        """0.0 for a finite number; inf, -inf, nan; None for unknown."""
+        """0.0 for a finite number, inf, -inf or nan for those, None for unknown."""
 
     @abstractmethod
     def order(self, x: Any, y: Any) -> int:
-        """LESS, EQUAL or GREATER; UNKNOWN where that is not decided; UNORDERED where x or y is NaN."""
+        """LESS, EQUAL or GREATER; UNKNOWN if that is not decided; UNORDERED if x or y is NaN."""
 
     @abstractmethod
     def hull(self, x: Any, y: Any) -> Any:
@@ -86,7 +90,7 @@ class Field(ABC):
 
     @abstractmethod
     def floor(self, x: Any) -> int | None:
-        """The largest integer that is at most the finite x; None where that is not decided."""
+        """The largest integer that is at most the finite x; None if that is not decided."""
 
     @abstractmethod
     def product(self, a: Array, b: Array) -> Array:
@@ -119,7 +123,7 @@ class Field(ABC):
         return out
 
     def special(self, name: str, *operands: Any) -> Any:
-        """What an operation gives on numbers where it does not give a finite one by arithmetic."""
+        """The result of an operation that does not give a finite number by arithmetic."""
         kinds = [self.kind(x) for x in operands]
         if None in kinds:
             return self.unknown
@@ -134,7 +138,7 @@ class Field(ABC):
         return self.exact(value)
 
     def _alike(self, name: str, operands: Sequence[Any], kinds: list[float]) -> list[float] | None:
-        """Float64 numbers on which PyTorch's operator has the same special value; None where that is not decided."""
+        """float64 numbers for which PyTorch's operator has the same special value; None if that is not decided."""
         if name in ("add", "sub"):
             return [1.0 if kind == 0.0 else kind for kind in kinds]
         if name == "pow":
@@ -182,7 +186,7 @@ class Field(ABC):
         return boxed(np.frompyfunc(self.exact, 1, 1)(values.numpy().astype(object)))
 
     def literal(self, x: float | int | bool) -> Any:
-        """A number written in a graph: the mathematical constant where PyTorch's derivative formulas mean one."""
+        """A number written in a graph; a literal of PyTorch's derivative formulas is the constant it stands for."""
         name = LITERALS.get(x) if isinstance(x, float) else None
         return self.exact(x) if name is None else self.constant(name)
 
@@ -230,13 +234,8 @@ class Field(ABC):
             out[i, j] = functools.reduce(lambda x, y: self.total("add", x, y), terms)
         return out
 
-    def truths(self, values: NDArray[np.bool_], unknown: NDArray[np.bool_]) -> Tensor | Truths:
-        """Booleans: a plain tensor where all of them are known."""
-        known = torch.from_numpy(np.array(values, dtype=np.bool_))
-        return Truths(known, torch.from_numpy(np.array(unknown, dtype=np.bool_))) if unknown.any() else known
 
-
-# Numbers that PyTorch's derivative formulas write in float64, and what they stand for.
+# float64 literals of PyTorch's derivative formulas, and the constants they stand for.
 LITERALS: dict[float, str] = {
     math.log(2): "ln2",
     math.log(10): "ln10",
@@ -270,7 +269,7 @@ Rule = Callable[..., Value]
 
 @dataclass
 class Reader:
-    """What a rule is given: the field, and the node it computes (its shape and dtype are ``reader.shape``...)."""
+    """The first argument of a rule: the field, and the node to compute."""
 
     field: Field
     node: Node
@@ -293,6 +292,17 @@ class Reader:
 
 RULES: dict[str, Rule] = {}
 
+# What both number systems compute alike; each adds its own functions.
+ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "neg": operator.neg,
+    "abs": abs,
+    "reciprocal": lambda x: 1 / x,
+}
+
 
 def rule(*operators: str) -> Callable[[Rule], Rule]:
     """Registers a rule ``f(reader, *args, **kwargs)`` for ATen operators, as ``aten.mul.Tensor`` names them."""
@@ -309,40 +319,5 @@ def names(text: str) -> list[str]:
     return text.split()
 
 
-# Operators that only place numbers, or make new ones exactly: constants stay torch tensors through them.
+# Operators that only move numbers, or make new ones exactly: constants stay torch tensors through them.
 CONSTANT: set[str] = set()
-
-
-def interpret(graph: Graph, args: Sequence[Tensor], field: Field) -> list[Array]:
-    """The graph's outputs over the field.
-
-    Raises:
-        UnsupportedOperator: an operator has no rule.
-        Undecided: an index or a shape hangs on a comparison that is not decided at the field's precision.
-    """
-    inputs = (field.lift(arg) if arg.is_floating_point() else arg.detach().cpu() for arg in args)
-    with field.context(), np.errstate(all="ignore"):
-        found = graph.interpreted(
-            inputs, lambda node, *given: _call(Reader(field, node), *given), lambda constant: constant.cpu()
-        )
-        return [Reader(field, node).real(value) for node, value in zip(graph.outputs, found, strict=True)]
-
-
-def _call(reader: Reader, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    node, name = reader.node, operator_name(reader.node)
-    if node.op != "call_function":
-        raise UnsupportedOperator(f"{node.op} {name}", reader.field.reading)
-    if name == "<built-in function getitem>":
-        return args[0][args[1]]
-    flat = leaves((args, kwargs))
-    computed = any(isinstance(x, (np.ndarray, Truths)) for x in flat)
-    if not computed and (name in CONSTANT or not _makes_floats(node)):
-        operator: Any = node.target
-        return operator(*args, **widened(kwargs))
-    if name not in RULES:
-        raise UnsupportedOperator(name, reader.field.reading)
-    return RULES[name](reader, *args, **kwargs)
-
-
-def _makes_floats(node: Node) -> bool:
-    return any(isinstance(x, Tensor) and x.is_floating_point() for x in leaves(node.meta.get("val")))

@@ -1,8 +1,8 @@
-"""Trace: a program of tensors as an ATen graph, the one thing that every reading reads.
+"""Trace: a program of tensors as an ATen graph, the input of every reading.
 
-The program is run once, on the examples, under a dispatch mode that writes down each ATen operator which is left when
-autograd, ``torch.func`` and the decompositions have done their part. (PyTorch's ``make_fx`` gives the same graph; it
-took ten times as long, most of it for fake tensors and stack traces that no reading looks at.)
+The program is run once, on the examples, under a dispatch mode that records each ATen operator that remains after
+autograd, ``torch.func`` and the decompositions. (PyTorch's ``make_fx`` gives the same graph; it took ten times as long,
+most of it for fake tensors and stack traces that no reading needs.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _aten = torch.ops.aten
 
 
 class UnsupportedOperator(Exception):
-    """A reading lacks an operator of the graph; names both, so that the user knows which of them to change."""
+    """A reading has no rule for an operator of the graph; the message names both."""
 
     def __init__(self, operator: str, reading: str) -> None:
         self.operator, self.reading = operator, reading
@@ -41,7 +41,7 @@ class UnsupportedOperator(Exception):
 
 
 class ValueDependent(RuntimeError):
-    """A program takes a number, a branch or a shape from the values of its inputs: no graph holds for other values."""
+    """A program takes a number, a branch or a shape from the values of its inputs; no graph holds for other values."""
 
 
 def _run(node: Node, args: Any, kwargs: Any) -> Any:
@@ -55,14 +55,14 @@ def _itself(value: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Graph:
-    """An ATen graph over flat tensor inputs and outputs; shapes are those it was traced with.
+    """An ATen graph over flat tensor inputs and outputs, at the shapes it was traced with.
 
-    Free of in-place operators: every node's value is made once and never changed. Each call node's ``meta["val"]`` is a
-    tensor without storage (device ``meta``) of the shape, dtype and strides of its value.
+    It has no in-place operators: every node's value is made once and never changed. Each call node's ``meta["val"]`` is
+    a tensor without storage (device ``meta``) of the shape, dtype and strides of its value.
 
     Attributes:
         graph: placeholders, ``get_attr`` nodes for constants, call nodes, and one output node with a tuple.
-        constants: the tensors of ``get_attr`` nodes, by target: a closure's, such as an integer input.
+        constants: the tensors of ``get_attr`` nodes, by target: those of a closure, such as an integer input.
     """
 
     graph: Nodes
@@ -70,23 +70,23 @@ class Graph:
 
     @property
     def nodes(self) -> Any:
-        """The nodes in the order in which they are computed."""
+        """The nodes, in order of computation."""
         return self.graph.nodes
 
     @property
     def outputs(self) -> Sequence[Node]:
-        """The nodes whose values the graph gives."""
+        """The nodes whose values are the graph's outputs."""
         (output,) = (node for node in self.nodes if node.op == "output")
         return tuple(output.args[0])
 
     @functools.cached_property
     def positions(self) -> Mapping[Node, int]:
-        """Which of the nodes each one is; inputs come first."""
+        """The position of each node; inputs come first."""
         return {node: position for position, node in enumerate(self.nodes)}
 
     @functools.cached_property
     def spent(self) -> Mapping[Node, Sequence[Node]]:
-        """By node: those whose values nobody needs once it is computed, itself among them where nobody ever does."""
+        """By node: the nodes whose values it is the last to use, itself included if its value is never used."""
         last: dict[Node, Node] = {}
         for node in self.nodes:
             for used in (node, *node.all_input_nodes):
@@ -110,9 +110,9 @@ class Graph:
         """The outputs of the graph over values of any kind; each is dropped after its last use.
 
         Args:
-            inputs: the placeholders' values, in order; an iterator may make them as they are asked for.
+            inputs: the placeholders' values, in order; consumed lazily.
             call: gives the value of a call node from the values of its arguments and keyword arguments.
-            constant: what a tensor of the closure is among those values.
+            constant: converts a tensor of the closure to such a value.
         """
         known: dict[Node, Any] = {}
         given = iter(inputs)
@@ -138,7 +138,7 @@ def trace(program: Callable[..., Sequence[Tensor]], *examples: Tensor) -> Graph:
     """
     graph = _traced(program, examples)
     if any(_writes(node) for node in graph.nodes):
-        graph = _traced(graph, examples)  # in-place operators of a decomposition, which the first pass did not see
+        graph = _traced(graph, examples)  # in-place operators of decompositions, which the first pass does not see
     return graph
 
 
@@ -154,7 +154,7 @@ def _traced(program: Callable[..., Any], examples: Sequence[Tensor]) -> Graph:
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes down each operator that reaches the backend; a tensor knows its node by an attribute of its own."""
+    """Records each operator that reaches the backend; a tensor holds its node in an attribute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class _Recorder(TorchDispatchMode):
         return fresh
 
     def node(self, value: Any) -> Any:
-        """The node of a tensor, that of a new constant where it has none; anything else is itself."""
+        """The node of a tensor, or that of a new constant if it has none; any other value is returned as it is."""
         if not isinstance(value, Tensor):
             return value
         known = getattr(value, "_traced_as", None)
@@ -205,7 +205,7 @@ class _Recorder(TorchDispatchMode):
         return value
 
     def _mark(self, value: Any, node: Node, sources: Sequence[Node]) -> None:
-        """Tie tensors to their node, and it to their shapes; each of several results is an item of it."""
+        """Tie tensors to their node and the node to their shapes; each of several results is an item of it."""
         if node.op != "placeholder" and all(source in self.fixed for source in sources):
             self.fixed.add(node)
         node.meta["val"] = followed(lambda x: _without_storage(x) if isinstance(x, Tensor) else x, value)
@@ -223,14 +223,14 @@ def _without_storage(value: Tensor) -> Tensor:
 
 
 def _is_tensors(value: Any) -> bool:
-    """Whether an operator gave tensors (and not, say, a size or a number)."""
+    """Whether an operator returned tensors (and not a size or a number)."""
     return isinstance(value, Tensor) or (
         isinstance(value, (tuple, list)) and any(isinstance(item, Tensor) for item in value)
     )
 
 
 def _refuse_values(func: Any, args: Sequence[Any]) -> None:
-    """Refuse operators whose Python result, or whose shape, comes from the values of an input."""
+    """Raise for operators whose Python result or shape depends on the values of an input."""
     shaping = torch.Tag.dynamic_output_shape in func.tags
     if func is _aten.index.Tensor:
         shaping = any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1])
@@ -244,11 +244,11 @@ def _writes(node: Node) -> bool:
 
 
 def widened(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of a node with float64 for every narrower float: a cast in a definition rounds no truth."""
+    """Keyword arguments of a node with float64 for narrower floats: a cast in a definition must not round truth."""
     narrow = {name for name, value in options.items() if isinstance(value, torch.dtype) and value in NARROW}
     return {name: torch.float64 if name in narrow else value for name, value in options.items()}
 
 
 def operator_name(node: Node) -> str:
-    """The operator of a call node as written in messages and rule tables, such as ``aten.mul.Tensor``."""
+    """The operator of a call node as messages and tables write it, such as ``aten.mul.Tensor``."""
     return str(node.target)

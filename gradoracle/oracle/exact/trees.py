@@ -1,4 +1,4 @@
-"""Trees: lists, tuples and dicts of arguments, followed leaf by leaf (PyTorch's own tree map is ten times slower)."""
+"""Trees: nested lists, tuples and dicts of arguments (PyTorch's own tree map is ten times slower)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.fx import Node
 
 
 def followed(change: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree with each leaf changed; everything that is no list, tuple or dict is a leaf."""
+    """The tree with each leaf changed; a leaf is anything but a list, tuple or dict."""
     if isinstance(tree, tuple):
         return tuple([followed(change, item) for item in tree])
     if isinstance(tree, list):
@@ -29,13 +29,13 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def refilled(tree: Any, filling: Iterable[Any]) -> Any:
-    """The tree with other leaves, given in the order of ``leaves``."""
+    """The tree with its leaves replaced, in the order of ``leaves``."""
     fed = iter(filling)
     return followed(lambda _: next(fed), tree)
 
 
 def looked_up(tree: Any, known: Mapping[Node, Any]) -> Any:
-    """The arguments of a node with each node replaced by what is known of it."""
+    """The arguments of a node with each node replaced by its known value."""
     if isinstance(tree, Node):
         return known[tree]
     if isinstance(tree, tuple):

@@ -1,13 +1,13 @@
-"""Adverse roundings: errors to few bits that only some numbers give, and that are large; drawn probes miss them.
+"""Adverse roundings: large errors to few bits that only a few factors cause, and that drawn probes miss.
 
-A correct kernel may multiply by any number before it rounds. Of two things a few numbers in a hundred make far more
-than the others do, so that sixteen that are drawn show too little of it:
+A correct kernel may multiply by any number before it rounds. A few numbers in a hundred cause far larger errors than
+the others, so that sixteen draws show too little of them, in two ways:
 
-- values nearer to one another than the spacing straddle the middle of two neighbours of the format: their errors are
-  then as large as can be, and signed by the very differences that the next sum multiplies them with (``splitting``);
-- values of few significands are nearly all halfway between neighbours, and err one way throughout (``leaning``).
+- values closer than the spacing straddle the middle between two neighbours of the format: their errors are then as
+  large as possible, with the sign of the very differences that the next sum multiplies them with (``splitting``);
+- values of few significands are nearly all halfway between neighbours, and err in one direction (``leaning``).
 
-Two probes take these numbers: SPLIT and, where errors lean by more than chance, LITERAL.
+Two probes use these numbers: SPLIT and, if errors lean by more than chance, LITERAL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gradoracle.oracle.rounding.probes import EVEN_SPREAD, LITERAL, SPLIT, Dice,
 from gradoracle.oracle.rounding.subnormals import LEAST_SQUARE
 
 _LEANING = 5.0  # standard deviations of a sum of free errors, beyond which errors lean
-_LOOKED_AT = 2048  # values at most of which it is asked whether they lean
+_LOOKED_AT = 2048  # values that are sampled, at most, to see whether they lean
 _NUMBERS = torch.exp2(-torch.arange(128, dtype=torch.float64) / 128)
 
 
@@ -36,17 +36,17 @@ def redraw(
     along: int,
     part: tuple[Tensor, Tensor] | None,
 ) -> None:
-    """Replace what the adverse probes among ``noise`` hold.
+    """Replace the errors of the adverse probes in ``noise``.
 
     Args:
         noise: [R, *shape], from ``probes.rounding_errors``.
-        dice: what was drawn.
-        key: [*shape] or [R, *shape], what is rounded.
+        dice: the draws of the probes.
+        key: [*shape] or [R, *shape], the values that are rounded.
         bits: of the format.
         width: [*shape], an error of 2^-bits.
-        onto: [*shape] or [R, *shape], what errors were added to.
+        onto: [*shape] or [R, *shape], the tensor that errors were added to.
         along: the dim along which values are one group.
-        part: the variances of this rounding and of all so far, [*shape] each; None: nothing is asked about leaning.
+        part: the variances of this rounding and of all so far, [*shape] each; None: leaning is not looked for.
     """
     if width.dim() == 0:
         return
@@ -71,15 +71,15 @@ def redraw(
 def splitting(key: Tensor, bits: int, axis: int) -> Tensor:
     """The factors, near 1, that bring the median size of each group of values to the middle of its two neighbours.
 
-    One and the same significand for the medians of all groups would have errors lean by how values are spread.
+    With one significand for the medians of all groups, errors would depend on how the values are spread.
 
     Args:
-        key: [*shape]; what is 0 or not finite belongs to no group.
+        key: [*shape]; values that are 0 or not finite belong to no group.
         bits: of the format.
         axis: the dim along which values are one group.
 
     Returns:
-        What broadcasts to [*shape].
+        A tensor that broadcasts to [*shape].
     """
     sizes = torch.where((key == 0) | ~key.isfinite(), torch.nan, key.abs())
     median = torch.nan_to_num(sizes.nanmedian(axis, keepdim=True).values, nan=1.0)
@@ -89,9 +89,9 @@ def splitting(key: Tensor, bits: int, axis: int) -> Tensor:
 
 
 def leaning(key: Tensor, bits: int, weights: Tensor) -> Tensor | None:
-    """The factor in (1/2, 1] with which the errors of rounding ``key`` lean one way most; None: as chance has it.
+    """The factor in (1/2, 1] for which the errors of rounding ``key`` lean one way most; None if by chance alone.
 
-    Values of few significands times one number do so for some numbers: nearly 3/2 makes half of them nearly ties.
+    Values of few significands lean for some factors: one near 3/2 makes half of them nearly ties.
 
     Args:
         key: [*shape].
@@ -113,5 +113,5 @@ def leaning(key: Tensor, bits: int, weights: Tensor) -> Tensor | None:
 
 @functools.lru_cache(maxsize=64)
 def _some(count: int) -> Tensor:
-    """Which of ``count`` values are looked at: drawn, so that no stride of a shape can come in step with it."""
+    """The sample of ``count`` values: random, so that it is not in step with any stride of a shape."""
     return torch.randint(count, (_LOOKED_AT,), generator=torch.Generator().manual_seed(count))

@@ -1,7 +1,8 @@
-"""Marks in a program of tensors that say where an algorithm loses accuracy, for budgets only.
+"""Annotations in a program of tensors that mark where an algorithm loses accuracy, for budgets only.
 
-``stored(x, "output")`` is ``x`` plus the rounding error of storing it, and that error is 0 in every exact reading; the
-rounding reading knows better. It survives ``make_fx``, ``torch.func`` and autograd, where its derivative is that of x.
+``stored(x, "output")`` is ``x`` plus the rounding error of storing it. That error is 0 in every exact reading and what
+the contract says in the rounding reading. It survives ``make_fx``, ``torch.func`` and autograd; its derivative is that
+of x.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ def running_sums(x: Tensor, dim: int, terms: int) -> Tensor:
 
 
 def accumulated(parts: Sequence[Tensor], terms: Sequence[int]) -> Tensor:
-    """The sum of ``parts``, where the ``terms`` of each are added one by one to what is there of the parts before it.
+    """The sum of ``parts`` in one accumulator: the ``terms`` of each are added one by one to those before it.
 
-    Whichever end a kernel starts from. What each part errs by, had it an accumulator of its own, comes with the part.
+    A kernel may start from either end. The error that each part has in an accumulator of its own comes with the part.
     """
     x = torch.stack(list(parts))
     return x.sum(0) + _accumulating_errors(x.detach(), list(terms))

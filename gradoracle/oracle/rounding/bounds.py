@@ -1,58 +1,52 @@
-"""Worst case: a running error analysis with every rounding at its worst and every sign against us.
+"""Worst case: a running error analysis with every rounding at its worst and all errors of one sign.
 
 The bounds are not first order: where an operator is monotone on the interval, its ends are evaluated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.independent import odds, secant_change, slopes
 from gradoracle.oracle.rounding.quantity import Quantity, any_error, plus, quantities
 
-ATTRIBUTE = "worst"
 
-
-def elementwise(name: str, operator: Callable[..., Any], args: Any, kwargs: Any, value: Tensor) -> Tensor | None:
+def elementwise(call: Call, value: Tensor) -> Tensor | None:
     """The bound of an elementwise result from those of its arguments."""
-    if not any_error(args, ATTRIBUTE):
+    if not any_error(call.args, "worst"):
         return None
-    leaves = [a for a in args if isinstance(a, Quantity)]
-    if name in ("add", "sub", "rsub") and not (set(kwargs) - {"alpha"}):
-        alpha = abs(float(kwargs.get("alpha", 1)))
-        scale = [alpha if i == (0 if name == "rsub" else 1) else 1.0 for i in range(2)]
-        parts = [a.worst * s for a, s in zip(args, scale) if isinstance(a, Quantity) and a.worst is not None]  # noqa: B905
-        return plus(*parts)
-    if name == "mul" and len(leaves) == 2:
-        (x, y), (ex, ey) = (q.value.abs() for q in leaves), (q.worst for q in leaves)
+    name, args = call.name, call.args
+    operands = [a for a in args if isinstance(a, Quantity)]
+    if name in ("add", "sub") and not (set(call.kwargs) - {"alpha"}):
+        return plus(
+            *(
+                a.worst * (abs(float(call.kwargs.get("alpha", 1))) if i == 1 else 1.0)
+                for i, a in enumerate(args[:2])
+                if isinstance(a, Quantity) and a.worst is not None
+            )
+        )
+    if name == "mul" and len(operands) == 2:
+        (x, y), (ex, ey) = (q.value.abs() for q in operands), (q.worst for q in operands)
         both = ex * ey if ex is not None and ey is not None else None
         return plus(None if ex is None else ex * y, None if ey is None else x * ey, both)
-    if name == "div" and len(leaves) == 2 and not kwargs:
-        (x, y), (ex, ey) = (q.value.abs() for q in leaves), (q.worst for q in leaves)
+    if name == "div" and len(operands) == 2 and not call.kwargs:
+        (x, y), (ex, ey) = (q.value.abs() for q in operands), (q.worst for q in operands)
         top = x if ex is None else x + ex
         bottom = y if ey is None else (y - ey).clamp_min(0.0)
         return torch.where(top > 0, top / bottom - x / y, 0.0)
     total: Tensor | None = None
-    found = {id(q): s for q, s in slopes(operator, args, kwargs, value.shape)}
+    slope_of = {id(q): s for q, s in slopes(call, value.shape)}
     for quantity in quantities(args):
         if quantity.worst is None:
             continue
-        ends = secant_change(operator, args, kwargs, quantity, quantity.worst, value)
-        slope = found.get(id(quantity))
+        ends = secant_change(call, quantity, quantity.worst, value)
+        slope = slope_of.get(id(quantity))
         if slope is not None:  # inside the interval a function that is not monotone may move further than at its ends
             ends = torch.maximum(ends, torch.where(quantity.worst > 0, slope.abs() * quantity.worst, 0.0))
         total = plus(total, ends)
     return total
-
-
-def kinked(operator: Callable[..., Any], args: Any, kwargs: Any, value: Tensor) -> Tensor | None:
-    """The bound after relu, abs, clamp: none of them moves further than its argument does."""
-    (quantity,) = quantities(args)[:1]
-    return None if quantity.worst is None else quantity.worst.expand_as(value)
 
 
 def magnitude(quantity: Quantity) -> Tensor:
@@ -76,14 +70,9 @@ def softmax(value: Tensor, x: Tensor, relative: Tensor, dim: int) -> Tensor:
     return torch.where(x.isfinite(), moved.clamp_min(0.0), 0.0)
 
 
-def extreme(own: Tensor, dims: Any, keep: bool) -> Tensor:
-    """The bound of a maximum or minimum: it moves no further than any element does."""
-    return torch.amax(own, dims, keep)
-
-
-def product_of_one(operator: Callable[..., Any], args: Any, kwargs: Any, value: Tensor) -> Tensor | None:
+def product_of_one(call: Call) -> Tensor | None:
     """The bound of prod and cumprod: all factors at their largest."""
-    quantity = quantities(args)[0]
-    if quantity.worst is None:
+    x, rest = call.sources[0], call.args[1:]
+    if x.worst is None:
         return None
-    return operator(magnitude(quantity), *args[1:], **kwargs) - operator(quantity.value.abs(), *args[1:], **kwargs)
+    return call.operator(magnitude(x), *rest, **call.kwargs) - call.operator(x.value.abs(), *rest, **call.kwargs)

@@ -1,6 +1,6 @@
-"""The errors of many roundings in one pass over memory, compiled by numba where it is installed (extra ``fast``).
+"""The errors of many roundings in one pass over memory, compiled by numba if it is installed (extra ``fast``).
 
-The same operations in the same order as in ``probes.rounding_errors``, so the same bits, in a quarter of the time.
+The same operations in the same order as in ``probes.rounding_errors``: the same bits, in a quarter of the time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradoracle.oracle.exact.machine_code import HAS_NUMBA, jitted
 
 @functools.cache
 def compiled() -> Any:
-    """The compiled loop, or None where numba is not installed."""
+    """The compiled loop; None if numba is not installed."""
     return jitted(_loop) if HAS_NUMBA else None
 
 
@@ -33,14 +33,14 @@ def _loop(keys, factors, units, splitter, onto, out):  # type: ignore[no-untyped
 
 
 def errors(keys: Tensor, factors: Tensor, units: Tensor, splitter: float, onto: Tensor | None) -> Tensor | None:
-    """[R, n] errors as ``probes.rounding_errors`` has them; None where that is to compute them.
+    """[R, n] errors as of ``probes.rounding_errors``; None if numba is not installed.
 
     Args:
         keys: [1, n] or [R, n], none of them 0, all finite.
         factors: [R].
         units: [n].
         splitter: of Veltkamp's split.
-        onto: what they are added to, [1, n] or [R, n], or None.
+        onto: a tensor that they are added to, [1, n] or [R, n], or None.
     """
     loop = compiled()
     if loop is None:

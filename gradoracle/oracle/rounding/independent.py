@@ -1,119 +1,127 @@
-"""Independent variances: how the variance of a result follows from those of the arguments, to first order."""
+"""Independent variances: the variance of a result from those of its arguments, to first order."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradoracle.oracle.exact.trees import leaves, refilled
-from gradoracle.oracle.rounding.quantity import Quantity, any_error, errors, plus, quantities, values
+from gradoracle.oracle.exact.trees import followed, leaves, refilled
+from gradoracle.oracle.rounding.call import Call
+from gradoracle.oracle.rounding.quantity import Quantity, any_error, plus, quantities, values
+from gradoracle.oracle.rounding.rounding_model import FAR
 
-FAR = 8.0  # standard deviations that a correct kernel may be off: what they can turn is not decided
+_NEARLY_LINEAR = 1e-4  # variance of a logit below which a softmax is linear over FAR deviations
 
 
-def moved(operator: Callable[..., Any], args: Any, kwargs: Any, sources: Sequence[Quantity], attribute: str) -> Any:
-    """The errors after an operator that only moves values, those of ``sources``; what it fills in carries none."""
-    if all(getattr(source, attribute) is None for source in sources):
+def moved(call: Call, attribute: str) -> Any:
+    """The errors after an operator that only moves values; the numbers it fills in have none."""
+    if all(getattr(source, attribute) is None for source in call.sources):
         return None
-    numbers = tuple([0.0 if isinstance(a, float) else a for a in args])
-    if len(sources) == 1 and sources[0] is args[0]:
-        return operator(getattr(sources[0], attribute), *numbers[1:], **kwargs)
-    return operator(*errors(numbers, attribute), **errors(kwargs, attribute))
+    numbers = tuple([0.0 if isinstance(a, float) else a for a in call.args])
+    if len(call.sources) == 1 and call.sources[0] is call.args[0]:
+        return call.operator(getattr(call.sources[0], attribute), *numbers[1:], **call.kwargs)
+
+    def error(x: Any) -> Any:
+        if not isinstance(x, Quantity):
+            return x
+        own = getattr(x, attribute) if x.is_float else x.value
+        return torch.zeros_like(x.value) if own is None else own
+
+    return call.operator(*followed(error, numbers), **followed(error, call.kwargs))
 
 
-def slopes(
-    operator: Callable[..., Any], args: Any, kwargs: Any, shape: torch.Size, of_all: bool = False
-) -> list[tuple[Quantity, Tensor]]:
-    """Each erring argument of an elementwise operator (each, if ``of_all``) with the derivative by it."""
-    flat = leaves(args)
-    floats = [i for i, leaf in enumerate(flat) if isinstance(leaf, Quantity) and leaf.is_float]
-    erring = [i for i in floats if of_all or _errs(flat[i])]
-    filled = [leaf.value if isinstance(leaf, Quantity) else leaf for leaf in flat]
+def slopes(call: Call, shape: torch.Size, of_all: bool = False) -> list[tuple[Quantity, Tensor]]:
+    """The derivative of an elementwise operator in each argument that has an error (in each float, if ``of_all``)."""
+    flat = leaves(call.args)
+    filled = values(flat)
+    varied = [
+        i
+        for i, x in enumerate(flat)
+        if isinstance(x, Quantity) and x.is_float and (of_all or x.variance is not None or x.worst is not None)
+    ]
+    if not varied:
+        return []
     with torch.enable_grad():
-        for i in erring:
+        for i in varied:
             filled[i] = filled[i].expand(shape).detach().requires_grad_()
-        out = operator(*refilled(args, filled), **values(kwargs))
-        found = torch.autograd.grad(out.sum(), [filled[i] for i in erring], allow_unused=True) if erring else ()
-    return [(flat[i], torch.zeros(shape) if s is None else s) for i, s in zip(erring, found, strict=True)]
+        out = call.operator(*refilled(call.args, filled), **values(call.kwargs))
+        found = torch.autograd.grad(out.sum(), [filled[i] for i in varied], allow_unused=True)
+    return [(flat[i], torch.zeros(shape) if s is None else s) for i, s in zip(varied, found, strict=True)]
 
 
-def elementwise(
-    name: str, operator: Callable[..., Any], args: Any, kwargs: Any, value: Tensor, attribute: str
-) -> Tensor | None:
+def elementwise(call: Call, value: Tensor, attribute: str) -> Tensor | None:
     """The variance of an elementwise result; ``attribute`` is ``variance`` or ``floor``."""
-    if not any_error(args, attribute):
+    if not any_error(call.args, attribute):
         return None
-    leaves = [a for a in args if isinstance(a, Quantity)]
-    of = lambda q: getattr(q, attribute)  # noqa: E731
-    if name in ("add", "sub", "rsub") and not (set(kwargs) - {"alpha"}):
-        alpha = float(kwargs.get("alpha", 1))
-        scale = [alpha**2 if i == (0 if name == "rsub" else 1) else 1.0 for i in range(2)]
-        parts = [of(a) * s for a, s in zip(args, scale) if isinstance(a, Quantity) and of(a) is not None]  # noqa: B905
-        return plus(*parts)
-    if name == "mul" and len(leaves) == 2:
-        (x, y), (ex, ey) = (q.value for q in leaves), (of(q) for q in leaves)
-        if leaves[0] is leaves[1]:
+    name, args = call.name, call.args
+    operands = [a for a in args if isinstance(a, Quantity)]
+    own = [getattr(q, attribute) for q in operands]
+    if name in ("add", "sub") and not (set(call.kwargs) - {"alpha"}):
+        return plus(
+            *(
+                getattr(a, attribute) * (float(call.kwargs.get("alpha", 1)) ** 2 if i == 1 else 1.0)
+                for i, a in enumerate(args[:2])
+                if isinstance(a, Quantity) and getattr(a, attribute) is not None
+            )
+        )
+    if name == "mul" and len(operands) == 2:
+        (x, y), (ex, ey) = (q.value for q in operands), own
+        if operands[0] is operands[1]:
             return 4 * x.square() * ex
         both = ex * ey if ex is not None and ey is not None else None
         return plus(None if ex is None else ex * y.square(), None if ey is None else x.square() * ey, both)
-    if name == "div" and len(leaves) == 2 and not kwargs:
-        (_, y), (ex, ey) = (q.value for q in leaves), (of(q) for q in leaves)
-        inverse = y.square().reciprocal()
+    if name == "div" and len(operands) == 2 and not call.kwargs:
+        ex, ey = own
+        inverse = operands[1].value.square().reciprocal()
         return plus(None if ex is None else ex * inverse, None if ey is None else value.square() * ey * inverse)
     if name in ("exp", "exp2") and attribute == "variance":
-        return exponential(value, leaves[0].value, of(leaves[0]), 1.0 if name == "exp" else math.log(2))
+        return exponential(value, operands[0].value, own[0], 1.0 if name == "exp" else math.log(2))
     total: Tensor | None = None
-    for quantity, slope in slopes(operator, args, kwargs, value.shape):
-        own = of(quantity)
-        if own is not None:
-            total = plus(total, torch.where(own > 0, slope.square() * own, 0.0))
+    for quantity, slope in slopes(call, value.shape):
+        error = getattr(quantity, attribute)
+        if error is not None:
+            total = plus(total, torch.where(error > 0, slope.square() * error, 0.0))
     if total is not None and len(quantities(args)) == 1 and not total.isfinite().all():
-        (quantity,) = quantities(args)  # a slope that is infinite, as that of sqrt at 0: take the secant
-        secant = secant_change(operator, args, kwargs, quantity, of(quantity).sqrt(), value)
+        (quantity,) = quantities(args)  # an infinite slope, as that of sqrt at 0: take the secant
+        secant = secant_change(call, quantity, getattr(quantity, attribute).sqrt(), value)
         total = torch.where(total.isfinite(), total, secant.square())
     return total
 
 
 def exponential(value: Tensor, x: Tensor, own: Tensor, rate: float) -> Tensor:
-    """The variance of an exponential: first order, but never less than the secant over ``FAR`` deviations explains."""
+    """The variance of an exponential: first order, and at least that of the secant over ``FAR`` deviations."""
     step = FAR * rate * own.sqrt()
     first = value * step
     far = torch.where(step > 0.1, torch.exp(rate * x + step) - value, first)
     return (torch.maximum(first, far) / FAR).square()
 
 
-def secant_change(
-    operator: Callable[..., Any], args: Any, kwargs: Any, quantity: Quantity, step: Tensor, value: Tensor
-) -> Tensor:
+def secant_change(call: Call, quantity: Quantity, step: Tensor, value: Tensor) -> Tensor:
     """The larger change of a result when one argument moves by ``step`` up or down; 0 where neither is a number."""
 
     def at(sign: float) -> Tensor:
-        shifted = tuple(a.value + sign * step if a is quantity else a for a in args)
-        change = (operator(*values(shifted), **values(kwargs)) - value).abs()
+        shifted = tuple(a.value + sign * step if a is quantity else a for a in call.args)
+        change = (call.operator(*values(shifted), **values(call.kwargs)) - value).abs()
         return torch.nan_to_num(change, nan=0.0)
 
     return torch.maximum(at(1.0), at(-1.0))
 
 
-def kinked(operator: Callable[..., Any], args: Any, kwargs: Any, value: Tensor, attribute: str) -> Tensor | None:
-    """The variance after relu, abs, clamp: the steeper side counts where the argument may lie on either."""
-    quantity = quantities(args)[0]
-    own = getattr(quantity, attribute)
+def kinked(call: Call, attribute: str) -> Tensor | None:
+    """The variance after relu, abs, clamp: where the argument may lie on either side, the steeper one counts."""
+    own = getattr(call.sources[0], attribute)
     if own is None:
         return None
-    step = 4 * own.sqrt()
-    change = secant_change(operator, args, kwargs, quantity, step, value)
+    change = secant_change(call, call.sources[0], 4 * own.sqrt(), call.value)
     return torch.where(own > 0, (change / 4).square(), 0.0)
 
 
-def chosen(args: Any, attribute: str) -> Tensor | None:
-    """The variance after maximum or minimum: the larger one where either may win, else a bound by both."""
-    x, y = (a if isinstance(a, Quantity) else None for a in args[:2])
-    own = [getattr(q, attribute) if q is not None else None for q in (x, y)]
+def chosen(call: Call, attribute: str) -> Tensor | None:
+    """The error after maximum or minimum: the larger of the two, since either may win."""
+    own = [getattr(a, attribute) if isinstance(a, Quantity) else None for a in call.args[:2]]
     if own[0] is None or own[1] is None:
         return plus(*own)
     return torch.maximum(*torch.broadcast_tensors(own[0], own[1]))
@@ -129,34 +137,27 @@ def product(x: Quantity, y: Quantity, attribute: str) -> Tensor | None:
     return torch.matmul(x.value.square() + ex, ey) + torch.matmul(ex, y.value.square())
 
 
-def product_of_one(
-    name: str, operator: Callable[..., Any], args: Any, kwargs: Any, x: Quantity, attribute: str
-) -> Tensor | None:
-    """The variance of prod and cumprod: each factor's, times the square of the product of the others."""
+def product_of_one(call: Call, attribute: str) -> Tensor | None:
+    """The variance of prod and cumprod: that of each factor, times the square of the product of the others."""
+    x, rest = call.sources[0], call.args[1:]
     own = getattr(x, attribute)
     if own is None:
         return None
-    if name == "prod":
-        ((_, others),) = slopes_of_all(operator, args, kwargs, x)
+    if call.name == "prod":
+        with torch.enable_grad():
+            leaf = x.value.detach().requires_grad_()
+            (others,) = torch.autograd.grad(call.operator(leaf, *rest, **call.kwargs).sum(), [leaf])
         each = others.square() * own
-        return each.sum() if len(args) < 2 else each.sum(args[1], *args[2:3])
-    value = operator(x.value, *args[1:], **kwargs)
-    return value.square() * torch.cumsum(torch.nan_to_num(own / x.value.square(), nan=0.0, posinf=0.0), args[1])
-
-
-def slopes_of_all(operator: Callable[..., Any], args: Any, kwargs: Any, x: Quantity) -> list[tuple[Quantity, Tensor]]:
-    """The derivative of the one result that each element goes into."""
-    with torch.enable_grad():
-        leaf = x.value.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(operator(leaf, *args[1:], **kwargs).sum(), [leaf])
-    return [(x, slope)]
+        return each.sum(*rest[:2]) if rest else each.sum()
+    relative = torch.nan_to_num(own / x.value.square(), nan=0.0, posinf=0.0)
+    return call.operator(x.value, *rest, **call.kwargs).square() * torch.cumsum(relative, rest[0])
 
 
 def softmax(value: Tensor, x: Tensor, relative: Tensor, dim: int) -> Tensor:
-    """The variance of a softmax whose logits have variance ``relative``: rows are normalised, so errors cancel in part.
+    """The variance of a softmax with logits of variance ``relative``: rows are normalised, so errors cancel in part.
 
-    dP_j = P_j (e_j - sum_k P_k e_k), hence var P_j = P_j^2 ((1 - 2 P_j) r_j + sum_k P_k^2 r_k). Where logits may
-    move far (one that is behind in truth leads in a kernel) the secant over ``FAR`` deviations counts if it is larger.
+    dP_j = P_j (e_j - sum_k P_k e_k), hence var P_j = P_j^2 ((1 - 2 P_j) r_j + sum_k P_k^2 r_k). If logits may move so
+    far that another one leads in a kernel, the secant over ``FAR`` deviations counts where it is larger.
     """
     squares = value.square()
     shared = (squares * relative).sum(dim, keepdim=True)
@@ -167,9 +168,6 @@ def softmax(value: Tensor, x: Tensor, relative: Tensor, dim: int) -> Tensor:
     move = FAR * (relative + torch.maximum(shared, torch.where(top, relative.amax(dim, keepdim=True), 0.0))).sqrt()
     far = torch.maximum(torch.sigmoid(log_odds + move) - value, value - torch.sigmoid(log_odds - move)) / FAR
     return torch.maximum(first, torch.where(x.isfinite(), far, 0.0).square())
-
-
-_NEARLY_LINEAR = 1e-4  # variance of a logit below which a softmax is linear over FAR deviations
 
 
 def odds(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
@@ -186,18 +184,20 @@ def log_softmax(share: Tensor, own: Tensor, dim: int) -> Tensor:
     return ((1 - 2 * share) * own + (share.square() * own).sum(dim, keepdim=True)).clamp_min(0.0)
 
 
-def extreme(value: Tensor, own: Tensor, x: Tensor, dims: Any, keep: bool) -> Tensor:
+def extreme(value: Tensor, own: Tensor, x: Tensor, dims: list[int], keep: bool) -> Tensor:
     """The variance of a maximum or minimum: the largest among the elements that may be the extreme."""
-    wide = value if keep else _keep(value, dims, x.dim())
+    wide = value
+    for dim in sorted(d % x.dim() for d in dims) if not keep else ():
+        wide = wide.unsqueeze(dim)
     near = (x - wide).abs() <= FAR * own.sqrt()
     return torch.amax(torch.where(near, own, 0.0), dims, keep)
 
 
-def undecided(name: str, args: Any, attribute: str = "variance") -> Tensor | None:
-    """Where rounding may turn a comparison. Sides that are equal in truth are taken as one and the same quantity."""
-    if not any_error(args, attribute):
+def undecided(call: Call, attribute: str) -> Tensor | None:
+    """Where rounding may change a comparison. Sides that are equal in truth count as one and the same quantity."""
+    if not any_error(call.args, attribute):
         return None
-    sides = [(a.value, getattr(a, attribute)) if isinstance(a, Quantity) else (a, None) for a in args[:2]]
+    sides = [(a.value, getattr(a, attribute)) if isinstance(a, Quantity) else (a, None) for a in call.args[:2]]
     if len(sides) < 2:
         return None
     gap = (sides[0][0] - sides[1][0]).abs()
@@ -207,9 +207,8 @@ def undecided(name: str, args: Any, attribute: str = "variance") -> Tensor | Non
 
 
 def selected(condition: Quantity, x: Any, y: Any, attribute: str) -> Tensor | None:
-    """The variance after ``where``; both sides may come where the condition is undecided."""
-    parts = [q if isinstance(q, Quantity) else None for q in (x, y)]
-    own = [getattr(q, attribute) if q is not None else None for q in parts]
+    """The error after ``where``: that of the side taken; where the condition is undecided, of both and of the jump."""
+    own = [getattr(q, attribute) if isinstance(q, Quantity) else None for q in (x, y)]
     zero = torch.zeros((), dtype=torch.float64)
     total: Tensor | None = None
     if own[0] is not None or own[1] is not None:
@@ -222,13 +221,3 @@ def selected(condition: Quantity, x: Any, y: Any, attribute: str) -> Tensor | No
         turned = torch.where(condition.undecided, jump if both is None else jump + both, zero)
         total = turned if total is None else torch.maximum(*torch.broadcast_tensors(total, turned))
     return total
-
-
-def _keep(x: Tensor, dims: Any, rank: int) -> Tensor:
-    for dim in sorted(d % rank for d in (dims or range(rank))):
-        x = x.unsqueeze(dim)
-    return x
-
-
-def _errs(quantity: Quantity) -> bool:
-    return quantity.variance is not None or quantity.worst is not None

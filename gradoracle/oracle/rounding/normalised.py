@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.oracle.rounding import bounds, independent
+from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.probes import LOG2_E, mixed
 from gradoracle.oracle.rounding.quantity import Quantity, plus
 from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff
 
 
-def softmax(
-    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
-) -> Quantity:
+def softmax(roundoff: Roundoff, call: Call) -> Quantity:
     """exp(x - max) / sum: the exponent's roundings, exp, the sum's and the quotient's."""
-    x, dim = args[0], args[1]
-    value = operator(x.value, *args[1:])
-    contract = roundoff.contract
+    (x, dim, *_), value, place, contract = call.args, call.value, call.place, roundoff.contract
     top = x.value.amax(dim, keepdim=True)
     depth = torch.nan_to_num((x.value - top).abs(), nan=0.0, posinf=0.0)
     size = torch.nan_to_num(x.value.abs(), nan=0.0, posinf=0.0)
@@ -58,7 +54,7 @@ def softmax(
     q = Quantity(value, variance, floor, bound, probes, place=place)
     if not contract.rounds:
         return q
-    # the sum is one for a row, the quotient one for an element; a row of one term is divided by itself
+    # one sum per row, one quotient per element; a row of one term is divided by itself
     return roundoff.elementwise(_row_error(roundoff, q, proper, unit, steps), mixed(place, 3))
 
 
@@ -66,16 +62,12 @@ def _row_error(roundoff: Roundoff, q: Quantity, value: Tensor, unit: float, step
     """The rounding of the row's sum in variances and bounds; the probes have theirs already."""
     variance = plus(q.variance, value.square() * (unit**2 / 3 * (steps / 3 + 2))) if roundoff.variances else q.variance
     bound = plus(q.worst, value * (unit * (steps + 2))) if roundoff.worst else q.worst
-    return q.with_(variance=variance, worst=bound)
+    return replace(q, variance=variance, worst=bound)
 
 
-def log_softmax(
-    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
-) -> Quantity:
+def log_softmax(roundoff: Roundoff, call: Call) -> Quantity:
     """x - max - log sum exp(x - max): the differences' roundings, the sum's and the logarithm's."""
-    x, dim = args[0], args[1]
-    value = operator(x.value, *args[1:])
-    contract = roundoff.contract
+    (x, dim, *_), value, place, contract = call.args, call.value, call.place, roundoff.contract
     top = x.value.amax(dim, keepdim=True)
     depth = torch.nan_to_num((x.value - top).abs(), nan=0.0, posinf=0.0)
     share = torch.nan_to_num(torch.exp(value), nan=0.0)
@@ -83,7 +75,7 @@ def log_softmax(
     unit = UNIT_ROUNDOFF[contract.elementwise] if contract.rounds else 0.0
     steps = float(x.value.shape[dim])
     finite = value.isfinite()
-    # of the row: the sum's and the logarithm's; of the element: two differences
+    # per row: the sum and the logarithm; per element: two differences
     row = unit * torch.sqrt(steps / 3 + 2 + contract.exp_ulps**2 + (contract.log_ulps * log_sum.clamp_min(1.0)) ** 2)
     own = unit * torch.sqrt(depth.square() + torch.where(finite, value, 0.0).square())
     variance = floor = bound = probes = None

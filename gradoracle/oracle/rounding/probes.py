@@ -1,9 +1,9 @@
-"""Probes: runs of a graph in float64 in which every rounding takes a value of its own, a function of what is rounded.
+"""Probes: runs of a graph in float64 in which each rounding error is a function of the value that is rounded.
 
-A rounding to p bits is imitated by a rounding to p bits: of the value times a factor that is drawn once for each probe
-and each place. The factor stands for what a budget cannot know (a kernel may hold P or P times l, S or S log2 e), and
-what a rounding is known to do stays: equal values err alike, values nearer to one another than the spacing err
-alike, and an odd function has odd errors. A quantity that is broadcast keeps one error.
+A rounding to p bits is imitated by a rounding to p bits of the value times a factor, drawn once per probe and place.
+The factor stands for what a budget cannot know (a kernel may hold P or P times l, S or S log2 e), and the known
+behaviour of rounding is kept: equal values err alike, values closer than the spacing err alike, and an odd function has
+odd errors. A quantity that is broadcast keeps one error.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _MASK = (1 << 64) - 1
 # logarithm (docs/background/budgets.md): this factor brings it to the 1/3 of a uniform error of half-width u |x|.
 LOG2_E = 0x1062E  # the place of a constant that exp is computed with: one rounding wherever exp is
 EVEN_SPREAD = math.sqrt(8 * math.log(2) / 3)
-LITERAL = 0  # the probe that rounds each value as it stands; of few bits, times a number whose errors lean one way
-SPLIT = 1  # under a format of few bits, the probe in which each group of values straddles two neighbours of the format
-_IN_CACHE = 1 << 15  # float64 numbers of which several arrays fit into a core's second cache
+LITERAL = 0  # the probe that rounds each value as it is; to few bits, times a number for which errors lean one way
+SPLIT = 1  # with a format of few bits, the probe in which each group of values straddles two neighbours of the format
+_IN_CACHE = 1 << 15  # float64 numbers; several arrays of this size fit into a core's second-level cache
 
 
 def mixed(*keys: int) -> int:
-    """64 well mixed bits of some integers (the finaliser of splitmix64 after each)."""
+    """A 64-bit hash of some integers (the finaliser of splitmix64 after each)."""
     state = 0
     for key in keys:
         state = (state + (key & _MASK) + 0x9E3779B97F4A7C15) & _MASK
@@ -42,27 +42,27 @@ def mixed(*keys: int) -> int:
 
 
 class Dice:
-    """What is drawn for each probe: [R] numbers, a function of (seed, probe, place) alone, the same on any machine.
+    """The random numbers of probes: [R] for each place, a function of (seed, probe, place), the same on any machine.
 
     Args:
-        seed: of what is drawn.
-        probes: their numbers.
-        splits: whether the one of number SPLIT is that probe, and not another drawn one.
+        seed: of the draws.
+        probes: the numbers of the probes.
+        splits: whether the probe of number SPLIT is the splitting one, and not a drawn one.
     """
 
     def __init__(self, seed: int, probes: range, splits: bool = False) -> None:
         self.seed, self.probes, self.splits = seed, probes, splits
 
     def factors(self, place: int) -> Tensor:
-        """[R] factors in (1/2, 1], uniform in their logarithm; 1 in the probe LITERAL."""
+        """[R] factors in (1/2, 1], log-uniform; 1 in the probe LITERAL."""
         return _factors(self.seed, place, self.probes)
 
     def position(self, probe: int) -> int | None:
-        """Where LITERAL or SPLIT stands among the probes; None where it is none of them."""
+        """The position of LITERAL or SPLIT among the probes; None if it is not one of them."""
         return self.probes.index(probe) if probe in self.probes and (self.splits or probe != SPLIT) else None
 
     def constant(self, place: int) -> Tensor:
-        """[R] errors in (-1, 1), for a number that is rounded once and then used everywhere."""
+        """[R] errors in (-1, 1), for a constant that is rounded once and used everywhere."""
         return _constants(self.seed, place, self.probes)
 
 
@@ -85,17 +85,17 @@ def _constants(seed: int, place: int, probes: range) -> Tensor:
 def rounding_errors(
     key: Tensor, bits: int, factors: Tensor, width: Tensor, onto: Tensor | None = None, each: bool = False
 ) -> Tensor:
-    """[R, *shape] errors of rounding ``key`` times a factor to ``bits`` bits, where ``width`` is an error of 2^-bits.
+    """[R, *shape] errors of rounding ``key`` times a factor to ``bits`` bits, scaled so that 2^-bits is ``width``.
 
-    Where ``key`` is 0 or not finite the error is that of a value of its own, the same for all such elements.
+    All elements with a ``key`` that is 0 or not finite have the same error, that of a key of 1.
 
     Args:
         key: [*shape], or [R, *shape] with ``each``.
         bits: of the format.
         factors: [R].
         width: [*shape], or what broadcasts to it.
-        onto: what the errors are added to, [*shape] or [R, *shape].
-        each: whether each probe has a key of its own.
+        onto: a tensor that the errors are added to, [*shape] or [R, *shape].
+        each: whether each probe has its own key.
     """
     if int(key.count_nonzero()) < key.numel() or not all_finite(key):
         key = torch.where((key == 0) | ~key.isfinite(), 1.0, key)
@@ -109,7 +109,7 @@ def rounding_errors(
         return done.view(runs, *shape)
     errors = torch.empty((runs, units.numel()), dtype=key.dtype)
     step = max(_IN_CACHE // runs, 1)
-    for at in range(0, units.numel(), step):  # in blocks that stay in the cache: twice as fast as all at once
+    for at in range(0, units.numel(), step):  # in blocks that fit the cache: twice as fast as all at once
         some = slice(at, at + step)
         scaled, block = keys[:, some] * rows, errors[:, some]
         torch.mul(scaled, splitter, out=block)
@@ -120,17 +120,17 @@ def rounding_errors(
 
 
 def _rows(x: Tensor, shape: torch.Size, runs: int) -> Tensor:
-    """[1, n] of what all probes share, [R, n] of what each has for itself."""
+    """[1, n] if all probes share x, else [R, n]."""
     own = x.dim() > len(shape)
     return x.expand([runs, *shape] if own else shape).reshape(runs if own else 1, -1)
 
 
 def run_lifted(operator: Callable[..., Any], args: Any, kwargs: Any, lifted: Any) -> Any:
-    """One operator over all probes at once: where ``lifted`` marks an argument, its leading axis is the probe's.
+    """One operator over all probes at once: arguments marked by ``lifted`` have a leading axis of probes.
 
     Args:
         operator: an ATen operator (or any function of tensors) that returns a tensor or a tuple of tensors.
-        args: its positional arguments; tensors of [R, *shape] where marked, else of [*shape].
+        args: its positional arguments; tensors of [R, *shape] if marked, else of [*shape].
         kwargs: its keyword arguments; never lifted.
         lifted: booleans, the same tree as ``args``.
     """
@@ -153,7 +153,7 @@ def run_lifted(operator: Callable[..., Any], args: Any, kwargs: Any, lifted: Any
 
 
 def probed(operator: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The operator over the probes of its arguments, [R, *shape]; None where none of them has any."""
+    """The operator over the probes of its arguments, [R, *shape]; None if none of them has any."""
     if not any_error((args, kwargs), "probes"):
         return None
     if torch.Tag.pointwise in getattr(operator, "tags", ()):
@@ -166,7 +166,7 @@ def probed(operator: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _pointwise(operator: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """An elementwise operator broadcasts by itself, once the probes' axis stands before all others."""
+    """An elementwise operator broadcasts by itself, with the axis of probes in front of all others."""
     rank = max(leaf.value.dim() for leaf in leaves(args) if isinstance(leaf, Quantity))
 
     def wide(x: Any) -> Any:
@@ -178,13 +178,13 @@ def _pointwise(operator: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _in_probes(x: Any) -> Any:
-    """What an argument is in the probes: its value where it is the same in all."""
+    """An argument in the probes; its value if it is the same in all."""
     return x if not isinstance(x, Quantity) else x.value if x.probes is None else x.probes
 
 
 _aten = torch.ops.aten
 _Lifted = Callable[..., Tensor]
-# Views whose dims are counted from the back or shifted by one: what ``torch.vmap`` would do, in a tenth of its time.
+# Views with dims counted from the back or shifted by one, as by ``torch.vmap`` but in a tenth of its time.
 _LIFTED_VIEWS: dict[Any, _Lifted] = {
     _aten.reshape.default: lambda x, rank, size: x.reshape(len(x), *size),
     _aten.expand.default: lambda x, rank, size: x.reshape(len(x), *[1] * (len(size) - rank), *x.shape[1:]).expand(

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from gradoracle.oracle.exact.trees import followed, leaves
 
-_PAST_BOUNDS = 1e150  # of a variance or a bound; its square is still finite
+_PAST_BOUNDS = 1e150  # largest variance or bound that is carried; its square is still finite
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """The value at one node of a graph, with its errors in three forms; all tensors of the value's shape.
+    """The value at one node of a graph with its errors in three forms; all tensors have the value's shape.
 
     Attributes:
-        value: as the graph gives it in float64 (or an integer or bool tensor).
-        variance: of the independent rounding errors; None where there is none.
-        floor: the part of ``variance`` that is underflow; None where there is none.
-        worst: a bound of the error with every rounding at its worst; None where there is no error.
-        probes: [R, *shape], the value in each probe; None where all probes have ``value``.
-        held: the coarsest format known to hold the value exactly; None where it is not known to be held in any.
-        undecided: for bools, True where rounding may turn the answer.
-        place: which rounding to an operand's format this value shares (views share their base's).
+        value: the graph's value in float64 (or an integer or bool tensor).
+        variance: of the independent rounding errors; None if there are none.
+        floor: the part of ``variance`` due to underflow; None if there is none.
+        worst: a bound on the error with every rounding at its worst; None if there is no error.
+        probes: [R, *shape], the value in each probe; None if every probe has ``value``.
+        held: the coarsest format known to hold the value exactly; None if no such format is known.
+        undecided: for bools, True where rounding may change the answer.
+        place: identifies the rounding to an operand's format; views share that of their base.
     """
 
     value: Tensor
@@ -43,13 +44,9 @@ class Quantity:
         """Whether rounding concerns it at all."""
         return self.value.is_floating_point()
 
-    def with_(self, **changes: Any) -> Quantity:
-        """A copy with some attributes changed."""
-        return replace(self, **changes)
-
 
 def values(tree: Any) -> Any:
-    """The same tree with each quantity's value."""
+    """The tree with each quantity replaced by its value."""
     return followed(lambda x: x.value if isinstance(x, Quantity) else x, tree)
 
 
@@ -58,29 +55,34 @@ def quantities(tree: Any) -> list[Quantity]:
     return [leaf for leaf in leaves(tree) if isinstance(leaf, Quantity)]
 
 
-def errors(tree: Any, attribute: str) -> Any:
-    """The same tree with each float quantity's error (zeros where it has none), integers and bools as they are."""
+class Errors(TypedDict):
+    """The errors of a quantity, as keyword arguments of ``Quantity``."""
 
-    def error(x: Any) -> Any:
-        if not isinstance(x, Quantity):
-            return x
-        if not x.is_float:
-            return x.value
-        own = getattr(x, attribute)
-        return torch.zeros_like(x.value) if own is None else own
+    variance: Tensor | None
+    floor: Tensor | None
+    worst: Tensor | None
 
-    return followed(error, tree)
+
+def each_error(rule: Callable[[str], Tensor | None]) -> Errors:
+    """Each error from one rule, which is given its name."""
+    return Errors(variance=rule("variance"), floor=rule("floor"), worst=rule("worst"))
+
+
+def common(formats: Iterable[str | None]) -> str | None:
+    """The one format that several quantities are held in; None if they are held in different ones."""
+    found = set(formats)
+    return found.pop() if len(found) == 1 else None
 
 
 def any_error(tree: Any, attribute: str) -> bool:
-    """Whether any quantity of the tree has this error."""
+    """Whether any quantity of the tree has this error (or ``probes``)."""
     if isinstance(tree, Quantity):
         return getattr(tree, attribute) is not None
     if isinstance(tree, dict):
         tree = tree.values()
     elif not isinstance(tree, (tuple, list)):
         return False
-    for branch in tree:  # a generator would take twice as long, and every operator is asked this several times
+    for branch in tree:  # a generator takes twice as long, and this is called several times per operator
         if isinstance(branch, Quantity):
             if getattr(branch, attribute) is not None:
                 return True
@@ -90,13 +92,13 @@ def any_error(tree: Any, attribute: str) -> bool:
 
 
 def plus(*terms: Tensor | None) -> Tensor | None:
-    """The sum of errors of which any may be absent."""
+    """The sum of those errors that are present."""
     present = [term for term in terms if term is not None]
     return None if not present else sum(present[1:], present[0])
 
 
 def all_finite(x: Tensor) -> bool:
-    """Whether all elements are finite, in one pass (a sum that overflows is taken for one that is not)."""
+    """Whether all elements are finite, in one pass (False, too, where their sum overflows)."""
     return math.isfinite(float(x.sum()))
 
 
@@ -106,14 +108,14 @@ def where_finite(x: Tensor) -> Tensor | None:
 
 
 def cleared(error: Tensor | None, finite: Tensor | None) -> Tensor | None:
-    """``error``, 0 where the value is not finite: such values carry no error (None: all values are finite)."""
+    """``error``, 0 where the value is not finite: such values carry no error (``finite`` is None if all are)."""
     if error is None or finite is None:
         return error
     return torch.where(finite, error, 0.0)
 
 
 def bounded(q: Quantity) -> Quantity:
-    """``q`` with errors that further arithmetic can carry: what is past all bounds stays there, and is not infinite."""
+    """``q`` with its errors cut to a size that further arithmetic can carry without overflow."""
 
     def cut(error: Tensor | None) -> Tensor | None:
         if error is None or not error.numel() or float(error.max()) <= _PAST_BOUNDS:  # NaN is not
@@ -122,4 +124,10 @@ def bounded(q: Quantity) -> Quantity:
 
     variance, worst = cut(q.variance), cut(q.worst)
     same = variance is q.variance and worst is q.worst
-    return q if same else q.with_(variance=variance, worst=worst)
+    return q if same else replace(q, variance=variance, worst=worst)
+
+
+def errors_alone(q: Quantity) -> Quantity:
+    """``q`` less its value: 0 with the same errors."""
+    probes = None if q.probes is None else q.probes - q.value
+    return replace(q, value=torch.zeros_like(q.value), probes=probes)

@@ -1,8 +1,8 @@
-"""The rounding reading: how large an error rounding explains, per element, under a precision contract.
+"""The rounding reading: the error that rounding explains, per element, under a precision contract.
 
-The graph is carried through once in float64. Three things travel with each value: a variance, as if all roundings
-were independent; R probes, in which a rounding is a function of the value that it rounds; on request a bound with every
-rounding at its worst. docs/background/budgets.md derives every rule.
+The graph is run once in float64. Each value carries a variance, as if all roundings were independent; R probes, in
+which a rounding is a function of the value it rounds; and on request a bound with every rounding at its worst.
+docs/background/budgets.md derives every rule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gradoracle.oracle.exact.trace import Graph, widened
 from gradoracle.oracle.rounding import effects
 from gradoracle.oracle.rounding.annotations import accumulated, fast_exp, running_sums, stored, stored_sum
 from gradoracle.oracle.rounding.probes import SPLIT, Dice, mixed
-from gradoracle.oracle.rounding.propagate import Walk
+from gradoracle.oracle.rounding.propagate import propagate
 from gradoracle.oracle.rounding.quantity import Quantity, all_finite
 from gradoracle.oracle.rounding.rounding_model import FAR, Roundoff
 
@@ -50,18 +50,18 @@ _OUTPUT, _INPUT = 9, 11
 
 @dataclass(frozen=True)
 class Budget:
-    """What rounding explains of one output of a graph; float64 tensors of the output's shape on the CPU.
+    """The error that rounding explains for one output of a graph; float64 tensors of its shape on the CPU.
 
     Attributes:
         value: the graph's value.
         sigma: one standard deviation of a correct kernel's error: the larger of ``independent`` and the probes' rms,
-            and at least ``floor``. 0 only where a correct kernel gives exactly ``value``; finite where ``value`` is.
+            and at least ``floor``. 0 only where a correct kernel returns exactly ``value``; finite where ``value`` is.
         independent: the standard deviation if all roundings were independent.
         errors: [R, *shape], the signed error of each probe.
-        worst: a bound with every rounding at its worst; None where it was not asked for.
-        floor: the standard deviation of the part that is underflow.
-        overflow: True where a declared intermediate, or the output itself, may be larger in a correct kernel than its
-            format holds (the value and eight standard deviations); None where none is.
+        worst: a bound with every rounding at its worst; None if it was not requested.
+        floor: the standard deviation of the part due to underflow.
+        overflow: True where a declared intermediate, or the output itself, may exceed the range of its format in a
+            correct kernel (the value and eight standard deviations); None if none does.
     """
 
     value: Tensor
@@ -89,11 +89,11 @@ def budgets(
 
     Args:
         graph: of a definition or of an algorithm (docs/background/budgets.md), traced at the shapes of ``args``.
-        args: float64 (or integer) tensors, exactly what the kernel is given.
-        contract: the precision contract; ``EXACT`` for the expression of a law, which commits no rounding of its own.
-        probes: how many are drawn at most; graphs with large tensors take 8 or 4 (a tensor of 2^19, 2^21 elements).
-            Beside them stand the literal one (``probes.LITERAL``) and, where a format has few bits, ``probes.SPLIT``.
-        worst: whether to bound the error with every rounding at its worst, too.
+        args: float64 (or integer) tensors, exactly the kernel's arguments.
+        contract: the precision contract; ``EXACT`` for the expression of a property, which rounds nothing itself.
+        probes: the most that are drawn; graphs with large tensors take 8 or 4 (a tensor of 2^19, 2^21 elements). There
+            is also the literal one (``probes.LITERAL``) and, if a format has few bits, ``probes.SPLIT``.
+        worst: whether to compute the bound with every rounding at its worst.
         seed: of the probes.
         input_errors: for each argument None, or (variance, worst, probes' errors [R, *shape]) of its own error.
         output_dtypes: the format each output is stored in; default ``contract.output`` for all.
@@ -106,7 +106,7 @@ def budgets(
     held = list(input_dtypes) if input_dtypes is not None else [contract.dtype] * len(args)
     count, at_once = _schedule(graph, args, probes)
     splits = bool(count) and contract.rounds_to_few_bits
-    count += (count > 0) + splits  # the literal probe and the one that splits, beside those that are drawn
+    count += (count > 0) + splits  # the literal probe and the one that splits, in addition
     carried = [error[2] for error in given if error is not None and error[2] is not None]
     if carried:
         count = min(count, *(len(c) for c in carried))
@@ -126,7 +126,7 @@ def budgets(
                 roundoff.given(q, mixed(i, _INPUT)) if q.is_float and e is None else q
                 for i, (q, e) in enumerate(zip(inputs, given, strict=True))
             ]
-            outputs = Walk(contract, roundoff).run(graph, inputs)
+            outputs = propagate(graph, inputs, roundoff)
             outputs = [
                 roundoff.stored(q, dtype, mixed(position, _OUTPUT), spacing=True) if q.is_float else q
                 for position, (q, dtype) in enumerate(
@@ -146,7 +146,7 @@ def budgets(
 
 
 def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, int]:
-    """How many probes, and how many of them at once: the largest tensor of the graph decides."""
+    """The number of probes, and of those run at once; the largest tensor of the graph decides."""
     largest = max((t.numel() for t in args), default=1)
     for node in graph.nodes:
         meta = node.meta.get("val", node.meta.get("tensor_meta"))
@@ -179,7 +179,7 @@ def _input(value: Tensor, error: InputError | None, held: str, run: range, worst
 
 
 def _errors(q: Quantity, count: int, magnify: float) -> Tensor:
-    """[count, *shape] signed errors, of units that are ``magnify`` times smaller; 0 where the value is not finite."""
+    """[count, *shape] signed errors, scaled back by ``magnify``; 0 where the value is not finite."""
     if q.probes is None or not q.is_float:
         return torch.zeros((count, *q.value.shape), dtype=torch.float64)
     errors = q.probes - q.value
@@ -212,7 +212,7 @@ def _budget(q: Quantity, errors: Tensor, mask: Tensor | None, worst: bool, large
 
 
 def _seen(errors: Tensor, split: int | None) -> Tensor:
-    """The rms of the drawn probes; the literal one may add to it, and what the one that splits shows is in reach."""
+    """The rms of the probes (the literal one counts, too), and at least what the splitting probe shows."""
     if split is None or split >= len(errors):
         return torch.linalg.vector_norm(errors, dim=0).div_(math.sqrt(max(len(errors) - 1, 1)))
     before, after = (torch.linalg.vector_norm(some, dim=0) for some in (errors[:split], errors[split + 1 :]))
@@ -223,7 +223,7 @@ def _seen(errors: Tensor, split: int | None) -> Tensor:
 def _tainted(
     graph: Graph, args: Sequence[Tensor], overflowing: dict[Node, list[tuple[int | None, Tensor]]]
 ) -> list[Tensor | None]:
-    """Where an output depends on an intermediate that overflows: NaN is planted there and followed."""
+    """Where an output depends on an intermediate that overflows: NaN is planted there and traced to the outputs."""
 
     def run(plant: bool) -> list[Any]:
         def call(node: Node, args: Any, kwargs: Any) -> Any:

@@ -1,9 +1,10 @@
-"""Roundoff: what one rounding adds to a quantity under a precision contract: variance, probes and bound alike."""
+"""Roundoff: the error that one rounding adds to a quantity under a contract, in variance, probes and bound."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,14 +25,14 @@ from gradoracle.oracle.rounding.probes import EVEN_SPREAD, Dice, mixed, rounding
 from gradoracle.oracle.rounding.quantity import Quantity, bounded, plus, where_finite
 from gradoracle.oracle.rounding.subnormals import LOST_EARLY, Low, Products, below_normal
 
-_KEYED_APART = 0.618  # how the size of a sum's terms enters its key; any number that is not round will do
-_KEY_BITS = 30  # more are not told apart: the float64 contract is probed with magnified units
-_POLYNOMIAL_BITS = 3  # the error of a cubic between two powers of two turns about so often
-SUM_BITS = 12  # sums of terms that are nearly equal err alike, though the sums differ by more than a rounding
+_KEYED_APART = 0.618  # weight of the terms' sizes in the key of a sum; any number that is not round will do
+_KEY_BITS = 30  # finer keys are not distinguished: the float64 contract is probed with magnified units
+_POLYNOMIAL_BITS = 3  # the error of a cubic between two powers of two changes sign about that often
+SUM_BITS = 12  # sums of nearly equal terms err alike, even if the sums differ by more than a rounding
 _OPERAND = 1
 _FLUSH = 2
 FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
-FAR = 8.0  # standard deviations that a correct kernel is allowed to be off
+FAR = 8.0  # standard deviations that a correct kernel may be off
 
 
 class Roundoff:
@@ -39,9 +40,9 @@ class Roundoff:
 
     Args:
         contract: the formats.
-        dice: what the probes draw; None where no probes are run.
+        dice: the random draws of the probes; None if none are run.
         worst: whether bounds are kept.
-        magnify: probes are run with all units this many times larger (docs/background/budgets.md, "Float64").
+        magnify: the factor by which all units are larger in probes (docs/background/budgets.md, the float64 contract).
         variances: whether variances are kept.
     """
 
@@ -69,16 +70,16 @@ class Roundoff:
         """``q`` with one more error per element, uniform in +-``half_width`` (+-``bound`` at worst).
 
         Args:
-            q: the quantity, its own errors included.
+            q: the quantity with its errors so far.
             half_width: of the error, absolute.
-            key: equal keys err alike; of a format of few bits it is the value in each probe that decides.
-            bits: keys that are equal to so many bits err alike.
+            key: equal keys err alike; for a format of few bits, the value in each probe is the key.
+            bits: keys equal to this many bits err alike.
             place: distinct places err independently.
-            bound: of the error at worst; ``half_width`` where it is None.
-            low: where the value is below the smallest normal number of its format; the error there is absolute.
-            shift: what the error is on average (truncation); in addition.
-            single: the error is that of one rounding, not of many.
-            along: the dim over which values are summed next, as far as that is known.
+            bound: of the error at worst; default ``half_width``.
+            low: where the value is below the smallest normal number of its format; there the error is absolute.
+            shift: the mean of the error (truncation), in addition.
+            single: whether it is the error of one rounding, not of many.
+            along: the dim over which values are summed next, if known.
         """
         finite = where_finite(q.value)
         if finite is not None:
@@ -100,7 +101,7 @@ class Roundoff:
             plain = low is None and shift is None
             few = single and bits <= FEW_BITS
             own = few and probes is not None
-            key = carried if own else key  # what an earlier rounding left: its few significands may lean one way
+            key = carried if own else key  # the few significands that an earlier rounding left may lean one way
             noise = rounding_errors(key, min(bits, _KEY_BITS), factors, width, carried if plain else None, each=own)
             if few:
                 part = None if variance is None else (half_width.square() / 3, variance)
@@ -110,10 +111,10 @@ class Roundoff:
             if low is not None:
                 low.replace(noise, carried, factors, self.dice.constant(mixed(place, _FLUSH)))
             probes = noise if plain else noise.add_(carried)
-        return q.with_(variance=variance, floor=floor, worst=worst, probes=probes, held=None)
+        return replace(q, variance=variance, floor=floor, worst=worst, probes=probes, held=None)
 
     def noise(self, key: Tensor, width: Tensor, place: int, bits: int = _KEY_BITS) -> Tensor:
-        """[R, *shape] errors of variance ``width`` squared / 3, functions of ``key`` as elementwise holds it."""
+        """[R, *shape] errors of variance ``width``^2 / 3, functions of ``key`` in the elementwise format."""
         assert self.dice is not None
         bits = min(PRECISION_BITS[self.contract.elementwise], bits)
         signed = torch.copysign(width * (EVEN_SPREAD * self.magnify), key)
@@ -132,27 +133,27 @@ class Roundoff:
             drawn = self.dice.constant(place).view(-1, *[1] * sensitivity.dim())
             noise = drawn * (unit * self.magnify * sensitivity)
             probes = noise.add_(q.value if probes is None else probes)
-        return q.with_(variance=variance, worst=worst, probes=probes, held=None)
+        return replace(q, variance=variance, worst=worst, probes=probes, held=None)
 
     def constant(self, q: Quantity, number: float, sensitivity: Tensor) -> Quantity:
-        """``q`` with the error of the number ``number`` in the source, where its format does not hold it exactly."""
+        """``q`` with the error of the literal ``number``, unless its format holds it exactly."""
         if not self.contract.rounds or representable(number, self.contract.constants):
             return q
         return self.shared(q, sensitivity, hash_of(number))
 
     def factor(self, q: Quantity, number: float) -> Quantity:
-        """``q``, a multiple by ``number``: exact if also its root is, for a scale may be applied as two roots."""
+        """``q``, multiplied by ``number``: exact only if its root is too, since a scale may be applied as two roots."""
         format_ = self.contract.constants
         if not self.contract.rounds:
             return q
         if representable(number, format_) and representable(math.sqrt(abs(number)), format_):
             return q
-        return self.shared(q, q.value, hash_of(number)).with_(held=q.held)
+        return replace(self.shared(q, q.value, hash_of(number)), held=q.held)
 
     def elementwise(
         self, q: Quantity, place: int, units: float | Tensor = 1.0, bound_units: float | Tensor | None = None
     ) -> Quantity:
-        """``q`` as the result of an operation that is correct to ``units`` unit roundoffs (relative)."""
+        """``q`` as the result of an operation with a relative error of at most ``units`` unit roundoffs."""
         dtype = self.contract.elementwise
         q, size = bounded(q), q.value.abs()
         self.check_overflow(q, size, dtype)
@@ -181,9 +182,9 @@ class Roundoff:
 
         The partial sums are a random walk and a drift: u^2/3 (t/2 sum x^2 + t/3 (sum x)^2). Terms that are not in
         random order (a ramp) drift further: ``in_order`` is the sum of the squared partial sums along straight lines
-        between some of them, and the walk between two of them is t/6 sum x^2 (docs/background/budgets.md).
-        ``products``: the terms are products, of which each is rounded where it is subnormal; a sum of what the format
-        holds is exact there.
+        between some of them, and the walk between two of them is t/6 sum x^2 (docs/background/budgets.md). ``products``: the terms
+        are products, each of which is rounded if it is subnormal; a sum of numbers that the format holds is exact
+        there.
         """
         dtype = self.contract.accumulate
         unit = UNIT_ROUNDOFF[dtype]
@@ -213,11 +214,11 @@ class Roundoff:
         largest: Tensor | None,
         place: int,
     ) -> Quantity:
-        """``q`` as the sum of ``parts`` [n, *shape] in one accumulator, beyond what each errs by in one of its own.
+        """``q`` as the sum of ``parts`` [n, *shape] in one accumulator, beyond the error of each in its own.
 
-        Each of the t terms of a part p is rounded at what is there already, a, and not at the part alone: the squares
-        of the partial sums are t (a^2 + a p) more along a straight line from a to a + p, and t a^2 more where terms of
-        both signs come mixed; the larger counts. ``others``: a, [n, *shape], for each order of parts; the worse counts.
+        Each of the t terms of a part p is rounded at the sum so far, a, and not at the part alone: the squares of the
+        partial sums grow by t (a^2 + a p) along a straight line from a to a + p, and by t a^2 if terms of both signs
+        are mixed; the larger counts. ``others``: a, [n, *shape], for each order of the parts; the worse counts.
         """
         dtype = self.contract.accumulate
         unit = UNIT_ROUNDOFF[dtype]
@@ -246,19 +247,19 @@ class Roundoff:
         before: float = 1.0,
         along: int = -1,
     ) -> Quantity:
-        """``q`` as stored in ``dtype``; nothing where its format holds it exactly.
+        """``q`` as stored in ``dtype``; unchanged if its format holds it exactly.
 
         Args:
             q: the quantity.
             dtype: the format's name.
             place: distinct places err independently.
-            truncate: cut, not rounded to nearest.
-            spacing: the half-width is half the spacing at the value and not u |value|: for what is returned as it is,
-                where no factor is unknown.
-            may_be_zero: whether a value of 0 is 0 in every kernel; None: where ``q`` has no error.
-            operand: which argument of the operator it is; None: its result.
-            before: what ``q`` was multiplied by last.
-            along: the dim over which it is summed next, as far as that is known.
+            truncate: cut instead of rounding to nearest.
+            spacing: the half-width is half the spacing at the value, not u |value|: for results returned as they are,
+                without an unknown factor.
+            may_be_zero: whether a value of 0 is 0 in every kernel; None: if ``q`` has no error.
+            operand: the argument of the operator that it is; None: its result.
+            before: the last factor of ``q``.
+            along: the dim over which it is summed next, if known.
         """
         if not self.contract.rounds or (q.held is not None and UNIT_ROUNDOFF[q.held] >= UNIT_ROUNDOFF[dtype]):
             return q
@@ -269,7 +270,7 @@ class Roundoff:
         if q.variance is not None and not spacing:  # an algorithm's exp(0) is 1 in any format
             width = torch.where((size == 1) & (q.variance == 0), 0.0, width)
         bound = None
-        if self.worst:  # what is stored may lie in the next binade, where numbers are twice as far apart
+        if self.worst:  # the stored value may lie in the next binade, where the spacing doubles
             reach = size if q.worst is None else size + q.worst
             bound = (half_spacing(reach, unit) if spacing else reach * unit) * (2.0 if truncate else 1.0)
         erring = plus(q.variance, q.worst)
@@ -281,10 +282,10 @@ class Roundoff:
             low=self.underflow(q, size, dtype, may_be), shift=-unit * q.value if truncate else None,
             single=True, along=along,
         )  # fmt: skip
-        return q.with_(held=dtype)
+        return replace(q, held=dtype)
 
     def fast_exp(self, q: Quantity, place: int) -> Quantity:
-        """``q`` as a fast exponential gives it: a power of two times a polynomial, whose error is smooth in between."""
+        """``q`` as the result of a fast exponential: a power of two times a polynomial with a smooth error."""
         if not self.contract.rounds or not self.contract.fast_exp:
             return q
         return self.committed(
@@ -292,20 +293,20 @@ class Roundoff:
         )
 
     def given(self, q: Quantity, place: int) -> Quantity:
-        """``q`` as an input: exact, but hardware that flushes to zero reads subnormal numbers as 0."""
+        """``q`` as an input: exact, but hardware that flushes to zero reads subnormals as 0."""
         if not self.contract.flush_to_zero or self.contract.dtype not in FLUSHED:
             return q
         return self.scaled_down(q, place)
 
     def scaled_down(self, q: Quantity, place: int) -> Quantity:
-        """``q``, exact in the format that holds it but where it is subnormal there."""
+        """``q``, exact in the format that holds it except where it is subnormal."""
         if not self.contract.rounds or q.held is None:
             return q
         low = self.underflow(q, q.value.abs(), q.held)
         if low is None:
             return q
         none = torch.zeros_like(q.value)
-        return self.committed(q, none, key=q.value, bits=1, place=place, low=low).with_(held=q.held)
+        return replace(self.committed(q, none, key=q.value, bits=1, place=place, low=low), held=q.held)
 
     def operand(self, q: Quantity, position: int, along: int) -> Quantity:
         """``q`` as argument ``position`` of a product over its dim ``along``; uses of one value share its rounding."""
@@ -323,14 +324,14 @@ class Roundoff:
         may_be: Tensor | None = None,
         products: Products | None = None,
     ) -> Low | None:
-        """Where ``q`` is below the smallest normal number of ``dtype``; None where it is nowhere.
+        """Where ``q`` is below the smallest normal number of ``dtype``; None if nowhere.
 
         Args:
             q: the quantity.
             size: of its value.
             dtype: the format's name.
-            may_be: where a value of 0 may be something else in a kernel; None: only where it is not 0.
-            products: what it is the sum of; each of them is rounded.
+            may_be: where a kernel's value may be nonzero; None: where the value is.
+            products: the products that it is the sum of, each of which is rounded.
         """
         if not size.numel() or float(size.min()) >= SMALLEST_NORMAL[dtype] * LOST_EARLY:
             return None
@@ -340,14 +341,14 @@ class Roundoff:
     def check_overflow(
         self, q: Quantity, size: Tensor, dtype: str, operand: int | None = None, before: float = 1.0
     ) -> None:
-        """Note where a declared intermediate, its budget included, is larger than its format holds.
+        """Note where a declared intermediate, with its budget, exceeds the range of its format.
 
-        A correct kernel may multiply by ``before`` after the product instead, so the larger of both is looked at.
+        A correct kernel may multiply by ``before`` after the product instead, so the larger of the two counts.
         """
         if self.node is None or not self.variances:
             return
         if 0 < before < 1:
-            q, size = q.with_(variance=None if q.variance is None else q.variance / before**2), size / before
+            q, size = replace(q, variance=None if q.variance is None else q.variance / before**2), size / before
         largest = float(size.max()) if size.numel() else 0.0
         if q.variance is not None and size.numel():
             largest += FAR * math.sqrt(float(q.variance.max()))
@@ -366,7 +367,7 @@ def half_spacing(size: Tensor, unit: float) -> Tensor:
 
 
 def multiplied_by(node: object) -> float:
-    """The magnitude of the number that a node's value is a multiple of; views and several numbers are seen through."""
+    """The magnitude of the literal factor of a node's value, through views and several multiplications."""
     factor = 1.0
     while isinstance(node, Node) and node.op == "call_function":
         name = plain_name(node)
@@ -382,5 +383,5 @@ def multiplied_by(node: object) -> float:
 
 
 def hash_of(number: float) -> int:
-    """A place for a constant: the same number is rounded once wherever it is used."""
+    """The place of a constant: the same number is rounded once, wherever it is used."""
     return mixed(*float(number).as_integer_ratio())

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from gradoracle.model.contract import PRECISION_BITS, UNIT_ROUNDOFF
+from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.probes import EVEN_SPREAD, mixed, rounding_errors
 from gradoracle.oracle.rounding.quantity import Quantity, plus
 from gradoracle.oracle.rounding.rounding_model import Roundoff
 
 
-def triangular_solve(
-    roundoff: Roundoff, name: str, operator: Callable[..., Any], args: Any, kwargs: Any, place: int
-) -> Quantity:
-    """X with A X = B (or X A = B). What a correct kernel gives solves (A + dA) X = B + dB with |dA| a few roundings.
+def triangular_solve(roundoff: Roundoff, call: Call) -> Quantity:
+    """X with A X = B (or X A = B). The result of a correct kernel solves (A + dA) X = B + dB with |dA| a few roundings.
 
-    Errors e obey A e = dB - dA X. The commited part is that of a running sum over a row of A times X.
+    Errors e obey A e = dB - dA X. The committed part is that of a running sum over a row of A times X.
     """
-    a, b = args[0], args[1]
-    upper = kwargs["upper"]
-    left, unit = kwargs.get("left", True), kwargs.get("unitriangular", False)
-    solve = lambda m, rhs: operator(m, rhs, upper=upper, left=left, unitriangular=unit)  # noqa: E731
+    (a, b), kwargs = call.args, call.kwargs
+    upper, left, unit = kwargs["upper"], kwargs.get("left", True), kwargs.get("unitriangular", False)
     triangle = (lambda m: m.triu(1 if unit else 0)) if upper else (lambda m: m.tril(-1 if unit else 0))
     times = (lambda m, x: torch.matmul(m, x)) if left else (lambda m, x: torch.matmul(x, m))
 
-    value = solve(a.value, b.value)
+    value = call.value
     eye = torch.eye(a.value.shape[-1], dtype=value.dtype).expand_as(a.value)
-    inverse = operator(a.value, eye, upper=upper, left=True, unitriangular=unit)
+    inverse = call.operator(a.value, eye, upper=upper, left=True, unitriangular=unit)
     used = triangle(a.value)
     terms = float(used.shape[-1])
     squares = times(used.square(), value.square())
@@ -54,8 +48,9 @@ def triangular_solve(
             bits = min(PRECISION_BITS[roundoff.contract.accumulate], 30)
             key = torch.copysign(b.value.abs() + width / step, b.value)
             signed = torch.copysign(width * (EVEN_SPREAD * roundoff.magnify), key)
-            rhs = rhs + rounding_errors(key, bits, roundoff.dice.factors(mixed(place, 1)), signed)
+            rhs = rhs + rounding_errors(key, bits, roundoff.dice.factors(mixed(call.place, 1)), signed)
         matrix = a.value if a.probes is None else a.probes
         batch = torch.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
-        probes = solve(matrix.expand(*batch, *matrix.shape[-2:]), rhs.expand(*batch, *rhs.shape[-2:]))
-    return Quantity(value, variance, floor, worst, probes, place=place)
+        matrix, rhs = (m.expand(*batch, *m.shape[-2:]) for m in (matrix, rhs))
+        probes = call.operator(matrix, rhs, **kwargs)
+    return Quantity(value, variance, floor, worst, probes, place=call.place)

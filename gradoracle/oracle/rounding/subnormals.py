@@ -1,4 +1,4 @@
-"""Low: values below the smallest normal number of their format, where a rounding error is absolute, or all is lost."""
+"""Low: values below the smallest normal number of their format, where errors are absolute or values flush to 0."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from gradoracle.model.contract import SMALLEST_NORMAL, SMALLEST_SUBNORMAL
 from gradoracle.oracle.rounding.quantity import Quantity
 
-LOST_EARLY = 4  # exponentials that flush to zero lose the last two binades of normal numbers, too
+LOST_EARLY = 4  # exponentials that flush to zero also lose the last two binades of normal numbers
 LEAST_SQUARE = 1e-300  # of an error; squares of smaller ones would underflow in float64
 
 
 class Products(NamedTuple):
-    """What a sum of products adds up: how many, the sum of their squares and, for a bound, that of their sizes."""
+    """The products of a sum: their number, the sum of their squares and, for a bound, that of their sizes."""
 
     terms: Tensor | float
     squares: Tensor
@@ -42,10 +42,10 @@ class Low:
     bound: Tensor
 
     def replace(self, noise: Tensor, carried: Tensor, factors: Tensor, drawn: Tensor) -> None:
-        """Put the errors of such values into ``noise`` [R, *shape], in place.
+        """Write the errors of such values into ``noise`` [R, *shape].
 
-        They are those of rounding ``carried``, [*shape] or [R, *shape], times a factor to a multiple of the spacing, or
-        of losing it.
+        They are those of rounding ``carried`` ([*shape] or [R, *shape]) times a factor to a multiple of the spacing, or
+        of flushing it to 0.
         """
         runs, places = noise.view(len(noise), -1), self.where.expand(noise.shape[1:]).reshape(-1).nonzero()[:, 0]
         if self.spacing == SMALLEST_SUBNORMAL["float64"]:  # float64 arithmetic has rounded them already
@@ -68,18 +68,18 @@ class Low:
 def below_normal(
     q: Quantity, size: Tensor, dtype: str, flush: bool, may_be: Tensor | None, products: Products | None
 ) -> Low | None:
-    """Where ``q`` is below the smallest normal number of a format, or may flush, and what is lost; None where nowhere.
+    """Where ``q`` is below the smallest normal number of a format, or may flush, with the error there; None if nowhere.
 
-    A value far below the spacing loses itself, and not half the spacing. Of a sum of products each is rounded, and
-    what any step flushes is lost; sums of what the format holds are exact.
+    The error of a value far below the spacing is the value, not half the spacing. In a sum of products each product is
+    rounded, and whatever a step flushes is lost; sums of numbers that the format holds are exact.
 
     Args:
         q: the quantity.
         size: of its value.
         dtype: the format's name.
-        flush: whether what is subnormal may become 0.
-        may_be: where a value of 0 may be something else in a kernel; None: only where it is not 0.
-        products: what it is the sum of.
+        flush: whether subnormal values may become 0.
+        may_be: where a kernel's value may be nonzero; None: where the value is.
+        products: the products that it is the sum of.
     """
     limit = SMALLEST_NORMAL[dtype] * (LOST_EARLY if flush else 1)
     low = size < limit
