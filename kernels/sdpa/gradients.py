@@ -6,11 +6,11 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, first_query, plane, probabilities, statistics, visible_keys
+from ..tiles import first_query, plane, statistics, visible_keys
 from . import moments
 from .guardrails import Gradients, Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import load_step, load_tile, program_rows, query_statistics, store_tile, walk
+from .tiles import feature_columns, load_step, load_tile, program_rows, query_statistics, rebuilt, store_tile, walk
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", rows=("m", "l"), contiguous=("z", "dq")))
@@ -30,9 +30,7 @@ def query_kernel(
     """
     index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     row_max, inverse_sum = query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r)
@@ -48,8 +46,7 @@ def query_kernel(
         visible = (start + keys)[None, :] < seen[:, None]
         k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
         v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
         dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
         ds = (p * (dp - mean[:, None])).to(k_tile.dtype)
         gradient = tl.dot(ds, k_tile, acc=gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
@@ -72,11 +69,9 @@ def key_kernel(
 
     Rounded to the dtype of q: dS and P, as operands of those dots, dk, after the scale, and dv. All else is ACCUMULATE.
     """
-    index, batch, head, first, keys = program_rows(M, H, BLOCK_KEY)
+    index, batch, head, tile, keys = program_rows(M, H, BLOCK_KEY)
     rows = tl.arange(0, BLOCK_QUERY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     present = (keys < M)[:, None]
     k_tile = load_tile(k, batch, head, keys, columns, present & score_columns, k_b, k_h, k_r, k_c, ALIGNED)
     q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
@@ -89,7 +84,7 @@ def key_kernel(
 
     k_gradient = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
     v_gradient = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
-    for start in range(first_query(first, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
+    for start in range(first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
         queries = start + rows
         existing = queries < T
         visible = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
@@ -98,8 +93,7 @@ def key_kernel(
         )
         q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
         g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
         if NEEDS_V:
             weights = tl.trans(p.to(g_tile.dtype))
             v_gradient = tl.dot(weights, g_tile, acc=v_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)

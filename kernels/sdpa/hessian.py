@@ -12,11 +12,21 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, first_query, plane, probabilities, statistics, visible_keys
+from ..tiles import first_query, plane, statistics, visible_keys
 from . import moments
 from .guardrails import Gradients, Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import load_step, load_tile, program_rows, query_statistics, store_tile, walk
+from .tiles import (
+    feature_columns,
+    load_step,
+    load_tile,
+    program_rows,
+    query_statistics,
+    rebuilt,
+    score_tangent,
+    store_tile,
+    walk,
+)
 
 
 @triton.jit(
@@ -38,9 +48,7 @@ def query_hvp_kernel(
     """
     index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     row_max, inverse_sum = query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r)
@@ -66,10 +74,8 @@ def query_hvp_kernel(
         v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
         tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
         tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
-        ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-        ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
+        ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
         dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
         tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
         dp = dp - cotangent_mean[:, None]
@@ -102,11 +108,9 @@ def key_hvp_kernel(
     Rounded to the dtype of q: dS', dS and P', as operands of their dots, hk, after the scale, and hv. All else is
     ACCUMULATE.
     """
-    index, batch, head, first, keys = program_rows(M, H, BLOCK_KEY)
+    index, batch, head, tile, keys = program_rows(M, H, BLOCK_KEY)
     rows = tl.arange(0, BLOCK_QUERY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     present = (keys < M)[:, None]
     k_tile = load_tile(k, batch, head, keys, columns, present & score_columns, k_b, k_h, k_r, k_c, ALIGNED)
     tk_tile = load_tile(tk, batch, head, keys, columns, present & score_columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
@@ -124,7 +128,7 @@ def key_hvp_kernel(
 
     k_second = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
     v_second = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
-    for start in range(first_query(first, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
+    for start in range(first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
         queries = start + rows
         existing = queries < T
         visible = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
@@ -135,10 +139,8 @@ def key_hvp_kernel(
         q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
         tq_tile = load_step(tq_rows, start, existing[:, None] & score_columns, ALIGNED)
         g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
-        ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-        ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
+        ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
         ts = ts - tangent_mean[:, None]
         if NEEDS_V:
             tp = tl.trans((p * ts).to(g_tile.dtype))

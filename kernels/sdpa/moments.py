@@ -15,10 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, probabilities, visible_keys
+from ..tiles import visible_keys
 from .guardrails import Gradients, Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import load_step, load_tile, program_rows, query_statistics, walk
+from .tiles import feature_columns, load_step, load_tile, program_rows, query_statistics, rebuilt, score_tangent, walk
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=("z", "r", "z_tangent")))
@@ -36,9 +36,7 @@ def moments_kernel(
     """Compute the moments [BLOCK_QUERY] of one tile of queries: z with COTANGENT, r with TANGENT, z' with both."""
     index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     last = tl.max(seen, axis=0)
@@ -63,16 +61,14 @@ def moments_kernel(
         present = (start + keys < M)[:, None]
         visible = (start + keys)[None, :] < seen[:, None]
         k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
         if COTANGENT:
             v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
             dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
             cotangent_mean += tl.sum(p * dp, axis=1)
         if TANGENT:
             tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
-            ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+            ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
             tangent_mean += tl.sum(p * ts, axis=1)
     if COTANGENT:
         tl.store(z + row_pointers, cotangent_mean, mask=existing)
@@ -89,12 +85,10 @@ def moments_kernel(
             v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
             tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
             tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
-            scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-            p = probabilities(scores, visible, row_max, inverse_sum)
+            p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
             dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
             tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+            ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
             centred = (dp - cotangent_mean[:, None]) * (ts - tangent_mean[:, None])
             mixed += tl.sum(p * (tdp + centred), axis=1)
         tl.store(z_tangent + row_pointers, mixed, mask=existing)

@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, reciprocal, visible_keys
+from ..tiles import reciprocal, visible_keys
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import load_step, load_tile, program_rows, store_tile, walk
+from .tiles import feature_columns, load_step, load_tile, program_rows, store_tile, walk
 
 
 @triton.jit(**unspecialised("q", "k", "v", contiguous=("o", "m", "l")))
@@ -27,9 +27,7 @@ def forward_kernel(
     """
     index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)

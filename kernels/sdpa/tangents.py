@@ -6,11 +6,21 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import columns_within, probabilities, visible_keys
+from ..tiles import visible_keys
 from . import moments
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import load_step, load_tile, program_rows, query_statistics, store_tile, walk
+from .tiles import (
+    feature_columns,
+    load_step,
+    load_tile,
+    program_rows,
+    query_statistics,
+    rebuilt,
+    score_tangent,
+    store_tile,
+    walk,
+)
 
 
 @triton.jit(**unspecialised("q", "k", "v", "tq", "tk", "tv", rows=("m", "l"), contiguous=("r", "o", "to")))
@@ -32,9 +42,7 @@ def tangent_kernel(
     """
     index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     row_max, inverse_sum = query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r)
@@ -58,10 +66,8 @@ def tangent_kernel(
         v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
         tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
         tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
-        ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-        ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
+        ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
         if CENTRED:
             ts = ts - mean[:, None]
         tp = (p * ts).to(v_tile.dtype)

@@ -1,23 +1,22 @@
-"""What every SDPA kernel starts and ends with: the rows of its program, loads and stores of tiles, row statistics."""
+"""What SDPA kernels share: which tile a program has, loads and stores of tiles, rebuilt probabilities."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from ..tiles import below, offsets, output_plane, plane, statistics
+from ..tiles import below, columns_within, offsets, output_plane, plane, probabilities, statistics
 
 
 @triton.jit
-def program_rows(count, H, BLOCK: tl.constexpr):
-    """Return what this program computes: plane index = batch * H + head, batch, head, first row of its tile, rows.
+def program_rows(count, heads, BLOCK: tl.constexpr):
+    """Return what this program computes: plane (batch * heads + head), batch, head, number of the tile, its rows.
 
-    There is a program for each BLOCK of `count` rows (T queries or M keys) of each plane.
+    There is a program for each tile of BLOCK of `count` rows (T queries or M keys) of each plane.
     """
     tiles = tl.cdiv(count, BLOCK)
     index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    first = tile * BLOCK
-    return index, index // H, index % H, first, first + tl.arange(0, BLOCK)
+    return index, index // heads, index % heads, tile, tile * BLOCK + tl.arange(0, BLOCK)
 
 
 @triton.jit
@@ -50,6 +49,23 @@ def load_step(walked, row, there, ALIGNED: tl.constexpr):
 
 
 @triton.jit
+def store_tile(tensor, index, count, width, rows, columns, tile, there, ALIGNED: tl.constexpr):
+    """Store a tile [rows, columns], where `there`, in plane `index` of a contiguous tensor [B, H, count, width].
+
+    It is rounded to the dtype of the tensor.
+    """
+    places = output_plane(tensor, index, count, width, ALIGNED) + offsets(rows, columns, width, 1, ALIGNED)
+    tl.store(places, tile.to(tensor.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def feature_columns(D, DV, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return the columns [WIDTH] of a tile and two masks [1, WIDTH]: those of q and k, and those of v."""
+    columns = tl.arange(0, WIDTH)
+    return columns, columns_within(columns, D, ALIGNED), columns_within(columns, DV, ALIGNED)
+
+
+@triton.jit
 def query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r):
     """Return m [queries] and 1 / l [queries] of plane [batch, head], as `statistics` does."""
     return statistics(
@@ -60,10 +76,18 @@ def query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l
 
 
 @triton.jit
-def store_tile(tensor, index, count, width, rows, columns, tile, there, ALIGNED: tl.constexpr):
-    """Store a tile [rows, columns], where `there`, in plane `index` of a contiguous tensor [B, H, count, width].
+def rebuilt(
+    q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr
+):  # fmt: skip
+    """Return P [queries, keys] from what `statistics` returned, in ACCUMULATE."""
+    scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+    return probabilities(scores, visible, row_max, inverse_sum)
 
-    It is rounded to the dtype of the tensor.
-    """
-    places = output_plane(tensor, index, count, width, ALIGNED) + offsets(rows, columns, width, 1, ALIGNED)
-    tl.store(places, tile.to(tensor.dtype.element_ty), mask=there)
+
+@triton.jit
+def score_tangent(
+    q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr
+):  # fmt: skip
+    """Return S' = scale (q' k^T + q k'^T) [queries, keys], in ACCUMULATE."""
+    tangent = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+    return tl.dot(q_tile, tl.trans(tk_tile), acc=tangent, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
