@@ -20,7 +20,8 @@ def program_rows(count, heads, BLOCK: tl.constexpr):
     """
     tiles = tl.cdiv(count, BLOCK)
     index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    return index, index // heads, index % heads, tile, tile * BLOCK + tl.arange(0, BLOCK)
+    batch, head = index // heads, index % heads
+    return index, batch, head, tile, tile * BLOCK + tl.arange(0, BLOCK)
 
 
 @triton.jit
