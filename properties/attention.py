@@ -1,15 +1,22 @@
-"""Attention: what families of queries and keys have in common: the factor of their products, who sees whom, and keys
-that can be shifted exactly."""
+"""Attention: what properties of queries and keys share: the scale, who sees whom, keys that can be shifted exactly,
+and the results of the first or the last queries alone."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
+from gradoracle.properties.agreement import derivative_of
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
+from gradoracle.check.acceptance import judge
+from gradoracle.check.evidence import Evidence
+from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
+from gradoracle.model.finding import Finding
 
 
 def scale_of(sample: Sample) -> float:
@@ -33,3 +40,77 @@ def coarse_keys(k: Tensor, dtype: str) -> tuple[Tensor | None, float]:
         return None, shift
     grid = max(8 * shift * 2.0 ** -PRECISION_BITS[dtype], SMALLEST_SUBNORMAL[dtype])
     return ((k.double() / grid).round() * grid).to(k.dtype), max(shift, grid)
+
+
+def with_ones_in_keys(sample: Sample) -> Sample:
+    """The sample with 1 in the last feature of all keys and 0 in that of all queries, which no score has then."""
+
+    def filled(name: str, value: float) -> Tensor:
+        changed = sample.inputs[name].clone(memory_format=torch.contiguous_format)
+        changed[..., -1] = value
+        return changed
+
+    return sample.with_inputs(q=filled("q", 0.0), k=filled("k", 1.0))
+
+
+def first_queries(case: Case) -> tuple[int, int]:
+    """How many queries of a causal case count as the first ones, about half of those that see a key, and their keys."""
+    queries, keys = case.dims["T"], case.dims["M"]
+    blind = max(0, queries - keys)
+    rows = min(blind + (queries - blind + 1) // 2, queries - 1)
+    return rows, max(0, rows + keys - queries)
+
+
+def contiguous(sample: Sample) -> Sample:
+    """The sample with contiguous queries, keys and values."""
+    return sample.with_inputs(**{n: t.contiguous() for n, t in sample.inputs.items() if n in ("q", "k", "v")})
+
+
+def later_negated(sample: Sample, rows: int, keys: int) -> Sample:
+    """The sample with queries from ``rows`` on, and keys and values from ``keys`` on, negated; contiguous."""
+    starts = {"q": rows, "k": keys, "v": keys}
+    return sample.with_inputs(
+        **{
+            n: torch.cat([t[:, :, : starts[n]], -t[:, :, starts[n] :]], 2)
+            for n, t in sample.inputs.items()
+            if n in starts
+        }
+    )
+
+
+def rows_of(evidence: Evidence, names: Sequence[str], rows: slice) -> dict[str, Tensor]:
+    """Some queries' rows of tensors of the VJP, [B, H, T, ...]."""
+    found = evidence.vjp()
+    return {name: found[name][:, :, rows] for name in names}
+
+
+def held_to_rows(evidence: Evidence, got: Mapping[str, Tensor], rows: slice, label: str) -> Iterator[Finding]:
+    """Judge some queries' rows of tensors [B, H, T, ...] against their truth in the whole sample."""
+    for name, tensor in got.items():
+        derivative = derivative_of(evidence, name)
+        whole = evidence.allowance(derivative, name)
+        at = (..., rows, *[slice(None)] * (tensor.dim() - 3))
+        fields = ("sigma", "errors", "worst", "floor", "overflow", "radius", "undecided")
+        cut = {field: value[at] for field in fields if (value := getattr(whole, field)) is not None}
+        yield judge(
+            f"{name}, {label}",
+            tensor,
+            evidence.truths(derivative)[name].value[at],
+            replace(whole, **cut),
+            continuous=evidence.continuous,
+            largest=LARGEST[evidence.dtype(name)],
+            axes=evidence.axes(name),
+            of=name,
+        )
+
+
+def last_query_equals(evidence: Evidence, alone: Evidence, names: Sequence[str]) -> Iterator[Finding]:
+    """Relate tensors of the last query to those of evidence that has this query alone."""
+    for name in names:
+        derivative = derivative_of(evidence, name)
+        yield evidence.relate(
+            f"{name} of the last query and of it alone",
+            lambda whole, alone: whole[:, :, -1:] - alone,
+            [(evidence, derivative, name), (alone, derivative, name)],
+            scale=lambda whole, alone: torch.maximum(whole[:, :, -1:].abs(), alone.abs()),
+        )

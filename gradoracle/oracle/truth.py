@@ -337,8 +337,9 @@ def _float64_radius(budget: Budget, contract: Contract, stored: str) -> Tensor:
 
     Rounding errors are first order in the unit roundoff. Every rounding of the float64 reading is one that the
     contract has too, with a unit at least as large as that of its finest type; so float64 errs by at most the
-    contract's sigma times the ratio of the units (docs/background/budgets.md; calibrated against certified balls). If a kernel
-    computes in float64 and stores a narrower format, its sigma is nearly all storage, which the reading does not have.
+    contract's sigma times the ratio of the units (docs/background/budgets.md; calibrated against certified balls).
+    If a kernel computes in float64 and stores a narrower format, its sigma is nearly all storage, which the reading
+    does not have.
     """
     ratio = UNIT_ROUNDOFF["float64"] / min(UNIT_ROUNDOFF[t] for t in (contract.accumulate, contract.elementwise))
     if ratio < TRUTH_SHARE or UNIT_ROUNDOFF[stored] == UNIT_ROUNDOFF["float64"]:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..absent import asked, complete, spread
+from ..differentiation import LastFunction, refuse
 from .blocks import Blocks
 from .guardrails import Problem, check, check_cotangents
 from .scan import scan, sum_pieces
@@ -76,10 +77,6 @@ def _hvp(
     if not any(needs) or all(each is None for each in moved):
         return None, None, None, None
     return spread(needs, _Hessian.apply(*given, g, dstate, *moved, sums, problem, needs))
-
-
-def _refuse(what: str) -> NoReturn:
-    raise NotImplementedError(f"lightning has no {what}: expected at most two derivatives, not both in forward mode")
 
 
 class _Lightning(torch.autograd.Function):
@@ -189,11 +186,13 @@ class _Tangent(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *given: Any) -> NoReturn:
-        _refuse("forward mode over forward mode")
+        refuse("lightning", "forward mode over forward mode")
 
 
-class _Hessian(torch.autograd.Function):
+class _Hessian(LastFunction):
     """(q, k, v, initial, g, dstate, their tangents, sums) -> the tangents of those of (dq, dk, dv, dinitial) needed."""
+
+    operator = "lightning"
 
     @staticmethod
     def forward(
@@ -220,15 +219,3 @@ class _Hessian(torch.autograd.Function):
                 sums=later, tsums=moved, direction=-1, ends=needs[3],
             )  # fmt: skip
         return asked(needs, (hq, hk, hv, hinitial))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> NoReturn:
-        _refuse("third derivative")
-
-    @staticmethod
-    def jvp(ctx: Any, *given: Any) -> NoReturn:
-        _refuse("third derivative")

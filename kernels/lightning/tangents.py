@@ -12,22 +12,23 @@ import triton
 import triton.language as tl
 
 from ..absent import complete
-from ..tiles import columns_within, output_plane, plane
+from ..tiles import columns_within, output_plane
 from .guardrails import Problem
 from .launch import UNSPECIALISED, launch
 from .scan import state_strides
 from .tiles import (
     earlier,
     first_row,
-    load_rows,
+    load_step,
     masked_scores,
     operand,
-    row_offsets,
+    program_piece,
     state_before,
-    state_offsets,
     store_rows,
+    store_state,
     times_state,
     times_values,
+    walk,
 )
 
 
@@ -39,34 +40,25 @@ def tangent_sums_kernel(
     CHUNK: tl.constexpr, WIDTH: tl.constexpr, BLOCK_VALUE: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Sum y'^T z + y^T z' [WIDTH, BLOCK_VALUE] over one piece of one head, in float32."""
-    blocks = tl.cdiv(E, BLOCK_VALUE)
-    values = tl.program_id(0) % blocks * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)
-    piece = tl.program_id(0) // blocks % (pieces - 1)
-    index = tl.program_id(0) // blocks // (pieces - 1)
-    batch, head = index // H, index % H
+    index, batch, head, piece, values = program_piece(E, H, pieces - 1, BLOCK_VALUE)
     features = tl.arange(0, WIDTH)
     rows = tl.arange(0, CHUNK)
-    y_plane = plane(y, batch, head, y_b, y_h, ALIGNED)
-    z_plane = plane(z, batch, head, z_b, z_h, ALIGNED)
-    ty_plane = plane(ty, batch, head, ty_b, ty_h, ALIGNED)
-    tz_plane = plane(tz, batch, head, tz_b, tz_h, ALIGNED)
+    y_rows = walk(y, batch, head, rows, features, y_b, y_h, y_r, y_c, ALIGNED)
+    z_rows = walk(z, batch, head, rows, values, z_b, z_h, z_r, z_c, ALIGNED)
+    ty_rows = walk(ty, batch, head, rows, features, ty_b, ty_h, ty_r, ty_c, ALIGNED)
+    tz_rows = walk(tz, batch, head, rows, values, tz_b, tz_h, tz_r, tz_c, ALIGNED)
     first = first_row(piece, pieces, piece_rows, direction)
-    y_offsets = row_offsets(rows, features, y_r, y_c, ALIGNED)
-    z_offsets = row_offsets(rows, values, z_r, z_c, ALIGNED)
-    ty_offsets = row_offsets(rows, features, ty_r, ty_c, ALIGNED)
-    tz_offsets = row_offsets(rows, values, tz_r, tz_c, ALIGNED)
     of_features, of_values = columns_within(features, D, ALIGNED), columns_within(values, E, ALIGNED)
     moved = tl.zeros([WIDTH, BLOCK_VALUE], tl.float32)
     for start in range(first, tl.minimum(first + piece_rows, N), CHUNK):
         existing = (start + rows < N)[:, None]
-        y_tile = load_rows(y_plane, start, y_r, y_offsets, existing & of_features, ALIGNED)
-        z_tile = load_rows(z_plane, start, z_r, z_offsets, existing & of_values, ALIGNED)
-        ty_tile = load_rows(ty_plane, start, ty_r, ty_offsets, existing & of_features, ALIGNED)
-        tz_tile = load_rows(tz_plane, start, tz_r, tz_offsets, existing & of_values, ALIGNED)
+        y_tile = load_step(y_rows, start, existing & of_features, ALIGNED)
+        z_tile = load_step(z_rows, start, existing & of_values, ALIGNED)
+        ty_tile = load_step(ty_rows, start, existing & of_features, ALIGNED)
+        tz_tile = load_step(tz_rows, start, existing & of_values, ALIGNED)
         moved = tl.dot(tl.trans(ty_tile), z_tile, acc=moved, input_precision="ieee")
         moved = tl.dot(tl.trans(y_tile), tz_tile, acc=moved, input_precision="ieee")
-    place = tsums + (index.to(tl.int64) * (pieces - 1) + piece) * D * E
-    tl.store(place + state_offsets(features, values, E, 1), moved, mask=(features < D)[:, None] & (values < E)[None, :])
+    store_state(tsums, index.to(tl.int64) * (pieces - 1) + piece, moved, features, values, D, E)
 
 
 @triton.jit(**UNSPECIALISED)
@@ -83,21 +75,17 @@ def tangent_kernel(
     Rounded to the dtype of x: scores, states before a chunk and their tangents, as operands of their dots, and the
     result, once. States and all sums are float32.
     """
-    blocks = tl.cdiv(E, BLOCK_VALUE)
-    values = tl.program_id(0) % blocks * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)
-    piece = tl.program_id(0) // blocks % pieces
-    index = tl.program_id(0) // blocks // pieces
-    batch, head = index // H, index % H
+    index, batch, head, piece, values = program_piece(E, H, pieces, BLOCK_VALUE)
     features = tl.arange(0, WIDTH)
     rows = tl.arange(0, CHUNK)
     keys = tl.arange(0, MICRO)
     there = (features < D)[:, None] & (values < E)[None, :]
-    x_plane = plane(x, batch, head, x_b, x_h, ALIGNED)
-    y_plane = plane(y, batch, head, y_b, y_h, ALIGNED)
-    z_plane = plane(z, batch, head, z_b, z_h, ALIGNED)
-    tx_plane = plane(tx, batch, head, tx_b, tx_h, ALIGNED)
-    ty_plane = plane(ty, batch, head, ty_b, ty_h, ALIGNED)
-    tz_plane = plane(tz, batch, head, tz_b, tz_h, ALIGNED)
+    x_rows = walk(x, batch, head, rows, features, x_b, x_h, x_r, x_c, ALIGNED)
+    y_rows = walk(y, batch, head, keys, features, y_b, y_h, y_r, y_c, ALIGNED)
+    z_rows = walk(z, batch, head, keys, values, z_b, z_h, z_r, z_c, ALIGNED)
+    tx_rows = walk(tx, batch, head, rows, features, tx_b, tx_h, tx_r, tx_c, ALIGNED)
+    ty_rows = walk(ty, batch, head, keys, features, ty_b, ty_h, ty_r, ty_c, ALIGNED)
+    tz_rows = walk(tz, batch, head, keys, values, tz_b, tz_h, tz_r, tz_c, ALIGNED)
     out_plane = output_plane(out, index, N, E, ALIGNED)
     state = state_before(
         sums, initial, index, batch, head, piece, pieces, features, values, D, E, sums_r, sums_c,
@@ -110,27 +98,21 @@ def tangent_kernel(
 
     first = first_row(piece, pieces, piece_rows, direction)
     chunks = tl.cdiv(tl.minimum(piece_rows, N - first), CHUNK)
-    x_offsets = row_offsets(rows, features, x_r, x_c, ALIGNED)
-    tx_offsets = row_offsets(rows, features, tx_r, tx_c, ALIGNED)
-    y_offsets = row_offsets(keys, features, y_r, y_c, ALIGNED)
-    ty_offsets = row_offsets(keys, features, ty_r, ty_c, ALIGNED)
-    z_offsets = row_offsets(keys, values, z_r, z_c, ALIGNED)
-    tz_offsets = row_offsets(keys, values, tz_r, tz_c, ALIGNED)
     of_features, of_values = columns_within(features, D, ALIGNED), columns_within(values, E, ALIGNED)
     for chunk in range(0, chunks):
         start = first + tl.where(direction > 0, chunk, chunks - 1 - chunk) * CHUNK
         existing = (start + rows < N)[:, None]
-        x_tile = load_rows(x_plane, start, x_r, x_offsets, existing & of_features, ALIGNED)
-        tx_tile = load_rows(tx_plane, start, tx_r, tx_offsets, existing & of_features, ALIGNED)
+        x_tile = load_step(x_rows, start, existing & of_features, ALIGNED)
+        tx_tile = load_step(tx_rows, start, existing & of_features, ALIGNED)
         before, power = operand(state, x_tile)
         tbefore, tpower = operand(moved, x_tile)
         out_tile = tl.zeros([CHUNK, BLOCK_VALUE], tl.float32)
         for micro in range(0, CHUNK, MICRO):
             present = (start + micro + keys < N)[:, None]
-            y_tile = load_rows(y_plane, start + micro, y_r, y_offsets, present & of_features, ALIGNED)
-            ty_tile = load_rows(ty_plane, start + micro, ty_r, ty_offsets, present & of_features, ALIGNED)
-            z_tile = load_rows(z_plane, start + micro, z_r, z_offsets, present & of_values, ALIGNED)
-            tz_tile = load_rows(tz_plane, start + micro, tz_r, tz_offsets, present & of_values, ALIGNED)
+            y_tile = load_step(y_rows, start + micro, present & of_features, ALIGNED)
+            ty_tile = load_step(ty_rows, start + micro, present & of_features, ALIGNED)
+            z_tile = load_step(z_rows, start + micro, present & of_values, ALIGNED)
+            tz_tile = load_step(tz_rows, start + micro, present & of_values, ALIGNED)
             scores = masked_scores(x_tile, y_tile, rows, micro + keys, direction)
             tscores = tl.dot(tx_tile, tl.trans(y_tile), input_precision="ieee")
             tscores = tl.dot(x_tile, tl.trans(ty_tile), acc=tscores, input_precision="ieee")
@@ -144,8 +126,7 @@ def tangent_kernel(
         out_tile = times_state(x_tile, tbefore, tpower, out_tile)
         store_rows(out_plane, out_tile, start, rows, values, E, existing & of_values, ALIGNED)
     if (piece == pieces - 1) & (ends != 0):
-        place = last + index.to(tl.int64) * D * E
-        tl.store(place + state_offsets(features, values, E, 1), moved, mask=there)
+        store_state(last, index.to(tl.int64), moved, features, values, D, E)
 
 
 def tangent_sums(

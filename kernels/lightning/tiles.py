@@ -1,11 +1,25 @@
-"""What lightning kernels do with a tile: address it, load it, store it; and with the state between chunks."""
+"""What lightning kernels share: which piece a program has, tiles and how they are loaded, the state between chunks."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from ..tiles import below, offsets
+from ..tiles import below, offsets, plane
+
+
+@triton.jit
+def program_piece(E, H, pieces, BLOCK_VALUE: tl.constexpr):
+    """Return what this program computes: plane (batch * H + head), batch, head, piece, columns of values.
+
+    There is a program for each block of columns of each of `pieces` pieces of each head.
+    """
+    blocks = tl.cdiv(E, BLOCK_VALUE)
+    values = tl.program_id(0) % blocks * BLOCK_VALUE + tl.arange(0, BLOCK_VALUE)
+    piece = tl.program_id(0) // blocks % pieces
+    index = tl.program_id(0) // blocks // pieces
+    batch, head = index // H, index % H
+    return index, batch, head, piece, values
 
 
 @triton.jit
@@ -22,10 +36,22 @@ def row_offsets(rows, columns, row_stride, column_stride, ALIGNED: tl.constexpr)
 
 
 @triton.jit
-def load_rows(plane, start, row_stride, offsets_of_tile, there, ALIGNED: tl.constexpr):
-    """Load a tile [rows, columns] from row `start` of a plane on, 0 where nothing is `there`."""
-    pointer = below(plane, start, row_stride.to(tl.int64), ALIGNED)
-    return tl.load(pointer + offsets_of_tile, mask=there, other=0.0)
+def walk(
+    tensor, batch, head, rows, columns, batch_stride, head_stride, row_stride, column_stride, ALIGNED: tl.constexpr
+):  # fmt: skip
+    """Return what `load_step` loads the tiles of plane [batch, head] from, one after the other along the rows.
+
+    That is the pointer to the plane, the offsets [rows, columns] of its first tile, and the row stride.
+    """
+    start = plane(tensor, batch, head, batch_stride, head_stride, ALIGNED)
+    return start, row_offsets(rows, columns, row_stride, column_stride, ALIGNED), row_stride
+
+
+@triton.jit
+def load_step(walked, row, there, ALIGNED: tl.constexpr):
+    """Load the tile that starts at `row` of what `walk` returned; 0 where `there` is false."""
+    start, tile, row_stride = walked
+    return tl.load(below(start, row, row_stride.to(tl.int64), ALIGNED) + tile, mask=there, other=0.0)
 
 
 @triton.jit
@@ -52,6 +78,13 @@ def earlier(scores, query_rows, key_rows, direction):
 def state_offsets(features, values, feature_stride, value_stride):
     """Return the 64-bit offsets [features, values] of a state."""
     return features.to(tl.int64)[:, None] * feature_stride + values.to(tl.int64)[None, :] * value_stride
+
+
+@triton.jit
+def store_state(tensor, number, state, features, values, D, E):
+    """Store a state [features, values] as that of a number, 64-bit, of a contiguous tensor [..., D, E]."""
+    place = tensor + number * D * E + state_offsets(features, values, E, 1)
+    tl.store(place, state, mask=(features < D)[:, None] & (values < E)[None, :])
 
 
 @triton.jit

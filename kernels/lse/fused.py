@@ -10,12 +10,12 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import below, columns_within, first_query, offsets, output_plane, plane, statistics, visible_keys
+from ..tiles import columns_within, first_query, offsets, output_plane, statistics, visible_keys
 from .blocks import interpreted
 from .guardrails import Problem
 from .launch import Tensors, launch, unspecialised
 from .separate import score_gradient
-from .tiles import overlap, segment_ids
+from .tiles import load_step, load_tile, program_rows, same_segment, segment_ids, store_tile, walk
 
 
 @triton.jit(**unspecialised("m", "l", "dk", "partials"))
@@ -32,28 +32,21 @@ def fused_kernel(
 
     Rounded to the dtype of q: dS, as operand of its dots, and dk, after the scale. All else is float32.
     """
-    tiles = tl.cdiv(M, BLOCK_KEY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, group, shared = index // G, index % G, H // G
-    planes = tl.num_programs(0) // tiles * shared  # B * H
-    keys = tile * BLOCK_KEY + tl.arange(0, BLOCK_KEY)
+    index, batch, group, tile, keys = program_rows(M, G, BLOCK_KEY)
+    shared = H // G
+    planes = tl.num_programs(0) // tl.cdiv(M, BLOCK_KEY) * shared  # B * H
     rows = tl.arange(0, BLOCK_QUERY)
     columns = tl.arange(0, WIDTH)
     within = columns_within(columns, D, ALIGNED)
     present = keys < M
-    k_tile = tl.load(
-        plane(k, batch, group, k_b, k_h, ALIGNED) + offsets(keys, columns, k_r, k_c, ALIGNED),
-        mask=present[:, None] & within, other=0.0,
-    )  # fmt: skip
-    q_offsets = offsets(rows, columns, q_r, q_c, ALIGNED)
-    q_step = q_r.to(tl.int64)
+    k_tile = load_tile(k, batch, group, keys, columns, present[:, None] & within, k_b, k_h, k_r, k_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
 
     gradient = tl.zeros([BLOCK_KEY, WIDTH], tl.float32)
     for member in range(0, shared):
         head = group * shared + member
-        q_plane = plane(q, batch, head, q_b, q_h, ALIGNED)
+        q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
         g_plane = g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h
         statistics_at = (batch * H + head).to(tl.int64) * T
         part = output_plane(partials, tile.to(tl.int64) * planes + batch * H + head, T, D, ALIGNED)
@@ -69,27 +62,21 @@ def fused_kernel(
             allowed = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
             if not PLAIN:
                 query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
-                allowed = allowed & (query_ids[:, None] == own_ids[None, :])
-                needed = overlap(query_ids, existing, own_ids, present)
+                allowed, needed = same_segment(allowed, query_ids, existing, own_ids, present)
             else:
                 needed: tl.constexpr = True
             partial = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
             if needed:
                 row_max, inverse_sum = statistics(m + statistics_at + queries, l + statistics_at + queries, existing)
                 cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
-                q_tile = tl.load(
-                    below(q_plane, start, q_step, ALIGNED) + q_offsets, mask=existing[:, None] & within, other=0.0
-                )
+                q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
                 ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, PLAIN)
                 ds = ds.to(q_tile.dtype)
                 gradient = tl.dot(tl.trans(ds), q_tile, acc=gradient, input_precision="ieee")
                 partial = tl.dot(ds, k_tile, input_precision="ieee")
             tl.store(part + offsets(queries, columns, D, 1, ALIGNED), partial, mask=existing[:, None] & within)
 
-    tl.store(
-        output_plane(dk, index, M, D, ALIGNED) + offsets(keys, columns, D, 1, ALIGNED),
-        (gradient * scale).to(dk.dtype.element_ty), mask=present[:, None] & within,
-    )  # fmt: skip
+    store_tile(dk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)
 
 
 @triton.jit(do_not_specialize=["tiles", "elements"], do_not_specialize_on_alignment=["partials", "dq"])

@@ -10,20 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import (
-    below,
-    columns_within,
-    first_query,
-    offsets,
-    output_plane,
-    plane,
-    probabilities,
-    statistics,
-    visible_keys,
-)
+from ..tiles import columns_within, first_query, probabilities, statistics, visible_keys
 from .guardrails import Problem
 from .launch import Tensors, launch, unspecialised
-from .tiles import capped, capped_tangent, overlap, segment_ids
+from .tiles import load_step, load_tile, program_rows, same_segment, scores_with_tangents, segment_ids, store_tile, walk
 
 
 @triton.jit
@@ -32,10 +22,7 @@ def _score_gradients(
     PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Return dS and its tangent dS' [queries, keys] in float32, exactly 0 where a query does not see a key."""
-    scores, slope = capped(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale, softcap, PLAIN)
-    ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision="ieee")
-    ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision="ieee") * scale
-    moved, bend = capped_tangent(scores, slope, ts, softcap, PLAIN)
+    scores, slope, moved, bend = scores_with_tangents(q_tile, k_tile, tq_tile, tk_tile, scale, softcap, PLAIN)
     gp = cotangent[:, None] * probabilities(scores, allowed, row_max, inverse_sum)
     return gp * slope, gp * (slope * (moved - tangent[:, None]) + bend)
 
@@ -54,10 +41,7 @@ def query_hvp_kernel(
 
     Rounded to the dtype of q: dS and dS', as operands of their dots, and hq, after the scale. All else is float32.
     """
-    tiles = tl.cdiv(T, BLOCK_QUERY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // H, index % H
-    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
     columns = tl.arange(0, WIDTH)
     within = columns_within(columns, D, ALIGNED)
@@ -68,20 +52,11 @@ def query_hvp_kernel(
     cotangent = tl.load(
         g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h + queries.to(tl.int64) * g_r, mask=existing, other=0.0
     )
-    q_tile = tl.load(
-        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
-        mask=existing[:, None] & within, other=0.0,
-    )  # fmt: skip
-    tq_tile = tl.load(
-        plane(tq, batch, head, tq_b, tq_h, ALIGNED) + offsets(queries, columns, tq_r, tq_c, ALIGNED),
-        mask=existing[:, None] & within, other=0.0,
-    )  # fmt: skip
+    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, ALIGNED)
+    tq_tile = load_tile(tq, batch, head, queries, columns, existing[:, None] & within, tq_b, tq_h, tq_r, tq_c, ALIGNED)
     moved = tl.load(tangent + rows, mask=existing, other=0.0)
-    k_plane = plane(k, batch, head // (H // G), k_b, k_h, ALIGNED)
-    tk_plane = plane(tk, batch, head // (H // G), tk_b, tk_h, ALIGNED)
-    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
-    tk_offsets = offsets(keys, columns, tk_r, tk_c, ALIGNED)
-    k_step, tk_step = k_r.to(tl.int64), tk_r.to(tl.int64)
+    k_rows = walk(k, batch, head // (H // G), keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
+    tk_rows = walk(tk, batch, head // (H // G), keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
 
@@ -91,17 +66,12 @@ def query_hvp_kernel(
         allowed = (start + keys)[None, :] < seen[:, None]
         if not PLAIN:
             key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r, has_segments)
-            allowed = allowed & (own_ids[:, None] == key_ids[None, :])
-            needed = overlap(own_ids, existing, key_ids, present)
+            allowed, needed = same_segment(allowed, own_ids, existing, key_ids, present)
         else:
             needed: tl.constexpr = True
         if needed:
-            k_tile = tl.load(
-                below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present[:, None] & within, other=0.0
-            )
-            tk_tile = tl.load(
-                below(tk_plane, start, tk_step, ALIGNED) + tk_offsets, mask=present[:, None] & within, other=0.0
-            )
+            k_tile = load_step(k_rows, start, present[:, None] & within, ALIGNED)
+            tk_tile = load_step(tk_rows, start, present[:, None] & within, ALIGNED)
             ds, tds = _score_gradients(
                 q_tile, k_tile, tq_tile, tk_tile, allowed, cotangent, moved, row_max, inverse_sum, scale, softcap,
                 PLAIN,
@@ -109,10 +79,7 @@ def query_hvp_kernel(
             gradient = tl.dot(tds.to(k_tile.dtype), k_tile, acc=gradient, input_precision="ieee")
             gradient = tl.dot(ds.to(k_tile.dtype), tk_tile, acc=gradient, input_precision="ieee")
 
-    tl.store(
-        output_plane(hq, index, T, D, ALIGNED) + offsets(queries, columns, D, 1, ALIGNED),
-        (gradient * scale).to(hq.dtype.element_ty), mask=existing[:, None] & within,
-    )  # fmt: skip
+    store_tile(hq, index, T, D, queries, columns, gradient * scale, existing[:, None] & within, ALIGNED)
 
 
 @triton.jit(**unspecialised("m", "l", "tangent", "hk"))
@@ -129,33 +96,22 @@ def key_hvp_kernel(
 
     Rounded to the dtype of q: dS and dS', as operands of their dots, and hk, after the scale. All else is float32.
     """
-    tiles = tl.cdiv(M, BLOCK_KEY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, group, shared = index // G, index % G, H // G
-    keys = tile * BLOCK_KEY + tl.arange(0, BLOCK_KEY)
+    index, batch, group, tile, keys = program_rows(M, G, BLOCK_KEY)
+    shared = H // G
     rows = tl.arange(0, BLOCK_QUERY)
     columns = tl.arange(0, WIDTH)
     within = columns_within(columns, D, ALIGNED)
     present = keys < M
-    k_tile = tl.load(
-        plane(k, batch, group, k_b, k_h, ALIGNED) + offsets(keys, columns, k_r, k_c, ALIGNED),
-        mask=present[:, None] & within, other=0.0,
-    )  # fmt: skip
-    tk_tile = tl.load(
-        plane(tk, batch, group, tk_b, tk_h, ALIGNED) + offsets(keys, columns, tk_r, tk_c, ALIGNED),
-        mask=present[:, None] & within, other=0.0,
-    )  # fmt: skip
-    q_offsets = offsets(rows, columns, q_r, q_c, ALIGNED)
-    tq_offsets = offsets(rows, columns, tq_r, tq_c, ALIGNED)
-    q_step, tq_step = q_r.to(tl.int64), tq_r.to(tl.int64)
+    k_tile = load_tile(k, batch, group, keys, columns, present[:, None] & within, k_b, k_h, k_r, k_c, ALIGNED)
+    tk_tile = load_tile(tk, batch, group, keys, columns, present[:, None] & within, tk_b, tk_h, tk_r, tk_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
 
     gradient = tl.zeros([BLOCK_KEY, WIDTH], tl.float32)
     for member in range(0, shared):
         head = group * shared + member
-        q_plane = plane(q, batch, head, q_b, q_h, ALIGNED)
-        tq_plane = plane(tq, batch, head, tq_b, tq_h, ALIGNED)
+        q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
+        tq_rows = walk(tq, batch, head, rows, columns, tq_b, tq_h, tq_r, tq_c, ALIGNED)
         g_plane = g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h
         statistics_at = (batch * H + head).to(tl.int64) * T
         for start in range(first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
@@ -166,17 +122,12 @@ def key_hvp_kernel(
             cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
             if not PLAIN:
                 query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
-                allowed = allowed & (query_ids[:, None] == own_ids[None, :])
-                needed = overlap(query_ids, existing, own_ids, present)
+                allowed, needed = same_segment(allowed, query_ids, existing, own_ids, present)
             else:
                 needed: tl.constexpr = True
             if needed:
-                q_tile = tl.load(
-                    below(q_plane, start, q_step, ALIGNED) + q_offsets, mask=existing[:, None] & within, other=0.0
-                )
-                tq_tile = tl.load(
-                    below(tq_plane, start, tq_step, ALIGNED) + tq_offsets, mask=existing[:, None] & within, other=0.0
-                )
+                q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
+                tq_tile = load_step(tq_rows, start, existing[:, None] & within, ALIGNED)
                 moved = tl.load(tangent + statistics_at + queries, mask=existing, other=0.0)
                 ds, tds = _score_gradients(
                     q_tile, k_tile, tq_tile, tk_tile, allowed, cotangent, moved, row_max, inverse_sum, scale, softcap,
@@ -185,10 +136,7 @@ def key_hvp_kernel(
                 gradient = tl.dot(tl.trans(tds.to(q_tile.dtype)), q_tile, acc=gradient, input_precision="ieee")
                 gradient = tl.dot(tl.trans(ds.to(q_tile.dtype)), tq_tile, acc=gradient, input_precision="ieee")
 
-    tl.store(
-        output_plane(hk, index, M, D, ALIGNED) + offsets(keys, columns, D, 1, ALIGNED),
-        (gradient * scale).to(hk.dtype.element_ty), mask=present[:, None] & within,
-    )  # fmt: skip
+    store_tile(hk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)
 
 
 def run(

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..absent import asked, complete, plus, spread
+from ..differentiation import LastFunction, refuse
 from . import fused, hessian, output, separate, sinks, tangents
 from .block_sizes import BlockSizes
 from .blocks import Blocks
@@ -101,10 +102,6 @@ def _hvp(
     if not any(needs) or all(tangent is None for tangent in tangents):
         return None, None, None
     return spread(needs, _Hessian.apply(*given, g, *complete(tangents, given[:3]), m, l, problem, needs))
-
-
-def _refuse(what: str) -> NoReturn:
-    raise NotImplementedError(f"lse has no {what}: expected at most two derivatives, not both in forward mode")
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -202,11 +199,13 @@ class _Tangent(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *given: Any) -> NoReturn:
-        _refuse("forward mode over forward mode")
+        refuse("lse", "forward mode over forward mode")
 
 
-class _Hessian(torch.autograd.Function):
+class _Hessian(LastFunction):
     """(q, k, sinks, q_ids, kv_ids, g, tq, tk, tsinks, m, l) -> those of (hq, hk, hsinks) that are needed."""
+
+    operator = "lse"
 
     @staticmethod
     def forward(
@@ -218,18 +217,6 @@ class _Hessian(torch.autograd.Function):
         hq, hk = hessian.run(problem, tensors, m, l, tangent, needs[:2])
         found = (hq, hk, sinks.run(problem, tensors, m, l, tangent) if needs[2] else None)
         return asked(needs, found)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> NoReturn:
-        _refuse("third derivative")
-
-    @staticmethod
-    def jvp(ctx: Any, *given: Any) -> NoReturn:
-        _refuse("third derivative")
 
 
 def _fuses(problem: Problem, both: bool) -> bool:

@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import below, columns_within, offsets, plane, visible_keys
+from ..tiles import columns_within, visible_keys
 from .guardrails import Problem
 from .launch import Tensors, launch, unspecialised
-from .tiles import LOG2E, capped, overlap, segment_ids, sink_of
+from .tiles import LOG2E, capped, load_step, load_tile, program_rows, same_segment, segment_ids, sink_of, walk
 
 
 @triton.jit
@@ -39,22 +39,14 @@ def forward_kernel(
     PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Compute L = m + log(l), m and l [BLOCK_QUERY] of one tile of queries; all is float32, and nothing is rounded."""
-    tiles = tl.cdiv(T, BLOCK_QUERY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // H, index % H
-    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
     columns = tl.arange(0, WIDTH)
     within = columns_within(columns, D, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
-    k_plane = plane(k, batch, head // (H // G), k_b, k_h, ALIGNED)
-    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
-    k_step = k_r.to(tl.int64)
-    q_tile = tl.load(
-        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
-        mask=existing[:, None] & within, other=0.0,
-    )  # fmt: skip
+    k_rows = walk(k, batch, head // (H // G), keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
+    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, ALIGNED)
     row_max = tl.zeros([BLOCK_QUERY], tl.float32) + sink_of(sinks, head, sinks_h, has_sinks)
     row_sum = tl.where(row_max == float("-inf"), 0.0, 1.0)
     if not PLAIN:
@@ -64,14 +56,11 @@ def forward_kernel(
         allowed = (start + keys)[None, :] < seen[:, None]
         if not PLAIN:
             key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r, has_segments)
-            allowed = allowed & (own_ids[:, None] == key_ids[None, :])
-            needed = overlap(own_ids, existing, key_ids, present)
+            allowed, needed = same_segment(allowed, own_ids, existing, key_ids, present)
         else:
             needed: tl.constexpr = True
         if needed:
-            k_tile = tl.load(
-                below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present[:, None] & within, other=0.0
-            )
+            k_tile = load_step(k_rows, start, present[:, None] & within, ALIGNED)
             row_max, row_sum = _further(q_tile, k_tile, allowed, scale, softcap, row_max, row_sum, PLAIN)
 
     rows = index.to(tl.int64) * T + queries

@@ -6,20 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import (
-    below,
-    columns_within,
-    first_query,
-    offsets,
-    output_plane,
-    plane,
-    probabilities,
-    statistics,
-    visible_keys,
-)
+from ..tiles import columns_within, first_query, probabilities, statistics, visible_keys
 from .guardrails import Problem
 from .launch import Tensors, launch, unspecialised
-from .tiles import capped, overlap, segment_ids
+from .tiles import capped, load_step, load_tile, program_rows, same_segment, segment_ids, store_tile, walk
 
 
 @triton.jit
@@ -47,10 +37,7 @@ def query_kernel(
 
     Rounded to the dtype of q: dS, as operand of its dot with k, and dq, after the scale. All else is float32.
     """
-    tiles = tl.cdiv(T, BLOCK_QUERY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // H, index % H
-    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
     columns = tl.arange(0, WIDTH)
     within = columns_within(columns, D, ALIGNED)
@@ -61,13 +48,8 @@ def query_kernel(
     cotangent = tl.load(
         g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h + queries.to(tl.int64) * g_r, mask=existing, other=0.0
     )
-    q_tile = tl.load(
-        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
-        mask=existing[:, None] & within, other=0.0,
-    )  # fmt: skip
-    k_plane = plane(k, batch, head // (H // G), k_b, k_h, ALIGNED)
-    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
-    k_step = k_r.to(tl.int64)
+    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, ALIGNED)
+    k_rows = walk(k, batch, head // (H // G), keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
 
@@ -77,21 +59,15 @@ def query_kernel(
         allowed = (start + keys)[None, :] < seen[:, None]
         if not PLAIN:
             key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r, has_segments)
-            allowed = allowed & (own_ids[:, None] == key_ids[None, :])
-            needed = overlap(own_ids, existing, key_ids, present)
+            allowed, needed = same_segment(allowed, own_ids, existing, key_ids, present)
         else:
             needed: tl.constexpr = True
         if needed:
-            k_tile = tl.load(
-                below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present[:, None] & within, other=0.0
-            )
+            k_tile = load_step(k_rows, start, present[:, None] & within, ALIGNED)
             ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, PLAIN)
             gradient = tl.dot(ds.to(k_tile.dtype), k_tile, acc=gradient, input_precision="ieee")
 
-    tl.store(
-        output_plane(dq, index, T, D, ALIGNED) + offsets(queries, columns, D, 1, ALIGNED),
-        (gradient * scale).to(dq.dtype.element_ty), mask=existing[:, None] & within,
-    )  # fmt: skip
+    store_tile(dq, index, T, D, queries, columns, gradient * scale, existing[:, None] & within, ALIGNED)
 
 
 @triton.jit(**unspecialised("m", "l", "dk"))
@@ -108,27 +84,20 @@ def key_kernel(
 
     Rounded to the dtype of q: dS, as operand of its dot with q, and dk, after the scale. All else is float32.
     """
-    tiles = tl.cdiv(M, BLOCK_KEY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, group, shared = index // G, index % G, H // G
-    keys = tile * BLOCK_KEY + tl.arange(0, BLOCK_KEY)
+    index, batch, group, tile, keys = program_rows(M, G, BLOCK_KEY)
+    shared = H // G
     rows = tl.arange(0, BLOCK_QUERY)
     columns = tl.arange(0, WIDTH)
     within = columns_within(columns, D, ALIGNED)
     present = keys < M
-    k_tile = tl.load(
-        plane(k, batch, group, k_b, k_h, ALIGNED) + offsets(keys, columns, k_r, k_c, ALIGNED),
-        mask=present[:, None] & within, other=0.0,
-    )  # fmt: skip
-    q_offsets = offsets(rows, columns, q_r, q_c, ALIGNED)
-    q_step = q_r.to(tl.int64)
+    k_tile = load_tile(k, batch, group, keys, columns, present[:, None] & within, k_b, k_h, k_r, k_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(kv_ids, batch, keys, M, kv_ids_b, kv_ids_r, has_segments)
 
     gradient = tl.zeros([BLOCK_KEY, WIDTH], tl.float32)
     for member in range(0, shared):
         head = group * shared + member
-        q_plane = plane(q, batch, head, q_b, q_h, ALIGNED)
+        q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
         g_plane = g + batch.to(tl.int64) * g_b + head.to(tl.int64) * g_h
         statistics_at = (batch * H + head).to(tl.int64) * T
         for start in range(first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
@@ -139,21 +108,15 @@ def key_kernel(
             cotangent = tl.load(g_plane + queries.to(tl.int64) * g_r, mask=existing, other=0.0)
             if not PLAIN:
                 query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
-                allowed = allowed & (query_ids[:, None] == own_ids[None, :])
-                needed = overlap(query_ids, existing, own_ids, present)
+                allowed, needed = same_segment(allowed, query_ids, existing, own_ids, present)
             else:
                 needed: tl.constexpr = True
             if needed:
-                q_tile = tl.load(
-                    below(q_plane, start, q_step, ALIGNED) + q_offsets, mask=existing[:, None] & within, other=0.0
-                )
+                q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
                 ds = score_gradient(q_tile, k_tile, allowed, cotangent, row_max, inverse_sum, scale, softcap, PLAIN)
                 gradient = tl.dot(tl.trans(ds.to(q_tile.dtype)), q_tile, acc=gradient, input_precision="ieee")
 
-    tl.store(
-        output_plane(dk, index, M, D, ALIGNED) + offsets(keys, columns, D, 1, ALIGNED),
-        (gradient * scale).to(dk.dtype.element_ty), mask=present[:, None] & within,
-    )  # fmt: skip
+    store_tile(dk, index, M, D, keys, columns, gradient * scale, present[:, None] & within, ALIGNED)
 
 
 def run(

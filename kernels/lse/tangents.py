@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import below, columns_within, offsets, plane, probabilities, statistics, visible_keys
+from ..tiles import columns_within, probabilities, statistics, visible_keys
 from .guardrails import Problem
 from .launch import Tensors, launch, unspecialised
-from .tiles import capped, capped_tangent, overlap, segment_ids, sink_of
+from .tiles import load_step, load_tile, program_rows, same_segment, scores_with_tangents, segment_ids, sink_of, walk
 
 
 @triton.jit
@@ -18,10 +18,7 @@ def _moved(
     PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Return what one tile of keys adds to the tangent [queries]."""
-    scores, slope = capped(tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale, softcap, PLAIN)
-    ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision="ieee")
-    ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision="ieee") * scale
-    moved, _ = capped_tangent(scores, slope, ts, softcap, PLAIN)
+    scores, _, moved, _ = scores_with_tangents(q_tile, k_tile, tq_tile, tk_tile, scale, softcap, PLAIN)
     return tl.sum(probabilities(scores, allowed, row_max, inverse_sum) * moved, axis=1)
 
 
@@ -36,10 +33,7 @@ def tangent_kernel(
     PLAIN: tl.constexpr,
 ):  # fmt: skip
     """Compute the tangent [BLOCK_QUERY] of one tile of queries; all is float32, and nothing is rounded."""
-    tiles = tl.cdiv(T, BLOCK_QUERY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // H, index % H
-    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
     columns = tl.arange(0, WIDTH)
     within = columns_within(columns, D, ALIGNED)
@@ -48,19 +42,10 @@ def tangent_kernel(
     rows = index.to(tl.int64) * T + queries
     row_max, inverse_sum = statistics(m + rows, l + rows, existing)
     own = existing[:, None] & within
-    q_tile = tl.load(
-        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED), mask=own, other=0.0
-    )
-    tq_tile = tl.load(
-        plane(tq, batch, head, tq_b, tq_h, ALIGNED) + offsets(queries, columns, tq_r, tq_c, ALIGNED),
-        mask=own,
-        other=0.0,
-    )
-    k_plane = plane(k, batch, head // (H // G), k_b, k_h, ALIGNED)
-    tk_plane = plane(tk, batch, head // (H // G), tk_b, tk_h, ALIGNED)
-    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
-    tk_offsets = offsets(keys, columns, tk_r, tk_c, ALIGNED)
-    k_step, tk_step = k_r.to(tl.int64), tk_r.to(tl.int64)
+    q_tile = load_tile(q, batch, head, queries, columns, own, q_b, q_h, q_r, q_c, ALIGNED)
+    tq_tile = load_tile(tq, batch, head, queries, columns, own, tq_b, tq_h, tq_r, tq_c, ALIGNED)
+    k_rows = walk(k, batch, head // (H // G), keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
+    tk_rows = walk(tk, batch, head // (H // G), keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
     if not PLAIN:
         own_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
 
@@ -74,13 +59,12 @@ def tangent_kernel(
         there = present[:, None] & within
         if not PLAIN:
             key_ids = segment_ids(kv_ids, batch, start + keys, M, kv_ids_b, kv_ids_r, has_segments)
-            allowed = allowed & (own_ids[:, None] == key_ids[None, :])
-            needed = overlap(own_ids, existing, key_ids, present)
+            allowed, needed = same_segment(allowed, own_ids, existing, key_ids, present)
         else:
             needed: tl.constexpr = True
         if needed:
-            k_tile = tl.load(below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=there, other=0.0)
-            tk_tile = tl.load(below(tk_plane, start, tk_step, ALIGNED) + tk_offsets, mask=there, other=0.0)
+            k_tile = load_step(k_rows, start, there, ALIGNED)
+            tk_tile = load_step(tk_rows, start, there, ALIGNED)
             total += _moved(q_tile, k_tile, tq_tile, tk_tile, allowed, row_max, inverse_sum, scale, softcap, PLAIN)
 
     tl.store(tangent + rows, total, mask=existing)

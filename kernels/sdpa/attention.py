@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..absent import complete, plus, spread
+from ..differentiation import LastFunction, refuse
 from . import gradients, hessian, output, tangents
 from .blocks import Blocks
 from .guardrails import Gradients, Problem, Triple, check
@@ -78,10 +79,6 @@ def _hvp(
     if not any(needs) or all(tangent is None for tangent in given):
         return None, None, None
     return spread(needs, _Hessian.apply(*primals, g, *complete(given, primals), m, l, problem, needs))
-
-
-def _refuse(what: str) -> NoReturn:
-    raise NotImplementedError(f"sdpa has no {what}: expected at most two derivatives, not both in forward mode")
 
 
 class _Attention(torch.autograd.Function):
@@ -192,11 +189,13 @@ class _Tangent(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *given: torch.Tensor | None) -> NoReturn:
-        _refuse("forward mode over forward mode")
+        refuse("sdpa", "forward mode over forward mode")
 
 
-class _Hessian(torch.autograd.Function):
+class _Hessian(LastFunction):
     """(q, k, v, g, tq, tk, tv, m, l) -> those of (hq, hk, hv) that are needed; the end of differentiation."""
+
+    operator = "sdpa"
 
     @staticmethod
     def forward(
@@ -214,15 +213,3 @@ class _Hessian(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         results = hessian.run(problem, (q, k, v), g, (tq, tk, tv), m, l, needs)
         return tuple(result for result in results if result is not None)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: torch.Tensor) -> NoReturn:
-        _refuse("third derivative")
-
-    @staticmethod
-    def jvp(ctx: Any, *given: torch.Tensor | None) -> NoReturn:
-        _refuse("third derivative")

@@ -6,20 +6,11 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import (
-    below,
-    columns_within,
-    first_query,
-    offsets,
-    output_plane,
-    plane,
-    probabilities,
-    statistics,
-    visible_keys,
-)
+from ..tiles import first_query, plane, statistics, visible_keys
 from . import moments
 from .guardrails import Gradients, Problem, Triple
 from .launch import launch, unspecialised
+from .tiles import feature_columns, load_step, load_tile, program_rows, query_statistics, rebuilt, store_tile, walk
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", rows=("m", "l"), contiguous=("z", "dq")))
@@ -37,52 +28,30 @@ def query_kernel(
     Rounded to the dtype of q: dS = P * (dP - z), as operand of its dot with k, and dq, after the scale. All else is
     ACCUMULATE.
     """
-    tiles = tl.cdiv(T, BLOCK_QUERY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // H, index % H
-    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
-    row_max, inverse_sum = statistics(
-        plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
-        plane(l, batch, head, l_b, l_h, False) + queries.to(tl.int64) * l_r,
-        existing,
-    )
+    row_max, inverse_sum = query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r)
     mean = tl.load(z + index.to(tl.int64) * T + queries, mask=existing, other=0.0)
-    q_tile = tl.load(
-        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
-        mask=existing[:, None] & score_columns, other=0.0,
-    )  # fmt: skip
-    g_tile = tl.load(
-        plane(g, batch, head, g_b, g_h, ALIGNED) + offsets(queries, columns, g_r, g_c, ALIGNED),
-        mask=existing[:, None] & value_columns, other=0.0,
-    )  # fmt: skip
-    k_plane = plane(k, batch, head, k_b, k_h, ALIGNED)
-    v_plane = plane(v, batch, head, v_b, v_h, ALIGNED)
-    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
-    v_offsets = offsets(keys, columns, v_r, v_c, ALIGNED)
-    k_step, v_step = k_r.to(tl.int64), v_r.to(tl.int64)
+    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
+    g_tile = load_tile(g, batch, head, queries, columns, existing[:, None] & value_columns, g_b, g_h, g_r, g_c, ALIGNED)
+    k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
+    v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
 
     gradient = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
     for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
         present = (start + keys < M)[:, None]
         visible = (start + keys)[None, :] < seen[:, None]
-        k_tile = tl.load(below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present & score_columns, other=0.0)
-        v_tile = tl.load(below(v_plane, start, v_step, ALIGNED) + v_offsets, mask=present & value_columns, other=0.0)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
+        k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+        v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
         dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
         ds = (p * (dp - mean[:, None])).to(k_tile.dtype)
         gradient = tl.dot(ds, k_tile, acc=gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
-    tl.store(
-        output_plane(dq, index, T, D, ALIGNED) + offsets(queries, columns, D, 1, ALIGNED),
-        (gradient * scale).to(dq.dtype.element_ty), mask=existing[:, None] & score_columns,
-    )  # fmt: skip
+    store_tile(dq, index, T, D, queries, columns, gradient * scale, existing[:, None] & score_columns, ALIGNED)
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", rows=("m", "l"), contiguous=("z", "dk", "dv")))
@@ -100,31 +69,17 @@ def key_kernel(
 
     Rounded to the dtype of q: dS and P, as operands of those dots, dk, after the scale, and dv. All else is ACCUMULATE.
     """
-    tiles = tl.cdiv(M, BLOCK_KEY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // H, index % H
-    keys = tile * BLOCK_KEY + tl.arange(0, BLOCK_KEY)
+    index, batch, head, tile, keys = program_rows(M, H, BLOCK_KEY)
     rows = tl.arange(0, BLOCK_QUERY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     present = (keys < M)[:, None]
-    k_tile = tl.load(
-        plane(k, batch, head, k_b, k_h, ALIGNED) + offsets(keys, columns, k_r, k_c, ALIGNED),
-        mask=present & score_columns, other=0.0,
-    )  # fmt: skip
-    q_plane = plane(q, batch, head, q_b, q_h, ALIGNED)
-    g_plane = plane(g, batch, head, g_b, g_h, ALIGNED)
+    k_tile = load_tile(k, batch, head, keys, columns, present & score_columns, k_b, k_h, k_r, k_c, ALIGNED)
+    q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
+    g_rows = walk(g, batch, head, rows, columns, g_b, g_h, g_r, g_c, ALIGNED)
     m_plane = plane(m, batch, head, m_b, m_h, False)
     l_plane = plane(l, batch, head, l_b, l_h, False)
-    q_offsets = offsets(rows, columns, q_r, q_c, ALIGNED)
-    g_offsets = offsets(rows, columns, g_r, g_c, ALIGNED)
-    q_step, g_step = q_r.to(tl.int64), g_r.to(tl.int64)
     if NEEDS_K:
-        v_tile = tl.load(
-            plane(v, batch, head, v_b, v_h, ALIGNED) + offsets(keys, columns, v_r, v_c, ALIGNED),
-            mask=present & value_columns, other=0.0,
-        )  # fmt: skip
+        v_tile = load_tile(v, batch, head, keys, columns, present & value_columns, v_b, v_h, v_r, v_c, ALIGNED)
         z_plane = z + index.to(tl.int64) * T
 
     k_gradient = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
@@ -136,14 +91,9 @@ def key_kernel(
         row_max, inverse_sum = statistics(
             m_plane + queries.to(tl.int64) * m_r, l_plane + queries.to(tl.int64) * l_r, existing
         )
-        q_tile = tl.load(
-            below(q_plane, start, q_step, ALIGNED) + q_offsets, mask=existing[:, None] & score_columns, other=0.0
-        )
-        g_tile = tl.load(
-            below(g_plane, start, g_step, ALIGNED) + g_offsets, mask=existing[:, None] & value_columns, other=0.0
-        )
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
+        q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
+        g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
         if NEEDS_V:
             weights = tl.trans(p.to(g_tile.dtype))
             v_gradient = tl.dot(weights, g_tile, acc=v_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
@@ -154,15 +104,9 @@ def key_kernel(
             k_gradient = tl.dot(ds, q_tile, acc=k_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
     if NEEDS_K:
-        tl.store(
-            output_plane(dk, index, M, D, ALIGNED) + offsets(keys, columns, D, 1, ALIGNED),
-            (k_gradient * scale).to(dk.dtype.element_ty), mask=present & score_columns,
-        )  # fmt: skip
+        store_tile(dk, index, M, D, keys, columns, k_gradient * scale, present & score_columns, ALIGNED)
     if NEEDS_V:
-        tl.store(
-            output_plane(dv, index, M, DV, ALIGNED) + offsets(keys, columns, DV, 1, ALIGNED),
-            v_gradient.to(dv.dtype.element_ty), mask=present & value_columns,
-        )  # fmt: skip
+        store_tile(dv, index, M, DV, keys, columns, v_gradient, present & value_columns, ALIGNED)
 
 
 def run(

@@ -12,20 +12,21 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import (
-    below,
-    columns_within,
-    first_query,
-    offsets,
-    output_plane,
-    plane,
-    probabilities,
-    statistics,
-    visible_keys,
-)
+from ..tiles import first_query, plane, statistics, visible_keys
 from . import moments
 from .guardrails import Gradients, Problem, Triple
 from .launch import launch, unspecialised
+from .tiles import (
+    feature_columns,
+    load_step,
+    load_tile,
+    program_rows,
+    query_statistics,
+    rebuilt,
+    score_tangent,
+    store_tile,
+    walk,
+)
 
 
 @triton.jit(
@@ -45,63 +46,36 @@ def query_hvp_kernel(
 
     Rounded to the dtype of q: dS' and dS, as operands of their dots, and hq, after the scale. All else is ACCUMULATE.
     """
-    tiles = tl.cdiv(T, BLOCK_QUERY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // H, index % H
-    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
-    row_max, inverse_sum = statistics(
-        plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
-        plane(l, batch, head, l_b, l_h, False) + queries.to(tl.int64) * l_r,
-        existing,
-    )
+    row_max, inverse_sum = query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r)
     row_offsets = index.to(tl.int64) * T + queries
     cotangent_mean = tl.load(z + row_offsets, mask=existing, other=0.0)
     tangent_mean = tl.load(r + row_offsets, mask=existing, other=0.0)
     mixed = tl.load(z_tangent + row_offsets, mask=existing, other=0.0)
-    q_tile = tl.load(
-        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
-        mask=existing[:, None] & score_columns, other=0.0,
-    )  # fmt: skip
-    tq_tile = tl.load(
-        plane(tq, batch, head, tq_b, tq_h, ALIGNED) + offsets(queries, columns, tq_r, tq_c, ALIGNED),
-        mask=existing[:, None] & score_columns, other=0.0,
-    )  # fmt: skip
-    g_tile = tl.load(
-        plane(g, batch, head, g_b, g_h, ALIGNED) + offsets(queries, columns, g_r, g_c, ALIGNED),
-        mask=existing[:, None] & value_columns, other=0.0,
-    )  # fmt: skip
-    k_plane = plane(k, batch, head, k_b, k_h, ALIGNED)
-    v_plane = plane(v, batch, head, v_b, v_h, ALIGNED)
-    tk_plane = plane(tk, batch, head, tk_b, tk_h, ALIGNED)
-    tv_plane = plane(tv, batch, head, tv_b, tv_h, ALIGNED)
-    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
-    v_offsets = offsets(keys, columns, v_r, v_c, ALIGNED)
-    tk_offsets = offsets(keys, columns, tk_r, tk_c, ALIGNED)
-    tv_offsets = offsets(keys, columns, tv_r, tv_c, ALIGNED)
-    k_step, v_step, tk_step, tv_step = k_r.to(tl.int64), v_r.to(tl.int64), tk_r.to(tl.int64), tv_r.to(tl.int64)
+    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
+    tq_tile = load_tile(
+        tq, batch, head, queries, columns, existing[:, None] & score_columns, tq_b, tq_h, tq_r, tq_c, ALIGNED
+    )
+    g_tile = load_tile(g, batch, head, queries, columns, existing[:, None] & value_columns, g_b, g_h, g_r, g_c, ALIGNED)
+    k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
+    v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
+    tk_rows = walk(tk, batch, head, keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
+    tv_rows = walk(tv, batch, head, keys, columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
 
     second = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
     for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
         present = (start + keys < M)[:, None]
         visible = (start + keys)[None, :] < seen[:, None]
-        k_tile = tl.load(below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present & score_columns, other=0.0)
-        v_tile = tl.load(below(v_plane, start, v_step, ALIGNED) + v_offsets, mask=present & value_columns, other=0.0)
-        tk_tile = tl.load(
-            below(tk_plane, start, tk_step, ALIGNED) + tk_offsets, mask=present & score_columns, other=0.0
-        )
-        tv_tile = tl.load(
-            below(tv_plane, start, tv_step, ALIGNED) + tv_offsets, mask=present & value_columns, other=0.0
-        )
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
-        ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-        ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+        k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+        v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+        tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
+        tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
+        ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
         dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
         tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
         dp = dp - cotangent_mean[:, None]
@@ -110,10 +84,7 @@ def query_hvp_kernel(
         second = tl.dot(tds, k_tile, acc=second, input_precision=PRECISION, out_dtype=ACCUMULATE)
         second = tl.dot(ds, tk_tile, acc=second, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
-    tl.store(
-        output_plane(hq, index, T, D, ALIGNED) + offsets(queries, columns, D, 1, ALIGNED),
-        (second * scale).to(hq.dtype.element_ty), mask=existing[:, None] & score_columns,
-    )  # fmt: skip
+    store_tile(hq, index, T, D, queries, columns, second * scale, existing[:, None] & score_columns, ALIGNED)
 
 
 @triton.jit(
@@ -137,42 +108,21 @@ def key_hvp_kernel(
     Rounded to the dtype of q: dS', dS and P', as operands of their dots, hk, after the scale, and hv. All else is
     ACCUMULATE.
     """
-    tiles = tl.cdiv(M, BLOCK_KEY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // H, index % H
-    keys = tile * BLOCK_KEY + tl.arange(0, BLOCK_KEY)
+    index, batch, head, tile, keys = program_rows(M, H, BLOCK_KEY)
     rows = tl.arange(0, BLOCK_QUERY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     present = (keys < M)[:, None]
-    k_tile = tl.load(
-        plane(k, batch, head, k_b, k_h, ALIGNED) + offsets(keys, columns, k_r, k_c, ALIGNED),
-        mask=present & score_columns, other=0.0,
-    )  # fmt: skip
-    tk_tile = tl.load(
-        plane(tk, batch, head, tk_b, tk_h, ALIGNED) + offsets(keys, columns, tk_r, tk_c, ALIGNED),
-        mask=present & score_columns, other=0.0,
-    )  # fmt: skip
-    q_plane = plane(q, batch, head, q_b, q_h, ALIGNED)
-    tq_plane = plane(tq, batch, head, tq_b, tq_h, ALIGNED)
-    g_plane = plane(g, batch, head, g_b, g_h, ALIGNED)
+    k_tile = load_tile(k, batch, head, keys, columns, present & score_columns, k_b, k_h, k_r, k_c, ALIGNED)
+    tk_tile = load_tile(tk, batch, head, keys, columns, present & score_columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
+    q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
+    tq_rows = walk(tq, batch, head, rows, columns, tq_b, tq_h, tq_r, tq_c, ALIGNED)
+    g_rows = walk(g, batch, head, rows, columns, g_b, g_h, g_r, g_c, ALIGNED)
     m_plane = plane(m, batch, head, m_b, m_h, False)
     l_plane = plane(l, batch, head, l_b, l_h, False)
-    q_offsets = offsets(rows, columns, q_r, q_c, ALIGNED)
-    tq_offsets = offsets(rows, columns, tq_r, tq_c, ALIGNED)
-    g_offsets = offsets(rows, columns, g_r, g_c, ALIGNED)
-    q_step, tq_step, g_step = q_r.to(tl.int64), tq_r.to(tl.int64), g_r.to(tl.int64)
     r_plane = r + index.to(tl.int64) * T
     if NEEDS_K:
-        v_tile = tl.load(
-            plane(v, batch, head, v_b, v_h, ALIGNED) + offsets(keys, columns, v_r, v_c, ALIGNED),
-            mask=present & value_columns, other=0.0,
-        )  # fmt: skip
-        tv_tile = tl.load(
-            plane(tv, batch, head, tv_b, tv_h, ALIGNED) + offsets(keys, columns, tv_r, tv_c, ALIGNED),
-            mask=present & value_columns, other=0.0,
-        )  # fmt: skip
+        v_tile = load_tile(v, batch, head, keys, columns, present & value_columns, v_b, v_h, v_r, v_c, ALIGNED)
+        tv_tile = load_tile(tv, batch, head, keys, columns, present & value_columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
         z_plane = z + index.to(tl.int64) * T
         z_tangent_plane = z_tangent + index.to(tl.int64) * T
 
@@ -186,19 +136,11 @@ def key_hvp_kernel(
             m_plane + queries.to(tl.int64) * m_r, l_plane + queries.to(tl.int64) * l_r, existing
         )
         tangent_mean = tl.load(r_plane + queries, mask=existing, other=0.0)
-        q_tile = tl.load(
-            below(q_plane, start, q_step, ALIGNED) + q_offsets, mask=existing[:, None] & score_columns, other=0.0
-        )
-        tq_tile = tl.load(
-            below(tq_plane, start, tq_step, ALIGNED) + tq_offsets, mask=existing[:, None] & score_columns, other=0.0
-        )
-        g_tile = tl.load(
-            below(g_plane, start, g_step, ALIGNED) + g_offsets, mask=existing[:, None] & value_columns, other=0.0
-        )
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
-        ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-        ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+        q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
+        tq_tile = load_step(tq_rows, start, existing[:, None] & score_columns, ALIGNED)
+        g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
+        ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
         ts = ts - tangent_mean[:, None]
         if NEEDS_V:
             tp = tl.trans((p * ts).to(g_tile.dtype))
@@ -215,15 +157,9 @@ def key_hvp_kernel(
             k_second = tl.dot(ds, tq_tile, acc=k_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
     if NEEDS_K:
-        tl.store(
-            output_plane(hk, index, M, D, ALIGNED) + offsets(keys, columns, D, 1, ALIGNED),
-            (k_second * scale).to(hk.dtype.element_ty), mask=present & score_columns,
-        )  # fmt: skip
+        store_tile(hk, index, M, D, keys, columns, k_second * scale, present & score_columns, ALIGNED)
     if NEEDS_V:
-        tl.store(
-            output_plane(hv, index, M, DV, ALIGNED) + offsets(keys, columns, DV, 1, ALIGNED),
-            v_second.to(hv.dtype.element_ty), mask=present & value_columns,
-        )  # fmt: skip
+        store_tile(hv, index, M, DV, keys, columns, v_second, present & value_columns, ALIGNED)
 
 
 def run(

@@ -15,9 +15,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import below, columns_within, offsets, plane, probabilities, statistics, visible_keys
+from ..tiles import visible_keys
 from .guardrails import Gradients, Problem, Triple
 from .launch import launch, unspecialised
+from .tiles import feature_columns, load_step, load_tile, program_rows, query_statistics, rebuilt, score_tangent, walk
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=("z", "r", "z_tangent")))
@@ -33,67 +34,41 @@ def moments_kernel(
     COTANGENT: tl.constexpr, TANGENT: tl.constexpr,
 ):  # fmt: skip
     """Compute the moments [BLOCK_QUERY] of one tile of queries: z with COTANGENT, r with TANGENT, z' with both."""
-    tiles = tl.cdiv(T, BLOCK_QUERY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // H, index % H
-    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     last = tl.max(seen, axis=0)
-    row_max, inverse_sum = statistics(
-        plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
-        plane(l, batch, head, l_b, l_h, False) + queries.to(tl.int64) * l_r,
-        existing,
-    )
+    row_max, inverse_sum = query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r)
     row_pointers = index.to(tl.int64) * T + queries
-    q_tile = tl.load(
-        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
-        mask=existing[:, None] & score_columns, other=0.0,
-    )  # fmt: skip
-    k_plane = plane(k, batch, head, k_b, k_h, ALIGNED)
-    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
-    k_step = k_r.to(tl.int64)
+    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
+    k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     if COTANGENT:
-        g_tile = tl.load(
-            plane(g, batch, head, g_b, g_h, ALIGNED) + offsets(queries, columns, g_r, g_c, ALIGNED),
-            mask=existing[:, None] & value_columns, other=0.0,
-        )  # fmt: skip
-        v_plane = plane(v, batch, head, v_b, v_h, ALIGNED)
-        v_offsets = offsets(keys, columns, v_r, v_c, ALIGNED)
-        v_step = v_r.to(tl.int64)
+        g_tile = load_tile(
+            g, batch, head, queries, columns, existing[:, None] & value_columns, g_b, g_h, g_r, g_c, ALIGNED
+        )
+        v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
     if TANGENT:
-        tq_tile = tl.load(
-            plane(tq, batch, head, tq_b, tq_h, ALIGNED) + offsets(queries, columns, tq_r, tq_c, ALIGNED),
-            mask=existing[:, None] & score_columns, other=0.0,
-        )  # fmt: skip
-        tk_plane = plane(tk, batch, head, tk_b, tk_h, ALIGNED)
-        tk_offsets = offsets(keys, columns, tk_r, tk_c, ALIGNED)
-        tk_step = tk_r.to(tl.int64)
+        tq_tile = load_tile(
+            tq, batch, head, queries, columns, existing[:, None] & score_columns, tq_b, tq_h, tq_r, tq_c, ALIGNED
+        )
+        tk_rows = walk(tk, batch, head, keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
 
     cotangent_mean = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     tangent_mean = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     for start in range(0, last, BLOCK_KEY):
         present = (start + keys < M)[:, None]
         visible = (start + keys)[None, :] < seen[:, None]
-        k_tile = tl.load(below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present & score_columns, other=0.0)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
+        k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
         if COTANGENT:
-            v_tile = tl.load(
-                below(v_plane, start, v_step, ALIGNED) + v_offsets, mask=present & value_columns, other=0.0
-            )
+            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
             dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
             cotangent_mean += tl.sum(p * dp, axis=1)
         if TANGENT:
-            tk_tile = tl.load(
-                below(tk_plane, start, tk_step, ALIGNED) + tk_offsets, mask=present & score_columns, other=0.0
-            )
-            ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+            tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
+            ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
             tangent_mean += tl.sum(p * ts, axis=1)
     if COTANGENT:
         tl.store(z + row_pointers, cotangent_mean, mask=existing)
@@ -101,31 +76,19 @@ def moments_kernel(
         tl.store(r + row_pointers, tangent_mean, mask=existing)
 
     if COTANGENT and TANGENT:
-        tv_plane = plane(tv, batch, head, tv_b, tv_h, ALIGNED)
-        tv_offsets = offsets(keys, columns, tv_r, tv_c, ALIGNED)
-        tv_step = tv_r.to(tl.int64)
+        tv_rows = walk(tv, batch, head, keys, columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
         mixed = tl.zeros([BLOCK_QUERY], ACCUMULATE)
         for start in range(0, last, BLOCK_KEY):
             present = (start + keys < M)[:, None]
             visible = (start + keys)[None, :] < seen[:, None]
-            k_tile = tl.load(
-                below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present & score_columns, other=0.0
-            )
-            v_tile = tl.load(
-                below(v_plane, start, v_step, ALIGNED) + v_offsets, mask=present & value_columns, other=0.0
-            )
-            tk_tile = tl.load(
-                below(tk_plane, start, tk_step, ALIGNED) + tk_offsets, mask=present & score_columns, other=0.0
-            )
-            tv_tile = tl.load(
-                below(tv_plane, start, tv_step, ALIGNED) + tv_offsets, mask=present & value_columns, other=0.0
-            )
-            scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-            p = probabilities(scores, visible, row_max, inverse_sum)
+            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+            tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
+            tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
+            p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
             dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
             tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+            ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
             centred = (dp - cotangent_mean[:, None]) * (ts - tangent_mean[:, None])
             mixed += tl.sum(p * (tdp + centred), axis=1)
         tl.store(z_tangent + row_pointers, mixed, mask=existing)

@@ -6,9 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import below, columns_within, offsets, output_plane, plane, reciprocal, visible_keys
+from ..tiles import reciprocal, visible_keys
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
+from .tiles import feature_columns, load_step, load_tile, program_rows, store_tile, walk
 
 
 @triton.jit(**unspecialised("q", "k", "v", contiguous=("o", "m", "l")))
@@ -24,33 +25,22 @@ def forward_kernel(
 
     Rounded to the dtype of q: exp(S - running maximum), as operand of its dot with v, and o. All else is ACCUMULATE.
     """
-    tiles = tl.cdiv(T, BLOCK_QUERY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // H, index % H
-    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
-    k_plane = plane(k, batch, head, k_b, k_h, ALIGNED)
-    v_plane = plane(v, batch, head, v_b, v_h, ALIGNED)
-    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
-    v_offsets = offsets(keys, columns, v_r, v_c, ALIGNED)
-    k_step, v_step = k_r.to(tl.int64), v_r.to(tl.int64)
-    q_tile = tl.load(
-        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
-        mask=existing[:, None] & score_columns, other=0.0,
-    )  # fmt: skip
+    k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
+    v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
+    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
 
     row_max = tl.full([BLOCK_QUERY], float("-inf"), ACCUMULATE)
     row_sum = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     output = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
     for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
         present = (start + keys < M)[:, None]
-        k_tile = tl.load(below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present & score_columns, other=0.0)
-        v_tile = tl.load(below(v_plane, start, v_step, ALIGNED) + v_offsets, mask=present & value_columns, other=0.0)
+        k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+        v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
         scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
         scores = tl.where((start + keys)[None, :] < seen[:, None], scores, float("-inf"))
         larger = tl.maximum(row_max, tl.max(scores, axis=1))
@@ -70,10 +60,7 @@ def forward_kernel(
     row_pointers = index.to(tl.int64) * T + queries
     tl.store(m + row_pointers, row_max, mask=existing)
     tl.store(l + row_pointers, row_sum, mask=existing)
-    tl.store(
-        output_plane(o, index, T, DV, ALIGNED) + offsets(queries, columns, DV, 1, ALIGNED),
-        output.to(o.dtype.element_ty), mask=existing[:, None] & value_columns,
-    )  # fmt: skip
+    store_tile(o, index, T, DV, queries, columns, output, existing[:, None] & value_columns, ALIGNED)
 
 
 def run(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Triple:

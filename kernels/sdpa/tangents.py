@@ -6,10 +6,21 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import below, columns_within, offsets, output_plane, plane, probabilities, statistics, visible_keys
+from ..tiles import visible_keys
 from . import moments
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
+from .tiles import (
+    feature_columns,
+    load_step,
+    load_tile,
+    program_rows,
+    query_statistics,
+    rebuilt,
+    score_tangent,
+    store_tile,
+    walk,
+)
 
 
 @triton.jit(**unspecialised("q", "k", "v", "tq", "tk", "tv", rows=("m", "l"), contiguous=("r", "o", "to")))
@@ -29,38 +40,20 @@ def tangent_kernel(
     P' = P * (S' - r) with CENTRED, P * S' without. Rounded to the dtype of q: P' and P, as operands of those dots, and
     both outputs. All else is ACCUMULATE.
     """
-    tiles = tl.cdiv(T, BLOCK_QUERY)
-    index, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
-    batch, head = index // H, index % H
-    queries = tile * BLOCK_QUERY + tl.arange(0, BLOCK_QUERY)
+    index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
-    columns = tl.arange(0, WIDTH)
-    score_columns = columns_within(columns, D, ALIGNED)
-    value_columns = columns_within(columns, DV, ALIGNED)
+    columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
-    row_max, inverse_sum = statistics(
-        plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
-        plane(l, batch, head, l_b, l_h, False) + queries.to(tl.int64) * l_r,
-        existing,
+    row_max, inverse_sum = query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r)
+    q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
+    tq_tile = load_tile(
+        tq, batch, head, queries, columns, existing[:, None] & score_columns, tq_b, tq_h, tq_r, tq_c, ALIGNED
     )
-    q_tile = tl.load(
-        plane(q, batch, head, q_b, q_h, ALIGNED) + offsets(queries, columns, q_r, q_c, ALIGNED),
-        mask=existing[:, None] & score_columns, other=0.0,
-    )  # fmt: skip
-    tq_tile = tl.load(
-        plane(tq, batch, head, tq_b, tq_h, ALIGNED) + offsets(queries, columns, tq_r, tq_c, ALIGNED),
-        mask=existing[:, None] & score_columns, other=0.0,
-    )  # fmt: skip
-    k_plane = plane(k, batch, head, k_b, k_h, ALIGNED)
-    v_plane = plane(v, batch, head, v_b, v_h, ALIGNED)
-    tk_plane = plane(tk, batch, head, tk_b, tk_h, ALIGNED)
-    tv_plane = plane(tv, batch, head, tv_b, tv_h, ALIGNED)
-    k_offsets = offsets(keys, columns, k_r, k_c, ALIGNED)
-    v_offsets = offsets(keys, columns, v_r, v_c, ALIGNED)
-    tk_offsets = offsets(keys, columns, tk_r, tk_c, ALIGNED)
-    tv_offsets = offsets(keys, columns, tv_r, tv_c, ALIGNED)
-    k_step, v_step, tk_step, tv_step = k_r.to(tl.int64), v_r.to(tl.int64), tk_r.to(tl.int64), tv_r.to(tl.int64)
+    k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
+    v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
+    tk_rows = walk(tk, batch, head, keys, columns, tk_b, tk_h, tk_r, tk_c, ALIGNED)
+    tv_rows = walk(tv, batch, head, keys, columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
     if CENTRED:
         mean = tl.load(r + index.to(tl.int64) * T + queries, mask=existing, other=0.0)
 
@@ -69,18 +62,12 @@ def tangent_kernel(
     for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
         present = (start + keys < M)[:, None]
         visible = (start + keys)[None, :] < seen[:, None]
-        k_tile = tl.load(below(k_plane, start, k_step, ALIGNED) + k_offsets, mask=present & score_columns, other=0.0)
-        v_tile = tl.load(below(v_plane, start, v_step, ALIGNED) + v_offsets, mask=present & value_columns, other=0.0)
-        tk_tile = tl.load(
-            below(tk_plane, start, tk_step, ALIGNED) + tk_offsets, mask=present & score_columns, other=0.0
-        )
-        tv_tile = tl.load(
-            below(tv_plane, start, tv_step, ALIGNED) + tv_offsets, mask=present & value_columns, other=0.0
-        )
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        p = probabilities(scores, visible, row_max, inverse_sum)
-        ts = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-        ts = tl.dot(q_tile, tl.trans(tk_tile), acc=ts, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
+        k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+        v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+        tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
+        tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
+        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
+        ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
         if CENTRED:
             ts = ts - mean[:, None]
         tp = (p * ts).to(v_tile.dtype)
@@ -90,11 +77,10 @@ def tangent_kernel(
         if PRIMAL:
             output = tl.dot(weights, v_tile, acc=output, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
-    o_offsets = offsets(queries, columns, DV, 1, ALIGNED)
-    o_mask = existing[:, None] & value_columns
-    tl.store(output_plane(to, index, T, DV, ALIGNED) + o_offsets, tangent.to(to.dtype.element_ty), mask=o_mask)
+    there = existing[:, None] & value_columns
+    store_tile(to, index, T, DV, queries, columns, tangent, there, ALIGNED)
     if PRIMAL:
-        tl.store(output_plane(o, index, T, DV, ALIGNED) + o_offsets, output.to(o.dtype.element_ty), mask=o_mask)
+        store_tile(o, index, T, DV, queries, columns, output, there, ALIGNED)
 
 
 def run(

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .launch import UNSPECIALISED
-from .tiles import element, log_add, log_add_moved, log_sum, log_sum_moved, sides
+from .tiles import after_move, element, log_add, log_add_moved, log_sum, log_sum_moved, sides, start_of_time
 
 
 @triton.jit(**UNSPECIALISED)
@@ -32,12 +32,8 @@ def far_kernel(
     labels = tl.arange(0, LABELS)
     inner, outer = tl.arange(0, LABELS), tl.arange(0, LABELS)
     known = (labels < C)[None, :]
-    if FORWARD:
-        zero = tl.zeros([ROWS], tl.int32)
-        sign = 1
-    else:
-        zero = tl.where(origin < 0, extent, origin)
-        sign = -1
+    zero = start_of_time(origin, extent, FORWARD)
+    sign = 1 if FORWARD else -1
     tau = first + step
     at = zero + sign * tau
     inside = (exists & (at >= 0) & (at <= extent))[:, None] & known
@@ -97,18 +93,10 @@ def far_kernel(
                 (lasting - 1)[:, None, None] * per_k + inner[None, :, None] * per_in + outer[None, None, :] * per_out
             )
             moves = tl.load(transition + where, mask=pairs, other=float("-inf"))
-            if FORWARD:
-                terms = ring[:, :, :, None] + (moves[None, :, :, :] + segment[:, :, None, :])
-            else:
-                terms = ring[:, :, :, None] + (moves[None, :, :, :] + segment[:, :, :, None])
-            terms = tl.reshape(terms, [ROWS, SLOTS * LABELS, LABELS])
+            terms = after_move(ring, moves, segment, FORWARD)
             if TANGENT:
                 tmoves = tl.load(ttransition + where, mask=pairs, other=0.0)
-                if FORWARD:
-                    tterms = tring[:, :, :, None] + (tmoves[None, :, :, :] + tsegment[:, :, None, :])
-                else:
-                    tterms = tring[:, :, :, None] + (tmoves[None, :, :, :] + tsegment[:, :, :, None])
-                tterms = tl.reshape(tterms, [ROWS, SLOTS * LABELS, LABELS])
+                tterms = after_move(tring, tmoves, tsegment, FORWARD)
         else:
             terms = ring + segment
             if TANGENT:

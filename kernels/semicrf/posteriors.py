@@ -77,6 +77,34 @@ def segments(
     return tl.where(there, result, float("-inf")), moved
 
 
+@triton.jit
+def tile_positions(
+    number, lengths, alpha_norms, log_z, B, C, chunks, first, count, length, alpha_kept,
+    ROWS: tl.constexpr, LABELS: tl.constexpr,
+):  # fmt: skip
+    """Return what the ROWS rows of a tile are: positions first, ..., first + count - 1 of every sequence in turn.
+
+    `number` is that of the tile, 64-bit. Returned are, by row, the sequence and the position, whether there is one,
+    the sequence's length, whether the position is inside of it, the mask [ROWS, LABELS] of the labels that it has, log
+    Z less its norm (0 where that is -inf), the norm of alpha less that of log Z, and the offsets [ROWS, LABELS] of
+    alpha and enter in their tables.
+    """
+    labels = tl.arange(0, LABELS)
+    row = number * ROWS + tl.arange(0, ROWS)
+    batch = row // count
+    at = (first + row % count).to(tl.int32)
+    exists = batch < B
+    extent = tl.load(lengths + batch, mask=exists, other=0).to(tl.int32)
+    inside = exists & (at <= extent)
+    within = inside[:, None] & (labels < C)[None, :]
+    z_norm = tl.load(log_z + batch, mask=exists, other=0.0)
+    z = tl.load(log_z + B + batch, mask=exists, other=0.0)
+    z = tl.where(z == float("-inf"), 0.0, z)
+    norm = whole(alpha_norms, batch, at, chunks, length, inside) - z_norm
+    held = (batch * alpha_kept + at % alpha_kept)[:, None] * C + labels[None, :]
+    return batch, at, exists, extent, inside, within, z, norm, held
+
+
 @triton.jit(**UNSPECIALISED)
 def positions_kernel(
     cum, start, end, tcum, tstart, tend, transition, ttransition, duration, tduration, lengths,
@@ -105,23 +133,15 @@ def positions_kernel(
         if TANGENT:
             tmoves = tl.load(ttransition + between, mask=pairs, other=0.0)
     for tile in range(0, tiles):
-        row = (tl.program_id(0).to(tl.int64) * tiles + tile) * ROWS + tl.arange(0, ROWS)
-        batch = row // count
-        at = (first + row % count).to(tl.int32)
-        exists = batch < B
-        extent = tl.load(lengths + batch, mask=exists, other=0).to(tl.int32)
-        inside = exists & (at <= extent)
-        within = inside[:, None] & known
-        z_norm = tl.load(log_z + batch, mask=exists, other=0.0)
-        z = tl.load(log_z + B + batch, mask=exists, other=0.0)
-        z = tl.where(z == float("-inf"), 0.0, z)
+        batch, at, exists, extent, inside, within, z, norm, held = tile_positions(
+            tl.program_id(0).to(tl.int64) * tiles + tile, lengths, alpha_norms, log_z, B, C, chunks, first, count,
+            length, alpha_kept, ROWS, LABELS,
+        )  # fmt: skip
         weight = tl.load(g + batch, mask=exists, other=0.0)[:, None]
         tz = z
         if TANGENT:
             tz = tl.load(tlog_z + batch, mask=exists, other=0.0)
             tweight = tl.load(tg + batch, mask=exists, other=0.0)[:, None]
-        norm = whole(alpha_norms, batch, at, chunks, length, inside) - z_norm
-        held = (batch * alpha_kept + at % alpha_kept)[:, None] * C + labels[None, :]
         before = tl.load(alpha + held, mask=within, other=float("-inf"))
         entered = before
         if not PER_DURATION:
@@ -237,22 +257,14 @@ def durations_kernel(
     else:
         total = tl.zeros([SLOTS, LABELS], tl.float64)
     for tile in range(0, tiles):
-        row = (part.to(tl.int64) * tiles + tile) * ROWS + tl.arange(0, ROWS)
-        batch = row // count
-        at = (first + row % count).to(tl.int32)
-        exists = batch < B
-        extent = tl.load(lengths + batch, mask=exists, other=0).to(tl.int32)
-        inside = exists & (at <= extent)
-        within = inside[:, None] & known
-        z_norm = tl.load(log_z + batch, mask=exists, other=0.0)
-        z = tl.load(log_z + B + batch, mask=exists, other=0.0)
-        z = tl.where(z == float("-inf"), 0.0, z)
+        batch, at, exists, extent, inside, within, z, norm, held = tile_positions(
+            part.to(tl.int64) * tiles + tile, lengths, alpha_norms, log_z, B, C, chunks, first, count,
+            length, alpha_kept, ROWS, LABELS,
+        )  # fmt: skip
         weight = tl.load(g + batch, mask=exists, other=0.0)
         if TANGENT:
             tz = tl.load(tlog_z + batch, mask=exists, other=0.0)
             tweight = tl.load(tg + batch, mask=exists, other=0.0)
-        norm = whole(alpha_norms, batch, at, chunks, length, inside) - z_norm
-        held = (batch * alpha_kept + at % alpha_kept)[:, None] * C + labels[None, :]
         follows, tfollows = segments(
             cum, start, end, tcum, tstart, tend, duration, tduration, beta, tbeta, beta_norms,
             cum_b, cum_t, cum_c, start_b, start_t, start_c, end_b, end_t, end_c,

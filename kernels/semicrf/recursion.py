@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from .launch import UNSPECIALISED
-from .tiles import element, log_add, log_add_moved, log_sum, log_sum_moved, sides
+from .tiles import after_move, element, log_add, log_add_moved, log_sum, log_sum_moved, sides, start_of_time
 
 
 @triton.jit
@@ -76,12 +76,8 @@ def recursion_kernel(
     labels = tl.arange(0, LABELS)
     of_ring = (slots < window)[:, None] & (labels < C)[None, :]
     before = first + chunk * length
-    if FORWARD:
-        zero = tl.zeros([ROWS], tl.int32)
-        sign = 1
-    else:
-        zero = tl.where(origin < 0, extent, origin)
-        sign = -1
+    zero = start_of_time(origin, extent, FORWARD)
+    sign = 1 if FORWARD else -1
     there = exists[:, None] & (labels < C)[None, :]
 
     # scores are relative to cum at the chunk's start, exactly: a difference of two float32 in float64
@@ -155,19 +151,12 @@ def recursion_kernel(
             where = k[:, None, None] * per_k + inner[None, :, None] * per_in + outer[None, None, :] * per_out
             moves = tl.load(transition + where, mask=pairs, other=float("-inf"))
             segment = inward + (lasts[None, :, :] + outer_side[:, None, :])
-            if FORWARD:
-                terms = ring[:, :, :, None] + (moves[None, :, :, :] + segment[:, :, None, :])
-            else:
-                terms = ring[:, :, :, None] + (moves[None, :, :, :] + segment[:, :, :, None])
-            terms = tl.reshape(terms, [ROWS, SLOTS * LABELS, LABELS])
+            terms = after_move(ring, moves, segment, FORWARD)
             if TANGENT:
                 tmoves = tl.load(ttransition + where, mask=pairs, other=0.0)
                 tsegment = tinward + (tlasts[None, :, :] + touter_side[:, None, :])
-                if FORWARD:
-                    tterms = tring[:, :, :, None] + (tmoves[None, :, :, :] + tsegment[:, :, None, :])
-                else:
-                    tterms = tring[:, :, :, None] + (tmoves[None, :, :, :] + tsegment[:, :, :, None])
-                x, tx = log_sum_moved(terms, tl.reshape(tterms, [ROWS, SLOTS * LABELS, LABELS]))
+                tterms = after_move(tring, tmoves, tsegment, FORWARD)
+                x, tx = log_sum_moved(terms, tterms)
             else:
                 x = log_sum(terms)
         elif TANGENT:

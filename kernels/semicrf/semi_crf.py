@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..absent import asked, spread
+from ..differentiation import LastFunction, refuse
 from .blocks import Blocks
 from .gradients import Needs, forward, gradients, moved_gradients
 from .guardrails import Problem, check, check_cotangent
@@ -67,10 +68,6 @@ def semicrf(
     """
     problem = check(cum_scores, transition, duration_bias, lengths, proj_start, proj_end, path, blocks, validate)
     return _SemiCRF.apply(cum_scores, transition, duration_bias, proj_start, proj_end, lengths, problem)[0]
-
-
-def _refuse(what: str) -> NoReturn:
-    raise NotImplementedError(f"semicrf has no {what}: expected at most two derivatives, not both in forward mode")
 
 
 def _hvp(problem: Problem, needs: Needs, given: Given, g: Any, moved: tuple[Any, ...], tg: Any, lengths: Any) -> Any:
@@ -189,11 +186,13 @@ class _Tangent(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *given: Any) -> NoReturn:
-        _refuse("forward mode over forward mode")
+        refuse("semicrf", "forward mode over forward mode")
 
 
-class _Hessian(torch.autograd.Function):
+class _Hessian(LastFunction):
     """(5 given, g, their tangents, lengths) -> the tangents of those of the 5 gradients that are needed."""
+
+    operator = "semicrf"
 
     @staticmethod
     def forward(
@@ -204,15 +203,3 @@ class _Hessian(torch.autograd.Function):
         given, moved = (cum, transition, duration, start, end), (tcum, ttransition, tduration, tstart, tend)
         found = moved_gradients(problem, given, lengths, g, moved, tg, needs)
         return asked(needs, found)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> NoReturn:
-        _refuse("third derivative")
-
-    @staticmethod
-    def jvp(ctx: Any, *given: Any) -> NoReturn:
-        _refuse("third derivative")

@@ -39,6 +39,29 @@ def sides(
 
 
 @triton.jit
+def start_of_time(origin, extent, FORWARD: tl.constexpr):
+    """Return the positions [ROWS] where tau = 0: 0 forward; backward `origin`, or where that is below 0 the length."""
+    if FORWARD:
+        return tl.zeros(extent.shape, tl.int32)
+    else:
+        return tl.where(origin < 0, extent, origin)
+
+
+@triton.jit
+def after_move(ring, moves, segment, FORWARD: tl.constexpr):
+    """Return ring + transition + segment [ROWS, SLOTS * LABELS, LABELS], with a transition for each duration.
+
+    ring and segment are [ROWS, SLOTS, LABELS], moves [SLOTS, LABELS, LABELS] in tau. A segment has the label that comes
+    later in time: in tau the second of the two forward, the first backward.
+    """
+    if FORWARD:
+        terms = ring[:, :, :, None] + (moves[None, :, :, :] + segment[:, :, None, :])
+    else:
+        terms = ring[:, :, :, None] + (moves[None, :, :, :] + segment[:, :, :, None])
+    return tl.reshape(terms, [ring.shape[0], ring.shape[1] * ring.shape[2], ring.shape[2]])
+
+
+@triton.jit
 def log_sum(v):
     """Return log sum over axis 1 of exp v, for v [rows, terms, columns]; -inf where every term is."""
     peak = tl.max(v, axis=1)

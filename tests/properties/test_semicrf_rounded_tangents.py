@@ -21,13 +21,7 @@ import semicrf_plain
 from gradoracle.properties.semicrf import FAMILY as semicrf
 from gradoracle.properties.semicrf.readings import recursion as recursion
 from gradoracle.properties.semicrf.readings.budgets import budgets
-from gradoracle.properties.semicrf.readings.rounded_tangents import (
-    FROM_ALPHA,
-    FROM_BETA,
-    SHARED,
-    RoundedTangents,
-    probe,
-)
+from gradoracle.properties.semicrf.readings.rounded import FROM_ALPHA, FROM_BETA, SHARED, Rounded, probe
 from semicrf_samples import WORDS, random_walk, sample
 from sweeps import covering, slow
 
@@ -159,7 +153,7 @@ def judged(got: Mapping[str, Tensor], budgets_: Mapping[str, Budget]) -> dict[st
     }
 
 
-def probed(own: Sample, bits: int, interval: int = 1, way: str = FROM_ALPHA, seed: int = 7) -> RoundedTangents:
+def probed(own: Sample, bits: int, interval: int = 1, way: str = FROM_ALPHA, seed: int = 7) -> Rounded:
     problem = recursion.Problem(own.inputs, own.tangents)
     return probe(problem, own.cotangents["log_z"], seed, bits, 0.0, 0.0, interval, way=way)
 
@@ -171,14 +165,14 @@ def test_where_hardly_anything_is_rounded_they_are_the_recursion(words: str, int
     own = sample(words, "B=2 T=10 C=3 K=4")
     true = recursion.run(recursion.Problem(own.inputs, own.tangents), own.cotangents["log_z"])
     got = probed(own, 50, interval, way)
-    assert got.products.keys() == true.gradients.keys()
-    apart = {n: float((got.products[n] - x).abs().max()) for n, x in true.gradients.items()}
+    assert got.gradients.keys() == true.gradients.keys()
+    apart = {n: float((got.gradients[n] - x).abs().max()) for n, x in true.gradients.items()}
     assert float((got.jvp - true.jvp).abs().max()) < 3e-12
     assert max(apart.values()) < 3e-12, apart
     some = words not in ("every path forbidden", "no positions")
     coarse = probed(own, 24, interval, way)
     for name, x in true.gradients.items():
-        off = float((coarse.products[name] - x).abs().max())
+        off = float((coarse.gradients[name] - x).abs().max())
         assert (1e-9 < off < 1e-4) if some else off == 0.0, name
 
 
@@ -208,7 +202,9 @@ def test_shares_that_do_not_add_up_to_one_are_seen_from_the_end_alone() -> None:
     """
     own = case(DRIFT)
     at_first = {
-        way: torch.stack([probed(own, 24, way=way, seed=seed).products["cum_scores"][2, 0, 0] for seed in range(1, 17)])
+        way: torch.stack(
+            [probed(own, 24, way=way, seed=seed).gradients["cum_scores"][2, 0, 0] for seed in range(1, 17)]
+        )
         for way in (FROM_ALPHA, SHARED)
     }
     both, shared = (float(at_first[way].square().mean().sqrt()) for way in (FROM_ALPHA, SHARED))
@@ -222,7 +218,7 @@ def test_at_the_last_place_log_z_of_another_way_is_not_that_of_alpha() -> None:
     lengths = own.inputs["lengths"].tolist()
     last = {
         way: torch.tensor(
-            [probed(own, 24, way=way).products["cum_scores"][b, length, 0] for b, length in enumerate(lengths)]
+            [probed(own, 24, way=way).gradients["cum_scores"][b, length, 0] for b, length in enumerate(lengths)]
         )
         for way in (FROM_ALPHA, FROM_BETA)
     }

@@ -182,9 +182,9 @@ class Roundoff:
 
         The partial sums are a random walk and a drift: u^2/3 (t/2 sum x^2 + t/3 (sum x)^2). Terms that are not in
         random order (a ramp) drift further: ``in_order`` is the sum of the squared partial sums along straight lines
-        between some of them, and the walk between two of them is t/6 sum x^2 (docs/background/budgets.md). ``products``: the terms
-        are products, each of which is rounded if it is subnormal; a sum of numbers that the format holds is exact
-        there.
+        between some of them, and the walk between two of them is t/6 sum x^2 (docs/background/budgets.md).
+        ``products``: the terms are products, each of which is rounded if it is subnormal; a sum of numbers that the
+        format holds is exact there.
         """
         dtype = self.contract.accumulate
         unit = UNIT_ROUNDOFF[dtype]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from gradoracle.properties.applicability import all_of, small_enough
+from gradoracle.properties.attention import with_ones_in_keys
 from gradoracle.properties.lse.scores import (
     FORWARD,
     HVP,
@@ -116,7 +117,7 @@ def the_shares_of_keys_and_sink_sum_to_one(evidence: Evidence) -> Iterator[Findi
     Catches: a backward whose P is not normalised or is not that of the forward, a stale lse, a sink left out of one.
     Cannot catch: a dS that is wrong and still sums to g; vjp_matches_the_oracle does.
     """
-    variant = evidence.variant("ones in k", lambda s: s.with_inputs(q=_filled(s, "q", 0.0), k=_filled(s, "k", 1.0)))
+    variant = evidence.variant("ones in k", with_ones_in_keys)
     scores = Scores(variant.sample)
     weight = scores.g * scores.sees * scores.scale
     if scores.sinks is None:
@@ -135,12 +136,6 @@ def the_shares_of_keys_and_sink_sum_to_one(evidence: Evidence) -> Iterator[Findi
         scale=lambda dq, lse, weight, sinks: weight,
         constants=[weight, scores.sinks],
     )
-
-
-def _filled(sample: Sample, name: str, value: float) -> Tensor:
-    changed = sample.inputs[name].clone(memory_format=torch.contiguous_format)
-    changed[..., -1] = value
-    return changed
 
 
 @law(needs=(FORWARD, VJP), applies=has_sinks, rank=4)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 import torch
 from gradoracle.properties.agreement import differ
@@ -15,8 +14,15 @@ from gradoracle.properties.applicability import (
     small_enough,
     supports,
 )
+from gradoracle.properties.attention import (
+    contiguous,
+    first_queries,
+    held_to_rows,
+    last_query_equals,
+    later_negated,
+    rows_of,
+)
 from gradoracle.properties.lse.scores import (
-    DERIVATIVES,
     FORWARD,
     HVP,
     JVP,
@@ -25,19 +31,19 @@ from gradoracle.properties.lse.scores import (
     Scores,
     has_segments,
     has_sinks,
-    larger,
     no_sinks,
 )
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.check.acceptance import exactly, judge
+from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.case import Case
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
+
+NAMES = ("lse", "dq")
 
 
 def _some_row_sees_no_key(case: Case, kernel: Kernel) -> str | None:
@@ -171,27 +177,14 @@ def what_comes_later_leaves_lse(evidence: Evidence) -> Iterator[Finding]:
     Catches: a mask that is off by one, masked shares that are not exactly 0, a maximum over later keys.
     Cannot catch: keys that are masked and should not be; lse_of_the_last_query_is_that_of_it_alone does.
     """
-    queries, keys = evidence.case.dims["T"], evidence.case.dims["M"]
-    blind = max(0, queries - keys)
-    rows = min(blind + (queries - blind + 1) // 2, queries - 1)
-    prefix = max(0, rows + keys - queries)  # keys that these rows see
-    starts = {"q": rows, "k": prefix}
-
-    def plain(sample: Sample) -> Sample:
-        return sample.with_inputs(**{name: sample.inputs[name].contiguous() for name in starts})
-
-    def change(sample: Sample) -> Sample:
-        tensors = {name: sample.inputs[name] for name in starts}
-        return sample.with_inputs(
-            **{n: torch.cat([t[:, :, : starts[n]], -t[:, :, starts[n] :]], 2) for n, t in tensors.items()}
-        )
-
-    before = evidence.variant("contiguous", plain)
-    after = evidence.variant("what comes later negated", change)
-    yield from _same(evidence, before, after, slice(0, rows), "what comes later negated")
+    rows, prefix = first_queries(evidence.case)
+    first = slice(0, rows)
+    before = evidence.variant("contiguous", contiguous)
+    after = evidence.variant("what comes later negated", lambda s: later_negated(s, rows, prefix))
+    yield from _same(evidence, before, after, first, "what comes later negated")
     if prefix and supports(evidence.kernel, T=rows, M=prefix):
-        cut = evidence.variant("without what comes later", lambda s: _cut(s, slice(0, rows), prefix))
-        yield from _held_to_rows(before, _rows(cut, slice(0, rows)), slice(0, rows), "without what comes later")
+        cut = evidence.variant("without what comes later", lambda s: _cut(s, first, prefix))
+        yield from held_to_rows(before, rows_of(cut, NAMES, first), first, "without what comes later")
 
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, bidirectional_too), one_in=2, rank=5)
@@ -206,13 +199,7 @@ def lse_of_the_last_query_is_that_of_it_alone(evidence: Evidence) -> Iterator[Fi
     alone = evidence.variant(
         "last query alone: ", lambda s: _cut(s, last, evidence.case.dims["M"]).with_options(causal=False)
     )
-    for name in ("lse", "dq"):
-        yield evidence.relate(
-            f"{name} of the last query and of it alone",
-            lambda whole, alone: whole[:, :, -1:] - alone,
-            [(evidence, DERIVATIVES[name], name), (alone, DERIVATIVES[name], name)],
-            scale=lambda whole, alone: larger(whole[:, :, -1:], alone),
-        )
+    yield from last_query_equals(evidence, alone, NAMES)
 
 
 def _cut(sample: Sample, rows: slice, keys: int) -> Sample:
@@ -227,42 +214,16 @@ def _cut(sample: Sample, rows: slice, keys: int) -> Sample:
     return sample.with_inputs(**inputs).with_cotangents(lse=sample.cotangents["lse"][:, :, rows])
 
 
-def _rows(evidence: Evidence, rows: slice) -> dict[str, Tensor]:
-    """lse and dq of some queries."""
-    found = evidence.vjp()
-    return {name: found[name][:, :, rows] for name in ("lse", "dq")}
-
-
 def _same(evidence: Evidence, before: Evidence, after: Evidence, rows: slice, label: str) -> Iterator[Finding]:
     """Judge lse and dq of some queries after a change that they must not see: bits, and the truth before it."""
-    changed = _rows(after, rows)
+    changed = rows_of(after, NAMES, rows)
     if evidence.kernel.deterministic:
-        same = _rows(before, rows)
+        same = rows_of(before, NAMES, rows)
         for name, tensor in changed.items():
             wrong = differ(tensor, same[name]).cpu()
             message = "depends on what it does not see"
             yield exactly(f"bits of {name}, {label}", wrong, message, elements=wrong.numel(), of=name)
-    yield from _held_to_rows(before, changed, rows, label)
-
-
-def _held_to_rows(evidence: Evidence, got: Mapping[str, Tensor], rows: slice, label: str) -> Iterator[Finding]:
-    """Judge lse and dq of some queries against their truth in the whole sample."""
-    for name, tensor in got.items():
-        whole = evidence.allowance(DERIVATIVES[name], name)
-        at = (..., rows) if name == "lse" else (..., rows, slice(None))
-        fields = ("sigma", "errors", "worst", "floor", "overflow", "radius", "undecided")
-        cut = {field: value[at] for field in fields if (value := getattr(whole, field)) is not None}
-        truth = evidence.truths(DERIVATIVES[name])[name].value[at]
-        yield judge(
-            f"{name}, {label}",
-            tensor,
-            truth,
-            replace(whole, **cut),
-            continuous=evidence.continuous,
-            largest=LARGEST[evidence.dtype(name)],
-            of=name,
-            axes=evidence.axes(name),
-        )
+    yield from held_to_rows(before, changed, rows, label)
 
 
 MASKS = (

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from gradoracle.properties.agreement import differ
 from gradoracle.properties.applicability import all_of, causal, exact_operands, small_enough, supports
+from gradoracle.properties.attention import with_ones_in_keys
 from gradoracle.properties.sdpa.scores import Scores, scores_overflow
-from torch import Tensor
 
 from gradoracle.check.acceptance import exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
@@ -183,16 +183,7 @@ def rows_of_ds_sum_to_zero(evidence: Evidence) -> Iterator[Finding]:
     Catches: a missing or stale z, z from an o that is already rounded, P not normalised in backward.
     Cannot catch: a dS that is wrong and still sums to 0; vjp_matches_the_oracle does.
     """
-
-    def change(tensor: Tensor, value: float) -> Tensor:
-        changed = tensor.clone(memory_format=torch.contiguous_format)
-        changed[..., -1] = value
-        return changed
-
-    variant = evidence.variant(
-        "ones in k",
-        lambda s: s.with_inputs(q=change(s.inputs["q"], 0.0), k=change(s.inputs["k"], 1.0)),
-    )
+    variant = evidence.variant("ones in k", with_ones_in_keys)
     scores = Scores(variant.sample)
     size = scores.ds.abs().sum(-1) * scores.scale  # [B, H, T]
     yield variant.relate(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-import torch
 from gradoracle.properties.agreement import differ
 from gradoracle.properties.applicability import (
     all_of,
@@ -14,18 +13,24 @@ from gradoracle.properties.applicability import (
     small_enough,
     supports,
 )
-from torch import Tensor
+from gradoracle.properties.attention import (
+    contiguous,
+    first_queries,
+    held_to_rows,
+    last_query_equals,
+    later_negated,
+    rows_of,
+)
 
 from gradoracle.cases.sample import Sample
-from gradoracle.check.acceptance import Allowance, exactly, judge
+from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import law
 
 FORWARD, VJP = Derivative.FORWARD, Derivative.VJP
-DERIVATIVES = {"o": FORWARD, "dq": VJP}
+NAMES = ("o", "dq")
 
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, has_a_later_query), rank=5)
@@ -37,32 +42,21 @@ def causal_prefix(evidence: Evidence) -> Iterator[Finding]:
     Catches: a mask that is off by one, masked weights that are not exactly 0, a leak of later keys through m or l.
     Cannot catch: keys that are masked and should not be; the_last_query_sees_every_key does.
     """
-    queries, keys = evidence.case.dims["T"], evidence.case.dims["M"]
-    blind = max(0, queries - keys)
-    rows = min(blind + (queries - blind + 1) // 2, queries - 1)
-    prefix = max(0, rows + keys - queries)  # keys that these rows see
-
-    def plain(sample: Sample) -> Sample:
-        return sample.with_inputs(**{name: tensor.contiguous() for name, tensor in sample.inputs.items()})
-
-    def change(sample: Sample) -> Sample:
-        starts = {"q": rows, "k": prefix, "v": prefix}
-        return sample.with_inputs(
-            **{n: torch.cat([t[:, :, : starts[n]], -t[:, :, starts[n] :]], 2) for n, t in sample.inputs.items()}
-        )
-
-    changed = _rows(evidence.variant("what comes later negated", change), slice(0, rows))
+    rows, prefix = first_queries(evidence.case)
+    first = slice(0, rows)
+    later = evidence.variant("what comes later negated", lambda s: later_negated(s, rows, prefix))
+    changed = rows_of(later, NAMES, first)
     if evidence.kernel.deterministic:
-        same = _rows(evidence.variant("contiguous", plain), slice(0, rows))
+        same = rows_of(evidence.variant("contiguous", contiguous), NAMES, first)
         for name, tensor in changed.items():
             wrong = differ(tensor, same[name]).cpu()
             yield exactly(
                 f"bits of {name}, later negated", wrong, "depends on what comes later", elements=wrong.numel(), of=name
             )
-    yield from _held_to_rows(evidence, changed, slice(0, rows), "what comes later negated")
+    yield from held_to_rows(evidence, changed, first, "what comes later negated")
     if prefix and supports(evidence.kernel, T=rows, M=prefix):
-        cut = evidence.variant("without what comes later", lambda s: _cut(s, slice(0, rows), prefix))
-        yield from _held_to_rows(evidence, _rows(cut, slice(0, rows)), slice(0, rows), "without what comes later")
+        cut = evidence.variant("without what comes later", lambda s: _cut(s, first, prefix))
+        yield from held_to_rows(evidence, rows_of(cut, NAMES, first), first, "without what comes later")
 
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, bidirectional_too), one_in=2, rank=5)
@@ -77,50 +71,13 @@ def the_last_query_sees_every_key(evidence: Evidence) -> Iterator[Finding]:
     alone = evidence.variant(
         "last query alone: ", lambda s: _cut(s, last, evidence.case.dims["M"]).with_options(causal=False)
     )
-    for name, derivative in DERIVATIVES.items():
-        yield evidence.relate(
-            f"{name} of the last query and of it alone",
-            lambda whole, alone: whole[:, :, -1:] - alone,
-            [(evidence, derivative, name), (alone, derivative, name)],
-            scale=lambda whole, alone: torch.maximum(whole[:, :, -1:].abs(), alone.abs()),
-        )
+    yield from last_query_equals(evidence, alone, NAMES)
 
 
 def _cut(sample: Sample, rows: slice, keys: int) -> Sample:
     """Some of the queries, with their cotangents, and the first so many keys."""
     inputs = {"q": sample.inputs["q"][:, :, rows], **{n: sample.inputs[n][:, :, :keys] for n in ("k", "v")}}
     return sample.with_inputs(**inputs).with_cotangents(o=sample.cotangents["o"][:, :, rows])
-
-
-def _rows(evidence: Evidence, rows: slice) -> dict[str, Tensor]:
-    """o and dq of some queries."""
-    found = evidence.vjp()
-    return {name: found[name][:, :, rows] for name in ("o", "dq")}
-
-
-def _held_to_rows(evidence: Evidence, got: Mapping[str, Tensor], rows: slice, label: str) -> Iterator[Finding]:
-    """Judge o and dq of some queries against their truth in the whole sample."""
-    for name, tensor in got.items():
-        derivative = DERIVATIVES[name]
-        truth = evidence.truths(derivative)[name]
-        whole = evidence.allowance(derivative, name)
-        cut = {
-            field: None if (value := getattr(whole, field)) is None else value[..., rows, :]
-            for field in ("sigma", "errors", "worst", "floor", "overflow", "radius", "undecided")
-        }
-        true = truth.value[..., rows, :]
-        error = tensor.detach().to("cpu", torch.float64) - true
-        yield judge(
-            f"{name}, {label}",
-            tensor,
-            true,
-            Allowance(**cut),  # type: ignore[arg-type]
-            continuous=evidence.continuous,
-            error=error,
-            largest=LARGEST[evidence.case.dtype],
-            axes=evidence.axes(name),
-            of=name,
-        )
 
 
 MASKS = (causal_prefix, the_last_query_sees_every_key)

@@ -16,10 +16,9 @@ probabilities. In units of the unit roundoff u:
 - sums over all positions are running sums in the accumulator, and what is returned is rounded to its format.
 
 To first order an error e of a node moves log Z by P(node) e. Gradients move by covariances, which probes give: runs of
-such a kernel with every result rounded (rounded.py), for JVP and HVP its tangents, too
-(rounded_tangents.py). Forward and backward err apart, so a probability
-at t carries what both disagree about after t: a factor that all probabilities at t share. It grows with the root of T
-where roundings are independent, and with T where each position loses the same bits of a parameter.
+such a kernel with every result rounded (rounded.py), for JVP and HVP its tangents, too. Forward and backward err apart,
+so a probability at t carries what both disagree about after t: a factor that all probabilities at t share. It grows
+with the root of T where roundings are independent, and with T where each position loses the same bits of a parameter.
 """
 
 from __future__ import annotations
@@ -29,11 +28,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from gradoracle.properties.semicrf.readings.arithmetic import SEEDS
 from gradoracle.properties.semicrf.readings.recursion import Array, Pass, Problem, Sequence, logs_of, run
-from gradoracle.properties.semicrf.readings.rounded import SEEDS, Rounded
-from gradoracle.properties.semicrf.readings.rounded import probe as rounded_pass
-from gradoracle.properties.semicrf.readings.rounded_tangents import WAYS
-from gradoracle.properties.semicrf.readings.rounded_tangents import probe as moved_pass
+from gradoracle.properties.semicrf.readings.rounded import FROM_ALPHA, WAYS, Rounded, probe
 from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
@@ -106,25 +103,18 @@ def budgets(
     errors = {name: torch.zeros((count, *value.shape), dtype=torch.float64) for name, value in truth.items()}
     magnify = max(PROBED_AT / float(noise[0]), 1.0)
     bits = min(PRECISION_BITS[contract.elementwise], _PROBED_BITS)
-    for probe in range(count):
-        seed = mixed(probe) % SEEDS
-        if dual:
-            moved = moved_pass(
-                problem, cotangent, seed, bits, contract.exp_ulps, contract.log_ulps, interval,
-                hessian=derivative is Derivative.HVP, way=WAYS[probe % len(WAYS)],
-            )  # fmt: skip
-            found = _of_tangents(moved.jvp, moved.products, derivative)
-        else:
-            rounded = rounded_pass(
-                problem, cotangent, seed, bits, contract.exp_ulps, contract.log_ulps, interval,
-                gradients=derivative is Derivative.VJP,
-            )  # fmt: skip
-            found = _named(rounded.log_z, rounded.gradients, derivative)
-            if before is not None:
-                found[MEETINGS] = _met(rounded, plain.log_z, before)
+    for number in range(count):
+        rounded = probe(
+            problem, cotangent, mixed(number) % SEEDS, bits, contract.exp_ulps, contract.log_ulps, interval,
+            gradients=derivative in (Derivative.VJP, Derivative.HVP),
+            way=WAYS[number % len(WAYS)] if dual else FROM_ALPHA,
+        )  # fmt: skip
+        found = named(rounded, derivative)
+        if before is not None:
+            found[MEETINGS] = _met(rounded, plain.log_z, before)
         for name, value in found.items():
             off = torch.where(truth[name].isfinite(), value - truth[name], 0.0)
-            errors[name][probe] = off.nan_to_num(nan=0.0) / magnify
+            errors[name][number] = off.nan_to_num(nan=0.0) / magnify
     shares = _shares(problem, plain, noise, contract)
     if dual:
         shares = _of_products(problem, plain, exact, shares)
@@ -177,22 +167,14 @@ def roundings(problem: Problem, contract: Contract) -> Array:
     return np.array([unit, exp**2, node, exp**2 + 3, terms + 1 + exp + log])
 
 
-def named(found: Pass, derivative: Derivative) -> dict[str, Tensor]:
-    """The tensors of a pass by the engine's names."""
-    if derivative.takes_tangents:
-        return _of_tangents(found.jvp, found.gradients, derivative)
-    return _named(found.log_z, found.gradients, derivative)
-
-
-def _of_tangents(jvp: Tensor, products: Mapping[str, Tensor], derivative: Derivative) -> dict[str, Tensor]:
+def named(found: Pass | Rounded, derivative: Derivative) -> dict[str, Tensor]:
+    """The tensors of a pass or of a probe by the engine's names."""
     if derivative is Derivative.JVP:
-        return {"jvp.log_z": jvp}
-    return {f"hvp.{name}": product for name, product in products.items()}
-
-
-def _named(log_z: Tensor, gradients: Mapping[str, Tensor], derivative: Derivative) -> dict[str, Tensor]:
-    own = gradients if derivative is Derivative.VJP else {}
-    return {"log_z": log_z} | {f"d{name}": gradient for name, gradient in own.items()}
+        return {"jvp.log_z": found.jvp}
+    if derivative is Derivative.HVP:
+        return {f"hvp.{name}": product for name, product in found.gradients.items()}
+    gradients = found.gradients if derivative is Derivative.VJP else {}
+    return {"log_z": found.log_z} | {f"d{name}": gradient for name, gradient in gradients.items()}
 
 
 def _met(found: Pass | Rounded, log_z: Tensor, before: Tensor) -> Tensor:

@@ -1,307 +1,363 @@
 """Semi-CRF as a kernel rounds it: forward and backward in the log domain, every result rounded; for probes of budgets.
 
-The algorithm of budgets.py, in float64 with each result rounded to p bits. A rounding is one of c x, divided
-by c: numbers in log units share a factor c, weights another, and forward, backward and posteriors the same ones. So
-numbers that are equal err alike, what is exact on a common lattice stays exact, and a parameter that is added to
-numbers on a coarser lattice loses the same bits wherever the sum has that size. That loss is not the same forward and
-backward, where it is added to different numbers: alpha and beta then drift apart in proportion to T, which roundings
-that are drawn for each position by itself do not show.
+The algorithm of budgets.py in the arithmetic of arithmetic.py, in float64 with each result rounded to p bits.
 
-Compiled by numba where it is installed. Axes as in scaled.py; a transition for all durations has J = 1.
+With tangents it runs in forward mode: beside each number goes its tangent, and values and tangents are rounded. The
+tangent of a log-sum-exp is the sum of share times tangent; each share of the sum of weights, each product and each
+partial sum is rounded relative to its own size. A tangent has no norm: those of alpha and beta grow as that of log Z
+does, and at each position what is added to them loses bits of that size. All tangents share one factor, so a
+parameter's tangent loses the same bits wherever the sum has that size, and log Z's drifts with T.
+
+A product of the Hessian is the sum of g p d, d the derivative of log p. Correct kernels find it in ways that err
+differently, and so do the probes: half of them from alpha' + segment' + beta' - log Z', half from the end, as what
+differentiates a gradient does: what leads to a place has its share of that place's p' and p (x' - alpha'). Shares that
+do not add up to 1 by the same rounding everywhere cancel in the first, and add up in the second. Kernels that find
+log Z by another way than alpha (chunks that are composed, say) have its drift at the last place, where alpha' - log Z'
+would be exactly 0: half of the probes from alpha and beta take log Z of beta at the first place. In these beta has
+factors of its own: with alpha's it would lose the same bits of each parameter, and the drift between both would cancel.
+
+Compiled by numba where it is installed. Axes as in scaled.py; a transition for all durations has J = 1. ``own`` and
+``along`` are (cum_scores, duration_bias, proj_start, proj_end) of one sequence and their tangents; what is absent has
+no rows. Names that end in ``_d`` are tangents; arrays of them have no rows, and numbers are 0, where there are none.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from gradoracle.properties.semicrf.readings.recursion import Array, Problem
+from gradoracle.properties.semicrf.readings.arithmetic import (
+    INTERVAL,
+    LOGS,
+    POSTERIORS,
+    SEEDS,
+    TANGENTS,
+    added,
+    drawn,
+    posterior,
+    rounded,
+    score,
+    settle,
+    summed,
+)
+from gradoracle.properties.semicrf.readings.recursion import Problem
 from torch import Tensor
 
 from gradoracle.oracle.exact.machine_code import jitted
 from gradoracle.oracle.rounding.probes import mixed
 
-# ``by``: Veltkamp's splitter, the factors of logs, of weights, of posteriors and of tangents with their inverses, half
-# the largest errors of exp and log, and the number of positions from one norm to the next
-LOGS, WEIGHTS, POSTERIORS, TANGENTS, _INVERSE, EXP, LOG, INTERVAL = 1, 2, 3, 4, 4, 9, 10, 11
-# ``library`` [2 exponents 5]: the errors of exp and log, smooth as the engine's of a polynomial: by 3 bits of x
-SEEDS = 1 << 62  # how many seeds a probe may have
-_LEAST = 64  # exponents beyond it, either way, are alike
-LOST = -40.0  # exp of less vanishes beside 1, in 30 bits
+FROM_ALPHA, FROM_BETA, SHARED = "from alpha", "from beta", "shared"  # ways to a product: whose log Z, or shares
+WAYS = (FROM_ALPHA, SHARED, FROM_BETA, SHARED)  # of successive probes with tangents
+_ORDER = ("cum_scores", "duration_bias", "proj_start", "proj_end")
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """log Z [B] and gradients by the name of the input, float64, of one probe."""
+    """One probe in float64: log Z [B], its tangent [B], 0 without tangents, and what it gives by input.
+
+    ``gradients`` are those of <cotangent, log Z>, or with tangents the products of its Hessian.
+    """
 
     log_z: Tensor
+    jvp: Tensor
     gradients: dict[str, Tensor]
 
 
 @jitted
-def rounded(x: float, kind: int, by: Any) -> float:
-    """``x`` to the bits that Veltkamp's splitter leaves of it times the factor of a kind; what is not finite stays."""
-    if not np.isfinite(x):
-        return x
-    scaled = x * by[kind]
-    large = scaled * by[0]
-    return (large - (large - scaled)) * by[kind + _INVERSE]
+def into(
+    t: int, c: int, own: Any, tr: Any, along: Any, tr_d: Any, dual: bool, by: Any, alpha: Any, alpha_d: Any, enter: Any,
+    enter_d: Any, norm: Any, terms: Any, moved: Any,
+) -> int:  # fmt: skip
+    """The terms of alpha[t, c] and their tangents by duration, and by label where transitions are; how many."""
+    (cum, dur, start, end), (cum_d, dur_d, start_d, end_d) = own, along
+    count, here_d = 0, 0.0
+    for k in range(min(len(dur), t)):
+        s = t - k - 1
+        apart = norm[s] - norm[t - 1]
+        here = score(cum, dur, start, end, s, t, c, LOGS, by)
+        if dual:
+            here_d = score(cum_d, dur_d, start_d, end_d, s, t, c, TANGENTS, by)
+        if len(tr) == 1:
+            terms[count] = rounded(here + rounded(enter[s, c] + apart, LOGS, by), LOGS, by)
+            if dual:
+                moved[count] = added(here_d, enter_d[s, c], by)
+            count += 1
+            continue
+        for b in range(len(tr[0])):
+            before = rounded(alpha[s, b] + apart, LOGS, by)
+            terms[count] = rounded(rounded(here + tr[k, b, c], LOGS, by) + before, LOGS, by)
+            if dual:
+                moved[count] = added(added(here_d, tr_d[k, b, c], by), alpha_d[s, b], by)
+            count += 1
+    return count
 
 
 @jitted
-def smooth(x: float, library: Any) -> float:
-    """The error of a library's function at x, in (-1, 1): a number for each 3 bits of x."""
-    if not np.isfinite(x):
-        return 0.0
-    fraction, exponent = math.frexp(abs(x))
-    row = min(max(int(exponent) + _LEAST, 0), 2 * _LEAST - 1)
-    error: float = library[row, int(fraction * 8.0 + 0.5) - 4]
-    return error
-
-
-@jitted
-def weight(x: float, kind: int, library: Any, by: Any) -> float:
-    """exp(x) as a library gives it: exact at 0, else off by a smooth function of x, and rounded."""
-    if x == -np.inf:
-        return 0.0
-    if x == 0.0:
-        return 1.0
-    return rounded(math.exp(x) * (1.0 + by[EXP] * smooth(x, library[0])), kind, by)
-
-
-@jitted
-def summed(terms: Any, count: int, library: Any, by: Any) -> float:
-    """Log of the sum of exp of ``count`` terms: less the largest, one after the other, the largest added again."""
-    top = -np.inf
-    for i in range(count):
-        if not terms[i] <= top:  # NaN leads, too
-            top = terms[i]
-    if not np.isfinite(top):
-        return top
-    total = 0.0
-    for i in range(count):
-        if terms[i] - top > LOST:  # what is below is lost at any number of bits
-            total = rounded(total + weight(rounded(terms[i] - top, LOGS, by), WEIGHTS, library, by), WEIGHTS, by)
-    return log_of(total, top, library, by)
-
-
-@jitted
-def log_of(total: float, top: float, library: Any, by: Any) -> float:
-    """log(total) + top: exact at 1, else off as a library's is, and rounded."""
-    log = math.log(total)
-    if total != 1.0:
-        log = rounded(log + by[LOG] * max(abs(log), 1.0) * smooth(total, library[1]), LOGS, by)
-    return rounded(top + log, LOGS, by)
-
-
-@jitted
-def score(cum: Any, dur: Any, start: Any, end: Any, s: int, t: int, c: int, kind: int, by: Any) -> float:
-    """The score of the segment s .. t of label c, without its transition; or its tangent, of those of its parts.
-
-    Where norms are not taken at each position, what belongs to s and to t is relative to cum_scores at the last norm.
-    """
-    if by[INTERVAL] > 1.0:
-        last = int(t // by[INTERVAL]) * int(by[INTERVAL])
-        left = rounded(cum[last, c] - cum[s, c], kind, by)
-        right = rounded(cum[t, c] - cum[last, c], kind, by)
-        if len(start):
-            left = rounded(left + start[s, c], kind, by)
-        if len(end):
-            right = rounded(right + end[t - 1, c], kind, by)
-        return rounded(rounded(left + dur[t - s - 1, c], kind, by) + right, kind, by)
-    partial = rounded(rounded(cum[t, c] - cum[s, c], kind, by) + dur[t - s - 1, c], kind, by)
-    if len(start):
-        partial = rounded(partial + start[s, c], kind, by)
-    if len(end):
-        partial = rounded(partial + end[t - 1, c], kind, by)
-    return partial
+def entering(
+    t: int, c: int, tr: Any, tr_d: Any, dual: bool, by: Any, alpha: Any, alpha_d: Any, terms: Any, moved: Any
+) -> None:
+    """The terms of enter[t, c] and their tangents by label."""
+    for b in range(len(tr[0])):
+        terms[b] = rounded(alpha[t, b] + tr[0, b, c], LOGS, by)
+        if dual:
+            moved[b] = added(alpha_d[t, b], tr_d[0, b, c], by)
 
 
 @jitted
 def forward(
-    length: int, cum: Any, dur: Any, start: Any, end: Any, tr: Any, library: Any, by: Any, alpha: Any, enter: Any,
-    norm: Any,
-) -> float:  # fmt: skip
-    """alpha, enter [T+1 C] relative to norm [T+1], the largest alpha there; gives log Z less the last norm."""
-    labels, longest, one = alpha.shape[1], len(dur), len(tr) == 1
-    terms = np.empty(max(longest, 1) * labels)
-    before = np.empty((longest, labels))  # enter, or alpha, where a segment may start
+    length: int, own: Any, tr: Any, along: Any, tr_d: Any, dual: bool, library: Any, by: Any, alpha: Any, alpha_d: Any,
+    enter: Any, enter_d: Any, norm: Any,
+) -> tuple[float, float]:  # fmt: skip
+    """alpha, enter [T+1 C] relative to norm [T+1], the largest alpha there, and their tangents.
+
+    Returns log Z less the last norm, and its tangent.
+    """
+    labels, one = alpha.shape[1], len(tr) == 1
+    terms, moved = np.empty((len(own[1]) + 1) * labels), np.empty((len(own[1]) + 1) * labels)
     for t in range(length + 1):
-        for k in range(min(longest, t)):
-            s = t - k - 1
-            for c in range(labels):
-                held = enter[s, c] if one else alpha[s, c]
-                before[k, c] = rounded(held + (norm[s] - norm[t - 1]), LOGS, by)
         for c in range(labels):
-            if t == 0:
-                alpha[0, c] = 0.0
-                continue
-            count = 0
-            for k in range(min(longest, t)):
-                here = score(cum, dur, start, end, t - k - 1, t, c, LOGS, by)
-                for b in range(1 if one else labels):
-                    if one:
-                        terms[count] = rounded(here + before[k, c], LOGS, by)
-                    else:
-                        terms[count] = rounded(rounded(here + tr[k, b, c], LOGS, by) + before[k, b], LOGS, by)
-                    count += 1
-            alpha[t, c] = summed(terms, count, library, by)
+            if t > 0:
+                count = into(t, c, own, tr, along, tr_d, dual, by, alpha, alpha_d, enter, enter_d, norm, terms, moved)
+                alpha[t, c], tangent = summed(terms, moved, count, dual, library, by)
+                if dual:
+                    alpha_d[t, c] = tangent
         norm[t] = norm[t - 1] if t > 0 else 0.0
         if t > 0 and t % by[INTERVAL] == 0.0:
             norm[t] += settle(alpha[t], by)
         for c in range(labels if one else 0):
-            for b in range(labels):
-                terms[b] = rounded(alpha[t, b] + tr[0, b, c], LOGS, by)
-            enter[t, c] = summed(terms, labels, library, by)
-    return summed(alpha[length], labels, library, by)
+            entering(t, c, tr, tr_d, dual, by, alpha, alpha_d, terms, moved)
+            enter[t, c], tangent = summed(terms, moved, labels, dual, library, by)
+            if dual:
+                enter_d[t, c] = tangent
+    return summed(alpha[length].copy(), alpha_d[length] if dual else moved, labels, dual, library, by)
 
 
 @jitted
 def backward(
-    length: int, cum: Any, dur: Any, start: Any, end: Any, tr: Any, library: Any, by: Any, beta: Any, leave: Any,
-    norm: Any,
+    length: int, own: Any, tr: Any, along: Any, tr_d: Any, dual: bool, library: Any, by: Any, beta: Any, beta_d: Any,
+    leave: Any, leave_d: Any, norm: Any,
 ) -> None:  # fmt: skip
-    """beta [T+1 C] relative to norm [T+1], the largest beta there, and leave [T+1 C] relative to the next norm."""
+    """beta [T+1 C] relative to norm [T+1], the largest beta there, leave relative to the next, and their tangents."""
+    (cum, dur, start, end), (cum_d, dur_d, start_d, end_d) = own, along
     labels, longest, one = beta.shape[1], len(dur), len(tr) == 1
-    terms = np.empty(max(longest, 1) * labels)
+    terms, moved = np.empty(max(longest, 1) * labels), np.empty(max(longest, 1) * labels)
     here, after = np.empty((longest, labels)), np.empty((longest, labels))  # a segment's score, and beta after it
+    here_d = np.empty((longest, labels))
     for t in range(length, -1, -1):
         if t == length:
             beta[t], norm[t] = 0.0, 0.0
+            if dual:
+                beta_d[t] = 0.0
             continue
         reach = min(longest, length - t)
         for k in range(reach):
             for c in range(labels):
                 here[k, c] = score(cum, dur, start, end, t, t + k + 1, c, LOGS, by)
+                if dual:
+                    here_d[k, c] = score(cum_d, dur_d, start_d, end_d, t, t + k + 1, c, TANGENTS, by)
                 after[k, c] = rounded(beta[t + k + 1, c] + (norm[t + k + 1] - norm[t + 1]), LOGS, by)
         for c in range(labels if one else 0):
             for k in range(reach):
                 terms[k] = rounded(here[k, c] + after[k, c], LOGS, by)
-            leave[t, c] = summed(terms, reach, library, by)
+                if dual:
+                    moved[k] = added(here_d[k, c], beta_d[t + k + 1, c], by)
+            leave[t, c], tangent = summed(terms, moved, reach, dual, library, by)
+            if dual:
+                leave_d[t, c] = tangent
         for b in range(labels):
             count = 0
             for c in range(labels):
                 for k in range(1 if one else reach):
                     if one:
                         terms[count] = rounded(tr[0, b, c] + leave[t, c], LOGS, by)
+                        if dual:
+                            moved[count] = added(tr_d[0, b, c], leave_d[t, c], by)
                     else:
                         terms[count] = rounded(rounded(here[k, c] + tr[k, b, c], LOGS, by) + after[k, c], LOGS, by)
+                        if dual:
+                            moved[count] = added(added(here_d[k, c], tr_d[k, b, c], by), beta_d[t + k + 1, c], by)
                     count += 1
-            beta[t, b] = summed(terms, count, library, by)
+            beta[t, b], tangent = summed(terms, moved, count, dual, library, by)
+            if dual:
+                beta_d[t, b] = tangent
         norm[t] = norm[t + 1] + (settle(beta[t], by) if (length - t) % by[INTERVAL] == 0.0 else 0.0)
 
 
 @jitted
-def settle(logs: Any, by: Any) -> float:
-    """Make [C] logarithms relative to the largest of them, which is given back; 0 where none is finite."""
-    top = -np.inf
-    for c in range(len(logs)):
-        top = max(top, logs[c])
-    if not np.isfinite(top):
-        return 0.0
-    for c in range(len(logs)):
-        logs[c] = rounded(logs[c] - top, LOGS, by)
-    return top
-
-
-@jitted
-def posterior(log: float, norm: float, library: Any, by: Any) -> float:
-    """exp(log + norm), both rounded."""
-    return weight(rounded(log + rounded(norm, LOGS, by), LOGS, by), POSTERIORS, library, by)
+def mass(log: float, norm: float, tangent: float, z_d: float, dual: bool, library: Any, by: Any) -> float:
+    """The probability p of what scores log + norm; where ``dual`` p d, with ``tangent`` that of the scores."""
+    p = posterior(log, norm, library, by)
+    if not dual or p == 0.0:
+        return p
+    return rounded(p * added(tangent, -z_d, by), TANGENTS, by)
 
 
 @jitted
 def masses(
-    length: int, cum: Any, dur: Any, start: Any, end: Any, tr: Any, library: Any, by: Any, alpha: Any, enter: Any,
-    alpha_norm: Any, beta: Any, leave: Any, beta_norm: Any, log_z: float, begun: Any, ended: Any, by_table: Any,
-    by_duration: Any,
+    length: int, own: Any, tr: Any, along: Any, tr_d: Any, dual: bool, library: Any, by: Any, alpha: Any, alpha_d: Any,
+    enter: Any, enter_d: Any, alpha_norm: Any, beta: Any, beta_d: Any, leave: Any, leave_d: Any, beta_norm: Any,
+    z: float, z_d: float, begun: Any, ended: Any, by_table: Any, by_duration: Any,
 ) -> None:  # fmt: skip
-    """begun, ended [T+1 C]; by_table [J C C] and by_duration [K C], added up exactly; as ``semicrf_scaled.masses``."""
+    """begun, ended [T+1 C]; by_table [J C C] and by_duration [K C], added up exactly; as ``scaled.masses``.
+
+    These are probabilities, or where ``dual`` what they move by.
+    """
+    (cum, dur, start, end), (cum_d, dur_d, start_d, end_d) = own, along
     labels, longest, one = alpha.shape[1], len(dur), len(tr) == 1
+    kind = TANGENTS if dual else POSTERIORS
+    both_d, here_d = 0.0, 0.0
     for t in range(length + 1):
         for c in range(labels):
             if t > 0:
                 both = rounded(alpha[t, c] + beta[t, c], LOGS, by)
-                ended[t, c] = posterior(both, alpha_norm[t] + beta_norm[t] - log_z, library, by)
+                if dual:
+                    both_d = added(alpha_d[t, c], beta_d[t, c], by)
+                ended[t, c] = mass(both, alpha_norm[t] + beta_norm[t] - z, both_d, z_d, dual, library, by)
             total = 0.0
             for k in range(1, min(longest, length - t) + 1):
                 here = score(cum, dur, start, end, t, t + k, c, LOGS, by)
-                norm = alpha_norm[t] + beta_norm[t + k] - log_z
-                if one:
-                    both = rounded(rounded(here + enter[t, c], LOGS, by) + beta[t + k, c], LOGS, by)
-                    p = posterior(both, norm, library, by)
-                    total = rounded(total + p, POSTERIORS, by)
-                else:
-                    p = 0.0
-                    for b in range(labels):
-                        edge = rounded(here + tr[k - 1, b, c], LOGS, by)
-                        both = rounded(rounded(edge + alpha[t, b], LOGS, by) + beta[t + k, c], LOGS, by)
-                        part = posterior(both, norm, library, by)
+                if dual:
+                    here_d = score(cum_d, dur_d, start_d, end_d, t, t + k, c, TANGENTS, by)
+                norm = alpha_norm[t] + beta_norm[t + k] - z
+                whole = 0.0
+                for b in range(1 if one else labels):
+                    if one:
+                        both = rounded(here + enter[t, c], LOGS, by)
+                    else:
+                        both = rounded(rounded(here + tr[k - 1, b, c], LOGS, by) + alpha[t, b], LOGS, by)
+                    both = rounded(both + beta[t + k, c], LOGS, by)
+                    if dual:
+                        both_d = here_d if one else added(here_d, tr_d[k - 1, b, c], by)
+                        both_d = added(both_d, enter_d[t, c] if one else alpha_d[t, b], by)
+                        both_d = added(both_d, beta_d[t + k, c], by)
+                    part = mass(both, norm, both_d, z_d, dual, library, by)
+                    if not one:
                         by_table[k - 1, b, c] += part
-                        p += part
-                        total = rounded(total + part, POSTERIORS, by)
-                by_duration[k - 1, c] += p
+                    whole += part
+                    total = rounded(total + part, kind, by)
+                by_duration[k - 1, c] += whole
             begun[t, c] = total
             for b in range(labels if one and t < length else 0):
                 both = rounded(rounded(alpha[t, b] + tr[0, b, c], LOGS, by) + leave[t, c], LOGS, by)
-                by_table[0, b, c] += posterior(both, alpha_norm[t] + beta_norm[t + 1] - log_z, library, by)
+                if dual:
+                    both_d = added(added(alpha_d[t, b], tr_d[0, b, c], by), leave_d[t, c], by)
+                by_table[0, b, c] += mass(both, alpha_norm[t] + beta_norm[t + 1] - z, both_d, z_d, dual, library, by)
 
 
-@functools.lru_cache(maxsize=64)  # probes have the same seeds every time
-def drawn(seed: int, bits: int, exp_ulps: float, log_ulps: float, interval: int) -> tuple[Array, Array]:
-    """(library, by) of a probe."""
-    count = 2 * 2 * _LEAST * 5
-    errors = [mixed(seed, place) / 2.0**63 - 1.0 for place in range(3, 3 + count)]
-    factors = [2.0 ** -(mixed(seed, place) / 2.0**64) for place in (0, 1, 2, 3 + count)]
-    unit = 2.0**-bits
-    by = [2.0 ** (53 - bits) + 1.0, *factors, *(1.0 / factor for factor in factors), exp_ulps * unit, log_ulps * unit]
-    return np.array(errors).reshape(2, 2 * _LEAST, 5), np.array([*by, interval])
+@jitted
+def part(share: float, moved: float, p: float, p_d: float, tangent: float, by: Any) -> tuple[float, float]:
+    """(p, p') of what has a share of a place's: share p' + p (moved - tangent), every product rounded."""
+    own = rounded(share * p, POSTERIORS, by)
+    apart = added(rounded(own * moved, TANGENTS, by), -rounded(own * tangent, TANGENTS, by), by)
+    return own, added(rounded(share * p_d, TANGENTS, by), apart, by)
+
+
+@jitted
+def from_the_end(
+    length: int, own: Any, tr: Any, along: Any, tr_d: Any, dual: bool, library: Any, by: Any, alpha: Any, alpha_d: Any,
+    enter: Any, enter_d: Any, norm: Any, begun: Any, ended: Any, by_table: Any, by_duration: Any,
+) -> None:  # fmt: skip
+    """As ``masses`` with tangents, without beta: p and p' of each place are shared out among what leads there."""
+    labels, one, wide = alpha.shape[1], len(tr) == 1, 1 if len(tr) == 1 else alpha.shape[1]
+    terms, moved = np.empty((len(own[1]) + 1) * labels), np.empty((len(own[1]) + 1) * labels)
+    at, at_d, first, first_d = (  # p, p' of alpha and enter
+        np.zeros(alpha.shape), np.zeros(alpha.shape), np.zeros(alpha.shape), np.zeros(alpha.shape)
+    )  # fmt: skip
+    last = alpha[length].copy()
+    _, z_d = summed(last, alpha_d[length], labels, dual, library, by)
+    for c in range(labels):
+        if last[c] > 0.0:
+            at[length, c], at_d[length, c] = part(last[c], alpha_d[length, c], 1.0, 0.0, z_d, by)
+    for t in range(length, -1, -1):
+        for c in range(labels if one else 0):
+            if first[t, c] == 0.0:
+                continue
+            entering(t, c, tr, tr_d, dual, by, alpha, alpha_d, terms, moved)
+            summed(terms, moved, labels, dual, library, by)
+            for b in range(labels):
+                if terms[b] > 0.0:
+                    p, p_d = part(terms[b], moved[b], first[t, c], first_d[t, c], enter_d[t, c], by)
+                    at[t, b], at_d[t, b] = rounded(at[t, b] + p, POSTERIORS, by), added(at_d[t, b], p_d, by)
+                    by_table[0, b, c] += p_d
+        for c in range(labels):
+            if t == 0 or at[t, c] == 0.0:
+                continue
+            count = into(t, c, own, tr, along, tr_d, dual, by, alpha, alpha_d, enter, enter_d, norm, terms, moved)
+            summed(terms, moved, count, dual, library, by)
+            for i in range(count):
+                if not terms[i] > 0.0:
+                    continue
+                k, b = i // wide, i % wide
+                s = t - k - 1
+                p, p_d = part(terms[i], moved[i], at[t, c], at_d[t, c], alpha_d[t, c], by)
+                if one:
+                    first[s, c], first_d[s, c] = rounded(first[s, c] + p, POSTERIORS, by), added(first_d[s, c], p_d, by)
+                else:
+                    at[s, b], at_d[s, b] = rounded(at[s, b] + p, POSTERIORS, by), added(at_d[s, b], p_d, by)
+                    by_table[k, b, c] += p_d
+                by_duration[k, c] += p_d
+                begun[s, c] = added(begun[s, c], p_d, by)
+                ended[t, c] = added(ended[t, c], p_d, by)
 
 
 def probe(
     problem: Problem, cotangent: Tensor, seed: int, bits: int, exp_ulps: float, log_ulps: float, interval: int = 1,
-    gradients: bool = True,
+    gradients: bool = True, way: str = FROM_ALPHA,
 ) -> Rounded:  # fmt: skip
-    """log Z and the gradients of <cotangent [B], log Z> as a kernel rounds them to ``bits`` bits.
+    """What a kernel that rounds each result to ``bits`` bits gives.
 
     Args:
-        problem: the inputs, without tangents.
-        cotangent: [B].
+        problem: the inputs, and their tangents if there are any.
+        cotangent: [B] of log Z; it has no tangent.
         seed: below 2^62; draws the factors of the roundings and the errors of exp and log.
         bits: of each result.
         exp_ulps, log_ulps: largest errors, in units in the last place.
         interval: positions from one norm to the next.
-        gradients: whether they are expected; there are none otherwise.
+        gradients: whether gradients, or with tangents the Hessian's products, are expected; there are none otherwise.
+        way: of WAYS, with tangents; how probabilities are found.
     """
+    dual, of, table = problem.tangents is not None, problem.of, problem.scores[problem.table]
     library, by = drawn(seed, bits, exp_ulps, log_ulps, interval)
-    found = {name: np.zeros(shape) for name, shape in problem.shapes.items()}
-    dur, table = problem.scores["duration_bias"], problem.scores[problem.table]
-    kinds = table.reshape(-1, problem.labels, problem.labels)
-    logs = []
-    for b, (length, weight_) in enumerate(zip(problem.lengths, cotangent.detach().double().tolist(), strict=True)):
-        cum, start, end = (problem.of(problem.scores, name, b) for name in ("cum_scores", "proj_start", "proj_end"))
+    apart = drawn(mixed(seed, 1) % SEEDS, bits, exp_ulps, log_ulps, interval)[1] if way == FROM_BETA else by
+    found = {name: np.zeros(shape) for name, shape in problem.shapes.items()} if gradients else {}
+    pairs, durations = np.zeros_like(problem.kinds), np.zeros_like(problem.scores["duration_bias"])
+    pairs_d = of(problem.tangents, problem.table).reshape(-1, *problem.kinds.shape[1:])
+    logs, slopes = [], []
+    for b, (length, weight) in enumerate(zip(problem.lengths, cotangent.detach().double().tolist(), strict=True)):
+        own, along = (
+            tuple(of(group, name, None if name == "duration_bias" else b) for name in _ORDER)
+            for group in (problem.scores, problem.tangents)
+        )
         shape = (problem.steps + 1, problem.labels)
-        alpha, enter, beta, leave, begun, ended = (np.zeros(shape) for _ in range(6))
+        states = [np.zeros(shape if dual or i % 2 == 0 else (0, problem.labels)) for i in range(8)]
         ahead, back = np.zeros(problem.steps + 1), np.zeros(problem.steps + 1)
-        given = (length, cum, dur, start, end, kinds, library, by)
+        given = (length, own, problem.kinds, along, pairs_d, dual, library, by)
         with np.errstate(all="ignore"):
-            last = forward(*given, alpha, enter, ahead)
-            log_z = float(ahead[length] + last)
-            logs.append(log_z)
-            if length == 0 or log_z == -math.inf or not gradients:
+            last, slope = forward(*given, *states[:4], ahead)
+            z = float(ahead[length] + last)
+            logs.append(z)
+            slopes.append(slope)
+            if length == 0 or z == -math.inf or not gradients:
                 continue
-            backward(*given, beta, leave, back)
-            pairs, durations = np.zeros_like(kinds), np.zeros_like(dur)
-            masses(*given, alpha, enter, ahead, beta, leave, back, log_z, begun, ended, pairs, durations)
-        found[problem.table] += weight_ * pairs.reshape(table.shape)
-        found["duration_bias"] += weight_ * durations
-        found["cum_scores"][b] = weight_ * (ended - begun)
-        for name, mass in (("proj_start", begun[:-1]), ("proj_end", ended[1:])):
+            begun, ended = np.zeros(shape), np.zeros(shape)
+            pairs[:], durations[:] = 0.0, 0.0
+            sums = (begun, ended, pairs, durations)
+            if way != SHARED:
+                backward(*given[:-1], apart, *states[4:], back)
+                if way == FROM_BETA:
+                    first, slope = summed(states[4][0].copy(), states[5][0], problem.labels, dual, library, by)
+                    z = float(back[0] + first)
+                masses(*given, *states[:4], ahead, *states[4:], back, z, slope, *sums)
+            else:
+                from_the_end(*given, *states[:4], ahead, *sums)
+        found[problem.table] += weight * pairs.reshape(table.shape)
+        found["duration_bias"] += weight * durations
+        found["cum_scores"][b] = weight * (ended - begun)
+        for name, mass_ in (("proj_start", begun[:-1]), ("proj_end", ended[1:])):
             if name in found:
-                found[name][b] = weight_ * mass
-    products = {name: torch.from_numpy(x) for name, x in found.items()} if gradients else {}
-    return Rounded(torch.tensor(logs, dtype=torch.float64), products)
+                found[name][b] = weight * mass_
+    log_z, jvp = (torch.tensor(numbers, dtype=torch.float64) for numbers in (logs, slopes))
+    return Rounded(log_z, jvp, {name: torch.from_numpy(x) for name, x in found.items()})
