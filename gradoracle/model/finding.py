@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from gradoracle.model.error_map import ErrorMap
 from gradoracle.model.reason import Reason
+from gradoracle.model.serialize import NOT_WRITTEN
 
 
 class Outcome(str, Enum):
@@ -114,14 +114,7 @@ class Finding:
     ratio: float | None = None
     map: ErrorMap | None = field(default=None, compare=False)
     steps: tuple[tuple[float, float], ...] = ()
-    pool: Pool | None = field(default=None, compare=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for json; the pool is left out."""
-        plain = asdict(self)
-        plain.pop("pool")
-        plain["outcome"] = self.outcome.value
-        return plain
+    pool: Pool | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
 
 @dataclass(frozen=True)
