@@ -21,7 +21,7 @@ def test_a_refactoring_is_checked_and_green(clone: Project) -> None:
     clone.edit(KERNEL, ("gw", "weighted"))
     code, out, err = clone.gate("--base", "main")
     assert code == 0, out + err
-    assert "rmsnorm: as right as" in out and "1 of 1 kernels to check: rmsnorm" in err
+    assert "rmsnorm: no worse than" in out and "1 of 1 kernels to check: rmsnorm" in err
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["dirty", "committed"])
@@ -135,10 +135,10 @@ def test_all_formats_at_once(clone: Project, tmp_path: Path) -> None:
     for name in ("json", "junit", "sarif", "github", "markdown"):
         words += ["--format", name, "--output", str(tmp_path / name)]
     code, out, _ = clone.gate("--base", "main", *words)
-    assert code == 1 and "✗ gate: rmsnorm: red" in out
+    assert code == 1 and "✗ gate: rmsnorm: regression" in out
     written = {file.name: file.read_text() for file in tmp_path.iterdir() if file.is_file()}
     assert '"weight": "red"' in written["json"] and "<failure" in written["junit"]
     assert f"::error title=violated vjp_matches_the_oracle%2C my_rmsnorm in float32,file={KERNEL},line=" in (
         written["github"].replace(", ", "%2C ")
     )
-    assert '"level": "error"' in written["sarif"] and "gate: rmsnorm: red" in written["markdown"]
+    assert '"level": "error"' in written["sarif"] and "gate: rmsnorm: regression" in written["markdown"]
