@@ -62,7 +62,7 @@ class Check(types.ModuleType):
 def engine(monkeypatch: pytest.MonkeyPatch) -> Check:
     fake = Check()
     monkeypatch.setitem(sys.modules, "gradoracle.check.run", fake)
-    monkeypatch.setattr(target, "shipped_names", lambda: ["lse", "sdpa"])
+    monkeypatch.setattr(target, "family_names", lambda: ["lse", "sdpa"])
     return fake
 
 
@@ -370,7 +370,7 @@ def test_a_signal_keeps_what_is_known(how: signal.Signals) -> None:
         "sys.path[:0] = sys.argv[1:];"
         "import test_main as t;"
         "from gradoracle.project import target;"
-        "target.shipped_names = lambda: ['sdpa', 'lse'];"
+        "target.family_names = lambda: ['sdpa', 'lse'];"
         "fake = t.Check();"
         "sys.modules['gradoracle.check.run'] = fake;"
         "first = fake.check;"

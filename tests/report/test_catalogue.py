@@ -14,7 +14,8 @@ from gradoracle.cli.commands import catalogue
 from gradoracle.execution import device
 from gradoracle.model.family import Family, family
 from gradoracle.model.property import Property, law
-from gradoracle.project.target import Target, resolve, shipped_names
+from gradoracle.project.shipped import family_names
+from gradoracle.project.target import Target, resolve
 
 
 def rows_sum_to_one(evidence):
@@ -58,7 +59,7 @@ def test_one_text_of_several_families_is_shown_once(monkeypatch, capsys) -> None
     assert text.count("rows_sum_to_one\n") == 1 and text.rstrip().endswith("Families:      first, second")
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", family_names())
 def test_no_law_of_a_family_hides_another_of_its_laws(name: str) -> None:
     device.prepare(device.choose("auto"))
     own: Family = resolve(name).family
