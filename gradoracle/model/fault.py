@@ -1,4 +1,4 @@
-"""Fault: verdicts that fail for one cause; Diagnosis: what the cause is likely to be."""
+"""Fault: verdicts that fail for one cause. Diagnosis: the likely cause."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class VerdictKey:
-    """Which verdict of a report."""
+    """Identifies a verdict of a report."""
 
     law: str
     kernel: str
@@ -19,9 +19,9 @@ class Diagnosis:
     """The likely cause of a fault.
 
     Attributes:
-        cause: a name of ``causes.CAUSES``, or "" where nothing can be said.
+        cause: a name of ``causes.CAUSES``; "" if unknown.
         sentence: the cause in words.
-        evidence: what was seen that points at it.
+        evidence: what points at it.
     """
 
     cause: str = ""
@@ -40,9 +40,9 @@ class Fault:
     """Verdicts that fail for one cause.
 
     Attributes:
-        verdicts: the one that tells the fault first, which is that of the most specific property.
+        verdicts: that of the most specific property leads.
         direct: one that shows a wrong tensor itself, where the first does not.
-        diagnosis: by these verdicts and all of the kernel that hold; empty where nothing is likely.
+        diagnosis: from these verdicts and those of the kernel that hold; empty where no cause is likely.
     """
 
     verdicts: tuple[VerdictKey, ...]
