@@ -1,4 +1,4 @@
-"""gradoracle: is the gradient of a GPU kernel right? One definition, derived truth, budgets instead of tolerances."""
+"""gradoracle: checks gradients of GPU kernels. One definition, derived truth, budgets instead of tolerances."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import public names at their first use, so that ``gradoracle --help`` loads neither torch nor hypothesis."""
+    """Import public names at first use, so that ``gradoracle --help`` loads neither torch nor hypothesis."""
     if name not in _HOMES:
         raise AttributeError(f"module 'gradoracle' has no attribute {name!r}")
     import importlib
@@ -55,10 +55,10 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """This package: ``gradoracle.family`` is the decorator, also once the module of that name has been imported."""
+    """The package itself; keeps ``gradoracle.family`` the decorator when a submodule of that name is imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Keep the import system from binding a submodule over a public name."""
+        """Set an attribute, unless the import system would bind a submodule over a public name."""
         if not (name in _HOMES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code.
+    """Run the command line and exit with its code.
 
-    A CI's SIGTERM is an interrupt, which keeps what is known; and so is SIGINT where a shell, which starts what it runs
-    in the background so, had it ignored.
+    SIGTERM, which CI sends, interrupts like SIGINT, so that the results so far are reported. SIGINT itself is set
+    because a shell makes what it starts in the background ignore it.
     """
     begun = time.monotonic() - _age()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _age() -> float:
-    """Seconds since this process began, as Linux tells them; elsewhere 0."""
+    """Seconds since this process began, on Linux; elsewhere 0."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

@@ -22,9 +22,9 @@ class Change:
     """What a call wrote to one of its arguments.
 
     Attributes:
-        elements: True where an element has other bits, on the CPU; None where that is not known.
-        around: how many bytes of its storage around the elements have changed; at least 1 where nothing more is known.
-        undone: whether the argument is as it was before the call.
+        elements: bool, which elements have other bits, on the CPU; None where that is unknown.
+        around: how many bytes of its storage around the elements have changed; at least 1 where that is unknown.
+        undone: whether the argument was restored.
     """
 
     elements: Tensor | None
@@ -39,11 +39,11 @@ class Sample:
     Attributes:
         inputs: by name; float ones in the case's dtype or their own, integer ones int64; absent optional ones left out.
         tangents: one for each float input, by the input's name.
-        cotangents: one for each float output that the options ask for, by the output's name.
+        cotangents: one for each float output that is returned, by the output's name.
         options: every option of the definition, defaults included.
         source: the file that some of the tensors were read from; "" where all are drawn.
         changes: what calls of the kernel wrote to tensors, by ``q``, ``do``, ``tq``: (call, change), the first of each;
-            shared by all samples that are made of this one.
+            shared with all samples derived from this one.
     """
 
     inputs: Mapping[str, Tensor]
@@ -87,13 +87,13 @@ def build(
 ) -> Sample:
     """Build the tensors of a case: the same bits on every machine.
 
-    Each tensor has a stream of its own, named by its role and name, so it does not change when another is added.
+    Each tensor has a random stream of its own, named by role and name, and so does not change when another is added.
 
     Args:
         case: dims, dtype and draws.
         signature: of the family's definition.
         domains: of the integer inputs, by name (``family.domains``).
-        device: where the tensors are put; they are made on the CPU.
+        device: where the tensors go; they are drawn on the CPU.
 
     Raises:
         ValueError: the case does not fit the signature; it says what was given and what is expected.
@@ -128,11 +128,9 @@ def _integer(case: Case, spec: TensorSpec, domains: Mapping[str, IndexDomain]) -
     if spec.name not in domains:
         raise ValueError(f"integer input {spec.name} of {case.family} has no domain; expected one in domains")
     domain, draw = domains[spec.name], case.draws.get(spec.name, Draw("index"))
-    (bound,) = TensorSpec(spec.name, (str(domain.bound),)).shape(case.dims)
-    high = bound - 1 if domain.kind == "index" else bound
-    shape = spec.shape(case.dims)
+    shape, high = spec.shape(case.dims), domain.highest(case.dims)
     drawn = recipes.indices(draw.recipe, shape, domain.minimum, high, seed=case.seed, name=f"primal {spec.name}")
     if domain.kind == "cu_seqlens":
         drawn, _ = drawn.sort(-1)
-        drawn[..., 0], drawn[..., -1] = 0, bound
+        drawn[..., 0], drawn[..., -1] = 0, high
     return layouts.apply(drawn, draw.layout)

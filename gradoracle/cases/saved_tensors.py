@@ -1,4 +1,4 @@
-"""Saved: one case from a file of a user's own tensors, which takes the place of the stream (``--inputs saved.pt``).
+"""Saved tensors: one case from a file of a user's tensors, in place of the stream (``--inputs saved.pt``).
 
 The file is what ``torch.save({"q": q, "k": k, "do": grad_o}, "saved.pt")`` writes: tensors by the names of inputs, a
 cotangent as ``d`` and the output's name, a tangent as ``t`` and the input's. Those that are missing are drawn.
@@ -24,7 +24,7 @@ from gradoracle.model.signature import TensorSpec, cotangent_name, tangent_name
 
 
 def sample_of(case: Case, family: Family, inputs: str | None, device: str) -> Sample:
-    """The tensors of a case; where ``inputs`` names a file, those that it holds with their own strides.
+    """The tensors of a case; those that the file ``inputs`` holds are taken from it with their strides.
 
     Raises:
         UsageError: the file cannot be read or does not fit the family.
@@ -48,12 +48,12 @@ def saved_case(
     seed: int,
     supported: Mapping[str, Collection[Any]] | None = None,
 ) -> Case:
-    """The case that stands for a file of tensors: its dims and dtype are read off their shapes.
+    """The case of a file of tensors, with dims and dtype read from them.
 
     Args:
         family: whose signature names the tensors.
         inputs: the file.
-        options: those that differ from the definition's defaults. The cotangent of an optional output asks for it.
+        options: those that differ from the definition's defaults; the cotangent of an optional output adds its option.
         seed: of the tensors that are drawn.
         supported: the values of options that the kernel takes, where not all (``Kernel.options``).
 
@@ -82,7 +82,7 @@ def saved_case(
 def saved_line(case: Case, family: Family, inputs: str) -> str:
     """The case of a file in words: the file, dtype, dims and options, which tensors it holds and which are drawn.
 
-    It is no case line, since nothing but the file can build its tensors.
+    It is not a case line, from which its tensors could not be built.
     """
     held = load(inputs)
     absent = {spec.name for spec in family.signature.inputs if spec.optional and spec.name not in held}
@@ -118,7 +118,7 @@ def load(inputs: str) -> dict[str, Tensor]:
 
 
 def _specs(family: Family) -> dict[str, TensorSpec]:
-    """Every name that a file may hold: inputs, and cotangents and tangents of those that have one."""
+    """Every name that a file may hold: inputs, cotangents and tangents."""
     signature = family.signature
     specs = {spec.name: spec for spec in signature.inputs}
     specs |= {cotangent_name(spec.name): spec for spec in signature.outputs if spec.kind == "float"}
@@ -132,7 +132,7 @@ def _wanted(family: Family) -> str:
 
 
 def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str) -> str:
-    """The one dtype of all float tensors but those that have a dtype of their own."""
+    """The dtype that all float tensors share, except those whose dtype the definition fixes."""
     found: dict[str, str] = {}
     fixed: dict[str, str] = {}
     for name, tensor in tensors.items():
@@ -168,7 +168,7 @@ def _asked_for(
     supported: Mapping[str, Collection[Any]],
     inputs: str,
 ) -> dict[str, Any]:
-    """The options, with those that ask for the outputs whose cotangents the file holds."""
+    """The options, with those that make the definition return the outputs whose cotangents the file holds."""
     there = [spec.name for spec in family.signature.returned(options)]
     found = dict(options)
     for spec in family.signature.outputs:
@@ -187,7 +187,7 @@ def _asked_for(
 def _dims(
     family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, TensorSpec], inputs: str
 ) -> dict[str, int]:
-    """The size of every dim; a dim of absent tensors alone is as small as the family allows."""
+    """The size of every dim; one that only absent tensors have is as small as the family allows."""
     sizes: dict[str, tuple[int, str]] = {}
     for name, tensor in tensors.items():
         spec, shape = specs[name], tuple(tensor.shape)
@@ -227,21 +227,20 @@ def _unknown(dim: str) -> tuple[str | None, int]:
 
 
 def _require_indices(family: Family, tensors: Mapping[str, Tensor], dims: Mapping[str, int], inputs: str) -> None:
-    """Refuse integers outside their domain: a kernel would read beside its tensors."""
+    """Refuse integers outside their domain, with which a kernel would read outside its tensors."""
     for spec in family.signature.inputs:
         if spec.kind != "int" or spec.name not in tensors:
             continue
         domain, tensor = family.domains[spec.name], tensors[spec.name].long()
-        (bound,) = TensorSpec(spec.name, (str(domain.bound),)).shape(dims)
-        high = bound - 1 if domain.kind == "index" else bound
+        high = domain.highest(dims)
         low = 0 if domain.kind == "cu_seqlens" else domain.minimum
         if int(tensor.min()) < low or int(tensor.max()) > high:
             given = f"{int(tensor.min())} to {int(tensor.max())}"
             raise UsageError(f"--inputs {inputs}: {spec.name} holds {given}, expected integers from {low} to {high}")
         if domain.kind == "cu_seqlens":
-            ends = (tensor[..., 0] == 0).all() and (tensor[..., -1] == bound).all()
+            ends = (tensor[..., 0] == 0).all() and (tensor[..., -1] == high).all()
             if not (ends and (tensor.diff(dim=-1) >= 0).all()):
-                raise UsageError(f"--inputs {inputs}: {spec.name} must rise from 0 to {bound}")
+                raise UsageError(f"--inputs {inputs}: {spec.name} must rise from 0 to {high}")
 
 
 def _listed(names: list[str]) -> str:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
 from gradoracle.cases.case_space import Domain, domain
-from gradoracle.cases.hypothesis_backend import Scripted, drawing_from
+from gradoracle.cases.hypothesis_backend import drawing
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.dims import Sizes
 from gradoracle.model.family import Family
@@ -143,7 +143,7 @@ class _Search:
         if not ladder.parts:
             return
         lowest = ladder.top
-        with drawing_from(Scripted(ladder.script)) as backend:
+        with drawing(ladder.script) as backend:
 
             @settings(
                 max_examples=3,

@@ -1,28 +1,22 @@
-"""Drawing: the Hypothesis strategy of cases. It draws specs and never numbers, so drawing and shrinking are fast."""
+"""Strategy: how one case is drawn. Only its plain values are drawn, never the numbers in its tensors, so it is fast."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, TypeVar
 
-from hypothesis import strategies as st
-
-from gradoracle.cases.case_space import Domain, domain
-from gradoracle.cases.coverage import Focus, focuses
+from gradoracle.cases.case_space import Domain
+from gradoracle.cases.coverage import Focus
 from gradoracle.model import layouts, recipes
 from gradoracle.model.case import Case, Draw
-from gradoracle.model.dims import Sizes
-from gradoracle.model.family import Family
-from gradoracle.model.kernel import Kernel
 from gradoracle.model.signature import cotangent_name, tangent_name
 
 V = TypeVar("V")
 Choose = Callable[[Sequence[V]], V]
 
-_MOST_ROWS = 60_000  # product of the dims that cost; ordinary cases are clamped to it
+_MOST_ROWS = 60_000  # product of ``Domain.rows``; ordinary cases are clamped to it
 _MOST_ELEMENTS = 1 << 19  # of one tensor
 _NARROW, _SHORT = 8, 64  # the other dims of a case with a large one: features, and lengths
 
@@ -45,50 +39,14 @@ _RELATIONS = ("free",) * 3 + ("equal",)
 _NO_FOCUS = Focus()
 
 
-def cases(
-    family: Family,
-    kernel: Kernel,
-    *,
-    dtypes: Sequence[str] | None = None,
-    dims: Mapping[str, Sizes] | None = None,
-) -> st.SearchStrategy[Case]:
-    """A strategy of the cases that family and kernel allow.
-
-    Sizes favour 1, 2, powers of two and one either side, primes and block edges, and are small in the mean. One case
-    in three is drawn towards a situation (a recipe, a layout, a tail...); dims above 100 000 are left to ``stream``.
-    Shrinks towards small dims, the first dtype, default options, normal and contiguous tensors, seed 0.
-
-    Args:
-        family: gives dims, dtypes, options, joint recipes.
-        kernel: narrows dims, dtypes and options, and names block configurations.
-        dtypes: which to draw; the family's by default.
-        dims: narrower sizes by dim.
-
-    Raises:
-        ValueError: a dim is unknown or its sizes are empty, or no dtype is supported.
-    """
-    within = domain(family, kernel, dtypes=dtypes, dims=dims)
-    return focused(within, [focus for focus in focuses(within) if not focus.large], often=3)
-
-
-def focused(within: Domain, towards: Sequence[Focus], *, often: int = 1) -> st.SearchStrategy[Case]:
-    """A strategy of cases of which one in ``often`` is drawn towards one of the situations."""
-
-    @st.composite
-    def cases(draw: st.DrawFn) -> Case:
-        return drawn(lambda count: draw(_index(count)), within, towards, often=often)
-
-    return cases()
-
-
 def drawn(index: Callable[[int], int], within: Domain, towards: Sequence[Focus], *, often: int = 1) -> Case:
-    """One case, by a source of numbers: that of ``focused`` where Hypothesis is the source.
+    """One case, sizes small in the mean: 1, 2, powers of two and one either side, primes and block edges.
 
     Args:
-        index: a number below one that is at most 100.
+        index: the source of random numbers: ``index(n)`` is one of 0 .. n - 1, for n up to 100.
         within: what is allowed.
-        towards: situations.
-        often: one case in so many is drawn towards one of the situations.
+        towards: coverage goals.
+        often: one case in this many is drawn towards one of the goals.
     """
     turns = (False,) * (often - 1) + (bool(towards),)
 
@@ -99,15 +57,12 @@ def drawn(index: Callable[[int], int], within: Domain, towards: Sequence[Focus],
 
 
 def plainest(within: Domain) -> Case:
-    """The case that everything shrinks towards."""
+    """The case of first choices: small dims, the first dtype, default options, normal contiguous tensors, seed 0."""
     return draw_case(lambda values: values[0], within, _NO_FOCUS)
 
 
 def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
-    """One case by choices from sequences, of which the first is the plainest.
-
-    A focus changes a case that was drawn without it, so that Hypothesis can drop it and keep the rest.
-    """
+    """One case by choices from sequences, of which the first is the plainest; a focus then changes what it asks for."""
     dims = _dims(choose, within)
     dtype = choose(within.dtypes)
     options = {name: choose(values) for name, values in within.options.items()}
@@ -148,31 +103,24 @@ def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
 
 
 _HUNDRED = tuple(range(100))
+_MOST = 100
 
 
 def _place(index: Callable[[int], int], count: int) -> int:
-    """A number below ``count``; Hypothesis weights ranges beyond 127 in ways of its own, so those take two draws."""
+    """A number below ``count``; beyond 100 it takes two draws, which the stream of every seed depends on."""
     if count <= _MOST:
         return index(count) if count > 1 else 0
     block = _place(index, -(-count // _MOST))
     return min(block * _MOST + index(_MOST), count - 1)
 
 
-_MOST = 100
-
-
-@cache
-def _index(count: int) -> st.SearchStrategy[int]:
-    return st.integers(0, count - 1)
-
-
 def _plain(within: Domain, name: str) -> Draw:
-    """How a tensor is drawn that a case does not name."""
+    """The default draw of a tensor."""
     return Draw("index") if name in within.integers else Draw()
 
 
 def _dims(choose: Choose[Any], within: Domain) -> dict[str, int]:
-    """Sizes of every dim: favoured ones, sometimes equal in pairs, clamped to what an ordinary case may cost."""
+    """A size for every dim: favoured ones, sometimes equal in pairs, clamped to the cost of an ordinary case."""
     dims = {dim: choose(within.favoured(dim)) for dim in within.signature.dims}
     for a, b in within.pairs:
         if choose(_RELATIONS) == "equal" and dims[a] in within.sizes[b]:
@@ -181,7 +129,7 @@ def _dims(choose: Choose[Any], within: Domain) -> dict[str, int]:
 
 
 def _focused_dims(choose: Choose[Any], within: Domain, dims: dict[str, int], focus: Focus) -> dict[str, int]:
-    """The sizes with those that a focus asks for."""
+    """The sizes, changed as a focus asks."""
     dims = dims | {dim: choose(fitting) for dim, fitting in focus.sizes.items()}
     if focus.less:
         low, high = focus.less
@@ -193,7 +141,7 @@ def _focused_dims(choose: Choose[Any], within: Domain, dims: dict[str, int], foc
 
 
 def _clamped(within: Domain, dims: dict[str, int], fixed: set[str]) -> dict[str, int]:
-    """Halve dims, batch dims first, until rows and elements fit; dims that a focus fixed are kept."""
+    """Halve dims, batch dims first, until rows and elements fit; ``fixed`` dims are kept."""
     tensors = (*within.signature.inputs, *within.signature.outputs)
     while True:
         rows = math.prod(dims[dim] for dim in within.rows)
@@ -211,7 +159,7 @@ def _clamped(within: Domain, dims: dict[str, int], fixed: set[str]) -> dict[str,
 
 
 def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], focus: Focus) -> dict[str, int]:
-    """One large dim; what it is repeated for 1, other lengths at most 64, features 8, or what the family asks for."""
+    """One large dim; dims that repeat it are 1, lengths at most 64, features at most 8, or as the family asks."""
     large, small = focus.large, {}
     repeated = set(within.batch)
     for spec in within.signature.inputs:
@@ -227,7 +175,7 @@ def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], focus: 
 
 
 def _present(choose: Choose[Any], within: Domain, options: Mapping[str, Any]) -> list[str]:
-    """The tensors that a case draws, by the name of the draw; optional inputs are absent, or present."""
+    """Names of the draws of a case: each optional input is absent or present."""
     alternatives = within.alternatives
     free = [name for name in within.optional if not any(name in group for group in alternatives)]
     absent = {name for name in free if not choose((False, True))}
@@ -283,10 +231,7 @@ def _focused_draws(
     options: dict[str, Any],
     focus: Focus,
 ) -> tuple[dict[str, Draw], dict[str, Any]]:
-    """The draws with those that a focus asks for, and the options that these need.
-
-    Beside a recipe that it asks for, other tensors are normal.
-    """
+    """The draws, changed as a focus asks, and the options that they need; with a recipe, other tensors are normal."""
     signature = within.signature
     inputs = {spec.name for spec in signature.inputs}
     optional = {cotangent_name(s.name): s.asked_by for s in within.outputs if s.kind == "float" and s.asked_by}
@@ -324,13 +269,13 @@ def _focused_draws(
 
 
 def _without(draws: Mapping[str, Draw], names: Sequence[str]) -> dict[str, Draw]:
-    """The draws without those of some inputs and of their tangents."""
+    """The draws without those of some inputs and their tangents."""
     gone = {*names, *map(tangent_name, names)}
     return {name: draw for name, draw in draws.items() if name not in gone}
 
 
 def _tangents(choose: Choose[Any], within: Domain, names: list[str]) -> dict[str, Draw]:
-    """One layout and one recipe for the tangents of all float inputs."""
+    """One recipe and layout for the tangents of all float inputs."""
     draw = Draw(choose(_SCALED), choose(("contiguous", *_OTHER_LAYOUTS)))
     primals = [spec.name for spec in within.signature.primals if spec.name in names]
     return {tangent_name(name): draw for name in primals} if draw != Draw() else {}

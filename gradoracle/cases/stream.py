@@ -1,4 +1,4 @@
-"""Stream: the fixed, ordered list of distinct cases of one run, the same on every machine for a seed and a version."""
+"""Stream: the ordered list of distinct cases of one run, the same on every machine for a seed and a version."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ from heapq import heapify, heappop, heapreplace
 
 from gradoracle.cases.case_space import Domain, domain
 from gradoracle.cases.coverage import Focus, focuses, situations, wanted_situations
-from gradoracle.cases.hypothesis_backend import Hashed
 from gradoracle.cases.strategy import drawn, plainest
+from gradoracle.model import hashing
 from gradoracle.model.case import Case
 from gradoracle.model.dims import Sizes
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 
-_ROUNDS = 8  # of generation towards what is still expected
+_ROUNDS = 8  # of drawing towards goals that are still missed
+
+
+class Hashed:
+    """A source of numbers: hashes of a seed, a name and a counter, each below the asked number as likely."""
+
+    def __init__(self, seed: int, name: str) -> None:
+        self._key, self.count = hashing.key(seed, name), 0
+
+    def below(self, number: int) -> int:
+        """One of 0 .. number - 1."""
+        self.count += 1
+        return hashing.mix(self._key + self.count * 0x9E3779B97F4A7C15) * number // 2**64
 
 
 def stream(
@@ -29,18 +41,17 @@ def stream(
 ) -> list[Case]:
     """The cases of one run, in order.
 
-    A pool for each dtype is drawn from hashed choices, by the strategy that Hypothesis shrinks with but without its
-    engine, and more towards situations that the pool is short of; the plainest case of each dtype is among them. The
-    stream begins with the cases that fill the most expected situations, so that a run that is cut short has seen much;
-    dtypes take turns throughout.
+    For each dtype a pool is drawn, the plainest case included, and then more cases towards goals that the pool is
+    short of. The stream begins with the cases that meet the most goals, so that a run that is cut short has covered
+    much; dtypes take turns throughout.
 
     Args:
-        family: whose cases they are.
-        kernel: what it supports.
-        dtypes: which dtypes; the family's by default.
+        family: gives dims, dtypes, options and joint recipes.
+        kernel: narrows dims, dtypes and options, and names block configurations.
+        dtypes: of the cases; the family's by default.
         dims: narrower sizes by dim.
-        examples: how many cases.
-        seed: of the stream; another seed gives other cases.
+        examples: the number of cases.
+        seed: another seed gives other cases.
 
     Raises:
         ValueError: no case is allowed, or ``examples`` distinct ones cannot be found.
@@ -57,15 +68,15 @@ def stream(
     return _in_turns(chosen, within.dtypes)
 
 
-Found = dict[Case, frozenset[str]]  # distinct cases in order, with the situations that each is in
+Found = dict[Case, frozenset[str]]  # distinct cases in order, with the goals that each meets
 
 
 def _pool(within: Domain, expected: Mapping[str, int], examples: int, seed: int) -> tuple[Found, Found]:
-    """A share of cases of every dtype, and extra ones for the expected situations that the former are short of."""
+    """A share of cases of every dtype, and extra ones for goals that these miss."""
     found: Found = {}
     extra: Found = {}
     every = focuses(within)
-    ordinary = [focus for focus in every if not focus.large]  # large dims cost much: as many as expected, no more
+    ordinary = [focus for focus in every if not focus.large]  # large dims are slow: only as many cases as expected
     share = -(-examples // len(within.dtypes))
     for dtype in within.dtypes:
         narrow = Domain(within.family, within.kernel, (dtype,), within.sizes)
@@ -90,18 +101,18 @@ def _pool(within: Domain, expected: Mapping[str, int], examples: int, seed: int)
 
 
 def _add(found: Found, within: Domain, towards: Sequence[Focus], often: int, count: int, source: Hashed) -> None:
-    """Draw ``count`` cases, one in ``often`` towards a situation, and keep those that are new."""
+    """Draw ``count`` cases, one in ``often`` towards a goal, and keep those that are new."""
     for _ in range(count):
-        case = drawn(lambda below: source.integer(0, below - 1), within, towards, often=often)
+        case = drawn(source.below, within, towards, often=often)
         if case not in found:
             found[case] = situations(within.family, within.kernel, case)
 
 
 def _covering(pool: Found, expected: Mapping[str, int], examples: int) -> list[Case]:
-    """Cases that fill the expected situations, each the first one that fills the most of those still open."""
+    """Cases that meet the goals, each the first one that meets the most of those still open."""
     open_ = {name: count for name, count in expected.items() if count > 0}
     left = [(-len(names & open_.keys()), place, case) for place, (case, names) in enumerate(pool.items())]
-    heapify(left)  # by what a case filled when it was last looked at, which is never less than what it fills now
+    heapify(left)  # by how many a case met when last looked at, never fewer than it meets now
     chosen: list[Case] = []
     while open_ and left and len(chosen) < examples:
         known, place, case = left[0]
@@ -121,7 +132,7 @@ def _covering(pool: Found, expected: Mapping[str, int], examples: int) -> list[C
 
 
 def _shares(dtypes: Sequence[str], first: Iterable[Case], examples: int) -> dict[str, int]:
-    """How many cases of each dtype are still to come so that dtypes have equal shares, as far as ``first`` allows."""
+    """How many more cases of each dtype give equal shares, as far as ``first`` allows."""
     shares = {dtype: 0 for dtype in dtypes}
     counts = Counter(case.dtype for case in first)
     for _ in range(examples - counts.total()):
@@ -132,7 +143,7 @@ def _shares(dtypes: Sequence[str], first: Iterable[Case], examples: int) -> dict
 
 
 def _remaining(pool: Iterable[Case], taken: set[Case], shares: dict[str, int]) -> list[Case]:
-    """The first cases of the pool that are not taken, so many of each dtype."""
+    """The first cases of the pool that are not taken, as many of each dtype as its share."""
     chosen = []
     for case in pool:
         if case not in taken and shares[case.dtype] > 0:

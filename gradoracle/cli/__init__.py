@@ -1,1 +1,1 @@
-"""Arguments in, exit code out: the command line, its completion, and the entry for pytest."""
+"""The command line, its completion, and the entry for pytest."""

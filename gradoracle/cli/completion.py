@@ -1,4 +1,4 @@
-"""Completion: what a shell may offer for a word of the command line, found without importing a kernel or PyTorch."""
+"""Completion: what a shell offers for a word of the command line; no kernel and no PyTorch is imported."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gradoracle.project.shipped import family_names, law_names
 
 
 def targets(incomplete: str) -> list[str]:
-    """Kernels of the project, shipped families and ``all``; of files the shell itself knows."""
+    """Kernels of the project, shipped families and ``all``; the shell itself completes files."""
     return _starting([*_project().kernels, *family_names(), "all"], incomplete)
 
 
 def profiles(incomplete: str) -> list[str]:
-    """Profiles of the project, and the one that is there anyway."""
+    """Profiles of the project, and the built-in one."""
     return _starting({**config.PROFILES, **_project().profiles}, incomplete)
 
 
 def laws(incomplete: str) -> list[str]:
-    """The names of all shipped laws."""
+    """The names of all shipped properties."""
     return _starting(law_names(), incomplete)
 
 
@@ -29,7 +29,7 @@ def _starting(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _project() -> config.Config:
-    """The project's config; a mistake in it is said when it is used."""
+    """The project's config; a mistake in it is reported when the command runs."""
     try:
         return config.load()
     except UsageError:

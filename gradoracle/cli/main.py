@@ -1,7 +1,7 @@
 """The command line: arguments in, exit code out.
 
 Exit codes: 0 every checked property holds; 1 a property is violated, or the kernel crashed or hung on a valid case;
-2 usage or configuration; 3 gradoracle's own fault; 4 inconclusive. Nothing heavy is imported before it is needed.
+2 usage or configuration; 3 an internal error of gradoracle; 4 inconclusive. Heavy modules are imported when needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ _INTERRUPTED = 130  # what typer makes of a keyboard interrupt; older versions r
 
 app = typer.Typer(
     name="gradoracle",
-    help="Is the gradient of a GPU kernel right? Truth derived from one definition, budgets instead of tolerances.",
     add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -34,11 +33,11 @@ app = typer.Typer(
 
 
 def run(words: Sequence[str], begun: float | None = None) -> int:
-    """Run a command line (without the program's name) and return its exit code; nothing escapes but the code.
+    """Run a command line and return its exit code; no exception escapes.
 
     Args:
-        words: of the command line.
-        begun: since when its time counts, by the monotonic clock; None: now.
+        words: of the command line, without the program's name.
+        begun: when its time began, by the monotonic clock; None: now.
     """
     typed = Typed(words, time.monotonic() if begun is None else begun)
     for stream in (sys.stdout, sys.stderr):
@@ -77,10 +76,10 @@ def _program(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Is the gradient of a GPU kernel right? Truth derived from one definition, budgets instead of tolerances.
+    """Check the gradients of GPU kernels: truth derived from one definition, error budgets instead of tolerances.
 
-    Exit codes: 0 every checked property holds; 1 a property is violated, or the kernel crashed or hung; 2 usage;
-    3 gradoracle's own fault; 4 inconclusive: what should have been checked was not.
+    Exit codes: 0 every checked property holds; 1 a property is violated, or a kernel crashed or hung; 2 usage or
+    configuration; 3 an internal error of gradoracle; 4 inconclusive: something that should have been checked was not.
     """
 
 
@@ -101,9 +100,11 @@ def _sentence(text: str) -> str:
 
 
 def _fault(error: Exception) -> int:
-    """Exit code 3: one sentence, and the traceback in a file (or here, with GRADORACLE_TRACEBACK=1)."""
+    """Report an internal error in one sentence and keep its traceback: exit code 3."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = " ".join([lines[0], lines[-1]] if lines and lines[0].endswith(":") else lines[:1])  # a traceback's last line
-    what = f"{type(error).__name__}{f': {told}' if told else ''}"
+    shown = " ".join(
+        [lines[0], lines[-1]] if lines and lines[0].endswith(":") else lines[:1]
+    )  # a traceback's last line
+    what = f"{type(error).__name__}{f': {shown}' if shown else ''}"
     where = showing.keep_trace("".join(traceback.format_exception(type(error), error, error.__traceback__)))
-    return showing.fail(f"a fault of its own: {what}; {where}", FAULT)
+    return showing.fail(f"internal error: {what}; {where}", FAULT)

@@ -79,7 +79,7 @@ def facilities() -> list[Facility]:
         _package("torch", "definitions, derivatives, tensors"),
         _package("triton", "the shipped kernels"),
         _package("numpy", "tensors of the interpreter"),
-        _package("hypothesis", "draws and shrinks cases"),
+        _package("hypothesis", "shrinks cases"),
         _package("jaxtyping", "shapes in signatures"),
         _package("mpmath", "the multiprecision reading"),
         _package("typer", "this command line"),

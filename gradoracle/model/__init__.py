@@ -1,1 +1,1 @@
-"""The nouns: what is said of definitions, kernels, cases, findings and verdicts. Nothing is run or judged here."""
+"""The nouns: definitions, kernels, cases, findings, verdicts. Nothing is run or judged here."""

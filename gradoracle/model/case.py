@@ -5,9 +5,9 @@ A case prints as one line, and the line builds the same bits on every machine::
     case:1 sdpa cpu bfloat16 B=1 H=2 T=33 M=65 D=32 Dv=16 --causal=true q~normal:3/transposed do~ties seed=17
 
 In order: format version, target, device, dtype; ``family=NAME`` where the target does not name it, and ``from=PLACE``,
-as --family has it, where it is a user's own; the dims; options as ``--NAME=VALUE``; tensors as ``NAME~RECIPE/LAYOUT``;
-a block configuration; the seed. What is not named has its default:
-an option the definition's, a tensor ``normal`` (integers: ``index``) and ``contiguous``, an optional input is absent.
+as for --family, where it is a user's own; the dims; options as ``--NAME=VALUE``; tensors as ``NAME~RECIPE/LAYOUT``; a
+block configuration; the seed. Defaults are left out: an option's is the definition's, a tensor's ``normal`` (of
+integers ``index``) and ``contiguous``; an optional input that is not named is absent.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Case:
         dims: the size of every named dim.
         dtype: of the float inputs, tangents and cotangents.
         options: those that differ from the definition's defaults: None, bool, int, float or str.
-        draws: how tensors are drawn, by name: primals and integer inputs as in the definition, tangents as
-            ``tangent_name`` says (``tq``), cotangents as ``cotangent_name`` says (``do``). A tensor that is not named
-            has ``Draw()``; an optional input that is not named is absent.
-        blocks: the name of one of the kernel's block configurations; "" leaves it to the kernel.
+        draws: how tensors are drawn, by name: inputs as in the definition, tangents by ``tangent_name`` (``tq``),
+            cotangents by ``cotangent_name`` (``do``). A tensor that is not named has ``Draw()``; an optional input that
+            is not named is absent.
+        blocks: the name of a block configuration of the kernel; "" leaves the choice to the kernel.
         seed: 0 to 2^63 - 1.
 
     Raises:
@@ -96,11 +96,11 @@ class Case:
 
     @property
     def continuous(self) -> bool:
-        """Whether every tensor is drawn from a continuous distribution (rule 1a of the verdict, else rule 1b)."""
+        """Whether every tensor is drawn from a continuous distribution (rule 1a decides, else rule 1b)."""
         return all(draw.continuous for draw in self.draws.values())
 
     def draw(self, name: str) -> Draw:
-        """How a float tensor is drawn; the default where the case does not name it."""
+        """How a float tensor is drawn; by default ``Draw()``."""
         return self.draws.get(name, Draw())
 
     def with_dims(self, **sizes: int) -> Case:
@@ -112,16 +112,16 @@ class Case:
         return replace(self, options={**self.options, **options})
 
     def with_draws(self, **draws: Draw) -> Case:
-        """The case with some tensors drawn in another way."""
+        """The case with other draws of some tensors."""
         return replace(self, draws={**self.draws, **draws})
 
     def line(self, target: str = "", device: str = "cpu", place: str = "") -> str:
-        """The case as one line, which ``parse`` reads; it survives single quotes in a shell.
+        """The case as one line for ``parse``, safe in single quotes in a shell.
 
         Args:
-            target: as on the command line; the family's name by default.
+            target: as on the command line; by default the family's name.
             device: "cpu" or "cuda".
-            place: of a user's own family, as --family has it.
+            place: of a user's own family, as for --family.
         """
         words = [VERSION, _quoted(target or self.family), device, self.dtype]
         named = {"family": "" if _family_of(target or self.family) == self.family else self.family, "from": place}
@@ -141,7 +141,7 @@ def parse(line: str) -> tuple[str, str, Case]:
     """Read a case line: (target, device, case).
 
     Raises:
-        ValueError: one sentence that says what is wrong and what is expected.
+        ValueError: says what is wrong and what is expected.
     """
     words = line.split()
     if not words or words[0] != VERSION:
@@ -226,25 +226,25 @@ def _value(name: str, text: str) -> Any:
 
 
 def _value_text(value: Any) -> str:
-    """JSON without the characters that a shell or a split would take apart."""
+    """JSON without single quotes and blanks, at which a shell or ``split`` would break it."""
     return json.dumps(value).replace("'", "\\u0027").replace(" ", "\\u0020")
 
 
 def _quoted(text: str) -> str:
-    """A word without blanks, quotes and control characters; what a path or a module usually holds stays readable."""
+    """A word with blanks, quotes and control characters escaped; usual paths and module names stay as they are."""
     return quote(text, safe="/:.,+-_@=()[]{}#&!").replace("~", "%7E")
 
 
 def _family_of(target: str) -> str:
-    """The family that a target names by itself: ``sdpa`` and ``sdpa:kernel`` name sdpa."""
+    """The family that a shipped target names: sdpa of ``sdpa`` and of ``sdpa:kernel``."""
     return target.partition(":")[0]
 
 
 def require_fit(case: Case, signature: Signature) -> None:
-    """See that a case names all dims of a signature, and nothing that the signature has not.
+    """Check that a case names all dims of a signature and nothing unknown to it.
 
     Raises:
-        ValueError: what is missing or unknown, and what is expected.
+        ValueError: says what is missing or unknown, and what is expected.
     """
     tensors = [spec.name for spec in signature.inputs]
     tensors += [tangent_name(spec.name) for spec in signature.primals]

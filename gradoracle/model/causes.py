@@ -1,4 +1,4 @@
-"""Causes: what wrong tensors may come from, each by one name; what a diagnosis says and what a planted fault is."""
+"""Causes of wrong tensors, by name: a diagnosis names one, and so does each planted fault."""
 
 from __future__ import annotations
 

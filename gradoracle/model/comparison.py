@@ -1,4 +1,4 @@
-"""Comparison: what a gate says of a kernel beside its base, line by line."""
+"""Comparison: what a gate reports of a kernel compared with its base, line by line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Weight(str, Enum):
-    """What a line does to the gate: red closes it, an open question keeps it from being green, a note does neither."""
+    """What a line does to the gate: red is a regression, an open question makes it inconclusive, a note neither."""
 
     RED = "red"
     OPEN = "open"
@@ -17,10 +17,10 @@ class Weight(str, Enum):
 class Kind(str, Enum):
     """What a line is about."""
 
-    VIOLATED = "violated"  # a law that held
+    VIOLATED = "violated"  # a property that held
     UNCHECKED = "no longer checked"
     ACCURACY = "accuracy"
-    JUDGE = "judge"  # a definition, contract, domain or law is another one
+    JUDGE = "judge"  # a definition, contract, domain or property has changed
     KNOWN = "known failure"
     BASE = "base"  # there is nothing to compare with, or it cannot be used
     SPEED = "speed"
@@ -28,13 +28,13 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that a gate says.
+    """One line of a gate.
 
     Attributes:
         kind: what it is about.
         weight: what it does to the gate.
         text: one sentence.
-        kernel: that it is about, and ``law`` and ``dtype``; "" for all.
+        kernel: the one concerned, like ``law`` and ``dtype``; "" for all.
         case: one that shows it.
     """
 
@@ -49,13 +49,13 @@ class Line:
 
 @dataclass
 class Comparison:
-    """How a kernel compares with its base.
+    """A kernel compared with its base.
 
     Attributes:
-        base: what it was compared with, in words, such as "1a2b3c4 (main)".
-        lines: all that there is to say.
-        files: of the kernel, those that differ from the base's.
-        unchanged: whether the kernel is that of the base, file by file, and was not checked for that.
+        base: in words, such as "1a2b3c4 (main)".
+        lines: the result.
+        files: of the kernel, those that differ from the base.
+        unchanged: whether all its files are those of the base, so that it was not checked.
     """
 
     base: str

@@ -1,4 +1,4 @@
-"""Constraints: what the dims and the optional inputs of one case must have in common."""
+"""Constraints between the dims, and between the optional inputs, of one case."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Constraints:
-    """Of every case of a family.
+    """The constraints that every case of a family keeps.
 
     Attributes:
         divides: dim -> the dim that it divides, such as key heads and query heads.
-        together: groups of optional inputs of which all are given or all are absent.
-        alternatives: groups of optional inputs of which exactly one is given: one argument in several shapes.
+        together: groups of optional inputs that are all given or all absent.
+        alternatives: groups of optional inputs of which exactly one is given.
     """
 
     divides: Mapping[str, str] = field(default_factory=dict)
@@ -28,12 +28,12 @@ class Constraints:
     def settled(
         self, dims: Mapping[str, int], sizes: Mapping[str, Sizes], fixed: Collection[str] = ()
     ) -> dict[str, int]:
-        """Sizes of which each divides what it must: a divisor becomes the largest that is no larger than it was.
+        """The sizes, changed so that ``divides`` holds: by default a divisor becomes the next smaller one that fits.
 
         Args:
             dims: size by dim.
-            sizes: that each dim may have.
-            fixed: dims that keep their size where the other one can give way.
+            sizes: the domain of each dim.
+            fixed: dims that keep their size where the other one can change.
 
         Raises:
             ValueError: no sizes of the two dims fit each other.
@@ -54,33 +54,33 @@ class Constraints:
         return found
 
     def complete(self, given: Mapping[str, V]) -> dict[str, V]:
-        """What is given by name, without the inputs whose companions are absent."""
+        """The given inputs without those whose companions are absent."""
         lone = {name for group in self.together if not set(group) <= given.keys() for name in group}
         return {name: value for name, value in given.items() if name not in lone}
 
     def companions(self, name: str) -> tuple[str, ...]:
-        """The inputs that are given where ``name`` is, itself included."""
+        """The inputs that are given together with ``name``, itself included."""
         return next((group for group in self.together if name in group), (name,))
 
     def others(self, name: str) -> tuple[str, ...]:
-        """The inputs of which one is given where ``name`` is not, and none where it is."""
+        """The alternatives to ``name``."""
         return next((tuple(n for n in group if n != name) for group in self.alternatives if name in group), ())
 
     def comparable(self, low: str, high: str) -> bool:
-        """Whether dim ``low`` may be smaller than ``high``: no dim is smaller than one that divides it."""
+        """Whether dim ``low`` can be smaller than ``high``: a dim is never smaller than one that divides it."""
         return self.divides.get(high) != low
 
     def require(self, dims: Mapping[str, int], given: Collection[str]) -> None:
-        """See that a case keeps them.
+        """Check that a case keeps the constraints.
 
         Raises:
-            ValueError: what it gives and what is expected.
+            ValueError: says what the case gives and what is expected.
         """
         if unmet := self.unmet(dims, given):
             raise ValueError(f"the case gives {unmet}")
 
     def unmet(self, dims: Mapping[str, int], given: Collection[str]) -> str:
-        """What a case's sizes and given inputs do not keep, in words; "" where there is nothing."""
+        """The first constraint that sizes and given inputs break, in words; "" if there is none."""
         for part, whole in self.divides.items():
             if dims[whole] % dims[part]:
                 return f"{part}={dims[part]} and {whole}={dims[whole]}; expected a {part} that divides {whole}"
@@ -106,7 +106,7 @@ def constrained(
     """The constraints of a family.
 
     Raises:
-        ValueError: they name a dim that it has not, or an input that is not optional.
+        ValueError: they name an unknown dim, or an input that is not optional.
     """
     unknown = [dim for pair in divides.items() for dim in pair if dim not in dims]
     if unknown:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Derivative(str, Enum):
-    """What is compared: the function itself, J^T g, J t, or the Hessian of <g, f> times t."""
+    """The function itself, J^T g, J t, or the Hessian of <g, f> times t."""
 
     FORWARD = "forward"
     VJP = "vjp"

@@ -1,4 +1,4 @@
-"""Dims: which sizes a named dim may take. A domain is plain data; what is drawn from it is strategies.py's business."""
+"""Dims: the sizes that a named dim may take."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 class Sizes:
     """The sizes of one named dim: ``minimum..maximum`` in steps of ``multiple``, or a fixed list of ``choices``.
 
-    ``large`` is a bound above ``maximum`` that a few cases of each run reach (T > 100 000), ``large_on_gpu`` one that
-    they reach on a GPU. Up to ``asked`` sizes are drawn only where a user asks for them. 0 means none.
+    A few cases of each run reach up to ``large``, above ``maximum`` (T > 100 000), or on a GPU up to ``large_on_gpu``.
+    Sizes beyond, up to ``asked``, are drawn only where a user asks for them. 0 means none.
     """
 
     minimum: int = 1
@@ -23,7 +23,7 @@ class Sizes:
     asked: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse empty domains: an impossible domain must raise and never draw nothing."""
+        """Refuse a domain without any size."""
         if self.choices:
             if min(self.choices) < 1:
                 raise ValueError(f"sizes must be at least 1, got choices {self.choices}")
@@ -45,7 +45,7 @@ class Sizes:
 
     @property
     def biggest(self) -> int:
-        """The largest size that an ordinary case takes."""
+        """The largest size of an ordinary case."""
         return max(self.choices) if self.choices else self.maximum // self.multiple * self.multiple
 
     @property
@@ -66,7 +66,7 @@ class Sizes:
         return replace(self, large=self.large_on_gpu) if device != "cpu" and self.large_on_gpu else self
 
     def intersect(self, other: Sizes) -> Sizes:
-        """What both domains allow; ValueError where nothing is left."""
+        """The sizes in both domains; ValueError if there are none."""
         nothing = f"no size is in both {{{self}}} and {{{other}}}"
         lists = [set(domain.choices) for domain in (self, other) if domain.choices]
         if lists:
@@ -85,7 +85,7 @@ class Sizes:
         return Sizes(minimum, maximum, multiple, (), *fields)
 
     def _bounds(self) -> tuple[int, int, int]:
-        """Up to where ``large``, ``large_on_gpu`` and ``asked`` reach, each at least as far as the one before."""
+        """``large``, ``large_on_gpu`` and ``asked`` as bounds, each at least the one before."""
         large = max(self.maximum, self.large)
         on_gpu = max(large, self.large_on_gpu)
         return large, on_gpu, max(on_gpu, self.asked)
@@ -107,7 +107,7 @@ def sizes(
 
 
 def multiples(multiple: int, maximum: int = 4096) -> Sizes:
-    """Multiples of ``multiple`` up to ``maximum``: what a kernel without masks supports."""
+    """Multiples of ``multiple`` up to ``maximum``, such as a kernel without masks supports."""
     return Sizes(multiple, maximum, multiple)
 
 
@@ -120,7 +120,7 @@ def parse_sizes(text: str) -> tuple[str, Sizes]:
     """Read ``T=1:4096``, ``T=16:4096:16``, ``T=64`` or ``D=64,128`` as (dim, domain).
 
     Raises:
-        ValueError: showing what was given and the forms that are expected.
+        ValueError: says what was given and which forms are expected.
     """
     expected = "expected NAME=SIZE, NAME=SIZE,SIZE..., NAME=MIN:MAX or NAME=MIN:MAX:MULTIPLE with sizes >= 1"
     name, equals, domain = text.partition("=")

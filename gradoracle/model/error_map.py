@@ -1,4 +1,4 @@
-"""Error map: how far out each part of a wrong tensor is, as a grid of levels that a report draws. Plain data."""
+"""Error map: the errors over a wrong tensor as a grid of levels that a report draws. Plain data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CELLS, PAIRS, TILES = 96, 64, 64  # cells down and across, pairs, and tiles that are drawn, at most
-_SAMPLE = 4096  # elements that are looked through for the range of the truth
+CELLS, PAIRS, TILES = 96, 64, 64  # at most: cells down and across, pairs, tiles drawn
+_SAMPLE = 4096  # elements searched for the range of the truth
 WITHIN, BEYOND, UNKNOWN = ".", "#", "?"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -20,15 +20,15 @@ class ErrorMap:
     """The largest error in sigma of each cell of a tensor, over its two last dims that are larger than 1.
 
     Attributes:
-        axes: names of the dim that runs down and of the one that runs across; "" where there is none.
-        shape: how many elements the tensor has down and across.
-        cell: how many of them one cell has down and across.
-        over: names of the other dims, over which the largest is taken.
-        rows: one string a row of cells, one character a cell: ``.`` at most one sigma, ``1`` to ``9`` and ``a`` to
-            ``z`` a power of two each (``1`` up to 2 sigma, ``4`` up to 16, ``z`` beyond 2^34), ``#`` infinite, NaN or
-            a fact without a sigma, ``?`` not compared.
-        tiles: how many elements a tile of the kernel has down and across; 0 where that is not known.
-        pairs: (true, got) of its worst elements, and of others from the smallest truth to the largest.
+        axes: the dims that run down and across; "" where there is none.
+        shape: the number of elements down and across.
+        cell: the number of elements of one cell down and across.
+        over: the other dims, over which the largest is taken.
+        rows: a string for each row of cells, a character for each cell: ``.`` at most one sigma, ``1`` to ``9`` and
+            ``a`` to ``z`` a power of two each (``1`` up to 2 sigma, ``4`` up to 16, ``z`` beyond 2^34), ``#`` infinite,
+            NaN or a fact without a sigma, ``?`` not compared.
+        tiles: the number of elements of a tile of the kernel down and across; 0 if unknown.
+        pairs: (true, got) of the worst elements, and of others from the smallest truth to the largest.
     """
 
     axes: tuple[str, str]
@@ -40,12 +40,12 @@ class ErrorMap:
     pairs: tuple[tuple[float, float], ...] = ()
 
     def tiled(self, tiles: Mapping[str, int]) -> tuple[int, int]:
-        """``tiles`` of this map, by the sizes of tiles that are known for some dims by name."""
+        """``tiles`` of this map, given the sizes of tiles by dim."""
         down, across = (tiles.get(axis, 0) for axis in self.axes)
         return down, across
 
     def edges(self, side: int) -> list[int]:
-        """Where tiles end, down (0) or across (1); none where they are too many to be told apart."""
+        """Where tiles end, down (0) or across (1); empty where they are too many to draw."""
         tile, size = self.tiles[side], self.shape[side]
         return list(range(tile, size, tile)) if tile and size <= TILES * tile else []
 
@@ -63,7 +63,7 @@ def errormap(
         in_sigma: the size of each error in sigma, inf where no sigma applies.
         compared: bool, which elements were compared; None: all.
         axes: names of the dims; ``dim 0`` and so on where absent.
-        got: what the kernel gave, and ``truth``, float64 of the same shape; None where only facts are known.
+        got: what the kernel gave; ``truth``: float64 of the same shape. None where only facts are known.
     """
     if in_sigma.dim() == 0 or in_sigma.numel() == 0:
         return None
@@ -89,7 +89,7 @@ def errormap(
 
 
 def sigmas(level: str) -> float:
-    """The largest error in sigma that a character of a map stands for; NaN where nothing was compared."""
+    """The largest error in sigma of a level; NaN for one that was not compared."""
     if level == UNKNOWN:
         return math.nan
     if level == BEYOND:
@@ -98,7 +98,7 @@ def sigmas(level: str) -> float:
 
 
 def _pairs(in_sigma: Tensor, got: Tensor, truth: Tensor) -> tuple[tuple[float, float], ...]:
-    """(true, got) of the worst elements and of others evenly from the smallest truth to the largest, each once."""
+    """(true, got) of the worst elements, and of others spread evenly from the smallest truth to the largest."""
     flat, given, true = in_sigma.flatten().nan_to_num(nan=math.inf), got.flatten(), truth.flatten()
     worst = flat.topk(min(PAIRS // 2, flat.numel())).indices
     some = torch.arange(0, true.numel(), -(-true.numel() // _SAMPLE))

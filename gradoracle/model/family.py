@@ -1,4 +1,4 @@
-"""Family: an annotated definition and what belongs to it. The one thing a user writes to have any kernel checked."""
+"""Family: an annotated definition and the domain of its cases; what a user writes to have kernels of it checked."""
 
 from __future__ import annotations
 
@@ -9,41 +9,60 @@ from typing import Any
 from gradoracle.model.constraints import constrained
 from gradoracle.model.dims import Sizes
 from gradoracle.model.property import Property
-from gradoracle.model.signature import Signature, cotangent_name, read_signature
+from gradoracle.model.signature import Signature, cotangent_name, read_signature, size
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
+_INDEX_KINDS = ("index", "length", "cu_seqlens")
+
+
 @dataclass(frozen=True)
 class IndexDomain:
-    """What an integer input may hold: ``0 <= index < bound``; ``kind`` is "index" or "cu_seqlens" (sorted offsets).
+    """The values of an integer input.
 
-    ``bound`` is a number or the name of a dim (then values go up to that dim's size).
+    Attributes:
+        bound: a number, or a dim (or a sum such as ``T+1``), which stands for its size.
+        minimum: the smallest value.
+        kind: "index", ``minimum <= value < bound``; "length", ``minimum <= value <= bound``; or "cu_seqlens", values
+            sorted along the last dim, of which the first is 0 and the last ``bound``.
+
+    Raises:
+        ValueError: another kind.
     """
 
     bound: int | str
     minimum: int = 0
     kind: str = "index"
 
+    def __post_init__(self) -> None:
+        if self.kind not in _INDEX_KINDS:
+            raise ValueError(f"IndexDomain has kind {self.kind!r}; expected one of {', '.join(_INDEX_KINDS)}")
+
+    def highest(self, dims: Mapping[str, int]) -> int:
+        """The largest value at given sizes of the dims."""
+        bound = size(str(self.bound), dims)
+        return bound - 1 if self.kind == "index" else bound
+
 
 @dataclass(frozen=True)
 class Family:
-    """A definition, the domain of its cases, and the laws that only this family obeys.
+    """A definition, the domain of its cases, and the properties of this family alone.
 
     Attributes:
         name: as in ``gradoracle check NAME``.
         definition: plain PyTorch, the mathematics and not an algorithm; called as ``definition(*inputs, **options)``.
         signature: read from the definition's annotations.
         dims: the sizes of each named dim.
-        dtypes: which dtypes cases take by default.
+        dtypes: of the cases, by default.
         domains: of integer inputs, by name.
         joint: named recipes of several tensors at once, such as ``{"extreme logits": {"q": "normal:100", ...}}``.
         algorithms: torch programs with a kernel's own order of roundings, ``{name: {derivative: program}}``, for
             budgets only and never truth; a program takes primals and cotangents and returns what ``derivative.program``
             of that derivative returns.
-        properties: the laws of this family beyond the universal ones.
+        properties: beyond the universal ones.
         scalable: an oracle for samples whose definition is too large to be traced (``oracle.scalable.Scalable``).
-        beside_large: in cases with a large dim, the least size of another dim, or the recipe of a tensor, by its name.
+        beside_large: in cases with a large dim, the least size of another dim or the recipe of a tensor, by its name.
     """
 
     name: str
@@ -59,7 +78,7 @@ class Family:
     beside_large: Mapping[str, int | str] = field(default_factory=dict)
 
     def on(self, device: str) -> Family:
-        """The family with the sizes that cases on a device take, "cpu" or another."""
+        """The family with the sizes of cases on a device, "cpu" or another."""
         return replace(self, dims={dim: sizes.on(device) for dim, sizes in self.dims.items()})
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
@@ -89,14 +108,19 @@ def family(
     scalable: Any = None,
     beside_large: Mapping[str, int | str] | None = None,
 ) -> Any:
-    """Make a Family of an annotated definition; used bare (``@family``) or with arguments (``@family(dims=...)``).
+    """Make a Family of an annotated definition: ``@family``, or ``@family(dims=...)``.
 
-    ``divides={"G": "H"}`` says that G divides H in every case, ``together=[("q_segments", "kv_segments")]`` that
-    optional inputs are given together or not at all, ``alternatives=[("table", "tables")]`` that neighbouring optional
-    inputs are one argument in several shapes, of which a case gives exactly one (the definition is called with None for
-    the others, a kernel without them), ``optional_outputs={"state": "return_state"}`` that the output
-    ``state`` is returned only where the bool option ``return_state`` is true (the annotation lists every output). The
-    others are the fields of ``Family``.
+    Args:
+        definition: annotated as ``model.signature`` says.
+        divides: ``{"G": "H"}``: G divides H in every case.
+        together: ``[("q_segments", "kv_segments")]``: optional inputs that are given together or not at all.
+        alternatives: ``[("table", "tables")]``: neighbouring optional inputs that are one argument in several shapes,
+            of which a case gives one; the definition is called with None for the others, a kernel without them.
+        optional_outputs: ``{"state": "return_state"}``: the output ``state`` is returned only where the bool option
+            ``return_state`` is true; the annotation lists every output.
+        options: the values that cases draw of each option.
+        outputs: names of the outputs; default ``out``, or ``out0, out1, ...``.
+        name, dims, dtypes, domains, joint, algorithms, properties, scalable, beside_large: fields of ``Family``.
 
     Raises:
         TypeError: an annotation is missing or not understood.

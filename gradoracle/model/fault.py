@@ -1,4 +1,4 @@
-"""Fault: verdicts that fail for one cause; Diagnosis: what the cause is likely to be."""
+"""Fault: verdicts that fail for one cause. Diagnosis: the likely cause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradoracle.model.region import NOWHERE, Region
 
 @dataclass(frozen=True)
 class VerdictKey:
-    """Which verdict of a report."""
+    """Identifies a verdict of a report."""
 
     law: str
     kernel: str
@@ -21,9 +21,9 @@ class Diagnosis:
     """The likely cause of a fault.
 
     Attributes:
-        cause: a name of ``causes.CAUSES``, or "" where nothing can be said.
+        cause: a name of ``causes.CAUSES``; "" if unknown.
         sentence: the cause in words.
-        evidence: what was seen that points at it.
+        evidence: what points at it.
     """
 
     cause: str = ""
@@ -42,11 +42,11 @@ class Fault:
     """Verdicts that fail for one cause.
 
     Attributes:
-        verdicts: the one that tells the fault first, which is that of the most specific property.
+        verdicts: that of the most specific property leads.
         direct: one that shows a wrong tensor itself, where the first does not.
-        tensors: those that the kernel gave and that one of them finds wrong by itself.
+        tensors: the kernel's tensors that one of them finds wrong by itself.
         region: where the first of these is wrong, on the first case of the stream on which it is.
-        diagnosis: by these verdicts and all of the kernel that hold; empty where nothing is likely.
+        diagnosis: from these verdicts and those of the kernel that hold; empty where no cause is likely.
     """
 
     verdicts: tuple[VerdictKey, ...]

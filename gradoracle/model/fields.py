@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class Fields(Mapping[str, V], Generic[V]):
-    """Names and values; equality does not look at their order, iteration keeps it."""
+    """Names and values; iteration keeps their order, equality and hash ignore it."""
 
     __slots__ = ("_items",)
 

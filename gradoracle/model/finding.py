@@ -1,20 +1,20 @@
-"""Finding: what one check of one tensor saw. The atom of every verdict and report; plain data, no tensors."""
+"""Finding: the result of one check of one tensor, of which verdicts are made. Plain data, no tensors."""
 
 from __future__ import annotations
 
 import operator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.error_map import ErrorMap
 from gradoracle.model.reason import Reason
 from gradoracle.model.region import NOWHERE, Region
+from gradoracle.model.serialize import NOT_WRITTEN
 
 
 class Outcome(str, Enum):
-    """Of one tensor: within its budget, wrong, or not checked (never green)."""
+    """Of one tensor: within its budget, wrong, or not checked (which never counts as holding)."""
 
     HOLDS = "holds"
     VIOLATED = "violated"
@@ -23,7 +23,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Worst:
-    """The element that is furthest out: where, what the kernel gave, what is true."""
+    """The element with the largest error: its index, what the kernel gave, and the truth."""
 
     index: tuple[int, ...]
     got: float
@@ -33,12 +33,17 @@ class Worst:
 
 @dataclass(frozen=True)
 class Pool:
-    """What the pooled rules need from one tensor: sums that add up over the cases of a dtype.
+    """The sums that the pooled rules need from one tensor; they add up over the cases of a dtype.
 
-    ``squares`` is the sum of (e / sigma)^2 over ``count`` elements and ``null_squares`` what the probes show for it
-    (one number a probe); ``slope_top / slope_bottom`` is the bias slope, ``null_slope_tops`` the probes' tops.
-    ``shared`` is the sum of squared correlations over all pairs of elements: ``count`` where errors are independent,
-    its square where all are one rounding. ``among`` and ``derivative`` are those of the findings.
+    Attributes:
+        count: elements.
+        squares: the sum of (e / sigma)^2 over them.
+        null_squares: the same of each probe.
+        slope_top, slope_bottom: their ratio is the bias slope.
+        null_slope_tops: ``slope_top`` of each probe.
+        shared: the sum of squared correlations over all pairs of elements: ``count`` where errors are independent, its
+            square where all are one rounding.
+        among, derivative: those of the findings.
     """
 
     count: int
@@ -52,7 +57,7 @@ class Pool:
     derivative: Derivative | None = None
 
     def __add__(self, other: Pool) -> Pool:
-        """Both tensors together, by the probes that both have."""
+        """The sums of both tensors, over the probes that both have."""
         return Pool(
             self.count + other.count,
             self.squares + other.squares,
@@ -75,30 +80,30 @@ class Finding:
     """One tensor judged by one rule.
 
     Attributes:
-        tensor: its name in the law, such as ``dq`` or ``<g, Jt> - <J^T g, t>``.
+        tensor: its name in the property, such as ``dq`` or ``<g, Jt> - <J^T g, t>``.
         outcome: holds, violated or not checked.
-        rule: which rule decided: local, worst case, bias, pooled, exact.
-        error: the largest ``|kernel - truth|`` against its budget (ratio; 1 is the boundary); inf for exact facts.
-        error_in_sigma: the same in sigma (0 where no sigma applies).
+        rule: the one that decided: local, worst case, bias, pooled, exact.
+        error: the largest ``|kernel - truth|`` / budget (1 is the boundary); inf for exact facts.
+        error_in_sigma: the largest error in sigma (0 where no sigma applies).
         sensitivity: median budget / |truth|; None for exact facts.
         message: one sentence; for ``not checked`` the reason.
         worst: the worst element, where there is one.
         pattern: where the wrong elements lie and how they are wrong, in words ("only T >= 64 (of 65); NaN"); "" where
-            nothing stands out.
-        place: where they lie, in words.
+            there is no pattern.
+        place: the part of ``pattern`` that says where.
         region: the same as data.
-        cause: what the values point at, a name of ``causes.CAUSES``; "" where they point at nothing.
-        ratio: of the wrong values to the true ones, where it is one and the same.
-        among: the kernel's tensors that it is about, where ``tensor`` is not simply the name of one.
-        derivative: the highest that one of these tensors belongs to; None where none of them belongs to any.
-        lost: whether values are lost, NaN or infinite where the truth is finite, and not merely wrong.
-        gives_away: how many times the definition's budget the error takes, where only another algorithm's explains it.
-        why: of one that was not checked, of what kind the reason is; None where the property alone knows.
-        malformed: whether what the kernel gave is no tensor of the right shape and dtype: there is nothing to judge.
-        elements: how many elements were compared; undecided ones are not in it but in ``undecided``.
-        map: of a wrong tensor with dims, how far out each part of it is.
-        steps: of differences, (step, largest error) of each, smallest step first.
-        pool: for rules that pool over cases; dropped from reports.
+        cause: a name of ``causes.CAUSES`` that the values point at; "" for none.
+        ratio: of the wrong values to the true ones, where it is constant.
+        among: the kernel's tensors that it is about, unless ``tensor`` is simply the name of one.
+        derivative: the highest that one of these tensors belongs to; None where none belongs to any.
+        lost: whether values are NaN or infinite where the truth is finite, and not merely wrong.
+        gives_away: error / budget of the definition, where only the budget of another algorithm explains the error.
+        why: the kind of reason why it was not checked; None where only the property knows.
+        malformed: whether the kernel returned no tensor of the expected shape and dtype.
+        elements: how many elements were compared, without those in ``undecided``.
+        map: the errors over a wrong tensor that has dims.
+        steps: of finite differences, (step, largest error), smallest step first.
+        pool: for rules that pool over cases; left out of reports.
     """
 
     tensor: str
@@ -124,7 +129,7 @@ class Finding:
     steps: tuple[tuple[float, float], ...] = ()
     region: Region = NOWHERE
     derivative: Derivative | None = None
-    pool: Pool | None = field(default=None, compare=False)
+    pool: Pool | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -136,17 +141,10 @@ class Finding:
         """Whether it judges one tensor that the kernel gave, and neither a part of one nor a relation."""
         return not self.among and self.derivative is not None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for json; the pool is left out."""
-        plain = asdict(self)
-        plain.pop("pool")
-        plain["outcome"] = self.outcome.value
-        return plain
-
 
 @dataclass(frozen=True)
 class Likeness:
-    """What was found: in words, the cause it points at (a name of ``causes.CAUSES`` or ""), and the ratio if one."""
+    """Another formula that gives what the kernel gave: in words, the cause it points at or "", the ratio if any."""
 
     words: str = ""
     cause: str = ""

@@ -1,4 +1,4 @@
-"""Job: one case to be judged by some properties; and what comes back. Plain values, which any process can be sent."""
+"""Job: one case to be judged by some properties, and its result. Plain values, which any process can be sent."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ Why = tuple[Reason, str]  # a kind of reason, and the sentence
 
 @dataclass(frozen=True)
 class Job:
-    """One case to examine by the laws named.
+    """One case to judge by the properties named.
 
-    ``crashes``: calls that are known to crash on it, and how. ``barred``: calls that must not be made, by their names
-    without a variant's, and why; "*" bars all.
+    Attributes:
+        crashes: calls that are known to crash on it, and how.
+        barred: calls that must not be made, by name without the variant, and why; "*" bars all.
+        presets: whether to find another preset that explains a violation.
+        formulas: whether to find another formula that gives what the kernel gave.
+        seconds: after which no further property is begun.
     """
 
     kernel: str
@@ -26,14 +30,14 @@ class Job:
     laws: tuple[str, ...]
     crashes: Mapping[str, Why] = field(default_factory=dict)
     barred: Mapping[str, Why] = field(default_factory=dict)
-    presets: bool = False  # also say which other preset would explain a violation
-    formulas: bool = False  # also say which other formula would
-    seconds: float | None = None  # after which no further law is begun
+    presets: bool = False
+    formulas: bool = False
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A case on which the definition alone is tried, before there are results that it would make worthless."""
+    """A case on which only the definition is tried, before results that would be worthless if it fails."""
 
     kernel: str
     case: Case
@@ -41,23 +45,26 @@ class Trial:
 
 @dataclass(frozen=True)
 class LawResult:
-    """What one law says of one case."""
+    """The result of one property on one case."""
 
     law: str
     status: Status
     findings: tuple[Finding, ...] = ()
     reason: str = ""
-    why: Reason | None = None  # of what kind the reason is
-    trace: str = ""  # of an error of gradoracle's own, where it was raised
-    preset: str = ""  # another preset under which the violation would be explained
+    why: Reason | None = None  # the kind of ``reason``
+    trace: str = ""  # the traceback of an internal error
+    preset: str = ""  # another preset that explains the violation
     formula: Likeness = NO_LIKENESS  # another formula that gives what the kernel gave
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What all laws say of one case; ``lost`` names the call with which the device was lost, if it was.
+    """The results of all properties of a job.
 
-    ``compiling``: seconds that kernels were compiled in. ``called``: functions that ran, as ``called.Called`` has them.
+    Attributes:
+        lost: the call that lost the device, if one did.
+        compiling: seconds spent compiling kernels.
+        called: functions that ran, as ``called.Called`` names them.
     """
 
     kernel: str

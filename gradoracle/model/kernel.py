@@ -1,4 +1,4 @@
-"""Kernel: a callable under test and what is declared about it; how each of its derivatives is obtained."""
+"""Kernel: a callable under test and its declarations."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from gradoracle.model.dims import Sizes
 class Kernel:
     """One implementation of a family's definition.
 
-    Explicit derivatives are given tensors by name: ``inputs`` those that the case has, in order; ``tangents`` by the
-    name of the float input, ``cotangents`` by that of the output. They return one tensor for each float input (or
-    output, where these are said) of the case, in order.
+    Explicit derivatives get tensors by name: ``inputs`` those of the case, in order; ``tangents`` by the float input's
+    name, ``cotangents`` by the output's. They return one tensor for each float input of the case (an "output" below:
+    for each output), in order.
 
     Attributes:
-        name: as reports print it.
+        name: in reports.
         family: the name of the family whose definition it implements.
-        call: ``call(*inputs, **options)`` with the family's inputs in order; its VJP is ``torch.autograd``'s.
+        call: ``call(*inputs, **options)`` with the family's inputs in order.
         vjp: explicit, ``vjp(inputs, cotangents, options, blocks) -> gradients``; None: ``torch.autograd``.
         jvp: explicit, ``jvp(inputs, tangents, options, blocks) -> (outputs, output tangents)``; None: forward mode.
         hvp: explicit, ``hvp(inputs, tangents, cotangents, options, blocks) -> products``; None: double backward.
-        contracts: dtype -> Contract; a dtype that is missing has the preset of its name.
-        algorithm: the algorithm of the family whose order of roundings its budgets take; or ``algorithm(dtype, sample,
-            blocks)``, which names it where a configuration decides that.
-        dtypes: which it supports; None: all of the family's.
-        dims: sizes it supports, where narrower than the family's.
-        options: option -> values it supports, where narrower than the family's; an option, or an optional input, whose
-            tuple is empty is not passed at all.
+        contracts: dtype -> Contract; by default the preset of the dtype.
+        algorithm: the algorithm of the family whose order of roundings budgets assume; or ``algorithm(dtype, sample,
+            blocks)``, which returns its name.
+        dtypes: supported ones; None: all of the family's.
+        dims: supported sizes, where narrower than the family's.
+        options: option -> supported values, where narrower than the family's; an option or optional input with an empty
+            tuple is never passed.
         deterministic: whether two runs are claimed to give the same bits.
-        mutates: names of inputs that it is allowed to change.
-        no_gradient: float inputs that have no gradient by declaration.
-        blocks: named block configurations, each passed as ``blocks=`` where a case asks for it.
-        fits: ``fits(dtype, dims)`` names the configurations that this device has room for; None: all.
-        tiles: how many elements of a dim one tile has, for maps of errors; or ``tiles(dtype, dims, blocks, order)``,
-            where a configuration ("" the kernel's own choice) or the order of the derivative decides that.
-        extras: what laws may use beyond that: entry points, such as ``stats`` of SDPA, and facts about compilations.
-        outside: whether it came from outside the shipped kernels (judged by the widest shipped algorithm).
-        notes: said once in the report, such as a signature that could not be read.
+        mutates: names of inputs that it may change.
+        no_gradient: float inputs that are declared to have no gradient.
+        blocks: named block configurations, passed as ``blocks=`` where a case names one.
+        fits: ``fits(dtype, dims)`` returns the configurations for which this device has room; None: all.
+        tiles: the number of elements of a dim in one tile, for error maps; or ``tiles(dtype, dims, blocks, order)``,
+            where the configuration ("": the kernel's choice) or the order of the derivative decides.
+        extras: for properties of its family: further entry points, such as ``stats`` of SDPA, and facts about
+            compilations.
+        outside: whether it is not a shipped kernel; it is then judged by the widest shipped algorithm.
+        notes: printed once in the report, such as a signature that could not be read.
     """
 
     name: str
@@ -69,11 +70,11 @@ class Kernel:
     notes: tuple[str, ...] = ()
 
     def contract(self, dtype: str) -> Contract:
-        """The precision contract that cases of this dtype are judged under."""
+        """The precision contract of cases of this dtype."""
         return self.contracts.get(dtype) or default_contract(dtype)
 
     def tiles_of(self, dtype: str, dims: Mapping[str, int], blocks: str, order: int) -> Mapping[str, int]:
-        """How many elements of a dim one tile has, as far as the kernel says it."""
+        """The number of elements in one tile of each dim for which the kernel declares it."""
         return self.tiles(dtype, dims, blocks, order) if callable(self.tiles) else self.tiles
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
@@ -120,7 +121,7 @@ def kernel(
 
 
 def accepted_options(family: Any, function: Callable[..., Any]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
-    """Which of a family's options a callable's signature names, and what to say where it cannot be read.
+    """The options of a family that a callable does not take, by its signature, and a note where that cannot be read.
 
     Optional inputs that are passed by keyword count as options.
 
@@ -174,7 +175,7 @@ def _written(parameters: Iterable[inspect.Parameter]) -> str:
 def _builtin_options(
     family: Any, function: Callable[..., Any], label: str
 ) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
-    """Options of a callable without a readable signature: none is passed, and the report says so."""
+    """No option is passed to a callable whose signature cannot be read; a note for the report."""
     dropped: dict[str, tuple[Any, ...]] = {name: () for name in _by_keyword(family)}
     note = f"the signature of {label} cannot be read, so no option of {family.name} is drawn"
     return dropped, (note,) if dropped else ()

@@ -1,6 +1,6 @@
-"""Layouts: how a tensor lies in memory. The values are the same; what lies between and around them is poison.
+"""Layouts: how a tensor lies in memory. The values are the same; the memory between and around them is poisoned.
 
-Poison is NaN in float tensors and a huge negative number in integer ones: a kernel that reads outside its view shows.
+Poison is NaN in float tensors and a huge negative number in integer ones, so that reading outside a view shows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Layout:
     """One way to lay a tensor out.
 
     Attributes:
-        name: as in a case line.
-        what: in a sentence.
-        lay: makes the laid-out tensor of a contiguous one.
-        fits: whether a tensor of this shape differs from a contiguous one in this layout.
-        repeats: whether several elements share one address, so that values repeat.
+        name: in a case line.
+        what: a description.
+        lay: makes the laid-out tensor from a contiguous one.
+        fits: whether a tensor of this shape in this layout differs from a contiguous one.
+        repeats: whether several elements share an address.
     """
 
     name: str
@@ -58,7 +58,7 @@ def _strided(tensor: Tensor) -> Tensor:
 
 
 def _offset(tensor: Tensor) -> Tensor:
-    """Contiguous from the second element of its storage on, so the address is a multiple of the element size only."""
+    """Contiguous from the second element of its storage, so that the address is aligned to one element only."""
     storage = _poisoned(tensor, 1 + tensor.numel() + _BAND)
     return storage[1 : 1 + tensor.numel()].view(tensor.shape).copy_(tensor)
 
@@ -122,10 +122,9 @@ def layout(name: str) -> Layout:
 
 
 def apply(tensor: Tensor, name: str) -> Tensor:
-    """The tensor in a layout, in fresh storage; where the layout does not fit the shape it is contiguous.
+    """The tensor in a layout, in fresh storage; contiguous where the layout does not fit the shape.
 
-    Values are kept, but for the layouts that repeat: ``expanded`` keeps index 0 along ``expanded_dim`` and
-    ``broadcast`` keeps the first element.
+    Values are kept, except that ``expanded`` repeats index 0 along ``expanded_dim`` and ``broadcast`` the first one.
 
     Raises:
         ValueError: the layout is unknown.

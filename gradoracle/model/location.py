@@ -1,4 +1,4 @@
-"""Location: where in the working tree a kernel is written, for annotations on its own line."""
+"""Location: the file and line of a kernel in the working tree."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ class Location:
 
 
 def location_of(kernel: Kernel, folder: Path | None = None) -> Location | None:
-    """Where a kernel's callable is defined; None where that is no file of the working tree around ``folder``.
+    """Where a kernel's callable is defined; None where that is not in the working tree around ``folder``.
 
-    Decorators, partial applications and instances with a ``__call__`` are seen through. ``folder`` is the current one
-    by default.
+    ``folder`` is the current one by default. Decorators, partials and instances with a ``__call__`` are unwrapped.
     """
     code = getattr(function_of(kernel.call), "__code__", None)
     if code is None:
@@ -46,14 +45,14 @@ def working_tree(folder: Path) -> Path:
 
 
 def is_source(path: str, folder: str) -> bool:
-    """Whether a path is that of a folder or lies in it, and in no environment that lies there too."""
+    """Whether a path is a folder or lies in it, but not in a Python environment there."""
     path = os.path.abspath(path)
     installed = path.startswith(os.path.abspath(sys.prefix) + os.sep) or "site-packages" in path.split(os.sep)
     return not installed and (path == folder or path.startswith(folder + os.sep))
 
 
 def function_of(call: Any) -> Any:
-    """The function behind a callable, as a person would look for it."""
+    """The function behind a callable: partials, wrappers and methods are unwrapped."""
     while isinstance(call, functools.partial):
         call = call.func
     call = inspect.unwrap(call)

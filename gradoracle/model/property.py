@@ -1,6 +1,7 @@
-"""Property: a named law, judged on evidence. Its docstring is its contract: statement, why, what it can and cannot see.
+"""Property: what must hold of every correct kernel, judged on evidence.
 
-A law is a function of one Evidence that yields Findings::
+It is written as a function of one Evidence that yields Findings. Its docstring has four parts: the statement, why it
+holds, what it catches and what it cannot::
 
     @law(needs=(Derivative.VJP,))
     def one_dv_sums_to_g(evidence):
@@ -30,16 +31,16 @@ Law = Callable[[Any], Iterable[Finding]]
 
 
 class PropertyKind(str, Enum):
-    """What a property compares: all that the engine must know of it.
+    """What a property compares; the engine distinguishes properties by nothing else.
 
     ORACLE: a derivative with the truth, tensor by tensor; errors are measured in sigma.
-    RELATION: tensors of one sample, or of samples that differ in a way that says what must come of it.
+    RELATION: tensors of one sample, or of samples whose difference has a known effect.
     LAYOUT: the same sample in other layouts.
-    MEMORY: what programs read, write, leave unwritten and change, in all that other properties had the kernel do: of
-        the universal properties these are judged last.
-    REPETITION: the same call, made again.
-    ARGUMENTS: what is taken, and what is refused.
-    COMPILATION: what a compiled kernel takes of a GPU, with what there is.
+    MEMORY: what programs read, write, leave unwritten and change in all runs of the kernel; judged after all other
+        universal properties.
+    REPETITION: the same call, repeated.
+    ARGUMENTS: what is accepted and what is refused.
+    COMPILATION: what a compiled kernel needs of a GPU with what the GPU has.
     """
 
     ORACLE = "oracle"
@@ -56,7 +57,7 @@ _SECTIONS = ("Holds because", "Catches", "Cannot catch")
 
 @dataclass(frozen=True)
 class Families:
-    """Which families a law belongs to: in words, and as a test of a Family's signature."""
+    """The families that a property belongs to: in words, and as a predicate of the family."""
 
     words: str
     hold: Callable[[Any], bool] = field(compare=False)
@@ -67,24 +68,24 @@ EVERY = Families("every family", lambda family: True)
 
 @dataclass(frozen=True)
 class Property:
-    """One law with its contract.
+    """One property.
 
     Attributes:
         name: a sentence in snake case.
         statement: the same in words.
         because: why it holds.
-        catches: which faults it sees.
-        cannot_catch: which it cannot, and which law does.
+        catches: the faults that it sees.
+        cannot_catch: faults that it cannot see, and the property that does.
         law: yields at least one Finding on evidence that it applies to; none is an error of gradoracle.
-        needs: which derivatives of the kernel it looks at.
-        applies: None where it applies to a case and kernel, else the reason why not.
-        one_in: it is judged on one case in so many (its variants cost kernel calls); which ones, the case decides.
-        rank: the more specific of two violated laws leads a report; higher leads.
+        needs: the derivatives of the kernel that it evaluates.
+        applies: returns None where it applies to a case and kernel, else the reason why not.
+        one_in: it is judged on one case in this many, chosen by the case, because its variants cost kernel calls.
+        rank: of several violated properties, the highest (most specific) leads the report.
         scope: "case" (once a case) or "kernel" (once a kernel and dtype, on the first case).
         decisive: each of its tensors must be decided on some case of each dtype, or the run is inconclusive.
-        families: those it belongs to; where the signature rules it out for every case, a family has no such law.
+        families: those that have it; not those whose signature rules it out for every case.
         kind: what it compares.
-        cause: what it points at where it is violated alone, a name of ``causes.CAUSES``; "" at nothing.
+        cause: a name of ``causes.CAUSES`` that it points at where it alone is violated; "" for none.
     """
 
     name: str
@@ -104,7 +105,7 @@ class Property:
     cause: str = ""
 
     def falls_on(self, case: Case) -> bool:
-        """Whether this case is among those that the law is judged on; the same on every machine."""
+        """Whether the property is judged on this case; the same on every machine."""
         if self.one_in == 1:
             return True
         mark = sum((position + 1) * ord(letter) for position, letter in enumerate(self.name))
@@ -126,10 +127,10 @@ def law(
     kind: PropertyKind = PropertyKind.RELATION,
     cause: str = "",
 ) -> Callable[[Law], Property]:
-    """Make a Property of a law function; its docstring must hold the four parts of the contract.
+    """Make a Property of a function whose docstring has the four parts; the arguments are fields of ``Property``.
 
     Raises:
-        TypeError: a part is missing; it names which, and of which law.
+        TypeError: a part is missing.
     """
 
     def build(function: Law) -> Property:

@@ -29,7 +29,7 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Draft:
-    """What a recipe draws from: the shape, the stream (seed, name), the recipe's parameter and the dtype."""
+    """The input of a recipe: shape, stream (seed, name), parameter and dtype."""
 
     shape: tuple[int, ...]
     seed: int
@@ -66,13 +66,13 @@ class Recipe:
     """One way to draw a float tensor.
 
     Attributes:
-        name: as in a case line.
-        what: in a sentence; ``p`` is the parameter.
-        draw: float64 values in row-major order.
-        continuous: whether values are drawn from a continuous distribution of a spread comparable with its mean, so
-            that roundings do not line up (rule 1a of the verdict; else the worst case, rule 1b, decides).
+        name: in a case line.
+        what: a description; ``p`` is the parameter.
+        draw: returns float64 values in row-major order.
+        continuous: whether values are drawn from a continuous distribution with a spread comparable to its mean, so
+            that roundings do not line up (rule 1a decides; else the worst case, rule 1b).
         parameter: its default; None where the recipe takes none.
-        least: the smallest parameter that is allowed, excluded unless ``whole``.
+        least: the smallest parameter allowed, excluded unless ``whole``.
         whole: whether the parameter is an integer, ``least`` included.
     """
 
@@ -137,7 +137,7 @@ def _wide(draft: Draft) -> Floats:
 
 
 def _forbidden(draft: Draft) -> Floats:
-    """-inf where a hashed uniform number is below p: entries that exclude what they weigh."""
+    """-inf with probability p, for scores that exclude what they weigh."""
     return np.where(
         hashing.uniform(draft.seed, f"{draft.name} places", draft.count) < draft.parameter, -np.inf, draft.normal()
     )
@@ -181,7 +181,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
     }
 )
 
-# Drawn only where a joint recipe of a family, or a case line, names them: most definitions have no use for such values.
+# Drawn only where a joint recipe of a family or a case line names them: most definitions have no use for such values.
 NAMED_RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {"forbidden": Recipe("forbidden", "normal, with about p of all elements -inf", _forbidden, True, 0.25)}
 )
@@ -216,7 +216,7 @@ def split(text: str) -> tuple[str, float | None]:
     """The name and the parameter of a recipe's text; the parameter is None where the recipe takes none.
 
     Raises:
-        ValueError: naming what was given and what is expected.
+        ValueError: says what was given and what is expected.
     """
     name, colon, number = text.partition(":")
     if name in INDEX_RECIPES and not colon:
@@ -244,10 +244,10 @@ def split(text: str) -> tuple[str, float | None]:
 
 
 def require_kind(text: str, name: str, *, integers: bool) -> None:
-    """See that a recipe draws what a tensor holds: floats, or with ``integers`` whole numbers.
+    """Check that a recipe draws floats, or with ``integers`` integers.
 
     Raises:
-        ValueError: it does not; the message names the tensor and the recipes that do.
+        ValueError: names the tensor and the recipes that fit it.
     """
     fitting: Collection[str] = INDEX_RECIPES if integers else _FLOATS
     if split(text)[0] not in fitting:

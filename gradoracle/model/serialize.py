@@ -1,6 +1,6 @@
-"""Plain: dataclasses as what JSON has, and back again, by their own type hints.
+"""Serialize: dataclasses to values that JSON can hold, and back by their type hints.
 
-Numbers that JSON lacks are the strings "inf", "-inf" and "nan", which ``float`` reads.
+Floats that JSON lacks are the strings "inf", "-inf" and "nan", which ``float`` reads.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ import functools
 import math
 import types
 import typing
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+NOT_WRITTEN: Mapping[str, bool] = {"written": False}  # metadata of a field that ``to_plain`` leaves out
 _MAPPINGS = (dict, collections.abc.Mapping)
 _SEQUENCES = {list: list, tuple: tuple, collections.abc.Sequence: list}
 _UNIONS = (typing.Union, types.UnionType)
 
 
 class Unreadable(ValueError):
-    """A document does not hold what its schema says; the message names the place."""
+    """A document does not match its schema; the message names the place."""
 
 
 def to_plain(value: Any) -> Any:
-    """Nothing but what JSON has: a dataclass is its fields by name; what is unknown is its text."""
+    """A value as JSON can hold it: a dataclass becomes its fields by name, an unknown object its text."""
     if isinstance(value, Enum):
         return to_plain(value.value)
     if isinstance(value, float):
@@ -33,28 +35,29 @@ def to_plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")  # lone surrogates are no text
-    if isinstance(value, dict):
+        return value.encode("utf-8", "replace").decode("utf-8")  # UTF-8 has no lone surrogates
+    if isinstance(value, Mapping):
         return {to_plain(str(key)): to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [to_plain(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return to_plain({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-    return to_plain(dict(value)) if hasattr(value, "keys") else to_plain(str(value))
+        fields = (field for field in dataclasses.fields(value) if field.metadata != NOT_WRITTEN)
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields}
+    return to_plain(str(value))
 
 
 def from_plain(kind: type[T], value: Any, place: str = "") -> T:
-    """A dataclass (or anything that is made of such) from what ``to_plain`` made of it.
+    """Read a value of type ``kind`` from what ``to_plain`` made of one.
 
-    Fields of the value that the dataclass does not have are passed over; those that are missing take its default.
+    Keys that a dataclass does not have are ignored; missing ones take the field's default.
 
     Args:
-        kind: what is expected.
-        value: as ``json.loads`` gives it.
-        place: how to call the value where it is not understood.
+        kind: a dataclass, or a type hint made of dataclasses and values of JSON.
+        value: as ``json.loads`` returns it.
+        place: what error messages call the value; by default the name of ``kind``.
 
     Raises:
-        Unreadable: a field is missing or of another type.
+        Unreadable: a field without a default is missing, or a value has another type.
     """
     return _read(kind, value, place or getattr(kind, "__name__", str(kind)))  # type: ignore[no-any-return]
 
@@ -66,15 +69,13 @@ def _read(kind: Any, value: Any, place: str) -> Any:
     if origin in _UNIONS:
         return _either(typing.get_args(kind), value, place)
     if origin in _SEQUENCES:
-        return _SEQUENCES[origin](_items(kind, value, place))
+        return _SEQUENCES[origin](_items(typing.get_args(kind), value, place))
     if origin in _MAPPINGS:
-        if not isinstance(value, dict):
-            raise _wrong(place, "an object", value)
         item = typing.get_args(kind)[1]
-        return {key: _read(item, each, f"{place}.{key}") for key, each in value.items()}
+        return {key: _read(item, each, f"{place}.{key}") for key, each in _object(value, place).items()}
     if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, value, place)
-    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _dataclass(kind, _object(value, place), place)
+    if issubclass(kind, Enum):
         try:
             return kind(value)
         except ValueError:
@@ -83,33 +84,37 @@ def _read(kind: Any, value: Any, place: str) -> Any:
 
 
 def _either(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
-    """The first of several types that takes a value."""
+    """The value as the first of several types that accepts it; else the complaint of the first."""
     if value is None and type(None) in kinds:
         return None
-    fault: Unreadable | None = None
+    first: Unreadable | None = None
     for kind in kinds:
         if kind is not type(None):
             try:
                 return _read(kind, value, place)
             except Unreadable as error:
-                fault = fault or error
-    raise fault or _wrong(place, "nothing", value)
+                first = first or error
+    raise first or _wrong(place, "nothing", value)
 
 
-def _items(kind: Any, value: Any, place: str) -> list[Any]:
+def _items(kinds: tuple[Any, ...], value: Any, place: str) -> list[Any]:
+    """The items of a list whose type arguments are ``kinds``: ``(X,)``, ``(X, ...)``, or one for each item."""
     if not isinstance(value, list):
         raise _wrong(place, "a list", value)
-    kinds = typing.get_args(kind)
     if len(kinds) == 1 or kinds[-1] is Ellipsis:
-        return [_read(kinds[0], each, f"{place}[{position}]") for position, each in enumerate(value)]
+        kinds = (kinds[0],) * len(value)
     if len(kinds) != len(value):
         raise _wrong(place, f"{len(kinds)} items", value)
     return [_read(each, item, f"{place}[{i}]") for i, (each, item) in enumerate(zip(kinds, value, strict=True))]
 
 
-def _dataclass(kind: Any, value: Any, place: str) -> Any:
+def _object(value: Any, place: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _wrong(place, "an object", value)
+    return value
+
+
+def _dataclass(kind: Any, value: dict[str, Any], place: str) -> Any:
     hints, given = _hints(kind), {}
     for field in dataclasses.fields(kind):
         if field.name in value:
@@ -119,9 +124,7 @@ def _dataclass(kind: Any, value: Any, place: str) -> Any:
     return kind(**given)
 
 
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+_hints = functools.cache(typing.get_type_hints)
 
 
 def _scalar(kind: Any, value: Any, place: str) -> Any:
@@ -131,7 +134,7 @@ def _scalar(kind: Any, value: Any, place: str) -> Any:
         except (TypeError, ValueError):
             raise _wrong(place, "a number", value) from None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _wrong(place, getattr(kind, "__name__", str(kind)), value)
+        raise _wrong(place, kind.__name__, value)
     return value
 
 

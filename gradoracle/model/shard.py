@@ -1,6 +1,6 @@
-"""Shard: what the report of one part of a run holds beside its verdicts, so that all parts make that of the whole.
+"""Shard: what the report of one part of a run adds to its verdicts, so that all parts can be merged. Plain data.
 
-Plain data. A place is that of a case in the stream of the whole run, from 0.
+A place is that of a case in the stream of the whole run, from 0.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ class Shard:
 
     Attributes:
         part, parts: the I and N of ``--shard I/N``.
-        asked: what decides the verdicts beside target, device and seed, by option, as on the command line.
-        stream: a digest of all cases of the whole run with the laws that fall on each.
-        cases: how many they are.
-        files: of what the kernels, their definition and its laws are made, digests by path in their working tree.
-        packages: of the installed ones that they are from, versions by name.
-        require: globs of laws that must have been checked.
-        decisive: laws whose every tensor must be decided.
-        commands: by kernel, what runs the whole again, but for the law.
-        sizes: how to say which sizes the definition is meant for.
-        first: the place of the first case of each situation and of each message in ``refusals``.
-        undefined: what is wrong with the definition, one sentence of each case, by place.
+        asked: the options that verdicts depend on, other than target, device and seed, as on the command line.
+        stream: a digest of all cases of the whole run with the properties that fall on each.
+        cases: their number.
+        files: digests of the files of the kernels, their definition and properties, by path in the working tree.
+        packages: versions of the installed packages that these come from, by name.
+        require: globs of properties that must have been checked.
+        decisive: properties of which every tensor must be decided.
+        commands: by kernel, the command that repeats the whole run, without the property.
+        sizes: how a user states which sizes the definition is meant for.
+        first: the place of the first case of each coverage goal and of each message in ``refusals``.
+        undefined: errors of the definition, one sentence for each case, by place.
         sums: in the order of the verdicts.
     """
 

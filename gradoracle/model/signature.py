@@ -1,4 +1,4 @@
-"""Signature: what an annotated definition takes and gives, read from its jaxtyping annotations.
+"""Signature: the inputs, outputs and options of a definition, read from its jaxtyping annotations.
 
 ``Float[Tensor, "B H T D"]`` declares a differentiable tensor with named dims in the dtype of the case,
 ``Float32[Tensor, "B T"]`` one in float32 whatever the case's, ``Int[Tensor, "B"]`` an integer tensor,
@@ -37,7 +37,7 @@ class TensorSpec:
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape at given sizes of the named dims; sums such as ``T+1`` are evaluated."""
-        return tuple(_size(dim, sizes) for dim in self.dims)
+        return tuple(size(dim, sizes) for dim in self.dims)
 
 
 _KINDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "a string"}
@@ -52,9 +52,9 @@ class OptionSpec:
     values: tuple[Any, ...]
 
     def expected(self, value: Any) -> str:
-        """What is expected in place of a value, "" where it is of a type that the default or a drawn value has.
+        """What is expected in place of a value; "" where it has the type of the default or of a drawn value.
 
-        Whole and other numbers count as one type. Where the only known value is None, any type will do.
+        int and float count as one type. Where the only known value is None, any type is accepted.
         """
         kinds = [_KINDS[type(known)] for known in (self.default, *self.values) if type(known) in _KINDS]
         if set(kinds) <= {"null"} or _KINDS.get(type(value)) in kinds:
@@ -78,7 +78,7 @@ class Signature:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Every named dim in order of appearance, also where it occurs in a sum only; constants left out."""
+        """Every named dim in order of appearance, those that occur only in a sum included."""
         found: dict[str, None] = {}
         for spec in (*self.inputs, *self.outputs):
             for term in "+".join(spec.dims).split("+"):
@@ -97,23 +97,23 @@ class Signature:
         return tuple(found.values())
 
     def returned(self, options: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
-        """The outputs that there are under these options; one that is not named has its default."""
+        """The outputs that are returned under these options; an option that is left out has its default."""
         if not any(spec.asked_by for spec in self.outputs):
             return self.outputs
         known = {spec.name: spec.default for spec in self.options} | dict(options)
         return tuple(spec for spec in self.outputs if not spec.asked_by or known[spec.asked_by])
 
     def without_absent(self, draws: Mapping[str, V], options: Mapping[str, Any]) -> dict[str, V]:
-        """What is given by the names of draws, without the cotangents of outputs that these options do not ask for."""
+        """The draws without the cotangents of outputs that are not returned under these options."""
         there = self.returned(options)
         absent = {cotangent_name(spec.name) for spec in self.outputs if spec not in there}
         return {name: value for name, value in draws.items() if name not in absent}
 
     def require(self, dims: Mapping[str, int], draws: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """See that a case keeps the constraints, and draws no cotangent of an output that it does not ask for.
+        """Check that a case keeps the constraints and draws no cotangent of an output that is not returned.
 
         Raises:
-            ValueError: what it gives and what is expected.
+            ValueError: says what the case gives and what is expected.
         """
         self.constraints.require(dims, draws)
         kept = self.without_absent(draws, options)
@@ -235,7 +235,7 @@ def read_signature(
 
 
 def _require_dims(name: str, tensor: str, dims: Sequence[str]) -> None:
-    """See that each dim is a name, a number or a sum of these; see ``read_signature``."""
+    """Check that each dim is a name, a number or a sum of these; raises as ``read_signature`` does."""
     for dim in dims:
         if not all(term.isidentifier() or term.isdigit() for term in dim.split("+")):
             raise TypeError(
@@ -247,7 +247,7 @@ def _require_dims(name: str, tensor: str, dims: Sequence[str]) -> None:
 def _require_optional(
     name: str, asked: Mapping[str, str], outputs: Sequence[str], options: Sequence[OptionSpec]
 ) -> None:
-    """See that each optional output is one of the outputs and its option a bool; see ``read_signature``."""
+    """Check that each optional output is an output and its option a bool; raises as ``read_signature`` does."""
     switches = [spec.name for spec in options if isinstance(spec.default, bool)]
     for output, option in asked.items():
         if output not in outputs:
@@ -279,6 +279,6 @@ def _tensor(annotation: Any) -> tuple[tuple[str, ...], str, bool, str] | None:
     return tuple(dims.split()), kind, optional, str(dtypes[0]) if kind == "float" and len(dtypes) == 1 else ""
 
 
-def _size(dim: str, sizes: Mapping[str, int]) -> int:
+def size(dim: str, sizes: Mapping[str, int]) -> int:
     """The size of one dim, which may be a number or a sum of names and numbers."""
     return sum(int(term) if term.isdigit() else sizes[term] for term in dim.split("+"))

@@ -1,6 +1,6 @@
-"""Measurements: what a run measured that no verdict says: how budgets fit, how errors grow, how differences converge.
+"""Measurements of a run that reports plot and nothing is judged by.
 
-Reports draw them; nothing is judged by them.
+They show how well budgets fit, how errors grow with a size, and how finite differences converge.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding
 
 _LOCAL = ("local", "bias", "pooled")  # rules whose limit is a number of sigma
-LEAST, BINS = -10, 28  # of spread: the exponent of two where the first bin ends, and how many there are
-MOST_CURVES = 24  # that are kept for a kernel
-_EXACT = 512  # sizes up to which growth tells them apart; larger ones to within 2 %
+LEAST, BINS = -10, 28  # of ``spread``: the first bin ends at 2^LEAST; the number of bins
+MOST_CURVES = 24  # kept for a kernel
+_EXACT = 512  # up to this, growth distinguishes sizes; above, within 2 %
 
 
 @dataclass
 class Growth:
-    """The largest error of a kernel's tensors of one size in one dtype; a size past 512 is one of 16 an octave."""
+    """The largest error of a kernel's tensors of one size and dtype; sizes above 512 are rounded to 16 an octave."""
 
     kernel: str
     dtype: str
@@ -34,7 +34,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class Convergence:
-    """Central differences of one gradient in float64: the largest error of each step, smallest step first."""
+    """Central differences of one gradient in float64: (step, largest error), smallest step first."""
 
     kernel: str
     tensor: str
@@ -43,15 +43,15 @@ class Convergence:
 
 @dataclass
 class Measurements:
-    """Of one run; whatever order cases come in, the same.
+    """The measurements of one run; they do not depend on the order of cases.
 
     Attributes:
-        dim: the dim that ``growth`` is of.
-        spread: dtype -> how many tensors have an rms error, in sigma, in each bin: up to 2^-10, then by factors of the
-            square root of two up to 8, and above. 1 is one standard deviation of what rounding explains.
+        dim: the dim of ``growth``.
+        spread: dtype -> the number of tensors with an rms error, in sigma, in each bin: up to 2^-10, then by factors of
+            the square root of two up to 8, and above. 1 is one standard deviation of what rounding explains.
         growth: the largest error against the size of ``dim``, of tensors that the local rule judges.
-        convergence: of differences of the VJP to the HVP, some of all.
-        differences: how many gradients there are of which ``convergence`` is a part.
+        convergence: of central differences of the VJP to the HVP, for some of all gradients.
+        differences: the number of all these gradients.
     """
 
     dim: str
@@ -64,7 +64,7 @@ class Measurements:
         self._sizes = {(each.kernel, each.dtype, each.size): each for each in self.growth}
 
     def add(self, kernel: str, case: Case, findings: Iterable[Finding], direct: bool) -> None:
-        """What one law saw on one case; ``direct``: whether it compares the kernel's tensors with their truth."""
+        """Add the findings of one property on one case; ``direct``: it compares the kernel's tensors with the truth."""
         for found in findings:
             if found.steps:
                 self.differences += 1
@@ -77,7 +77,7 @@ class Measurements:
                 self._grow(Growth(kernel, case.dtype, _rounded(case.dims[self.dim]), found.error_in_sigma))
 
     def __add__(self, other: Measurements) -> Measurements:
-        """Those of two runs together."""
+        """The measurements of both runs."""
         both = Measurements(self.dim, differences=self.differences + other.differences)
         for dtype in sorted({*self.spread, *other.spread}):
             counts = (each.spread.get(dtype, [0] * BINS) for each in (self, other))
@@ -88,7 +88,7 @@ class Measurements:
         return both
 
     def _converge(self, curves: Iterable[Convergence]) -> None:
-        """Keep some of all curves of each kernel, whatever order they come in: those whose digests are smallest."""
+        """Keep some of each kernel's curves, in any order of arrival: those with the smallest digests."""
         kept: Counter[str] = Counter()
         every = sorted([*self.convergence, *curves], key=lambda each: (each.kernel, zlib.crc32(repr(each).encode())))
         self.convergence = []

@@ -1,7 +1,7 @@
-"""Sums: what the cases of a run, or of one part of it, add up to; parts of one plan are added by ``+``.
+"""Sums: the totals over the cases of a run or of one part of it; parts of one plan are added by ``+``.
 
-Plain data. A place is that of a case in the stream of the whole plan, from 0: what is seen first does not depend on
-which part saw it, nor on the order in which results come.
+Plain data. A place is that of a case in the stream of the whole plan, from 0: the first place of something depends
+neither on which part saw it nor on the order in which results arrive.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TypeVar
 from gradoracle.model.finding import Pool
 from gradoracle.model.reason import Reason
 
-TELLING = 8  # violating cases of a verdict that are kept
+TELLING = 8  # violating cases that a verdict keeps
 
 
 @dataclass(frozen=True)
 class Seen:
-    """On how many cases something was seen, and the place of the first of them."""
+    """The number of cases on which something was seen, and the place of the first."""
 
     count: int
     first: int
@@ -41,7 +41,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Telling:
-    """A violating case of many elements: its place, the elements found wrong, and how many findings tell of them."""
+    """A violating case: its place, how many elements are wrong, and in how many findings."""
 
     place: int
     elements: int
@@ -50,24 +50,24 @@ class Telling:
 
 @dataclass
 class Sums:
-    """What is known of one property on one kernel and dtype.
+    """The totals of one property on one kernel and dtype.
 
     Attributes:
-        law, kernel, dtype: whose verdict it is.
-        statuses: by status, the cases that ended so.
-        reasons: why cases were refused or not checked.
-        kinds: of these reasons.
-        refusals: the messages of those that were refused.
-        notes: what is noted of cases, and of how many.
-        decided: by tensor, on how many cases it was decided.
+        law, kernel, dtype: of the verdict.
+        statuses: cases, by status.
+        reasons: cases that were refused or not checked, by reason.
+        kinds: the kind of each reason.
+        refusals: cases that were refused, by message.
+        notes: cases, by note.
+        decided: by tensor, the number of cases on which it was decided.
         left: by tensor, why it was not.
         sensitivities: of every tensor that has one.
-        error: the largest error against its budget.
-        in_sigma: the same in sigma.
+        error: the largest error / budget.
+        in_sigma: the largest error in sigma.
         pools: by tensor, the sums of the pooled rules.
-        pooled: how many tensors are in them.
-        held: the line of the first case on which the law held; empty where it held on none.
-        telling: the violating cases of most elements, those first.
+        pooled: the number of tensors in them.
+        held: the line of the first case on which the property held; "" if there is none.
+        telling: the violating cases with the most elements, in descending order.
     """
 
     law: str
@@ -89,11 +89,11 @@ class Sums:
     telling: list[Telling] = field(default_factory=list)
 
     def count(self, status: str) -> int:
-        """How many cases ended so."""
+        """The number of cases with a status."""
         return self.statuses[status].count if status in self.statuses else 0
 
     def __add__(self, other: Sums) -> Sums:
-        """Both parts together."""
+        """The totals of both parts."""
         held = min((each for each in (self, other) if each.held), key=_first_held, default=self).held
         left = dict(self.left)
         for tensor, why in other.left.items():
@@ -120,7 +120,7 @@ class Sums:
 
 
 def order_of_telling(case: Telling) -> tuple[int, int]:
-    """Sort key: the case of most elements first, then that of the stream."""
+    """Sort key: most elements first, then the order of the stream."""
     return -case.elements, case.place
 
 
@@ -129,17 +129,17 @@ def _first_held(sums: Sums) -> int:
 
 
 def add(known: dict[str, N], name: str, more: N) -> None:
-    """Add to what is known of a name."""
+    """Add to the value of a name."""
     known[name] = known[name] + more if name in known else more
 
 
 def in_order(known: Mapping[str, Seen]) -> list[tuple[str, Seen]]:
-    """What the stream has first, first."""
+    """The items in the order in which the stream has them."""
     return sorted(known.items(), key=lambda item: item[1].first)
 
 
 def together(these: Mapping[str, N], those: Mapping[str, N]) -> dict[str, N]:
-    """What either has of each name, added up."""
+    """The sum of two mappings, name by name."""
     found = dict(these)
     for name, more in those.items():
         add(found, name, more)

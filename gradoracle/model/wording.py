@@ -1,4 +1,4 @@
-"""Wording: how numbers of things are written in sentences, wherever one is made."""
+"""Wording: numbers in sentences."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things; the plural of "property" is "properties"."""
+    """A number and a noun, in the plural unless the number is 1: "2 properties"."""
     several = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number} {noun if number == 1 else several}"
 
 
 def without_numbers(text: str) -> str:
-    """Text with # for each number and address: what is left when cases differ in sizes and values."""
+    """Text with # for each number and address, to compare messages of cases that differ in sizes and values."""
     return re.sub(r"0x[0-9a-f]+|\d[\d.e+-]*", "#", text)

@@ -1,7 +1,7 @@
-"""Options: the one table of what a check can be asked, for the command line, pyproject.toml, pytest and the request.
+"""Options: the table of a check's options, for the command line, pyproject.toml, pytest and the request.
 
-An option's value is kept as the command line has it: a word, or a list of words where it is repeatable. So one set of
-rules and sentences serves the command line and the file.
+A value is kept as on the command line: a word, or a list of words of a repeatable option. So the command line and
+pyproject.toml share their rules and error messages.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class Form(Enum):
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that a check can be asked.
+    """One option of a check.
 
     Attributes:
-        name: on the command line after ``--``, and in pyproject.toml.
+        name: after ``--`` on the command line, and in pyproject.toml.
         field: of a Request.
-        read: the field's value of a word, or of the words of a repeatable option; raises UsageError.
-        metavar: what help shows in place of the value.
-        help: a sentence for ``--help``; empty where the metavar says it all.
-        default: the word that stands for the default, where there is one.
-        form: how often it is given.
+        read: makes the field's value of the word, or of the words of a repeatable option; raises UsageError.
+        metavar: stands for the value in ``--help``.
+        help: a sentence for ``--help``.
+        default: the word for the default, where there is one.
+        form: how often it may be given.
         example: of its value in pyproject.toml.
-        words: the words that give a field's value again, one for each time that the option is given.
-        decides: whether verdicts depend on it, beside the target, the device and the seed.
-        in_file: whether a project may set it; not so what is of one command line alone.
-        of_kernel: whether a kernel's table may set it and no other.
+        words: makes words of the field's value, one for each time that the option is given.
+        decides: whether verdicts depend on it; they also depend on the target, the device and the seed.
+        in_file: whether pyproject.toml may set it.
+        of_kernel: whether only the table of a kernel may set it there.
     """
 
     name: str
@@ -60,17 +60,17 @@ class Option:
 
     @property
     def parameter(self) -> str:
-        """The name of the parameter of a command."""
+        """Its name as a parameter of a command."""
         return self.name.replace("-", "_")
 
     def given(self, request: Request) -> list[str]:
-        """The words of a request's value; none where it is the default."""
+        """The words of a request's value; none for the default."""
         value = getattr(request, self.field)
         is_default = value == type(request).__dataclass_fields__[self.field].default or value in ({}, ())
         return [] if is_default else list(self.words(value))
 
     def again(self, request: Request) -> list[str]:
-        """What to type to give a request's value again; nothing where it is the default."""
+        """A request's value as on a command line; nothing for the default."""
         return [f"--{self.name} {shlex.quote(word)}" for word in self.given(request)]
 
 
@@ -104,13 +104,20 @@ OPTIONS: Mapping[str, Option] = {
             decides=True,
             of_kernel=True,
         ),
-        Option("device", "device", lambda w: values.one_of("--device", w, values.DEVICES), "auto|cpu|cuda", "", "auto"),
+        Option(
+            "device",
+            "device",
+            lambda w: values.one_of("--device", w, values.DEVICES),
+            "auto|cpu|cuda",
+            "Where kernels run.",
+            "auto",
+        ),
         Option(
             "dtype",
             "dtypes",
             values.dtypes,
             "float32,...",
-            "Default: all that are supported.",
+            "Default: all that the kernel supports.",
             example='["float32", "bfloat16"]',
             words=lambda value: [",".join(value)],
             decides=True,
@@ -120,7 +127,7 @@ OPTIONS: Mapping[str, Option] = {
             "contracts",
             values.contracts,
             "DTYPE=PRESET",
-            "What a correct kernel may round, such as float32=tf32. Repeatable.",
+            "What a correct kernel may round: a preset, such as float32=tf32. Repeatable.",
             form=Form.BY_NAME,
             example='{ float32 = "tf32" }',
             words=_assignments,
@@ -142,7 +149,7 @@ OPTIONS: Mapping[str, Option] = {
             "dims",
             values.dims,
             "T=1:4096",
-            "Sizes of a dim: T=16:4096:16, D=64,128. Repeatable.",
+            "Draw only these sizes of a dim: T=16:4096:16, D=64,128. Repeatable.",
             form=Form.BY_NAME,
             example='{ T = "1:4096", D = [64, 128] }',
             words=_sizes,
@@ -153,7 +160,7 @@ OPTIONS: Mapping[str, Option] = {
             "inputs",
             values.saved,
             "saved.pt",
-            "Check on torch.save({'q': q, 'do': cotangent, ...}) instead of drawn cases.",
+            "Check on tensors from torch.save({'q': q, 'do': cotangent, ...}) instead of drawn cases.",
             in_file=False,
         ),
         Option(
@@ -161,37 +168,37 @@ OPTIONS: Mapping[str, Option] = {
             "oracle",
             lambda word: values.one_of("--oracle", word, values.ORACLES),
             "auto|float64|certified|mpmath",
-            "",
+            "How true values are computed.",
             "auto",
             decides=True,
         ),
-        Option("examples", "examples", values.count("--examples", 1), "N", "How many cases.", decides=True),
+        Option("examples", "examples", values.count("--examples", 1), "N", "Number of cases.", decides=True),
         Option(
             "seconds",
             "seconds",
             values.duration("--seconds"),
             "S",
-            "Of the whole command: begin nothing more once so much time has passed.",
+            "Time limit of the whole command: nothing is begun after it.",
         ),
         Option(
             "call-seconds",
             "call_seconds",
             values.duration("--call-seconds"),
             "S",
-            "A kernel call that takes longer hangs. Default: 60.",
+            "Time limit of one kernel call: a longer one hangs. Default: 60.",
             words=_seconds,
             decides=True,
         ),
-        Option("seed", "seed", values.count("--seed", 0), "N", "Of the stream of cases.", "0"),
-        Option("property", "property", str, "GLOB", "Only laws that match.", "*", decides=True),
+        Option("seed", "seed", values.count("--seed", 0), "N", "Seed of the stream of cases.", "0"),
+        Option("property", "property", str, "GLOB", "Only properties that match.", "*", decides=True),
         Option(
             "require",
             "require",
             tuple,
             "GLOB",
-            "Laws that must have been checked. Repeatable.",
+            "Properties that must be checked. Repeatable.",
             form=Form.LIST,
-            example="a list of names of laws, or globs",
+            example="a list of properties, or globs",
             words=lambda value: list(value),
             decides=True,
         ),
@@ -200,11 +207,11 @@ OPTIONS: Mapping[str, Option] = {
             "workers",
             values.workers,
             "N|auto",
-            "Processes; 0: in this one, unprotected.",
+            "Number of worker processes; 0: kernels run in this one, unprotected.",
             "auto",
             example='4 or "auto"',
         ),
-        Option("shard", "shard", values.shard, "I/N", "The I-th of N parts of the stream.", "1/1", in_file=False),
+        Option("shard", "shard", values.shard, "I/N", "Check the I-th of N parts of the cases.", "1/1", in_file=False),
         Option(
             "scheduler",
             "scheduler",
@@ -217,7 +224,7 @@ OPTIONS: Mapping[str, Option] = {
             "timed",
             values.problems,
             '"T=4096 D=64"',
-            "A problem to time; other dims as they usually are. Repeatable.",
+            "A problem to time; other dims have their usual sizes. Repeatable.",
             form=Form.LIST,
             example='a list of problems, such as ["B=4 T=4096"]',
         ),

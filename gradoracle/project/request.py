@@ -1,10 +1,10 @@
-"""Request: what to check, as plain values; and Progress, what a run tells of itself while it goes on."""
+"""Request: what to check, as plain values. Progress: what a run reports while it goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from gradoracle.model.dims import Sizes
 from gradoracle.model.errors import UsageError
@@ -14,41 +14,44 @@ from gradoracle.project.base_overlay import Places
 
 @dataclass(frozen=True)
 class Request:
-    """What to check; plain values, as the command line gives them.
+    """What to check.
 
     Attributes:
         target: a shipped name, a file, ``file:callable`` or ``module:callable``.
         family: the definition that an outside callable claims to implement.
         device: auto, cpu or cuda.
         dtypes: None: those of the family that the kernel supports.
-        contracts: dtype -> preset, against the kernel's own.
-        arguments: options held fixed, and other keywords passed as they are.
+        contracts: dtype -> preset, in place of the kernel's own.
+        arguments: options held fixed, and further keywords that are passed on.
         dims: narrower sizes, by dim.
         inputs: a file of saved tensors, ``torch.save({"q": q, ...}, path)``, that replaces the stream by one case:
-            inputs by name, cotangents as ``d`` and the output's name, tangents as ``t`` and the input's; those that
-            are missing are drawn. Nothing is known of where values come from, so roundings may line up (rule 1b).
+            inputs by name, cotangents as ``d`` and the output's name, tangents as ``t`` and the input's; missing ones
+            are drawn. Where such values come from is unknown, so roundings may line up (rule 1b).
         oracle: auto, float64, certified or mpmath.
         examples: how many cases in all.
-        seconds: begin no further case or law once so much time has passed, and end a call that still runs
+        seconds: begin no further case or property after this time, and end a call that still runs
             ``check.execute.GRACE`` seconds later.
         fail_fast: stop at the first violation or crash.
-        call_seconds: a kernel call that takes longer is run once more alone, with twice the time, and then hangs; None:
-            ``examine.CALL_SECONDS``. UsageError where it is not a positive, finite number.
+        call_seconds: a kernel call that takes longer is run once more, alone and with twice the time, and then counts
+            as hung; None: ``judge_case.CALL_SECONDS``.
         seed: of the stream.
-        property: only laws that match this glob.
-        require: globs of laws that must have been checked.
-        workers: how many processes, which several GPUs are dealt out to; None: one a core that this process may use,
-            at most 32, and at least one a GPU; 0: none, kernels run here unprotected.
+        property: only properties that match this glob.
+        require: globs of properties that must have been checked.
+        workers: how many processes, among which several GPUs are shared out; None: one for each core that this process
+            may use, at most 32, and at least one for each GPU; 0: kernels run in this process, unprotected.
         shard: (i, n): the i-th of n parts of the stream, from 1.
-        scheduler: the address of a dask cluster's scheduler, where cases run in place of ``workers``.
-        shrink_seconds: how long violating cases are made smaller, in all, and for a third of that judged under other
-            presets; None: as ``check.minimise`` has it, and all of them are. 0: they are shown as they were found.
-        shrink_tries: on how many cases kernels may run to make smaller what tells the faults of a run, in all; other
-            verdicts are shown as they were found. Where the seconds suffice, a report does not depend on how fast a
-            machine is. None: any number, for every verdict.
+        scheduler: address of a dask cluster's scheduler, where cases run in place of ``workers``.
+        shrink_seconds: how long violating cases are shrunk, in all, and for a third of that judged under other presets;
+            None: the default of ``check.minimise``. 0: they are reported as they were found.
+        shrink_tries: on how many cases, in all, kernels may run to shrink the leading verdicts of the faults; other
+            verdicts are reported as they were found. With enough seconds, a report then does not depend on the speed
+            of the machine. None: any number, for every verdict.
         timed: problems at which a gate times kernels, by dim.
-        places: where the kernels come from and where what judges them, if not both from the current folder.
-        called_in: a folder: which of its functions run on a case is noted, on the CPU.
+        places: the projects that the kernels and their judge come from, if not both are the current folder.
+        called_in: a folder of which the functions that run on a case are recorded, on the CPU.
+
+    Raises:
+        UsageError: ``call_seconds`` is not a positive, finite number, or options exclude one another.
     """
 
     target: str
@@ -88,39 +91,24 @@ class Request:
             raise UsageError("--scheduler cannot go with --inputs: saved tensors are one case, which is checked here")
 
 
-class Progress(Protocol):
-    """What a run tells of itself while it goes on."""
+class Progress:
+    """Called by a run as it goes on; shows nothing itself."""
 
     def plan(self, total: int) -> None:
-        """So many cases are to run."""
+        """The number of cases to run is known."""
 
     def case(self, done: int, properties: int, failing: int, note: str) -> None:
-        """So many have run, with so many properties judged and so many failing verdicts so far."""
+        """``done`` cases have run; ``properties`` were judged so far, and ``failing`` verdicts fail."""
 
     def failure(self, verdict: Verdict) -> None:
-        """The first verdict that fails, as it was found."""
+        """The first failure, as it was found."""
 
     def shrinking(self, law: str, case: str) -> None:
-        """A violation of this law is being made smaller."""
+        """A case that violates this property is being shrunk."""
 
     def close(self) -> None:
         """The run is over."""
 
 
-class Silent:
-    """Progress that says nothing."""
-
-    def plan(self, total: int) -> None:
-        """Say nothing."""
-
-    def case(self, done: int, properties: int, failing: int, note: str) -> None:
-        """Say nothing."""
-
-    def failure(self, verdict: Verdict) -> None:
-        """Say nothing."""
-
-    def shrinking(self, law: str, case: str) -> None:
-        """Say nothing."""
-
-    def close(self) -> None:
-        """Say nothing."""
+class Silent(Progress):
+    """Shows nothing."""

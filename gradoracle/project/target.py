@@ -49,19 +49,14 @@ class Target:
     label: str
 
 
-def shipped_names() -> list[str]:
-    """Names of the shipped families, sorted; nothing is imported."""
-    return family_names(SHIPPED)
-
-
 def shipped() -> dict[str, Target]:
     """Every shipped family with its kernels, by name."""
-    return {name: _shipped(name) for name in shipped_names()}
+    return {name: _shipped(name) for name in family_names()}
 
 
 def expand(text: str) -> list[str]:
     """The targets that a TARGET stands for: every shipped family for ``all``, else itself."""
-    return shipped_names() if text == ALL else [text]
+    return family_names() if text == ALL else [text]
 
 
 def resolve(text: str, family: str | None = None, judge: Family | None = None) -> Target:
@@ -79,7 +74,7 @@ def resolve(text: str, family: str | None = None, judge: Family | None = None) -
             a signature that does not fit the family, no or several kernels to choose from.
     """
     place, attribute = _split(text)
-    if place in shipped_names():
+    if place in family_names():
         target = _shipped(place)
         if family is not None and family != target.family.name:
             raise TargetError(f"--family {family} does not go with the shipped target {text}, whose family is fixed")
@@ -109,7 +104,7 @@ def family_for(line: str, text: str, named: str) -> str | None:
     try:
         resolve(text)
     except TargetError:
-        return named if named in shipped_names() else None
+        return named if named in family_names() else None
     return None
 
 
@@ -120,7 +115,7 @@ def place_of(target: Target, kernel: Kernel) -> tuple[str, str]:
         TargetError: it has no name of its own (a lambda, a function inside another).
     """
     place, _, attribute = target.label.rpartition(":")
-    if place and place not in shipped_names():
+    if place and place not in family_names():
         module = _module(place)[0]
         if hasattr(module, attribute.split(".")[0]):
             return place, attribute
@@ -143,7 +138,7 @@ def _one(subject: Any, name: str, module: ModuleType, judge: Family | None, text
         if len(families) != 1:
             raise TargetError(
                 f"{text} is an outside callable: say which definition it claims to implement with --family NAME "
-                f"(one of {', '.join(shipped_names())}) or --family path/to/file.py:family"
+                f"(one of {', '.join(family_names())}) or --family path/to/file.py:family"
             )
         judge = families[0]
     try:
@@ -181,7 +176,7 @@ def _family_of(subject: Kernel, module: ModuleType, judge: Family | None, text: 
     for found in _members(module, Family):
         if found.name == subject.family:
             return found
-    if subject.family not in shipped_names():
+    if subject.family not in family_names():
         raise TargetError(
             f"{text} is declared as a kernel of {subject.family}, which is neither in that file nor shipped; "
             "import the family there or give --family path/to/file.py:family"
@@ -193,7 +188,7 @@ def _family(text: str) -> Family:
     """The family that --family names."""
     place, attribute = _split(text)
     if not _is_file(place) and not attribute:
-        if place not in shipped_names():
+        if place not in family_names():
             raise TargetError(_unknown("family", text))
         return _shipped(place).family
     module, _ = _module(place)
@@ -258,7 +253,7 @@ def _attribute(module: ModuleType, attribute: str, text: str) -> Any:
 
 
 def _unknown(what: str, text: str) -> str:
-    names = shipped_names()
+    names = family_names()
     close = difflib.get_close_matches(text, names, n=1)
     if close:
         hint = f"did you mean {close[0]}? "

@@ -1,4 +1,4 @@
-"""Catalogue: families, kernels, laws and presets as text, for ``gradoracle list`` and ``gradoracle explain``."""
+"""Catalogue: families, kernels, properties and presets as text, for ``gradoracle list`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _WIDTH = 110
 def listing(
     targets: Iterable[Target], universal: Sequence[Property], presets: Mapping[str, Contract], width: int = _WIDTH
 ) -> str:
-    """What is shipped: each family with its signature, kernels and own laws, the universal laws, the presets."""
+    """Each shipped family with its signature, kernels and own properties; the universal properties; the presets."""
     lines: list[str] = ["families"]
     targets = list(targets)
     for target in targets:
         lines.append(f"  {target.family.name}{signature(target.family.signature)}")
         lines.append(f"      kernels: {', '.join(kernel.name for kernel in target.kernels)}")
         lines.append(f"      dtypes: {', '.join(target.family.dtypes)}")
-    lines += ["", f"laws of every family ({len(universal)})", *_laws(universal, width)]
+    lines += ["", f"properties of every family ({len(universal)})", *_properties(universal, width)]
     for target in targets:
         own = target.family.properties
-        lines += ["", f"laws of {target.family.name} ({len(own)})", *_laws(own, width)]
+        lines += ["", f"properties of {target.family.name} ({len(own)})", *_properties(own, width)]
     lines += ["", "precision contracts (--contract DTYPE=PRESET)"]
     lines += [f"  {name:<12} for {preset.dtype}" for name, preset in presets.items()]
     return "\n".join(lines) + "\n"
 
 
 def explanation(law: Property, families: Sequence[str], width: int = _WIDTH) -> str:
-    """A law's contract: statement, why it holds, what it catches, what it cannot, what it needs, whose it is."""
-    needs = ", ".join(need.value for need in law.needs) or "nothing beyond the forward"
+    """A property in full: its statement, why it holds, what it catches and cannot, what it needs, its families."""
+    needs = ", ".join(need.value for need in law.needs) or "forward"
     often = "" if law.one_in == 1 else f", judged on one case in {law.one_in}"
     often = ", judged once for each kernel and dtype" if law.scope == "kernel" else often
     parts = {
@@ -44,7 +44,7 @@ def explanation(law: Property, families: Sequence[str], width: int = _WIDTH) -> 
         "Catches": law.catches,
         "Cannot catch": law.cannot_catch,
         "Needs": needs + often,
-        "Law of": ", ".join(families),
+        "Families": ", ".join(families),
     }
     lines = [law.name, *_wrapped(law.statement, "  ", "  ", width)]
     for title, text in parts.items():
@@ -53,7 +53,7 @@ def explanation(law: Property, families: Sequence[str], width: int = _WIDTH) -> 
 
 
 def signature(read: Signature) -> str:
-    """``(q[B H T D], *, causal=False) -> o[B H T Dv]``; an optional output stands with its option, ``s[B] if wide``."""
+    """``(q[B H T D], *, causal=False) -> o[B H T Dv]``; an optional output with its option: ``s[B] if wide``."""
     positional = [" or ".join(_tensor(spec) for spec in place) for place in read.places]
     keyword = [f"{_tensor(spec)}=None" for spec in read.inputs if spec.keyword]
     keyword += [f"{option.name}={option.default!r}" for option in read.options]
@@ -66,12 +66,12 @@ def _tensor(spec: TensorSpec) -> str:
     return f"{spec.name}[{' '.join(spec.dims)}]{' int' if spec.kind == 'int' else ''}"
 
 
-def _laws(laws: Sequence[Property], width: int) -> list[str]:
+def _properties(properties: Sequence[Property], width: int) -> list[str]:
     lines = []
-    for law in laws:
-        lines.append(f"  {law.name}")
-        whose = "" if law.families.words == "every family" else f" A law of {law.families.words}."
-        lines += _wrapped(f"{law.statement}{whose}", "      ", "      ", width)
+    for each in properties:
+        lines.append(f"  {each.name}")
+        whose = "" if each.families.words == "every family" else f" (Of {each.families.words}.)"
+        lines += _wrapped(f"{each.statement}{whose}", "      ", "      ", width)
     return lines or ["  none"]
 
 

@@ -1,4 +1,4 @@
-"""Failure: the verdicts that one fault has broken, told by the most specific of its laws."""
+"""Failure: one fault with its verdicts, as (label, text) lines that every view prints."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from gradoracle.model.fault import UNKNOWN, Diagnosis, VerdictKey
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 
-_MOST_TENSORS = 4  # of one counterexample that are told in full
+_MOST_TENSORS = 4  # of one counterexample that are described in full
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Verdicts of one fault, which ``lead`` tells; ``direct`` shows a wrong tensor itself where ``lead`` does not.
+    """The verdicts of one fault.
 
-    ``diagnosis`` is its likely cause, by these verdicts and all of the kernel that hold; empty where nothing is likely.
+    Attributes:
+        lead: of the most specific property; it is reported in full.
+        others: the rest, of which only the properties are named.
+        direct: one that shows a wrong tensor itself, where ``lead`` compares something else.
+        diagnosis: the likely cause; empty where none stands out.
     """
 
     lead: Verdict
@@ -40,11 +44,11 @@ def failures(report: Report) -> list[Failure]:
 
 
 def tell(verdict: Verdict) -> list[tuple[str, str]]:
-    """A violated or crashed verdict as (label, text) lines: law, tensors, worst elements, patterns, case, replay."""
-    lines = [("law", verdict.statement)] if verdict.statement else []
+    """A failing verdict as (label, text) lines: property, tensors, worst elements, patterns, case, replay."""
+    lines = [("property", verdict.statement)] if verdict.statement else []
     counterexample = verdict.counterexample
     if counterexample is None:
-        return [*lines, ("case", "none was kept")]
+        return [*lines, ("case", "not kept")]
     lines += _tell_findings(counterexample, _MOST_TENSORS)
     if counterexample.message:
         label = {Status.CRASHED: "crash", Status.ERROR: "error"}.get(verdict.status, "note")
@@ -59,18 +63,18 @@ def tell(verdict: Verdict) -> list[tuple[str, str]]:
 
 
 def tell_directly(failure: Failure) -> list[tuple[str, str]]:
-    """What the tensors themselves show of a fault whose leading law compares something else, as (label, text) lines."""
+    """The verdict ``direct`` of a fault as (label, text) lines; none where there is no such verdict."""
     direct = failure.direct
     if direct is None or direct.counterexample is None:
         return []
-    lines = [("directly", f"{direct.law}, {direct.dtype}"), *_tell_findings(direct.counterexample, 1)]
+    lines = [("shown by", f"{direct.law}, {direct.dtype}"), *_tell_findings(direct.counterexample, 1)]
     replay = _replay(direct.counterexample)
     known = failure.lead.counterexample
     return lines if known is not None and _replay(known) == replay else [*lines, ("replay", replay)]
 
 
 def tell_all(failure: Failure) -> list[tuple[str, str]]:
-    """A fault as (label, text) lines: its leading law, the tensors themselves, the likely cause, other laws."""
+    """A fault as (label, text) lines: its leading verdict, ``direct``, the likely cause, the other properties."""
     lines = [*tell(failure.lead), *tell_directly(failure)]
     if failure.diagnosis.cause:
         lines.append(("likely", str(failure.diagnosis)))
@@ -85,7 +89,7 @@ def as_text(lines: Iterable[tuple[str, str]]) -> str:
 
 
 def headline(verdict: Verdict) -> str:
-    """One line: status, law, kernel, dtype, and on how many cases."""
+    """One line: status, property, kernel, dtype, and on how many cases."""
     return f"{verdict.status.value} {verdict.law} of {verdict.kernel} in {verdict.dtype} on {extent(verdict)}"
 
 
@@ -93,18 +97,18 @@ def extent(verdict: Verdict) -> str:
     """On how many of its cases a verdict fails."""
     failing = failing_cases(verdict)
     if failing == 0:
-        return f"all of its {cases(verdict)} cases together"
+        return f"all {cases(verdict)} cases together"
     return f"{failing} of {cases(verdict)} cases"
 
 
 def failing_cases(verdict: Verdict) -> int:
-    """On how many cases a verdict is what it is; 0 where all cases are so together."""
+    """On how many cases a verdict fails; 0 where it fails on all of them pooled, and on none alone."""
     counts = {Status.CRASHED: verdict.cases_crashed, Status.ERROR: verdict.cases_error}
     return counts.get(verdict.status, verdict.cases_violated)
 
 
 def cases(verdict: Verdict) -> int:
-    """The cases that a law applied to."""
+    """How many cases a property applied to."""
     return (
         verdict.cases_held
         + verdict.cases_violated
@@ -116,7 +120,7 @@ def cases(verdict: Verdict) -> int:
 
 
 def also(failure: Failure) -> str:
-    """The other laws that one fault has broken, each with its dtypes; "" where there are none."""
+    """The other properties that a fault violates, each with its dtypes; "" where there are none."""
     dtypes: dict[str, list[str]] = {}
     for verdict in failure.others:
         dtypes.setdefault(verdict.law, []).append(verdict.dtype)
@@ -124,22 +128,22 @@ def also(failure: Failure) -> str:
     more = len(named.keys() - {failure.lead.law})
     if not more:
         return f"the same in {', '.join(named.values())}" if named else ""
-    laws = ", ".join(f"{law} ({names})" for law, names in named.items())
-    return f"{more} more {'law shows' if more == 1 else 'laws show'} the same fault: {laws}"
+    properties = ", ".join(f"{law} ({names})" for law, names in named.items())
+    return f"{more} more {'property shows' if more == 1 else 'properties show'} the same fault: {properties}"
 
 
 def number(value: float) -> str:
-    """A float as a person reads it, with all the digits of a float32."""
+    """A float with all the digits of a float32."""
     return f"{value:.9g}"
 
 
 def printable(text: str) -> str:
-    """Text that changes nothing of a terminal: what a kernel raised may hold anything."""
+    """Text without control characters and lone surrogates, which what a kernel raised may hold."""
     return re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
 
 
 def _tell_findings(counterexample: Counterexample, most: int) -> list[tuple[str, str]]:
-    """The wrong tensors of a case, ``most`` of them in full."""
+    """The wrong tensors of a case, the first ``most`` of them in full."""
     wrong = [finding for finding in counterexample.findings if finding.outcome is Outcome.VIOLATED]
     lines = [line for finding in wrong[:most] for line in _tell_finding(finding, counterexample.first_findings)]
     if more := wrong[most:]:
@@ -160,9 +164,8 @@ def _tell_finding(finding: Finding, first: Sequence[Finding]) -> Iterable[tuple[
         place = f"at [{', '.join(map(str, worst.index))}]" if worst.index else ""
         values = "" if math.isnan(worst.got) and math.isnan(worst.true) else _values(worst.got, worst.true)
         sigma = f"error {worst.error_in_sigma:.3g} sigma" if math.isfinite(worst.error_in_sigma) else ""
-        told = ", ".join(part for part in (place, values, sigma) if part)
-        if told:
-            yield "worst", told
+        if shown := ", ".join(part for part in (place, values, sigma) if part):
+            yield "worst", shown
     if finding.pattern:
         yield "pattern", finding.pattern
     for other in first:
@@ -171,7 +174,7 @@ def _tell_finding(finding: Finding, first: Sequence[Finding]) -> Iterable[tuple[
 
 
 def _alike(one: Finding, other: Finding) -> bool:
-    """Whether two findings are of one tensor and rule; which of both local rules decides hangs on the recipes."""
+    """Whether two findings are of one tensor and rule; which of the two local rules decides depends on the recipes."""
     rules = {finding.rule.replace("worst case", "local") for finding in (one, other)}
     return one.tensor == other.tensor and one.lost == other.lost and len(rules) == 1
 

@@ -1,4 +1,4 @@
-"""Formats: which views of a report there are, and the exit code that several reports make."""
+"""Formats: the views of a report, and the exit code of several reports."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def render(reports: Report | Sequence[Report], format: str, *, width: int | None
 
 
 def exit_code(reports: Sequence[Report]) -> int:
-    """Of several reports together: 1 where anything is violated, else 3 for an error, 4 for what is inconclusive, 0."""
+    """The exit code of several reports: the first of 1 violated, 3 error, 4 inconclusive (or no report), 0."""
     codes = {report.exit_code for report in reports}
     return next((code for code in (1, 3, 4) if code in codes), 0 if codes else 4)

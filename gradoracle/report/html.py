@@ -1,6 +1,6 @@
-"""Reports as one HTML file for a person: the verdict, each fault with its pictures, the laws, what was measured.
+"""Reports as one HTML file: the outcome, each fault with its pictures, the verdicts, the measurements.
 
-Nothing in it runs and nothing is fetched: text, tables and SVG.
+The page is text, tables and SVG: it runs no script and fetches nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from gradoracle.check.spread import LOCAL_SIGMA
 from gradoracle.model.error_map import ErrorMap
-from gradoracle.model.finding import Finding, Outcome, Worst
-from gradoracle.model.verdict import FAILING, Counterexample, Report, Verdict
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.verdict import Counterexample, Report
 from gradoracle.model.wording import counted
 from gradoracle.report.failure import Failure, extent, failures, number, printable, tell_all
 from gradoracle.report.formats import exit_code
@@ -25,25 +25,27 @@ from gradoracle.report.summary import (
     all_compared,
     cell,
     compared,
+    contracts,
+    device,
     extent_of,
-    missed,
+    goals,
     of_all,
     outcome,
     refused,
-    rows,
+    table,
     unchecked,
     weight,
 )
 
 CODE = ("case", "first", "replay")  # labels whose text is to be copied
-MOST_PICTURES = 24  # of faults on a page, each a tenth of a second
+MOST_PICTURES = 24  # of faults on a page; each takes a tenth of a second
 _STATES = {0: "holds", 1: "violated", 3: "open", 4: "open"}  # by exit code
 _MOST_TENSORS = 4  # of a counterexample that are drawn
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A plot with what it shows."""
+    """A plot and its caption."""
 
     svg: str
     caption: str
@@ -78,7 +80,7 @@ def render(reports: Sequence[Report]) -> str:
 
 
 def _pages(reports: Sequence[Report]) -> list[_Page]:
-    """What is shown of each report; those with faults share the pictures of a page."""
+    """The contents for each report; those with faults share the pictures of a page."""
     broken = sum(bool(failures(report)) for report in reports)
     return [_Page(report, MOST_PICTURES // max(broken, 1)) for report in reports]
 
@@ -95,11 +97,12 @@ def _template() -> Any:
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
+    environment.filters["cell"] = lambda verdict: " ".join(cell(verdict).split())
     return environment.get_template("page.html.jinja")
 
 
 class _Page:
-    """What the template shows of one report, with so many pictures of its faults at most."""
+    """The contents for one report, with at most ``pictures`` pictures of its faults."""
 
     def __init__(self, report: Report, pictures: int) -> None:
         self.report = report
@@ -110,77 +113,56 @@ class _Page:
         ]
         self.reasons = report.inconclusive(lines=False)
         self.blocking = report.exit_code == 4
-        gpu = report.environment.get("gpu") or report.environment.get("cpu", "")
         self.facts = {
             "family": report.family,
             "kernels": ", ".join(report.kernels),
-            "device": f"{report.device}{f' ({gpu})' if gpu else ''}",
+            "device": device(report),
             "seed": str(report.seed),
-            "contracts": ", ".join(f"{dtype} as {preset}" for dtype, preset in report.contracts.items()) or "none",
+            "contracts": contracts(report),
         }
         self.faults: list[_Fault] = []
         for failure in failures(report):
             self.faults.append(_Fault(report, failure, pictures))
             pictures -= len(self.faults[-1].pictures)
-        self.dtypes = list(dict.fromkeys(verdict.dtype for verdict in report.verdicts))
-        self.several = len({verdict.kernel for verdict in report.verdicts}) > 1
-        self.laws = [(law, kernel, self._cells(row), _broken(row)) for (law, kernel), row in rows(report).items()]
+        self.table = table(report)
         self.unchecked = [(each.count, str(each)) for each in unchecked(report)]
-        low = set(missed(report))
-        names = dict.fromkeys([*report.situations_wanted, *report.situations])
-        self.situations = [(name, report.situations.get(name, 0), name in low) for name in names]
-        self.missed = counted(len(low), "situation") if low else ""
+        self.goals = goals(report)
+        self.missed = sum(goal.is_missed for goal in self.goals)
         self.refusals = refused(report)
         self.notes = list(report.notes)
         self.notes += list(dict.fromkeys(note for verdict in report.verdicts for note in verdict.notes))
         self.pictures = list(_measured(report))
 
-    def _cells(self, row: dict[str, Verdict]) -> list[tuple[str, str]]:
-        """(text, state) of a law in each dtype."""
-        return [
-            (" ".join(cell(verdict).split()), verdict.status.value.replace(" ", "-")) if verdict else ("", "")
-            for verdict in map(row.get, self.dtypes)
-        ]
-
 
 class _Fault:
-    """What the template shows of one fault."""
+    """The contents for one fault."""
 
     def __init__(self, report: Report, failure: Failure, pictures: int) -> None:
         lead = failure.lead
         self.status, self.law, self.extent = lead.status.value, lead.law, extent(lead)
         self.where = f"{lead.kernel}, {lead.dtype}"
         self.state = "violated" if weight(report, failure).value == "red" else "note"
-        self.told = [(label, text, label in CODE) for label, text in tell_all(failure)]
+        self.lines = [(label, text, label in CODE) for label, text in tell_all(failure)]
         shown = [each.counterexample for each in (lead, failure.direct) if each is not None and each.counterexample]
         self.wrong = [wrong for each in shown for wrong in _wrong(each)]
         self.pictures = list(itertools.islice(_pictures(shown), max(pictures, 0)))
         self.is_drawn = bool(self.pictures) or not any(_drawable(shown))
 
 
-def _broken(row: dict[str, Verdict]) -> bool:
-    return any(verdict.status in FAILING for verdict in row.values())
-
-
 def _wrong(shown: Counterexample) -> Iterable[Wrong]:
-    """What the kernel gave against what is true, where each wrong tensor of the smallest case is worst."""
+    """The worst element of each wrong tensor of the smallest case."""
     for found in shown.findings:
-        if found.outcome is Outcome.VIOLATED and found.worst is not None and not _is_fact(found.worst):
-            yield Wrong(found.tensor, _index(found.worst), number(found.worst.got), number(found.worst.true),
-                        f"{found.worst.error_in_sigma:.3g}", f"{found.error:.3g}")  # fmt: skip
-
-
-def _is_fact(worst: Worst) -> bool:
-    """Whether there is a place alone and no values."""
-    return math.isnan(worst.got) and math.isnan(worst.true)
-
-
-def _index(worst: Worst) -> str:
-    return f"[{', '.join(map(str, worst.index))}]"
+        worst = found.worst
+        if found.outcome is not Outcome.VIOLATED or worst is None:
+            continue
+        if not (math.isnan(worst.got) and math.isnan(worst.true)):  # a place alone, without values
+            place = f"[{', '.join(map(str, worst.index))}]"
+            sigma, budget = f"{worst.error_in_sigma:.3g}", f"{found.error:.3g}"
+            yield Wrong(found.tensor, place, number(worst.got), number(worst.true), sigma, budget)
 
 
 def _pictures(shown: Sequence[Counterexample]) -> Iterable[Picture]:
-    """Of each wrong tensor, up to four: its map and what was got against what is true, on the case of most elements."""
+    """For each of up to four wrong tensors, on the case with the most elements: its error map, and got against true."""
     from gradoracle.report import plots
 
     for found, map in _drawable(shown):
@@ -194,7 +176,7 @@ def _pictures(shown: Sequence[Counterexample]) -> Iterable[Picture]:
 
 
 def _drawable(shown: Sequence[Counterexample]) -> Iterator[tuple[Finding, ErrorMap]]:
-    """The first map of each wrong tensor, of up to four."""
+    """The first map of each of up to four wrong tensors."""
     drawn: set[str] = set()
     for each in shown:
         for found in (*each.findings, *each.first_findings, *each.further):
@@ -204,25 +186,26 @@ def _drawable(shown: Sequence[Counterexample]) -> Iterator[tuple[Finding, ErrorM
 
 
 def _of_map(tensor: str, map: ErrorMap, found: Finding) -> str:
-    """What a map shows, in words."""
+    """The caption of an error map."""
     sizes = ", ".join(f"{axis} = {size}" for axis, size in zip(map.axes, map.shape, strict=True) if axis)
     over = f", the largest over {' and '.join(map.over)}" if map.over else ""
-    told = [_of_tiles(map, side) for side in (0, 1) if map.tiles[side]]
-    tiles = f"; {' and '.join(told)}" if told else "; the kernel declares no tiles of these dims"
+    tiles = [_of_tiles(map, side) for side in (0, 1) if map.tiles[side]] or [
+        "the kernel declares no tiles of these dims"
+    ]
     where = f"; {found.place}" if found.place else ""
     grey = "; grey: not compared" if any("?" in row for row in map.rows) else ""
-    return f"{tensor}, error in sigma ({sizes}{over}){where}{tiles}{grey}"
+    return f"{tensor}, error in sigma ({sizes}{over}){where}; {' and '.join(tiles)}{grey}"
 
 
 def _of_tiles(map: ErrorMap, side: int) -> str:
     axis, tile = map.axes[side], map.tiles[side]
     if tile >= map.shape[side]:
-        return f"one tile holds all of {axis}"
-    return f"dashed: tiles end every {tile} of {axis}" if map.edges(side) else f"tiles end every {tile} of {axis}"
+        return f"one tile covers all of {axis}"
+    return f"{'dashed: ' if map.edges(side) else ''}tiles end every {tile} of {axis}"
 
 
 def _measured(report: Report) -> Iterable[Picture]:
-    """How the budgets fit, how errors grow with the length, how differences converge."""
+    """How well budgets fit, how errors grow with the length, how finite differences converge."""
     from gradoracle.report import plots
 
     measured = report.measurements
@@ -232,21 +215,21 @@ def _measured(report: Report) -> Iterable[Picture]:
         total = sum(map(sum, measured.spread.values()))
         yield Picture(
             plots.spread(measured.spread),
-            f"calibration: {counted(total, 'tensor')} beside the truth, by rms error in sigma; dashed: 1, one standard "
-            "deviation of what rounding explains",
+            f"calibration: {counted(total, 'tensor')} compared with the truth, by rms error in sigma; dashed: 1, one "
+            "standard deviation of what rounding explains",
         )
     lost = sum(math.isinf(point.in_sigma) for point in measured.growth)
     if any(0 < point.in_sigma < math.inf for point in measured.growth):
         yield Picture(
             plots.growth(measured.growth, measured.dim),
             f"the largest error in sigma against {measured.dim}{f', {lost} more infinite' if lost else ''}; "
-            f"dashed: {LOCAL_SIGMA:.0f}, the limit of each element beside how well its truth is known",
+            f"dashed: {LOCAL_SIGMA:.0f}, the limit of each element apart from the uncertainty of its truth",
         )
     curves = [curve for curve in measured.convergence if all(worst > 0 for _, worst in curve.steps)]
     if curves:
         yield Picture(
             plots.convergence(curves),
             f"HVP by central differences of the VJP in float64: {len(curves)} of "
-            f"{counted(measured.differences, 'gradient')}, errors at h, 2h and 4h; dashed: the second order that a "
-            "right backward has",
+            f"{counted(measured.differences, 'gradient')}, errors at h, 2h and 4h; dashed: the second order "
+            "of a correct backward",
         )

@@ -11,7 +11,7 @@ from typing import Any
 from gradoracle.check.merge import WANTED
 from gradoracle.model.errors import UsageError, why
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
-from gradoracle.model.verdict import Report, Verdict
+from gradoracle.model.verdict import Report
 from gradoracle.report.formats import exit_code
 
 SCHEMA = "gradoracle-report/1"  # raised when a field is renamed or removed, or changes its meaning
@@ -68,25 +68,10 @@ def _read_shard(file: Path) -> list[Report]:
 
 
 def _report(report: Report) -> dict[str, Any]:
-    fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    """The fields of a report, and what follows from them."""
     return {
-        **fields,
+        **{field.name: getattr(report, field.name) for field in dataclasses.fields(report)},
         "exit_code": report.exit_code,
         "inconclusive": report.inconclusive(),
         "laws_checked": report.laws_checked,
-        "verdicts": [_verdict(verdict) for verdict in report.verdicts],
-        "faults": to_plain(report.faults),
     }
-
-
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    fields = {field.name: getattr(verdict, field.name) for field in dataclasses.fields(verdict)}
-    counterexample = verdict.counterexample
-    if counterexample is not None:
-        fields["counterexample"] = {
-            **{field.name: getattr(counterexample, field.name) for field in dataclasses.fields(counterexample)},
-            "findings": [finding.to_dict() for finding in counterexample.findings],
-            "first_findings": [finding.to_dict() for finding in counterexample.first_findings],
-            "further": [finding.to_dict() for finding in counterexample.further],
-        }
-    return fields

@@ -1,4 +1,4 @@
-"""Reports as JUnit XML: a test case for each law, kernel and dtype."""
+"""Reports as JUnit XML: a test case for each property, kernel and dtype."""
 
 from __future__ import annotations
 
@@ -53,35 +53,31 @@ def _test(report: Report, verdict: Verdict) -> ElementTree.Element:
         time="0",
     )
     if report.comparison is not None and verdict.status in FAILING:
-        said = ElementTree.SubElement(test, "system-out")  # whether it is red is said by a line of the comparison
-        said.text = _clean(as_text([("", headline(verdict)), *tell(verdict)]))
+        output = ElementTree.SubElement(test, "system-out")  # whether it is a regression, a line of the comparison says
+        output.text = _clean(as_text([("", headline(verdict)), *tell(verdict)]))
     elif verdict.status in FAILING:
         tag = "failure" if verdict.status is Status.VIOLATED else "error"
-        outcome = ElementTree.SubElement(test, tag, type=verdict.status.value, message=_clean(headline(verdict)))
-        outcome.text = _clean(as_text(tell(verdict)))
+        failure = ElementTree.SubElement(test, tag, type=verdict.status.value, message=_clean(headline(verdict)))
+        failure.text = _clean(as_text(tell(verdict)))
     elif verdict.status in (Status.REFUSED, Status.NOT_CHECKED):
         reasons = "; ".join(f"{reason} ({count} cases)" for reason, count in verdict.reasons.items())
-        ElementTree.SubElement(
-            test,
-            "skipped",
-            type=verdict.status.value,
-            message=_clean(f"{verdict.status.value}: {reasons or 'no case'}"),
-        )
+        message = _clean(f"{verdict.status.value}: {reasons or 'no case'}")
+        ElementTree.SubElement(test, "skipped", type=verdict.status.value, message=message)
     return test
 
 
 def _line(report: Report, line: Line) -> ElementTree.Element:
-    """What a gate says: red is a failure, an open question an error, a note passes."""
+    """A line of a gate as a test: a regression is a failure, an open question an error, a note passes."""
     name = f"{line.kind.value}: {line.law or line.text[:60]}{f'[{line.dtype}]' if line.dtype else ''}"
     test = ElementTree.Element(
         "testcase", classname=_clean(f"gate.{line.kernel or report.target}"), name=_clean(name), time="0"
     )
     tag = {Weight.RED: "failure", Weight.OPEN: "error"}.get(line.weight, "system-out")
-    said = ElementTree.SubElement(test, tag)
-    said.text = _clean(f"{line.text}\n{line.case}".strip())
+    result = ElementTree.SubElement(test, tag)
+    result.text = _clean(f"{line.text}\n{line.case}".strip())
     if tag != "system-out":
-        said.set("type", _clean(line.kind.value))
-        said.set("message", _clean(line.text))
+        result.set("type", _clean(line.kind.value))
+        result.set("message", _clean(line.text))
     return test
 
 
@@ -97,5 +93,5 @@ def _conclusive(report: Report) -> ElementTree.Element:
 
 
 def _clean(text: str) -> str:
-    """Text without the characters that no XML document may hold."""
+    """Text without the characters that XML does not allow."""
     return _NOT_XML.sub("\ufffd", text)

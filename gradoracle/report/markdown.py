@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gradoracle.model.comparison import Weight
-from gradoracle.model.verdict import FAILING, Report
+from gradoracle.model.verdict import Report
 from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
 from gradoracle.report.formats import exit_code
 from gradoracle.report.summary import (
@@ -15,10 +15,12 @@ from gradoracle.report.summary import (
     all_compared,
     cell,
     compared,
+    contracts,
+    device,
     extent_of,
-    missed,
+    goals,
     outcome,
-    rows,
+    table,
     unchecked,
     weight,
 )
@@ -28,7 +30,7 @@ _CODE = ("case", "first", "replay")  # labels whose text is to be copied
 
 
 def render(reports: Sequence[Report]) -> str:
-    """The reports of a run: each its outcome, its faults in full, and folded the table and what was not checked."""
+    """The reports of a run: the outcome of each, its faults in full, and folded its table and what was not checked."""
     lines = [line for report in reports for line in _report(report)]
     if reports and reports[0].comparison is not None:
         lines = [f"**{MARKS[exit_code(reports)]} {_text(all_compared(reports))}**", "", *lines]
@@ -43,21 +45,17 @@ def _report(report: Report) -> Iterable[str]:
     if report.comparison is not None and not report.verdicts:
         return
     yield ""
-    gpu = report.environment.get("gpu") or report.environment.get("cpu", "")
-    contracts = ", ".join(f"{dtype} as {preset}" for dtype, preset in report.contracts.items()) or "none"
-    yield _text(f"{extent_of(report)}. {report.device}{f' ({gpu})' if gpu else ''}, seed {report.seed}; {contracts}.")
+    yield _text(f"{extent_of(report)}. {device(report)}, seed {report.seed}; {contracts(report)}.")
     yield ""
     for reason in report.inconclusive(lines=False):
-        yield f"- {'because' if report.exit_code == 4 else 'besides'}: {_text(reason)}"
+        yield f"- {'because' if report.exit_code == 4 else 'also'}: {_text(reason)}"
     for failure in failures(report):
         yield from _failure(failure, "✗" if weight(report, failure) is Weight.RED else "·")
-    yield from _folded("laws", _table(report))
+    yield from _folded("properties", _table(report))
     reasons = [f"- {each.count}: {_text(str(each))}" for each in unchecked(report)[:_MOST_REASONS]]
     yield from _folded("not checked", reasons)
-    low = set(missed(report))
-    names = dict.fromkeys([*report.situations_wanted, *report.situations])
-    told = [f"{_text(name)}: {report.situations.get(name, 0)}{' **too few**' if name in low else ''}" for name in names]
-    yield from _folded("situations", ["; ".join(told)] if told else [])
+    met = [f"{_text(goal.name)}: {goal.cases}{' **too few**' if goal.is_missed else ''}" for goal in goals(report)]
+    yield from _folded("coverage goals", ["; ".join(met)] if met else [])
 
 
 def _failure(failure: Failure, mark: str) -> Iterable[str]:
@@ -72,16 +70,14 @@ def _failure(failure: Failure, mark: str) -> Iterable[str]:
 
 
 def _table(report: Report) -> list[str]:
-    """A row for each law and kernel, a column for each dtype."""
-    dtypes = list(dict.fromkeys(verdict.dtype for verdict in report.verdicts))
-    several = len({verdict.kernel for verdict in report.verdicts}) > 1
-    head = ["law", *(["kernel"] if several else []), *dtypes]
+    """A row for each property and kernel, a column for each dtype."""
+    verdicts = table(report)
+    head = ["property", *(["kernel"] if verdicts.has_kernels else []), *verdicts.dtypes]
     lines = [_row(head), _row(["---"] * len(head))]
-    for (law, kernel), row in rows(report).items():
-        cells = [" ".join(cell(row[dtype]).split()) if dtype in row else "" for dtype in dtypes]
-        broken = any(verdict.status in FAILING for verdict in row.values())
-        name = f"**{_text(law)}**" if broken else _text(law)
-        lines.append(_row([name, *([_text(kernel)] if several else []), *map(_text, cells)]))
+    for row in verdicts.rows:
+        name = f"**{_text(row.law)}**" if row.is_failing else _text(row.law)
+        cells = [_text(cell(each)) if each else "" for each in row.verdicts]
+        lines.append(_row([name, *([_text(row.kernel)] if verdicts.has_kernels else []), *cells]))
     return lines if report.verdicts else []
 
 
@@ -90,23 +86,23 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _folded(summary: str, lines: Sequence[str]) -> Iterable[str]:
-    """Lines behind a fold; nothing where there are none."""
+    """Lines in a fold; nothing where there are none."""
     if lines:
         yield from ("", f"<details><summary>{summary}</summary>", "", *lines, "", "</details>")
 
 
 def _text(text: str) -> str:
-    """Text that is shown as it is: what a kernel raised may hold anything."""
+    """Text with all markup escaped: what a kernel raised may hold any."""
     text = " ".join(printable(text).split())
     return _MARKUP.sub(lambda mark: _ESCAPED.get(mark[0], "\\" + mark[0]), text)
 
 
-_MARKUP = re.compile(r"[\\`*{}\[\]<>#|~&@]|(?<!\w)_|_(?!\w)")  # an underscore within a word is none
+_MARKUP = re.compile(r"[\\`*{}\[\]<>#|~&@]|(?<!\w)_|_(?!\w)")  # an underscore inside a word marks nothing up
 _ESCAPED = {"<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;"}
 
 
 def _code(text: str) -> str:
-    """Text as code, within as many backticks as it needs."""
+    """Text as code, in as many backticks as it needs."""
     text = " ".join(printable(text).split())
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     pad = " " if text.startswith("`") or text.endswith("`") else ""

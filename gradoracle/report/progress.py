@@ -1,4 +1,4 @@
-"""Progress of a run, on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run on standard error: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from gradoracle.model.verdict import Verdict
 from gradoracle.model.wording import counted
+from gradoracle.project.request import Progress
 from gradoracle.report.failure import headline, tell
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 _EVERY = 10.0  # seconds between two lines where there is no terminal
 
 
-class Lines:
-    """Progress as lines of text, at most one in ten seconds."""
+class Lines(Progress):
+    """Progress as lines of text, at most one every ten seconds."""
 
     def __init__(self, stream: TextIO | None = None, noun: str = "cases"):
         self.noun = noun
@@ -27,35 +28,31 @@ class Lines:
         self._last = time.monotonic()
 
     def plan(self, total: int) -> None:
-        """So many cases are to run."""
+        """The number of cases to run is known."""
         self._total = total
 
     def case(self, done: int, properties: int, failing: int, note: str) -> None:
-        """So many have run, with so many properties judged and so many failing verdicts so far."""
+        """``done`` cases have run; ``properties`` were judged so far, and ``failing`` verdicts fail."""
         now = time.monotonic()
         if note or done == 1 or now - self._last >= _EVERY:
             self._last = now
-            told = [f"{done} of {self._total} {self.noun}", *_counts(properties, failing), note]
-            self._say(", ".join(part for part in told if part))
+            self._say(", ".join([f"{done} of {self._total} {self.noun}", *_counts(properties, failing, note)]))
 
     def failure(self, verdict: Verdict) -> None:
-        """The first verdict that fails, as it was found."""
-        for line in _told(verdict):
+        """The first failure, as it was found."""
+        for line in _in_short(verdict):
             self._say(line)
 
     def shrinking(self, law: str, case: str) -> None:
-        """A violation of this law is being made smaller."""
+        """A case that violates this property is being shrunk."""
         self._say(f"looking for a smaller case that violates {law}")
-
-    def close(self) -> None:
-        """The run is over."""
 
     def _say(self, text: str) -> None:
         print(f"gradoracle: {text}", file=self._stream, flush=True)
 
 
-class Live:
-    """Progress as a bar that leaves nothing behind."""
+class Live(Progress):
+    """Progress as a bar that disappears when the run is over."""
 
     def __init__(self, noun: str = "cases") -> None:
         self.noun = noun
@@ -63,12 +60,13 @@ class Live:
         self._task: TaskID | None = None
 
     def plan(self, total: int) -> None:
-        """So many cases are to run."""
+        """The number of cases to run is known."""
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
 
         if self._bar is None:
-            self._bar = Progress(
+            self._bar = Bar(
                 SpinnerColumn(),
                 BarColumn(bar_width=30),
                 MofNCompleteColumn(),
@@ -84,19 +82,18 @@ class Live:
             self._bar.reset(self._task, total=total)
 
     def case(self, done: int, properties: int, failing: int, note: str) -> None:
-        """So many have run, with so many properties judged and so many failing verdicts so far."""
+        """``done`` cases have run; ``properties`` were judged so far, and ``failing`` verdicts fail."""
         if self._bar is not None and self._task is not None:
-            told = [*_counts(properties, failing), note]
-            self._bar.update(self._task, completed=done, description=", ".join(part for part in told if part))
+            self._bar.update(self._task, completed=done, description=", ".join(_counts(properties, failing, note)))
 
     def failure(self, verdict: Verdict) -> None:
-        """The first verdict that fails, as it was found; the bar goes on below it."""
+        """The first failure, as it was found; the bar goes on below it."""
         if self._bar is not None:
-            for line in _told(verdict):
+            for line in _in_short(verdict):
                 self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def shrinking(self, law: str, case: str) -> None:
-        """A violation of this law is being made smaller."""
+        """A case that violates this property is being shrunk."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=f"shrinking a case of {law}")
 
@@ -108,15 +105,17 @@ class Live:
 
 
 def progress(noun: str = "cases") -> Lines | Live:
-    """What suits standard error; ``noun`` is what is counted."""
+    """A bar if standard error is a terminal, else lines; ``noun`` is what is counted."""
     return Live(noun) if sys.stderr.isatty() else Lines(noun=noun)
 
 
-def _counts(properties: int, failing: int) -> list[str]:
-    return [counted(count, noun) for count, noun in ((properties, "property"), (failing, "failure")) if count]
+def _counts(properties: int, failing: int, note: str) -> list[str]:
+    counts = [counted(count, noun) for count, noun in ((properties, "property"), (failing, "failure")) if count]
+    return [*counts, note] if note else counts
 
 
-def _told(verdict: Verdict) -> list[str]:
-    """A verdict in a few lines: what fails, on which case, and how to see it again."""
-    expected = ("case", "crash", "replay", "worst")
-    return [f"first failure: {headline(verdict)}", *(f"  {k:<8} {text}" for k, text in tell(verdict) if k in expected)]
+def _in_short(verdict: Verdict) -> list[str]:
+    """A failing verdict in a few lines: what fails, where it is worst, the case, and how to replay it."""
+    labels = ("case", "crash", "replay", "worst")
+    lines = (f"  {label:<8} {text}" for label, text in tell(verdict) if label in labels)
+    return [f"first failure: {headline(verdict)}", *lines]

@@ -1,4 +1,4 @@
-"""Reports as SARIF 2.1.0: a run for each target, a rule for each law, a result for each fault.
+"""Reports as SARIF 2.1.0: a run for each target, a rule for each property, a result for each fault.
 
 https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 """
@@ -20,17 +20,17 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 FINGERPRINT = "gradoracle/v1"  # raised when what a fingerprint is made of changes
 _ROOT = "%SRCROOT%"
 _GATE_RULES = {
-    Kind.UNCHECKED: "What the base checked is checked here too.",
-    Kind.ACCURACY: "Errors in sigma are no larger than the base's.",
-    Kind.JUDGE: "A change of the definition, contract, domain or laws is acknowledged.",
-    Kind.KNOWN: "Known failures are there, and have not expired.",
+    Kind.UNCHECKED: "Everything that was checked in the base is checked.",
+    Kind.ACCURACY: "Errors in sigma are no larger than in the base.",
+    Kind.JUDGE: "A change of the definition, contract, domain or properties is acknowledged.",
+    Kind.KNOWN: "Every known failure still fails and has not expired.",
     Kind.BASE: "There is a base to compare with.",
-    Kind.SPEED: "What the kernel takes beside the base.",
+    Kind.SPEED: "The time that the kernel takes, compared with the base.",
 }
 
 
 def render(reports: Sequence[Report]) -> str:
-    """The reports of a run as one SARIF log. A law's name is its rule's id."""
+    """The reports of a run as one SARIF log. The id of a rule is the name of its property."""
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(report) for report in reports]}
     return json.dumps(log, indent=1, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8") + "\n"
 
@@ -70,7 +70,7 @@ def _rule(law: str, statement: str) -> dict[str, Any]:
 
 
 def _invocation(report: Report) -> dict[str, Any]:
-    """How the run ended; what should have been checked and was not are its notifications."""
+    """How the run ended; a notification for each thing that should have been checked and was not."""
     reasons = report.inconclusive()
     return {
         "executionSuccessful": not reasons,
@@ -87,7 +87,7 @@ def _gate_rule(line: Line) -> str:
 
 
 def _line(report: Report, line: Line, laws: list[str], seen: dict[str, int]) -> dict[str, Any]:
-    """What a gate says beyond the faults themselves."""
+    """A line of a gate as a result."""
     rule = _gate_rule(line)
     return {
         "ruleId": rule,
@@ -126,7 +126,7 @@ def _result(report: Report, failure: Failure, laws: list[str], seen: dict[str, i
 
 
 def _location(report: Report, kernel: str) -> dict[str, Any]:
-    """The kernel's name, and its line where it is written in the working tree."""
+    """The kernel's name, and its file and line in the working tree where they are known."""
     found: dict[str, Any] = {
         "logicalLocations": [{"name": kernel, "fullyQualifiedName": f"{report.family}/{kernel}", "kind": "function"}]
     }
@@ -140,7 +140,7 @@ def _location(report: Report, kernel: str) -> dict[str, Any]:
 
 
 def _fingerprint(report: Report, kernel: str, rule: str, seen: dict[str, int]) -> str:
-    """The same for a fault of one kernel and leading law, whatever case, line, dtype and machine show it."""
+    """A digest that a kernel and leading property determine, whatever case, line, dtype and machine show the fault."""
     place = report.locations.get(kernel)
     key = "\n".join([place.file if place else report.family, kernel, rule])
     seen[key] = seen.get(key, 0) + 1

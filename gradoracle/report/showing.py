@@ -1,4 +1,4 @@
-"""Showing: what a command found goes to its views, the terminal or files, and nothing known is lost on the way."""
+"""Showing: the reports of a command go to its views, the terminal or files; a failure loses none of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INCONCLUSIVE = 4
 
 
 def report(views: Sequence[Output], runs: Sequence[Callable[[], Report]]) -> int:
-    """Run each, show what is known in every view also where one of them fails, and give the exit code."""
+    """Run each, show the reports in every view even if a later run fails, and return the exit code."""
     reports: list[Report] = []
     failure: BaseException | None = None
     for one in runs:
@@ -41,17 +41,17 @@ def report(views: Sequence[Output], runs: Sequence[Callable[[], Report]]) -> int
     codes = {report.exit_code for report in reports}
     if 1 in codes and not isinstance(failure, (KeyboardInterrupt, UsageError)):  # an error hides no violation
         trace = "".join(traceback.format_exception(failure))
-        return fail(f"an error of its own: {named(failure)}; {keep_trace(trace)}", 1)
+        return fail(f"internal error: {named(failure)}; {keep_trace(trace)}", 1)
     if isinstance(failure, KeyboardInterrupt) and reports:
         return max(INCONCLUSIVE if report.exit_code != 1 else 1 for report in reports)
     raise failure
 
 
 def show_reports(views: Sequence[Output], reports: Sequence[Report]) -> None:
-    """Show reports in every view; the github view's step has its summary too.
+    """Show reports in every view; with a github view, also in the summary of the step.
 
     Raises:
-        UsageError: at the end, where a file could not be written.
+        UsageError: at the end, if a file could not be written.
     """
     from gradoracle.report.formats import render
 
@@ -65,19 +65,19 @@ def show_reports(views: Sequence[Output], reports: Sequence[Report]) -> None:
                 f"{v.law}, {v.dtype}, {c.case}\n{c.trace}\n" for v in errors if (c := v.counterexample) is not None
             ]
             laws = ", ".join(dict.fromkeys(verdict.law for verdict in errors))
-            sys.stderr.write(f"gradoracle: an error of its own in {laws}; {keep_trace(''.join(shown))}\n")
+            sys.stderr.write(f"gradoracle: internal error in {laws}; {keep_trace(''.join(shown))}\n")
 
 
 def show(views: Sequence[Output], render: Callable[[str, int | None, bool], str]) -> None:
-    """Write the views that go to files and print the one that does not; what cannot be written is printed.
+    """Write the views that go to files and print the one that does not; what cannot be written is printed too.
 
     Args:
-        views: as ``project.outputs`` has them.
-        render: the text of a format, for so many columns, with or without colours.
+        views: from ``project.outputs``.
+        render: returns the text of (format, columns, whether in colour).
 
     Raises:
-        UsageError: at the end, where a file could not be written.
-        Exception: at the end, what the first view that could not be made raised.
+        UsageError: at the end, if a file could not be written.
+        Exception: at the end, what the first view that failed raised.
     """
     lost: list[str] = []
     fault: Exception | None = None
@@ -85,7 +85,7 @@ def show(views: Sequence[Output], render: Callable[[str, int | None, bool], str]
         width, color = terminal() if view.path is None else (None, False)
         try:
             text = render(view.format, width, color)
-        except Exception as error:  # a view that fails takes no other with it
+        except Exception as error:  # the other views are still shown
             fault = fault or error
             continue
         if view.path is None:
@@ -99,11 +99,11 @@ def show(views: Sequence[Output], render: Callable[[str, int | None, bool], str]
     if fault is not None:
         raise fault
     if lost:
-        raise UsageError(f"{'; '.join(lost)}; its content was printed instead")
+        raise UsageError(f"{'; '.join(lost)}; its content is printed instead")
 
 
 def summarise(text: str) -> None:
-    """Add a text to the summary of the step, where this runs in one of GitHub Actions."""
+    """Append a text to the summary of the step, in GitHub Actions."""
     file = os.environ.get("GITHUB_STEP_SUMMARY")
     if not file:
         return
@@ -115,7 +115,7 @@ def summarise(text: str) -> None:
 
 
 def terminal() -> tuple[int | None, bool]:
-    """Columns (None: the default) and whether colours may be used, of standard output."""
+    """The columns of standard output (None: the default), and whether it takes colours."""
     if not sys.stdout.isatty():
         return None, False
     color = "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
@@ -123,7 +123,7 @@ def terminal() -> tuple[int | None, bool]:
 
 
 def keep_trace(text: str) -> str:
-    """Put the traceback of an error of our own in a file, or print it with GRADORACLE_TRACEBACK=1; says where it is."""
+    """Write the traceback of an internal error to a file, or print it with GRADORACLE_TRACEBACK=1; return where."""
     if os.environ.get("GRADORACLE_TRACEBACK") == "1":
         sys.stderr.write(f"{text}\n")
         return "the traceback is above"
@@ -136,7 +136,7 @@ def keep_trace(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Print to standard output; where nobody reads it any more, the exit code still says it all."""
+    """Print to standard output; if its reader is gone, the exit code still tells the outcome."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -145,6 +145,6 @@ def say(text: str) -> None:
 
 
 def fail(text: str, code: int) -> int:
-    """Print why there is no more to show, and give the exit code back."""
+    """Print an error message and return the exit code."""
     tell(text)
     return code

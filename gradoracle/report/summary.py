@@ -1,4 +1,4 @@
-"""Summary: what several views say of a report alike: its outcome in one line, its cells, what was not checked."""
+"""Summary: what several views share: the outcome in one line, the table of verdicts, what was not checked."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Unchecked:
     """One reason why cases were refused or not checked.
 
     Attributes:
-        count: of cases, over laws.
-        reason: in words; one of several that differ in their numbers alone.
-        laws: that it befell.
-        alike: how many other reasons differ from it in their numbers alone.
+        count: cases, summed over properties.
+        reason: in words; the first of several that differ only in their numbers.
+        laws: the properties concerned.
+        alike: how many other reasons differ from it only in their numbers.
     """
 
     count: int
@@ -33,13 +33,50 @@ class Unchecked:
     alike: int
 
     def __str__(self) -> str:
-        who = self.laws[0] if len(self.laws) == 1 else f"{len(self.laws)} laws, {self.laws[0]} among them"
-        like = f"; {self.alike} more with other numbers" if self.alike else ""
+        who = self.laws[0] if len(self.laws) == 1 else f"{len(self.laws)} properties, such as {self.laws[0]}"
+        like = f"; {counted(self.alike, 'more reason')} with other numbers" if self.alike else ""
         return f"{self.reason} ({who}{like})"
 
 
+@dataclass(frozen=True)
+class Row:
+    """The verdicts of one property and kernel, one place for each dtype of the table."""
+
+    law: str
+    kernel: str
+    verdicts: tuple[Verdict | None, ...]
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether any of them fails."""
+        return any(verdict is not None and verdict.status in FAILING for verdict in self.verdicts)
+
+
+@dataclass(frozen=True)
+class Table:
+    """All verdicts of a report; the kernel is worth a column where there are several."""
+
+    dtypes: tuple[str, ...]
+    has_kernels: bool
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A coverage goal: how many cases meet it, and how many must at least."""
+
+    name: str
+    cases: int
+    expected: int
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether too few cases meet it."""
+        return self.cases < self.expected
+
+
 def outcome(report: Report) -> str:
-    """Target, what came of it, and the exit code, in one line without a mark."""
+    """Target, outcome and exit code in one line, without a mark."""
     code = report.exit_code
     if report.comparison is not None:
         said = _compared(report)
@@ -48,34 +85,34 @@ def outcome(report: Report) -> str:
     elif code == 1:
         faults = [fault for fault in failures(report) if fault.lead.status in BROKEN]
         broken = {verdict.law for fault in faults for verdict in (fault.lead, *fault.others)}
-        said = f"{counted(len(faults), 'fault')}, {counted(len(broken), 'law')} broken"
+        said = f"{counted(len(faults), 'fault')}, {counted(len(broken), 'property')} violated"
     elif code == 3:
-        said = f"gradoracle itself failed, {counted(len(report.errors), 'verdict')} could not be given"
+        said = f"gradoracle itself failed, {counted(len(report.errors), 'verdict')} missing"
     else:
         said = "inconclusive"
     return f"{report.target}: {said} (exit code {code})"
 
 
 def _compared(report: Report) -> str:
-    """What came of a comparison, in a few words."""
+    """The outcome of a comparison, in a few words."""
     comparison, code = report.comparison, report.exit_code
     assert comparison is not None
     if comparison.unchanged:
         return f"unchanged since {comparison.base}, not checked"
     if code == 1:
-        return f"{counted(len(comparison.of(Weight.RED)), 'red line')} beside {comparison.base}"
-    return f"as right as {comparison.base}" if code == 0 else f"not all could be compared with {comparison.base}"
+        return f"{counted(len(comparison.of(Weight.RED)), 'regression')} from {comparison.base}"
+    return f"no worse than {comparison.base}" if code == 0 else f"not fully compared with {comparison.base}"
 
 
 def compared(report: Report) -> list[Line]:
-    """What a gate says of a report, what weighs most first."""
+    """The lines of a gate, the gravest first."""
     order = list(WEIGHTS)
     lines = report.comparison.lines if report.comparison is not None else []
     return sorted(lines, key=lambda line: order.index(line.weight))
 
 
 def weight(report: Report, failure: Failure) -> Weight:
-    """What a fault does to its run: in a gate one that the base has too, or that is known, is a note."""
+    """The weight of a fault: in a gate, one that the base has too or that is a known failure is a note."""
     if report.comparison is None:
         return Weight.RED
     verdicts = {(verdict.law, verdict.kernel, verdict.dtype) for verdict in (failure.lead, *failure.others)}
@@ -84,41 +121,41 @@ def weight(report: Report, failure: Failure) -> Weight:
 
 
 def all_compared(reports: Sequence[Report]) -> str:
-    """What a gate says of all its targets together, in one line."""
+    """The outcome of a gate over all its targets, in one line."""
     changed = [report for report in reports if report.comparison is None or not report.comparison.unchanged]
     if not changed:
         base = reports[0].comparison.base if reports[0].comparison is not None else ""
         return f"no kernel has changed since {base}, so none was checked"
-    names = {0: "green", 1: "red", 3: "error", 4: "open"}
-    told = ", ".join(f"{report.target}: {names[report.exit_code]}" for report in changed)
+    names = {0: "no regression", 1: "regression", 3: "error", 4: "inconclusive"}
+    outcomes = ", ".join(f"{report.target}: {names[report.exit_code]}" for report in changed)
     left = len(reports) - len(changed)
-    return f"gate: {told}{f'; {left} unchanged' if left else ''}"
+    return f"gate: {outcomes}{f'; {left} unchanged' if left else ''}"
 
 
 def of_all(reports: Sequence[Report]) -> str:
-    """How each of several targets stands, in a line."""
+    """The outcome of each of several targets, in one line."""
     words = {0: "holds", 1: "violated", 3: "error", 4: "inconclusive"}
     return ", ".join(f"{report.target}: {words[report.exit_code]}" for report in reports) or "nothing was checked"
 
 
 def extent_of(report: Report) -> str:
-    """How many laws, cases, seconds and verdicts of each status, in one line."""
+    """How many properties, cases, seconds, and verdicts of each status, in one line."""
     counts = {status: sum(verdict.status is status for verdict in report.verdicts) for status in Status}
     shown = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
     stopped = "" if report.cases_run >= report.cases_planned else f" of {report.cases_planned} planned"
-    compiling = f" ({report.seconds_compiling:.1f} s of compiling)" if report.seconds_compiling >= 0.05 else ""
+    compiling = f" ({report.seconds_compiling:.1f} s compiling)" if report.seconds_compiling >= 0.05 else ""
     return (
-        f"{counted(report.laws_checked, 'law')} checked on {report.cases_run}{stopped} "
+        f"{counted(report.laws_checked, 'property')} checked on {report.cases_run}{stopped} "
         f"{'case' if report.cases_run == 1 and not stopped else 'cases'} in {report.seconds:.1f} s{compiling}; "
         f"{counted(len(report.verdicts), 'verdict')}: {shown or 'none'}"
     )
 
 
 def unchecked(report: Report) -> list[Unchecked]:
-    """Why cases were refused or not checked, what befell most of them first."""
+    """Why cases were refused or not checked, the most frequent reason first."""
     counts: dict[tuple[str, str], int] = {}
     laws: dict[tuple[str, str], dict[str, None]] = {}
-    first: dict[tuple[str, str], tuple[str, str]] = {}  # reasons that differ in their numbers alone are told by one
+    first: dict[tuple[str, str], tuple[str, str]] = {}  # of reasons that differ only in their numbers
     others: dict[tuple[str, str], set[str]] = {}
     for verdict in report.verdicts:
         for reason, count in verdict.reasons.items():
@@ -132,19 +169,19 @@ def unchecked(report: Report) -> list[Unchecked]:
 
 
 def refused(report: Report) -> list[tuple[str, str]]:
-    """What kernels refused and where, the most frequent marks first; messages that differ in their numbers as one."""
+    """What kernels refused and where, the most frequent place first; messages alike but for numbers count as one."""
     alike: dict[str, tuple[str, Counter[str]]] = {}  # without its numbers -> the first message, marks of all
     for message, marks in report.refusals.items():
         alike.setdefault(without_numbers(message), (message, Counter()))[1].update(marks)
     found = []
     for message, sums in list(alike.values())[:_MOST_REFUSALS]:
-        told = [f"{mark} x{count}" for mark, count in sums.most_common(_MOST_MARKS)]
-        found.append((message, ", ".join([*told, "..."] if len(sums) > _MOST_MARKS else told)))
+        places = [f"{mark} x{count}" for mark, count in sums.most_common(_MOST_MARKS)]
+        found.append((message, ", ".join([*places, "..."] if len(sums) > _MOST_MARKS else places)))
     return found
 
 
 def cell(verdict: Verdict) -> str:
-    """A verdict in a few words: a mark, on how many cases, the largest error in sigma, budget / |truth|."""
+    """A verdict in a few words: a mark, the number of cases, the largest error in sigma, budget / |truth|."""
     if verdict.status is Status.HOLDS:
         of = cases(verdict)
         ran = str(of) if verdict.cases_held == of else f"{verdict.cases_held}/{of}"
@@ -156,32 +193,46 @@ def cell(verdict: Verdict) -> str:
     return f"- {verdict.status.value}"
 
 
-def rows(report: Report) -> dict[tuple[str, str], dict[str, Verdict]]:
-    """The verdicts of each law and kernel by dtype, in the order of the report."""
+def table(report: Report) -> Table:
+    """The verdicts by property and kernel, and by dtype, in the order of the report."""
     found: dict[tuple[str, str], dict[str, Verdict]] = {}
     for verdict in report.verdicts:
         found.setdefault((verdict.law, verdict.kernel), {})[verdict.dtype] = verdict
-    return found
+    dtypes = tuple(dict.fromkeys(verdict.dtype for verdict in report.verdicts))
+    rows = (Row(law, kernel, tuple(map(row.get, dtypes))) for (law, kernel), row in found.items())
+    return Table(dtypes, len({kernel for _, kernel in found}) > 1, tuple(rows))
 
 
 def title(failure: Failure) -> str:
-    """What a fault is called: status and law, kernel and dtype of the law that leads it."""
+    """The title of a fault: status, property, kernel and dtype of its leading verdict."""
     lead = failure.lead
     return f"{lead.status.value} {lead.law}, {lead.kernel} in {lead.dtype}"
 
 
-def missed(report: Report) -> list[str]:
-    """The situations that have fewer cases than are expected."""
-    return [name for name, expected in report.situations_wanted.items() if report.situations.get(name, 0) < expected]
+def goals(report: Report) -> list[Goal]:
+    """The coverage goals of a run, those with a minimum first."""
+    names = dict.fromkeys([*report.situations_wanted, *report.situations])
+    return [Goal(name, report.situations.get(name, 0), report.situations_wanted.get(name, 0)) for name in names]
+
+
+def device(report: Report) -> str:
+    """The device of a run, with the name of its GPU or CPU."""
+    name = report.environment.get("gpu") or report.environment.get("cpu", "")
+    return f"{report.device} ({name})" if name else report.device
+
+
+def contracts(report: Report) -> str:
+    """The precision contract of each dtype."""
+    return ", ".join(f"{dtype} as {preset}" for dtype, preset in report.contracts.items()) or "none"
 
 
 def sigmas(worst: float) -> str:
-    """An error in sigma; "" where there is none."""
+    """An error in sigma; "" for 0."""
     return f"{f'{worst:.1f}' if worst < 100 else short(worst)}σ" if worst else ""
 
 
 def short(value: float | None) -> str:
-    """A number in five columns, such as 2e-6."""
+    """A number in at most five columns, such as 2e-6."""
     if value is None:
         return ""
     mantissa, _, exponent = f"{value:.0e}".partition("e")

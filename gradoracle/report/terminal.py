@@ -1,17 +1,17 @@
-"""Reports as text to read at a glance: a table of laws and dtypes, failures in full, and what was not checked."""
+"""Reports as text: a table of properties and dtypes, each fault in full, and what was not checked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from io import StringIO
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from gradoracle.model.comparison import Kind, Weight
-from gradoracle.model.verdict import FAILING, Report, Status, Verdict
+from gradoracle.model.verdict import FAILING, Report, Status
 from gradoracle.report.failure import extent, failures, printable, tell_all
 from gradoracle.report.formats import exit_code
 from gradoracle.report.summary import (
@@ -20,11 +20,14 @@ from gradoracle.report.summary import (
     all_compared,
     cell,
     compared,
+    contracts,
+    device,
     extent_of,
+    goals,
     of_all,
     outcome,
     refused,
-    rows,
+    table,
     unchecked,
     weight,
 )
@@ -33,7 +36,7 @@ WIDTH = 120
 _LABEL = 9  # columns of a label
 _MOST_REASONS = 12
 _LABELS = {
-    Kind.VIOLATED: "law",
+    Kind.VIOLATED: "status",
     Kind.UNCHECKED: "cover",
     Kind.ACCURACY: "sigma",
     Kind.JUDGE: "judge",
@@ -52,7 +55,7 @@ _STYLES = {
 
 
 def render(reports: Sequence[Report], *, width: int | None = None, color: bool = False) -> str:
-    """The reports of a run, one below the other, and one line on all of them where there are several."""
+    """The reports of a run, one below the other, and where there are several one line on all of them."""
     file = StringIO()
     console = Console(
         file=file,
@@ -88,42 +91,35 @@ def _report(console: Console, report: Report) -> None:
     _failures(console, report)
     _not_checked(console, report)
     _refusals(console, report)
-    _situations(console, report)
+    _goals(console, report)
     _notes(console, report)
     _end(console, report)
 
 
 def _header(console: Console, report: Report) -> None:
-    contracts = ", ".join(f"{dtype} as {preset}" for dtype, preset in report.contracts.items()) or "none"
     console.print(
         Text.assemble(("gradoracle ", "bold"), (printable(report.target), "bold cyan"), f"  family {report.family}")
     )
     kernels = "kernel" if len(report.kernels) == 1 else "kernels"
     _line(console, kernels, ", ".join(report.kernels))
-    gpu = report.environment.get("gpu") or report.environment.get("cpu", "")
-    _line(console, "device", f"{report.device}{f' ({gpu})' if gpu else ''}, seed {report.seed}")
-    _line(console, "contract", contracts)
+    _line(console, "device", f"{device(report)}, seed {report.seed}")
+    _line(console, "contract", contracts(report))
     console.print()
 
 
-def _table(report: Report) -> Table:
-    """A row for each law and kernel, a column for each dtype."""
-    dtypes = list(dict.fromkeys(verdict.dtype for verdict in report.verdicts))
-    several = len({verdict.kernel for verdict in report.verdicts}) > 1
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
-    table.add_column("law", overflow="fold", ratio=1)
-    if several:
-        table.add_column("kernel", overflow="fold")
-    for dtype in dtypes:
-        table.add_column(f"{dtype}\ncases  worst  b/t", no_wrap=True)
-    for (law, kernel), row in rows(report).items():
-        cells = [_cell(row[dtype]) if dtype in row else Text("") for dtype in dtypes]
-        table.add_row(law, *([kernel] if several else []), *cells)
-    return table
-
-
-def _cell(verdict: Verdict) -> Text:
-    return Text(cell(verdict), _STYLES[verdict.status])
+def _table(report: Report) -> Grid:
+    """A row for each property and kernel, a column for each dtype."""
+    verdicts = table(report)
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    grid.add_column("property", overflow="fold", ratio=1)
+    if verdicts.has_kernels:
+        grid.add_column("kernel", overflow="fold")
+    for dtype in verdicts.dtypes:
+        grid.add_column(f"{dtype}\ncases  worst  b/t", no_wrap=True)
+    for row in verdicts.rows:
+        cells = [Text(cell(each), _STYLES[each.status]) if each else Text("") for each in row.verdicts]
+        grid.add_row(row.law, *([row.kernel] if verdicts.has_kernels else []), *cells)
+    return grid
 
 
 def _failures(console: Console, report: Report) -> None:
@@ -141,7 +137,7 @@ def _failures(console: Console, report: Report) -> None:
 
 
 def _not_checked(console: Console, report: Report) -> None:
-    """Reasons why cases were refused or not checked, each with its cases and laws."""
+    """Why cases were refused or not checked, each reason with its cases and properties."""
     reasons = unchecked(report)
     if not reasons:
         return
@@ -150,7 +146,7 @@ def _not_checked(console: Console, report: Report) -> None:
     for reason in reasons[:_MOST_REASONS]:
         _line(console, str(reason.count), str(reason))
     if len(reasons) > _MOST_REASONS:
-        _line(console, "", f"and {len(reasons) - _MOST_REASONS} more reasons (all are in --format json)")
+        _line(console, "", f"and {len(reasons) - _MOST_REASONS} more reasons (--format json has all)")
 
 
 def _refusals(console: Console, report: Report) -> None:
@@ -160,33 +156,33 @@ def _refusals(console: Console, report: Report) -> None:
         _line(console, "where", where)
 
 
-def _situations(console: Console, report: Report) -> None:
-    """Every situation with its cases; those below their minimum in red, with the minimum."""
-    names = list(dict.fromkeys([*report.situations_wanted, *report.situations]))
-    if not names:
+def _goals(console: Console, report: Report) -> None:
+    """Every coverage goal with its cases; those that are missed in red, with their minimum."""
+    every = goals(report)
+    if not every:
         return
-    entries, missed = [], 0
-    for name in names:
-        have, expected = report.situations.get(name, 0), report.situations_wanted.get(name, 0)
-        if have < expected:
-            missed += 1
-            entries.append(Text(f"{name}: {have} of {expected} expected", "bold red"))
-        else:
-            entries.append(Text(f"{name}: {have}"))
+    entries = [
+        Text(f"{goal.name}: {goal.cases} of {goal.expected} expected", "bold red")
+        if goal.is_missed
+        else Text(f"{goal.name}: {goal.cases}")
+        for goal in every
+    ]
+    met = sum(not goal.is_missed for goal in every)
     console.print()
-    below = f", {missed} below the minimum" if missed else ""
-    console.print(Text(f"situations: {len(names) - missed} of {len(names)} covered{below}", "bold"))
+    console.print(Text(f"coverage goals: {met} of {len(every)} met", "bold"))
     console.print(Text("  ").append_text(Text("; ").join(entries)))
 
 
 def _notes(console: Console, report: Report) -> None:
     collected: dict[str, list[str]] = {}
     for verdict in report.verdicts:
-        if verdict.status not in FAILING:  # those tell their notes themselves
+        if verdict.status not in FAILING:  # whose notes stand with the failure
             for note in verdict.notes:
                 collected.setdefault(note, []).append(f"{verdict.law} {verdict.dtype}")
     notes = list(report.notes)
-    notes += [f"{note} ({_few(who)})" for note, who in collected.items()]
+    for note, who in collected.items():
+        more = f" and {len(who) - 3} more" if len(who) > 3 else ""
+        notes.append(f"{note} ({', '.join(who[:3])}{more})")
     if notes:
         console.print()
     for note in notes:
@@ -203,11 +199,11 @@ def _end(console: Console, report: Report) -> None:
     for line in compared(report):
         _line(console, f"{WEIGHTS[line.weight]} {_LABELS[line.kind]}", line.text)
     for reason in report.inconclusive(lines=False):
-        _line(console, "because" if code == 4 else "besides", reason)
+        _line(console, "because" if code == 4 else "also", reason)
 
 
 def _line(console: Console, label: str, text: str, whole: bool = False) -> None:
-    """A label and its text; ``whole`` text is never broken, so that it can be copied."""
+    """A label and its text; ``whole`` text is not wrapped, so that it can be copied."""
     label, text = printable(label), printable(text)
     head = Text(f"  {label:<{_LABEL - 1}} ", "dim" if label else "")
     if whole:
@@ -216,13 +212,8 @@ def _line(console: Console, label: str, text: str, whole: bool = False) -> None:
     if len(label) >= _LABEL:  # a label of several words has a line of its own
         console.print(head)
         head = Text("")
-    table = Table.grid(padding=0)
-    table.add_column(width=_LABEL + 2, no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(head, Text(text))
-    console.print(table)
-
-
-def _few(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    grid = Grid.grid(padding=0)
+    grid.add_column(width=_LABEL + 2, no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(head, Text(text))
+    console.print(grid)

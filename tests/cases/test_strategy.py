@@ -8,23 +8,21 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from case_families import CHAIN, FLASH, LOOKUP, NARROW, PLAIN, attention, chain, lookup
-from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from places import TESTS
 
 from gradoracle.cases.case_space import domain
-from gradoracle.cases.coverage import FULL_RUN, focuses, situations, wanted_situations
-from gradoracle.cases.hypothesis_backend import Hashed, Provider, Scripted, drawing_from
+from gradoracle.cases.coverage import FULL_RUN, situations, wanted_situations
+from gradoracle.cases.hypothesis_backend import Provider, drawing
 from gradoracle.cases.sample import build
-from gradoracle.cases.strategy import cases, focused
-from gradoracle.cases.strategy import drawn as drawn_case
-from gradoracle.cases.stream import _covering, stream
+from gradoracle.cases.strategy import plainest
+from gradoracle.cases.stream import Hashed, _covering, stream
 from gradoracle.model import layouts, recipes
 from gradoracle.model.case import Case, Draw, parse
 from gradoracle.model.dims import Sizes, choices, sizes
@@ -260,49 +258,14 @@ print(hashlib.sha256(lines.encode()).hexdigest()[:16])
     assert done.stdout.strip() == GOLDEN["attention"]
 
 
-def test_the_strategy_shrinks_in_a_users_own_test() -> None:
-    smallest = find(
-        cases(attention, FLASH), lambda c: c.dims["T"] > 16 and c.dtype == "bfloat16",
-        settings=settings(max_examples=500, database=None, derandomize=True, suppress_health_check=list(HealthCheck)),
-    )  # fmt: skip
-    assert smallest == replace(Case("attention", {**dict.fromkeys(attention.dims, 1), "T": 17}), dtype="bfloat16")
+def test_the_stream_keeps_to_its_domain() -> None:
+    for case in stream(attention, NARROW, dtypes=("bfloat16",), dims={"B": choices(2)}, examples=60):
+        assert case.dims["B"] == 2 and case.dims["T"] % 16 == 0 and case.dims["D"] in (64, 128)
+        assert case.dtype == "bfloat16" and case.options == {"causal": True}
 
 
-@settings(max_examples=60, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-@given(cases(attention, NARROW, dtypes=("bfloat16",), dims={"B": choices(2)}))
-def test_the_strategy_keeps_to_its_domain(case: Case) -> None:
-    assert case.dims["B"] == 2 and case.dims["T"] % 16 == 0 and case.dims["D"] in (64, 128)
-    assert case.dtype == "bfloat16" and case.options == {"causal": True}
-
-
-def drawn(source: Hashed | Scripted, strategy: st.SearchStrategy[Any]) -> list[Any]:
-    found = []
-    with drawing_from(source) as backend:
-
-        @settings(max_examples=20, backend=backend, phases=[Phase.generate], database=None, deadline=None)
-        @given(strategy)
-        def collect(value: Any) -> None:
-            found.append(value)
-
-        collect()
-    return found
-
-
-def _below(source: Hashed, count: int) -> int:
-    return source.integer(0, count - 1)
-
-
-def test_the_stream_draws_what_hypothesis_draws_of_the_same_choices() -> None:
-    """The stream leaves the engine of Hypothesis out: the cases of a seed must not change for it."""
-    for kernel, often in ((FLASH, 3), (NARROW, 1)):
-        within = domain(attention, kernel)
-        towards = [focus for focus in focuses(within) if not focus.large]
-        engine = drawn(Hashed(3, "x"), focused(within, towards, often=often))
-        source = Hashed(3, "x")
-        index = partial(_below, source)
-        own = [drawn_case(index, within, towards, often=often) for _ in range(20)]
-        assert own[:19] in (engine[:19], engine[1:20]), "some versions try the plainest case first"
-        assert len(set(own)) > 15
+def test_the_plainest_case_has_nothing_but_its_dims() -> None:
+    assert plainest(domain(attention, FLASH)) == Case("attention", dict.fromkeys(attention.dims, 1))
 
 
 def test_covering_takes_the_first_of_the_cases_that_fill_the_most() -> None:
@@ -310,10 +273,8 @@ def test_covering_takes_the_first_of_the_cases_that_fill_the_most() -> None:
     for seed in range(30):
         source = Hashed(seed, "covering")
         names = [f"s{n}" for n in range(12)]
-        pool = {
-            Case("f", {"N": n + 1}): frozenset(name for name in names if not source.integer(0, 3)) for n in range(80)
-        }
-        expected = {name: source.integer(0, 9) for name in names}
+        pool = {Case("f", {"N": n + 1}): frozenset(name for name in names if not source.below(4)) for n in range(80)}
+        expected = {name: source.below(10) for name in names}
         left, open_, plain = dict(pool), {name: n for name, n in expected.items() if n}, []
         while open_ and left and len(plain) < 40:
             best = max(left, key=lambda case: len(left[case] & open_.keys()))
@@ -326,13 +287,26 @@ def test_covering_takes_the_first_of_the_cases_that_fill_the_most() -> None:
         assert _covering(pool, expected, 40) == plain and plain
 
 
-def test_the_provider_draws_what_its_source_says() -> None:
-    numbers = drawn(Scripted([3, 9, 4, 99]), st.integers(0, 9))
+def test_the_backend_draws_what_its_script_says() -> None:
+    numbers: list[int] = []
+    with drawing([3, 9, 4, 99]) as backend:
+
+        @settings(max_examples=20, backend=backend, phases=[Phase.generate], database=None, deadline=None)
+        @given(st.integers(0, 9))
+        def collect(number: int) -> None:
+            numbers.append(number)
+
+        collect()
     assert [n for n in numbers if n][:4] == [3, 9, 4, 9]
-    assert set(drawn(Hashed(1, "a"), st.integers(0, 2))) == {0, 1, 2}
-    assert drawn(Hashed(1, "a"), st.integers(0, 99)) == drawn(Hashed(1, "a"), st.integers(0, 99))
-    assert set(drawn(Hashed(1, "a"), st.booleans())) == {True, False}
-    with pytest.raises(NotImplementedError, match="drew a float; expected bounded integers"):
-        Provider(None).draw_float(min_value=0.0)
-    with pytest.raises(NotImplementedError, match="drew an integer without bounds"):
+    for draw, what in (("draw_float", "a float"), ("draw_boolean", "a boolean"), ("draw_string", "a string")):
+        with pytest.raises(NotImplementedError, match=f"{what} was drawn; expected bounded integers only"):
+            getattr(Provider(None), draw)()
+    with pytest.raises(NotImplementedError, match="an integer without bounds was drawn"):
         Provider(None).draw_integer(0, None)
+
+
+def test_hashed_numbers_depend_on_seed_name_and_counter_alone() -> None:
+    first, again, other = Hashed(1, "a"), Hashed(1, "a"), Hashed(2, "a")
+    numbers = [first.below(3) for _ in range(40)]
+    assert set(numbers) == {0, 1, 2} and numbers == [again.below(3) for _ in range(40)]
+    assert numbers != [other.below(3) for _ in range(40)]

@@ -112,7 +112,7 @@ def test_a_situation_that_a_shard_misses_and_the_whole_meets_is_met(
     (merged,) = merge(files)
     assert told(merged) == told(whole) and merged.situations_wanted["no such"] == 3
     assert any(name in text for said in alone for text in said for name in ("'B = 1'", "'recipe ramp'"))
-    assert "situation 'no such' has 0 cases, 3 expected" in merged.inconclusive()
+    assert "coverage goal 'no such' has 0 cases, 3 expected" in merged.inconclusive()
     assert not any(name in text for text in merged.inconclusive() for name in ("'B = 1'", "'recipe ramp'"))
 
 
@@ -227,7 +227,7 @@ def test_a_fault_of_gradoracle_in_one_shard_is_not_green(
     assert (verdict.cases_held, verdict.cases_error, merged.cases_run, merged.exit_code) == (5, 5, 10, 3)
     assert main.run(["merge", *map(str, files)]) == 3, "as of one process"
     out, err = capsys.readouterr()
-    assert "ERROR" in out and "ZeroDivisionError: a fault of our own" in out and "an error of its own in " in err
+    assert "ERROR" in out and "ZeroDivisionError: a fault of our own" in out and "internal error in " in err
 
 
 def test_one_whole_report_is_given_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

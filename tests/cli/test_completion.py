@@ -11,12 +11,13 @@ import pytest
 
 from gradoracle.check.judge_case import universal_laws
 from gradoracle.cli import completion
-from gradoracle.project.target import shipped, shipped_names
+from gradoracle.project.shipped import family_names
+from gradoracle.project.target import shipped
 
 
 def test_the_names_are_those_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert completion.targets("") == [*shipped_names(), "all"]
+    assert completion.targets("") == [*family_names(), "all"]
     known = {law.name for law in universal_laws()}
     known |= {law.name for target in shipped().values() for law in target.family.properties}
     assert set(completion.laws("")) == known

@@ -33,7 +33,7 @@ def test_a_kernel_that_differs_from_the_installed_one_is_refused(clone: Path, fi
     require_kernels_of_the_tree(["sdpa:attention"])
     with (clone / "kernels" / file).open("a") as edited:
         edited.write("# edited\n")
-    with pytest.raises(UsageError, match=rf"^kernels/{file} of this tree is not what sdpa stands for: that is "):
+    with pytest.raises(UsageError, match=rf"^kernels/{file} of this tree is not what sdpa stands for, which is "):
         require_kernels_of_the_tree(["sdpa:attention"])
 
 

@@ -62,7 +62,7 @@ class Check(types.ModuleType):
 def engine(monkeypatch: pytest.MonkeyPatch) -> Check:
     fake = Check()
     monkeypatch.setitem(sys.modules, "gradoracle.check.run", fake)
-    monkeypatch.setattr(target, "shipped_names", lambda: ["lse", "sdpa"])
+    monkeypatch.setattr(target, "family_names", lambda: ["lse", "sdpa"])
     return fake
 
 
@@ -166,21 +166,21 @@ def test_an_output_that_becomes_unwritable_loses_nothing(engine: Check, run: Run
     engine.check = vanish  # type: ignore[method-assign]
     code, out, err = run("check", "sdpa", "--format", "json", "--output", str(folder / "report.json"))
     assert code == 2 and '"exit_code": 0' in out and "every checked property holds" in out
-    assert err.startswith("gradoracle: --output ") and "its content was printed instead" in err
+    assert err.startswith("gradoracle: --output ") and "its content is printed instead" in err
 
 
 def test_what_was_known_before_a_fault_is_shown(engine: Check, run: Run) -> None:
     engine.answers = [made(), RuntimeError("a bug")]
     code, out, err = run("check", "sdpa", "lse")
     assert code == 3 and "sdpa: every checked property holds" in out
-    assert err.startswith("gradoracle: a fault of its own: RuntimeError: a bug; the traceback is in ")
+    assert err.startswith("gradoracle: internal error: RuntimeError: a bug; the traceback is in ")
 
 
 def test_a_fault_hides_no_violation(engine: Check, run: Run) -> None:
     engine.answers = [made("lse", Status.VIOLATED), RuntimeError("a bug")]
     code, out, err = run("check", "lse", "sdpa")
     assert code == 1 and "lse: 1 fault" in out
-    assert err.startswith("gradoracle: an error of its own: RuntimeError: a bug; the traceback is in ")
+    assert err.startswith("gradoracle: internal error: RuntimeError: a bug; the traceback is in ")
 
 
 @pytest.mark.parametrize(("first", "code"), [(Status.HOLDS, 4), (Status.VIOLATED, 1)])
@@ -314,7 +314,7 @@ def test_list_names_families_kernels_laws_and_presets(catalogue: None, run: Run)
     code, out, _ = run("list")
     assert code == 0
     assert "  double(x[B N], *, negate=False) -> out[B N]\n      kernels: added\n" in out
-    assert "laws of every family (1)\n  rows_sum_to_one\n      Each row of P sums to 1.\n" in out
+    assert "properties of every family (1)\n  rows_sum_to_one\n      Each row of P sums to 1.\n" in out
     assert "  tf32         for float32\n" in out
 
 
@@ -327,17 +327,17 @@ def test_explain_prints_the_contract_of_a_law(catalogue: None, run: Run) -> None
         "  Holds because: softmax divides by the row's sum.",
         "  Catches:       a row normalised by another's sum.",
         "  Cannot catch:  mass moved within a row.",
-        "  Needs:         nothing beyond the forward",
-        "  Law of:        every family",
+        "  Needs:         forward",
+        "  Families:      every family",
     ]
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("rows_sum_to_two", "no law is named 'rows_sum_to_two': did you mean rows_sum_to_one?"),
-        ("sum", "no law is named 'sum': did you mean rows_sum_to_one?"),
-        ("zzz", "no law is named 'zzz': gradoracle list prints them all"),
+        ("rows_sum_to_two", "no property is named 'rows_sum_to_two': did you mean rows_sum_to_one?"),
+        ("sum", "no property is named 'sum': did you mean rows_sum_to_one?"),
+        ("zzz", "no property is named 'zzz': gradoracle list prints them all"),
     ],
 )
 def test_an_unknown_law_is_said_with_its_neighbours(catalogue: None, run: Run, name: str, says: str) -> None:
@@ -354,7 +354,7 @@ def test_doctor_says_what_is_missing_and_whether_that_matters(monkeypatch: pytes
     assert code == 0 and "absent   numba" in out and "pip install numba" in out
     found.append(environment.Facility("triton", "", "kernels", "pip install triton"))
     code, out, _ = run("doctor")
-    assert code == 1 and "MISSING  triton" in out and "gradoracle cannot work here: triton missing" in out
+    assert code == 1 and "MISSING  triton" in out and "gradoracle cannot run here: triton missing" in out
 
 
 def test_a_reader_that_has_gone_does_not_change_the_exit_code(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_a_signal_keeps_what_is_known(how: signal.Signals) -> None:
         "sys.path[:0] = sys.argv[1:];"
         "import test_main as t;"
         "from gradoracle.project import target;"
-        "target.shipped_names = lambda: ['sdpa', 'lse'];"
+        "target.family_names = lambda: ['sdpa', 'lse'];"
         "fake = t.Check();"
         "sys.modules['gradoracle.check.run'] = fake;"
         "first = fake.check;"

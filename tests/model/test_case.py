@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample, build
 from gradoracle.model.case import Case, Draw, parse
+from gradoracle.model.family import IndexDomain
 from gradoracle.model.signature import Signature, read_signature
 
 
@@ -33,16 +34,13 @@ def segments(
 ) -> Float[Tensor, "B"]: ...
 
 
-@dataclass(frozen=True)
-class Domain:
-    bound: int | str
-    minimum: int = 0
-    kind: str = "index"
-
-
 SDPA = read_signature(attention, outputs=["o", "argmax"])
 SEGMENTS = read_signature(segments)
-DOMAINS = {"lengths": Domain("T", 1, "length"), "offsets": Domain("T", 0, "cu_seqlens"), "rows": Domain(7, 2)}
+DOMAINS = {
+    "lengths": IndexDomain("T", 1, "length"),
+    "offsets": IndexDomain("T", 0, "cu_seqlens"),
+    "rows": IndexDomain(7, 2),
+}
 DIMS = {"B": 1, "H": 2, "T": 33, "M": 65, "D": 32, "Dv": 16}
 PLAIN = Case("sdpa", DIMS)
 DRAWS = {"q": Draw("normal:3", "transposed"), "sinks": Draw(), "do": Draw("ties", "expanded"), "tk": Draw("zeros")}

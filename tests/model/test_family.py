@@ -70,6 +70,16 @@ def test_an_integer_input_needs_a_domain():
     assert gradoracle.family(pick, domains={"i": gradoracle.IndexDomain("N")}).domains["i"].bound == "N"
 
 
+def test_an_index_domain_knows_its_kinds():
+    sizes = {"T": 7}
+    highest = {
+        kind: gradoracle.IndexDomain("T", kind=kind).highest(sizes) for kind in ("index", "length", "cu_seqlens")
+    }
+    assert highest == {"index": 6, "length": 7, "cu_seqlens": 7} and gradoracle.IndexDomain("T+1").highest(sizes) == 7
+    with pytest.raises(ValueError, match="kind 'lengths'; expected one of index, length, cu_seqlens"):
+        gradoracle.IndexDomain("T", kind="lengths")
+
+
 def test_outputs_are_of_floats():
     def largest(x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B"], Int[Tensor, "B"]]:
         return x.max(-1)

@@ -111,7 +111,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "seconds": ("[tool.gradoracle]\nseconds = 'long'", "--seconds 'long' is not understood"),
     "a contract": ("[tool.gradoracle]\ncontract = { float32 = 'bf16' }", "--contract float32=bf16"),
     "no table": ("[tool.gradoracle]\ndim = 'T=3'", "dim is 'T=3'; expected a table, such as { T ="),
-    "no list": ("[tool.gradoracle]\nrequire = 'x'", "require is 'x'; expected a list of names of laws"),
+    "no list": ("[tool.gradoracle]\nrequire = 'x'", "require is 'x'; expected a list of properties"),
     "a flag": ("[tool.gradoracle]\ndevice = true", "device is True; expected a value such as"),
     "a table for a kernel": ("[tool.gradoracle.kernels]\na = 3", "[tool.gradoracle.kernels.a] is 3; expected a table"),
     "kernels": ("[tool.gradoracle]\nkernels = 3", "kernels is 3; expected tables, [tool.gradoracle.kernels.NAME]"),

@@ -134,4 +134,4 @@ def test_a_family_has_no_law_that_its_signature_rules_out_for_every_case():
     told = explanation(
         next(law for law in UNIVERSAL if law.name == outputs), ["every family with two or more float outputs"]
     )
-    assert told.endswith("Law of:        every family with two or more float outputs\n")
+    assert told.endswith("Families:      every family with two or more float outputs\n")

@@ -14,7 +14,8 @@ from gradoracle.cli.commands import catalogue
 from gradoracle.execution import device
 from gradoracle.model.family import Family, family
 from gradoracle.model.property import Property, law
-from gradoracle.project.target import Target, resolve, shipped_names
+from gradoracle.project.shipped import family_names
+from gradoracle.project.target import Target, resolve
 
 
 def rows_sum_to_one(evidence):
@@ -49,16 +50,16 @@ def test_families_that_say_different_things_under_one_name_are_told_apart(monkey
     text = explained(monkeypatch, capsys, owning("first", ROWS), owning("second", other), owning("third", ROWS))
     assert text.count("rows_sum_to_one\n") == text.count("  Holds because:") == 2
     first, second = text.split("\n\n")
-    assert "Each row sums to 1." in first and first.rstrip().endswith("Law of:        first, third")
-    assert "Each row of dS sums to 0." in second and second.rstrip().endswith("Law of:        second")
+    assert "Each row sums to 1." in first and first.rstrip().endswith("Families:      first, third")
+    assert "Each row of dS sums to 0." in second and second.rstrip().endswith("Families:      second")
 
 
 def test_one_text_of_several_families_is_shown_once(monkeypatch, capsys) -> None:
     text = explained(monkeypatch, capsys, owning("first", ROWS), owning("second", ROWS))
-    assert text.count("rows_sum_to_one\n") == 1 and text.rstrip().endswith("Law of:        first, second")
+    assert text.count("rows_sum_to_one\n") == 1 and text.rstrip().endswith("Families:      first, second")
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", family_names())
 def test_no_law_of_a_family_hides_another_of_its_laws(name: str) -> None:
     device.prepare(device.choose("auto"))
     own: Family = resolve(name).family

@@ -33,16 +33,16 @@ def test_the_terminal_marks_what_is_new_and_what_is_not() -> None:
     text = render(MADE, "terminal")
     assert "✗ VIOLATED  vjp_matches_the_oracle" in text and "· VIOLATED  adjoint_identity" in text
     assert "✗ sigma  accuracy fell" in text and "? base   the base cannot" in text and "· judge  acknowledged" in text
-    assert "✗ sdpa: 2 red lines beside 1a2b3c4 (main) (exit code 1)" in text
+    assert "✗ sdpa: 2 regressions from 1a2b3c4 (main) (exit code 1)" in text
     assert "✓ lse: unchanged since 1a2b3c4 (main), not checked (exit code 0)" in text
-    assert text.endswith("✗ gate: sdpa: red; 1 unchanged (exit code 1)\n")
+    assert text.endswith("✗ gate: sdpa: regression; 1 unchanged (exit code 1)\n")
     alone = render([unchanged()], "terminal")
     assert alone.endswith("✓ no kernel has changed since 1a2b3c4 (main), so none was checked (exit code 0)\n")
 
 
 def test_markdown_leads_with_the_verdict_and_its_lines() -> None:
     text = render(MADE, "markdown")
-    assert text.startswith("**✗ gate: sdpa: red; 1 unchanged**")
+    assert text.startswith("**✗ gate: sdpa: regression; 1 unchanged**")
     assert "- ✗ accuracy: accuracy fell" in text and "- ? base: the base cannot be checked" in text
     assert "### ✗ VIOLATED `vjp_matches_the_oracle`" in text and "### · VIOLATED `adjoint_identity`" in text
 

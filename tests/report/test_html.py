@@ -85,8 +85,9 @@ def test_it_is_one_file_that_neither_runs_nor_loads_anything(made: Report) -> No
 
 def test_it_leads_with_the_outcome_and_tells_each_fault() -> None:
     text = shown(report(holding(dtype="bfloat16"), violated()))
-    assert text.index("✗ sdpa: 1 fault, 1 law broken (exit code 1)") < text.index("VIOLATED vjp_matches_the_oracle")
-    assert "law Each gradient agrees with the definition's VJP." in text
+    heading = text.index("✗ sdpa: 1 fault, 1 property violated (exit code 1)")
+    assert heading < text.index("VIOLATED vjp_matches_the_oracle")
+    assert "property Each gradient agrees with the definition's VJP." in text
     assert f"case {CASE}" in text and f"replay gradoracle replay '{CASE}'" in text
     assert "dq [0, 0, 64, 0] 0.5 0.25 34.1 4.25" in text and "pattern only T >= 64 (of 65)" in text
     assert "vjp_matches_the_oracle ✗ violated 3/42" in text and "✓ 42 3.1σ 2e-6" in text
@@ -101,7 +102,7 @@ def test_green_and_open_reports_say_so_first() -> None:
 def test_everything_that_was_not_checked_is_on_it() -> None:
     text = shown(everything())
     for part in (
-        "besides: interrupted after 100 of 126 cases", "30: needs a GPU", "T > 100 000: 0",
+        "also: interrupted after 100 of 126 cases", "30: needs a GPU", "T > 100 000: 0",
         "hvp: killed by signal 11 (segmentation fault)", "D must be a multiple of 16, got 7 [see docs]",
         "the signature of f cannot be read", "float32 as ieee32", "3.11.7", "gives away accuracy against 'definition'",
     ):  # fmt: skip
@@ -129,7 +130,7 @@ def test_pictures_say_what_they_show() -> None:
         "dq, error in sigma (T = 65, D = 40, the largest over H); only T >= 64 (of 65); dashed: tiles end every 64 of T"
     ) in text
     assert "dk, error in sigma" in text and "the kernel declares no tiles of these dims" in text
-    assert "calibration: 43 tensors beside the truth" in text
+    assert "calibration: 43 tensors compared with the truth" in text
     assert "the largest error in sigma against T; dashed: 8" in text and "1 of 7 gradients, errors at h" in text
     names = [each.get("aria-label") for tag, each in Tags(page(pictured())).found if tag == "svg"]
     assert len(names) == 2 + 1 + 3 and all(names)  # dk is a fact, which has no values
@@ -151,7 +152,7 @@ def test_hostile_names_do_not_break_pictures() -> None:
 def test_a_gate_leads_with_what_it_says_of_all_and_marks_what_is_new() -> None:
     note = Line(Kind.ACCURACY, Weight.NOTE, "o is 2 % more accurate", "triton_sdpa")
     text = shown(compared(note), unchanged())
-    assert text.index("gate: sdpa: red; 1 unchanged (exit code 1)") < text.index("violated: it held in the base")
+    assert text.index("gate: sdpa: regression; 1 unchanged (exit code 1)") < text.index("violated: it held in the base")
     assert "accuracy: o is 2 % more accurate" in text and "lse: unchanged since 1a2b3c4 (main), not checked" in text
     states = [each.get("class") for tag, each in Tags(page(compared())).found if tag == "article"]
     assert states == ["fault", "fault is-note"]
@@ -200,7 +201,7 @@ def test_a_tensor_that_is_only_lost_has_no_values_to_compare() -> None:
     [
         ((64, 0), (65, 40), "; dashed: tiles end every 64 of T", 1),
         ((16, 20), (65, 40), "; dashed: tiles end every 16 of T and dashed: tiles end every 20 of D", 5),
-        ((64, 64), (65, 40), "; dashed: tiles end every 64 of T and one tile holds all of D", 1),
+        ((64, 64), (65, 40), "; dashed: tiles end every 64 of T and one tile covers all of D", 1),
         ((64, 0), (8192, 40), "; tiles end every 64 of T", 0),
         ((0, 0), (65, 40), "; the kernel declares no tiles of these dims", 0),
     ],

@@ -24,16 +24,16 @@ def shown(*reports: Report) -> str:
 
 def test_it_leads_with_the_outcome_and_tells_each_fault() -> None:
     text = shown(report(holding(dtype="bfloat16"), violated()))
-    assert text.startswith("✗ gradoracle sdpa: 1 fault, 1 law broken (exit code 1)")
+    assert text.startswith("✗ gradoracle sdpa: 1 fault, 1 property violated (exit code 1)")
     assert f"replay gradoracle replay '{CASE}'" in text and f"case {CASE}" in text
     assert "worst at [0, 0, 64, 0], got 0.5, true 0.25" in text
-    assert text.index("VIOLATED vjp_matches_the_oracle") < text.index("\nlaws\n")
+    assert text.index("VIOLATED vjp_matches_the_oracle") < text.index("\nproperties\n")
 
 
 def test_the_table_has_a_row_for_each_law_and_a_column_for_each_dtype() -> None:
     found = rendered(everything())
     assert [html.unescape(head) for head in re.findall("<th>(.*?)</th>", found)] == [
-        "law", "float32", "bfloat16", "float16",
+        "property", "float32", "bfloat16", "float16",
     ]  # fmt: skip
     assert len(re.findall("<tr>", found)) == 1 + 6
     assert "<strong>vjp_matches_the_oracle</strong>" in found and "✓ 42 3.1σ 2e-6" in found
@@ -41,9 +41,9 @@ def test_the_table_has_a_row_for_each_law_and_a_column_for_each_dtype() -> None:
 
 def test_what_was_not_checked_is_told_and_too_few_situations_stand_out() -> None:
     text = rendered(everything())
-    assert "besides: interrupted after 100 of 126 cases" in text and "needs a GPU" in text
+    assert "also: interrupted after 100 of 126 cases" in text and "needs a GPU" in text
     assert "T &gt; 100 000: 0 <strong>too few</strong>" in text
-    assert "besides" not in shown(report(holding())) and "because: nothing was checked" in shown(report())
+    assert "also" not in shown(report(holding())) and "because: nothing was checked" in shown(report())
 
 
 def test_no_text_is_taken_for_markup() -> None:

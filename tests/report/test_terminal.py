@@ -26,7 +26,7 @@ def test_a_green_run_says_so_with_its_contracts_and_counts() -> None:
     assert "contract float32 as ieee32, bfloat16 as bf16" in lines(text)
     assert "device cpu (a processor, 2 cores), seed 7" in lines(text)
     assert "forward_matches_the_oracle ✓ 42 3.1σ 2e-6 ✓ 42 3.1σ 2e-6" in lines(text)
-    assert "1 law checked on 126 cases in 93.2 s; 2 verdicts: 2 holds" in lines(text)
+    assert "1 property checked on 126 cases in 93.2 s; 2 verdicts: 2 holds" in lines(text)
     assert lines(text)[-1] == "✓ sdpa: every checked property holds (exit code 0)"
     assert "✗" not in text and "\x1b" not in text
 
@@ -41,13 +41,13 @@ def test_a_failure_tells_law_element_pattern_case_and_replay() -> None:
     text = lines(render(report(violated()), "terminal"))
     for line in (
         "✗ VIOLATED vjp_matches_the_oracle triton_sdpa, float32, 3 of 42 cases",
-        "law Each gradient agrees with the definition's VJP.",
+        "property Each gradient agrees with the definition's VJP.",
         "dq [local] 1 of 65 elements are further out than rounding explains; 4.25 times its budget",
         "worst at [0, 0, 64, 0], got 0.5, true 0.25, error 34.1 sigma",
         "pattern only T >= 64 (of 65)",
         "note holds under tf32",
         f"case {CASE}",
-        "✗ sdpa: 1 fault, 1 law broken (exit code 1)",
+        "✗ sdpa: 1 fault, 1 property violated (exit code 1)",
     ):
         assert line in text
     (replay,) = [line for line in text if line.startswith("replay ")]
@@ -68,9 +68,9 @@ def test_one_fault_is_told_once_by_its_most_specific_law() -> None:
     )
     told = [line for line in text if line.startswith("✗ VIOLATED")]
     assert [line.split()[2] for line in told] == ["rows_of_ds_sum_to_zero", "something_else"]
-    also = "also 1 more law shows the same fault: rows_of_ds_sum_to_zero (bfloat16), forward_over_reverse (float32)"
-    assert also in text
-    assert "✗ sdpa: 2 faults, 3 laws broken (exit code 1)" in text
+    others = "rows_of_ds_sum_to_zero (bfloat16), forward_over_reverse (float32)"
+    assert f"also 1 more property shows the same fault: {others}" in text
+    assert "✗ sdpa: 2 faults, 3 properties violated (exit code 1)" in text
 
 
 def test_wrong_numbers_are_no_part_of_a_fault_that_loses_values() -> None:
@@ -114,7 +114,7 @@ def test_a_law_among_tensors_joins_the_law_that_finds_one_of_them_wrong() -> Non
     joined, apart = failures(report(core, of_o, of_dv))
     assert (joined.lead, joined.others, apart.lead) == (of_o, (core,), of_dv)
     text = lines(render(report(core, of_o), "terminal"))
-    start = text.index("directly forward_matches, float32")
+    start = text.index("shown by forward_matches, float32")
     assert text[start + 1].startswith("o [local] 1 of 65 elements")
     assert text[start + 2 : start + 4] == [
         "worst at [0, 0, 64, 0], got 0.5, true 0.25, error 34.1 sigma", "pattern only T >= 64 (of 65)"
@@ -183,7 +183,7 @@ def test_reasons_and_refusals_that_differ_in_numbers_alone_are_told_once() -> No
     first.reasons, second.reasons = {"D is 7": 2, "D is 9": 1}, {"D is 7": 1, "M is 9": 4}
     refusals = {"D is 7": {"dtype=float32": 1, "D=7": 1}, "D is 9": {"dtype=float32": 2}, "M is 9": {"M=9": 4}}
     text = lines(render(report(holding(), first, second, refusals=refusals), "terminal"))
-    assert "4 D is 7 (forward_matches_the_oracle; 1 more with other numbers)" in text
+    assert "4 D is 7 (forward_matches_the_oracle; 1 more reason with other numbers)" in text
     assert "4 M is 9 (forward_matches_the_oracle)" in text
     assert [line for line in text if line.startswith("refused:")] == ["refused: D is 7", "refused: M is 9"]
     assert "where dtype=float32 x3, D=7 x1" in text
@@ -206,7 +206,7 @@ def test_what_was_not_checked_is_told_with_reasons_counts_and_refusals() -> None
 def test_situations_below_their_minimum_stand_out() -> None:
     made = report(holding(), situations_wanted={"T < M": 3, "T > 100 000": 1})
     text = render(made, "terminal", color=True)
-    assert "situations: 2 of 3 covered, 1 below the minimum" in text
+    assert "coverage goals: 2 of 3 met" in text
     assert "\x1b[1;31mT > 100 000: 0 of 1 expected" in text
     assert "? sdpa: inconclusive (exit code 4)" in text
 

@@ -1,1 +1,1 @@
-"""Commands: what each word after ``gradoracle`` takes, one module for those that belong together."""
+"""The commands of ``gradoracle``, one module for those that belong together."""

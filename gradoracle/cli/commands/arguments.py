@@ -1,4 +1,4 @@
-"""Arguments: what several commands take alike; the options of a check come from the table of ``project.options``."""
+"""Arguments: what several commands share; the options of a check come from the table ``project.options``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gradoracle.project.options import OPTIONS, Form, Option
 from gradoracle.project.settings import Setting
 
 FORMATS = "terminal, json, junit, sarif, github, markdown or html"
-_OFFERED = {"property": completion.laws}  # what a shell offers for an option
+_OFFERED = {"property": completion.laws}  # completions of an option's value
 
 Profile = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Settings of [tool.gradoracle.profiles.NAME] in pyproject.toml.",
+        help="Use the settings of [tool.gradoracle.profiles.NAME] in pyproject.toml.",
         autocompletion=completion.profiles,
     ),
 ]
@@ -30,29 +30,29 @@ Kernels = Annotated[
     typer.Argument(
         metavar="[TARGET...]",
         autocompletion=completion.targets,
-        help="Names of kernels in [tool.gradoracle] of pyproject.toml, or what check takes; by default all.",
+        help="Kernels named in [tool.gradoracle] of pyproject.toml, or any TARGET of check. Default: all named ones.",
     ),
 ]
 Formats = Annotated[
-    list[str] | None, typer.Option(metavar="terminal|json|...", help=f"How to report: {FORMATS}. Repeatable.")
+    list[str] | None, typer.Option(metavar="terminal|json|...", help=f"Report format: {FORMATS}. Repeatable.")
 ]
 Outputs = Annotated[
-    list[str] | None, typer.Option(metavar="PATH", help="Where the --format before it goes. Repeatable.")
+    list[str] | None, typer.Option(metavar="PATH", help="Where to write the --format before it. Repeatable.")
 ]
 
 
 @dataclass(frozen=True)
 class Typed:
-    """A command line: its words, and when its process began, by the monotonic clock."""
+    """A command line: its words, and when its process began by the monotonic clock."""
 
     words: Sequence[str]
     begun: float
 
 
 def takes(*names: str, **helps: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of the table, in place of its ``**options``; ``helps``: others with a help of their own.
+    """Give a command options of the table in place of its ``**options``; ``helps``: further ones with their own help.
 
-    What a user gives is asked of ``given``: an option that is left out is not one that has its default.
+    ``given`` returns those that are on the command line, which is not the same as those that differ from the default.
     """
 
     def give(command: Callable[..., None]) -> Callable[..., None]:
@@ -71,7 +71,7 @@ def takes(*names: str, **helps: str) -> Callable[[Callable[..., None]], Callable
 
 
 def given(context: typer.Context) -> dict[str, Setting]:
-    """The options of the table that are on the command line, as they stand there."""
+    """The options of the table that are on the command line, as words."""
     found: dict[str, Setting] = {}
     for name, option in OPTIONS.items():
         source, value = context.get_parameter_source(option.parameter), context.params.get(option.parameter)

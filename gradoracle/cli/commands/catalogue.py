@@ -1,4 +1,4 @@
-"""Catalogue: what there is to check with, what a law says, and what works here."""
+"""Catalogue: the shipped families and properties, one property explained, and what works on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def list_() -> None:
-    """Families, their kernels, laws and precision contracts."""
+    """List families, kernels, properties and precision contracts."""
     from gradoracle.model.contract import PRESETS
     from gradoracle.report.catalogue import listing
 
@@ -28,10 +28,10 @@ def list_() -> None:
 def explain(
     name: Annotated[
         str,
-        typer.Argument(metavar="PROPERTY", help="The name of a law, or a glob.", autocompletion=completion.laws),
+        typer.Argument(metavar="PROPERTY", help="The name of a property, or a glob.", autocompletion=completion.laws),
     ],
 ) -> None:
-    """What a law says, why it holds, what it catches and what it cannot."""
+    """Explain a property: why it holds, what it catches."""
     import difflib
     import fnmatch
 
@@ -40,7 +40,7 @@ def explain(
     targets, universal = _catalogue()
     known = [(law, law.families.words) for law in universal]
     known += [(law, target.family.name) for target in targets for law in target.family.properties]
-    owners: dict[Property, list[str]] = {}  # laws of one name and text are one, of one name and other texts several
+    owners: dict[Property, list[str]] = {}  # several families may define a name, with one text or several
     for law, whose in known:
         owners.setdefault(law, []).append(whose)
     laws = list(dict.fromkeys(law.name for law in owners))
@@ -48,12 +48,12 @@ def explain(
     if not found:
         close = difflib.get_close_matches(name, laws, n=3, cutoff=0.5) or [each for each in laws if name in each][:3]
         hint = f"did you mean {', '.join(close)}?" if close else "gradoracle list prints them all"
-        raise UsageError(f"no law is named {name!r}: {hint}")
+        raise UsageError(f"no property is named {name!r}: {hint}")
     say("\n".join(explanation(law, owners[law]) for each in found for law in owners if law.name == each))
 
 
 def doctor() -> None:
-    """What is installed, what works here, and what each thing is for."""
+    """List what is installed and what works on this machine."""
     from gradoracle.execution.environment import facilities
 
     found = facilities()
@@ -64,12 +64,12 @@ def doctor() -> None:
             say(f"{'':<9}{'':<18} {facility.remedy}\n")
     lacking = [facility.name for facility in found if facility.required and not facility.found]
     if lacking:
-        say(f"gradoracle cannot work here: {', '.join(lacking)} missing (exit code 1)\n")
+        say(f"gradoracle cannot run here: {', '.join(lacking)} missing (exit code 1)\n")
     raise typer.Exit(1 if lacking else 0)
 
 
 def _catalogue() -> tuple[list[Target], Sequence[Property]]:
-    """Every shipped family, and the laws of all of them."""
+    """Every shipped family, and the universal properties."""
     from gradoracle.check.judge_case import universal_laws
     from gradoracle.execution import device as devices
     from gradoracle.project.target import shipped

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gradoracle.model.verdict import Report
     from gradoracle.project.request import Request
 
-_LEAST_SECONDS = 1e-3  # of a target whose command has none left: it says that no case of it was judged
+_LEAST_SECONDS = 1e-3  # for a target when the time is up: its report says that no case was judged
 
 
 @takes(*(name for name in OPTIONS if name != "timed"))
@@ -38,20 +38,20 @@ def check(
         typer.Argument(
             metavar="[TARGET...]",
             autocompletion=completion.targets,
-            help="A shipped family or all, path/to/file.py, path/to/file.py:callable, package.module:callable, or the "
-            "name of a kernel in [tool.gradoracle] of pyproject.toml; by default all of those.",
+            help="A shipped family or all, path/to/file.py, path/to/file.py:callable, package.module:callable, or a "
+            "kernel named in [tool.gradoracle] of pyproject.toml. Default: all named ones.",
         ),
     ] = None,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first violation or crash.")] = False,
     profile: Profile = None,
     touched: Annotated[
-        bool, typer.Option("--touched", help="TARGETs are files that changed: check the kernels made of them.")
+        bool, typer.Option("--touched", help="TARGETs are changed files: check the kernels that depend on them.")
     ] = False,
     format: Formats = None,
     output: Outputs = None,
     **options: Any,
 ) -> None:
-    """Check kernels: cases x laws -> verdicts."""
+    """Check kernels on drawn cases, by every property that applies."""
     from gradoracle.project import settings
     from gradoracle.report.formats import FORMATS
 
@@ -63,7 +63,7 @@ def check(
     chosen = project.profile(profile)
     entries = _touched(project, targets or []) if touched else project.chosen(targets or [])
     if touched and not entries:
-        say(f"no kernel of the project is made of {', '.join(targets or ['no file'])}, so none was checked\n")
+        say(f"no kernel of the project depends on {', '.join(targets or ['no file'])}, so none was checked\n")
         raise typer.Exit(0)
     layers = ((each.target, (project.settings, each.settings, chosen, own)) for each in entries)
     merged = [(target, settings.together(each)) for target, each in layers]
@@ -81,7 +81,7 @@ def check(
     until = context.obj.begun + float(str(own["seconds"])) if "seconds" in own else None
 
     def checked(request: Request, left: int) -> Report:
-        """Check a target, and leave each of those that come after it as much of the command's time."""
+        """Check a target within an equal share of the time left, so that the targets after it get theirs."""
         if until is not None:
             request = replace(request, seconds=max(_LEAST_SECONDS, (until - time.monotonic()) / left))
         return check_target(request, progress())
@@ -91,7 +91,7 @@ def check(
 
 
 def _touched(config: Config, files: Sequence[str]) -> list[Entry]:
-    """The project's kernels that are made of some files."""
+    """The project's kernels that depend on some files."""
     from gradoracle.gate.tree import project
 
     tree = project()
@@ -110,17 +110,19 @@ def _touched(config: Config, files: Sequence[str]) -> list[Entry]:
     "property",
     "oracle",
     "call-seconds",
-    device="Default: that of the case.",
-    contract="As the check had it. Repeatable.",
-    arg="As the check had it. Repeatable.",
+    device="Default: the one in the case line.",
+    contract="As for the check. Repeatable.",
+    arg="As for the check. Repeatable.",
 )
 def replay(
     context: typer.Context,
-    case: Annotated[str, typer.Argument(metavar="CASE", help="A case line, in quotes, as a failure prints it.")],
-    script: Annotated[bool, typer.Option("--script", help="Print a reproduction that needs torch only.")] = False,
+    case: Annotated[str, typer.Argument(metavar="CASE", help="A case line in quotes, as printed with a failure.")],
+    script: Annotated[
+        bool, typer.Option("--script", help="Print a standalone reproduction that needs only torch.")
+    ] = False,
     **options: Any,
 ) -> None:
-    """Judge one case again, by every law that applies to it."""
+    """Judge one case again, by every property that applies."""
     from gradoracle.project import settings
 
     fields = settings.fields(given(context))
@@ -130,7 +132,7 @@ def replay(
         raise UsageError("--call-seconds cannot go with --script: a script calls the kernel without a time limit")
     from gradoracle.model.case import parse
 
-    with contextlib.suppress(ValueError):  # of a line that is none, told below
+    with contextlib.suppress(ValueError):  # the line is no case line, which is reported below
         require_kernels_of_the_tree([parse(case)[0]])
     fork_server.warm()
     if script:

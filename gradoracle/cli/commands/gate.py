@@ -1,4 +1,4 @@
-"""Gate: the kernels of a change beside those of its base."""
+"""Gate: the kernels of a change compared with those of its base."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ def gate(
     context: typer.Context,
     targets: Kernels = None,
     base: Annotated[
-        str | None, typer.Option(metavar="REF", help="Compare with the commit that REF and HEAD have in common.")
+        str | None, typer.Option(metavar="REF", help="Compare with the merge base of REF and HEAD.")
     ] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Compare with what baseline save wrote, where the base cannot be built."),
+        typer.Option(
+            metavar="FILE", help="Compare with a file that baseline save wrote, where the base cannot be built."
+        ),
     ] = None,
     speed: Annotated[
-        bool, typer.Option("--speed", help="On a GPU: time both sides in turns too. Times close no gate.")
+        bool, typer.Option("--speed", help="On a GPU, also time both sides in turns. Times never fail the gate.")
     ] = False,
-    fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="Stop once a kernel is known to be worse than the base's.")
-    ] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first regression.")] = False,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Check the base anew, also where an earlier gate kept how it stands.")
+        bool, typer.Option("--no-cache", help="Check the base anew, even if an earlier gate stored its results.")
     ] = False,
-    every: Annotated[bool, typer.Option("--all", help="Check kernels too that have not changed.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also check kernels that have not changed.")] = False,
     profile: Profile = None,
     format: Formats = None,
     output: Outputs = None,
     **options: Any,
 ) -> None:
-    """Check the kernels that a change touches, beside those of its base, by the base's own judge.
+    """Compare the kernels of a change with those of its base.
 
-    Exit codes: 0 nothing is worse; 1 a law that held is violated, something is no longer checked, accuracy fell, or
-    what judges has changed; 4 something could not be compared.
+    By default those that the change touches are checked. The base's definitions, contracts and properties judge both.
+
+    Exit codes: 0 no regression; 1 a property that held is violated, something is no longer checked, accuracy fell, or
+    the judge has changed; 4 something could not be compared.
     """
     fork_server.warm(has_engine=False)  # imports what both sides need while this process reads both trees
     from gradoracle.gate.run import Asked, GateFault
@@ -56,14 +58,14 @@ def gate(
     views = outputs(context.obj.words, formats)
     if (base is None) == (baseline is None):
         raise UsageError(
-            "the gate compares with one thing; expected --base REF, such as origin/main, or --baseline FILE"
+            "the gate compares with one thing; expected either --base REF, such as origin/main, or --baseline FILE"
         )
     own = given(context)
     chosen = settings.fields(own)
     if speed:
         _require_timing(baseline, chosen.get("device", "auto"))
     elif "timed" in own:
-        raise UsageError("--timed says what --speed times; expected --speed with it")
+        raise UsageError("--timed says what --speed times; expected --speed too")
     file = None if baseline is None else Path(baseline)
     asked = Asked(base or "", tuple(targets or ()), profile, own, every, baseline=file, speed=speed)
     asked = replace(asked, fail_fast=fail_fast, keeps=not no_cache)
@@ -79,7 +81,7 @@ def gate(
 
 
 def _require_timing(baseline: str | None, device: str) -> None:
-    """Refuse to time what says nothing: a baseline's times are another run's, an interpreter's are no kernel's."""
+    """See that both sides can be timed: a baseline holds no kernel, and the interpreter's times are not a kernel's."""
     from gradoracle.execution.device import choose
 
     if baseline is not None:
@@ -87,17 +89,15 @@ def _require_timing(baseline: str | None, device: str) -> None:
             "--speed times both sides in one run, and a baseline has no kernel to run; expected --base REF"
         )
     if choose(device) != "cuda":
-        raise UsageError(
-            "--speed needs a GPU: what the interpreter takes says nothing of a kernel; expected no --speed"
-        )
+        raise UsageError("--speed needs a GPU: the interpreter's times say nothing about a kernel; expected no --speed")
 
 
-baseline = typer.Typer(help="What the gate compares with where the base cannot be built.")
+baseline = typer.Typer()
 
 
 @baseline.callback()
 def _baselines() -> None:
-    """What the gate compares with where the base cannot be built."""
+    """Save results for the gate, where the base cannot be built."""
 
 
 @baseline.command()
@@ -111,9 +111,9 @@ def save(
     profile: Profile = None,
     **options: Any,
 ) -> None:
-    """Check this tree's kernels and keep how each stands, case by case, for gate --baseline.
+    """Check this tree's kernels and save the results, case by case, for gate --baseline.
 
-    What is violated is kept as violated: a gate then asks that it be no worse. Exit code: 0 the file is written.
+    Violations are saved too: a gate then asks that they get no worse. Exit code 0: the file is written.
     """
     from gradoracle.gate.baseline import FILE
     from gradoracle.gate.baseline import save as write

@@ -1,10 +1,9 @@
-"""Installed: in a tree of gradoracle, a shipped name stands for the kernels that are installed, not for the tree's."""
+"""Installed: a shipped name stands for the installed kernels, also inside a clone of gradoracle that differs."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable
 from pathlib import Path
 
 from gradoracle.model.errors import UsageError
@@ -14,12 +13,13 @@ from gradoracle.project.shipped import KERNELS, family_names
 
 
 def require_kernels_of_the_tree(targets: Iterable[str]) -> None:
-    """See that the shipped kernels among some targets are, byte by byte, those of the tree that one stands in.
+    """See that the shipped kernels among some targets are, byte by byte, those of the current working tree.
 
-    Who edits a kernel of a clone, with gradoracle installed from somewhere else, would be told of another kernel.
+    Otherwise whoever edits a kernel in a clone, with gradoracle installed from elsewhere, would get verdicts on another
+    kernel. Outside gradoracle's own tree nothing is required.
 
     Raises:
-        UsageError: they are not; outside of gradoracle's own tree never.
+        UsageError: they differ.
     """
     tree = working_tree(Path.cwd())
     spec = importlib.util.find_spec(KERNELS) if holds_gradoracle(tree) else None
@@ -30,18 +30,15 @@ def require_kernels_of_the_tree(targets: Iterable[str]) -> None:
             for file in _files(tree / "kernels", Path(folder), family):
                 if _text(tree / "kernels" / file) != _text(Path(folder, file)):
                     raise UsageError(
-                        f"kernels/{file} of this tree is not what {family} stands for: that is {Path(folder, file)}; "
+                        f"kernels/{file} of this tree is not what {family} stands for, which is {Path(folder, file)}; "
                         "install this tree (pip install --editable .), or run gradoracle in another folder"
                     )
 
 
 def _files(here: Path, there: Path, family: str) -> list[str]:
-    """What a family's kernels are made of in either folder: its own modules, and those that all families share."""
-    return sorted({file.relative_to(root).as_posix() for root in (here, there) for file in _modules(root, family)})
-
-
-def _modules(root: Path, family: str) -> Iterator[Path]:
-    return chain(root.glob("*.py"), (root / family).rglob("*.py"))
+    """The modules of a family's kernels in either folder: its own, and those that all families share."""
+    found = ((root, file) for root in (here, there) for file in (*root.glob("*.py"), *(root / family).rglob("*.py")))
+    return sorted({file.relative_to(root).as_posix() for root, file in found})
 
 
 def _text(file: Path) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Merge: the reports of the shards of one run, put together."""
+"""Merge: the reports of the shards of one run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ def merge(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...", help="What check --shard I/N --format json --output FILE wrote, each shard's."
+            metavar="FILE...", help="What check --shard I/N --format json --output FILE wrote for each shard."
         ),
     ],
     format: Formats = None,
     output: Outputs = None,
 ) -> None:
-    """Put the reports of all shards of a run together: the report that one process would have given."""
+    """Merge the reports of all shards of a run.
+
+    The result is the report that a single process would have given.
+    """
     from gradoracle.check.merge import merge as merge_reports
     from gradoracle.report.formats import FORMATS, exit_code
     from gradoracle.report.json import read_shards

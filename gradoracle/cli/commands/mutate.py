@@ -1,4 +1,4 @@
-"""Mutate and bench: how good the laws are, and how fast the kernels."""
+"""Mutate and bench: what the properties catch, and how fast the kernels are."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gradoracle.report import showing
 
 @takes(
     "family",
-    seconds="Try no further fault once this much time has passed.",
-    seed="Of the choice of faults and of the cases.",
-    examples="How many cases. Default: as check.",
-    workers="Processes.",
+    seconds="Try no further fault after this time.",
+    seed="Seed of the choice of faults and of the cases.",
+    examples="Number of cases. Default: as for check.",
+    workers="Number of worker processes.",
 )
 def mutate(
     context: typer.Context,
@@ -26,25 +26,30 @@ def mutate(
         str, typer.Argument(metavar="TARGET", help="A shipped family, path/to/file.py[:callable] or module:callable.")
     ],
     mutants: Annotated[
-        str, typer.Option(metavar="N|all", help="How many faults, spread over operators and functions.")
+        str, typer.Option(metavar="N|all", help="Number of faults, spread over operators and functions.")
     ] = "120",
     source: Annotated[
         list[str] | None, typer.Option(metavar="MODULE", help="A further module to plant faults in. Repeatable.")
     ] = None,
     equivalents: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Proofs that faults are none, in TOML.")
+        str | None, typer.Option(metavar="FILE", help="TOML file with proofs that mutants are equivalent.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier run found.")] = False,
-    least: Annotated[float | None, typer.Option(metavar="SCORE", help="Exit with 1 below this score.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the results of earlier runs.")] = False,
+    least: Annotated[
+        float | None, typer.Option(metavar="SCORE", help="Exit with 1 if the score is below this.")
+    ] = None,
     format: Annotated[
-        list[str] | None, typer.Option(metavar="terminal|json|markdown", help="How to report. Repeatable.")
+        list[str] | None, typer.Option(metavar="terminal|json|markdown", help="Report format. Repeatable.")
     ] = None,
     output: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="Where the --format before it goes. Repeatable.")
+        list[str] | None, typer.Option(metavar="PATH", help="Where to write the --format before it. Repeatable.")
     ] = None,
     **options: Any,
 ) -> None:
-    """Plant small faults in a kernel's source, and see which law catches each."""
+    """Plant small faults in a kernel, and see which are caught.
+
+    The report names the property that catches each, and scores the kernel's checks by the share that is caught.
+    """
     from gradoracle.mutation import views
     from gradoracle.mutation.run import Mutation, WrongKernel
     from gradoracle.mutation.run import mutate as run_mutation
@@ -70,15 +75,15 @@ def mutate(
     raise typer.Exit(views.exit_code(found, enough))
 
 
-@takes("device", seconds="Stop each gradcheck after this long, and say how far it came.")
+@takes("device", seconds="Stop each gradcheck after this time, and report how far it came.")
 def bench(
     context: typer.Context,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A shipped family.")],
-    only: Annotated[str, typer.Option(metavar="TEXT", help="Only rows whose description contains this.")] = "",
-    output: Annotated[str | None, typer.Option(metavar="PATH", help="Also write the table there, as json.")] = None,
+    only: Annotated[str, typer.Option(metavar="TEXT", help="Only rows whose description contains TEXT.")] = "",
+    output: Annotated[str | None, typer.Option(metavar="PATH", help="Also write the table there, as JSON.")] = None,
     **options: Any,
 ) -> None:
-    """Time shipped kernels beside their peers, and a verdict beside gradcheck."""
+    """Time shipped kernels and their peers, and a verdict and gradcheck."""
     asked = settings.fields(given(context))
     require_kernels_of_the_tree([target])
     from gradoracle.execution.bench import run as run_bench
