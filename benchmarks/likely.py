@@ -2,7 +2,7 @@
 
     gradoracle mutate sdpa --format json --output sdpa.json
     python benchmarks/likely.py sdpa.json ...       (by default benchmarks/results/mutation/*.json)
-    python benchmarks/likely.py --rows sdpa.json ...        (the same by family, as rows of benchmarks/results/likely.csv)
+    python benchmarks/likely.py --rows sdpa.json ...  (by family, as rows of benchmarks/results/likely.csv)
 
 Of mutants that a property killed and whose operator determines the cause. A cause is named in reports where its rate is
 90 % or better (`NAMED` in gradoracle/check/diagnosis/diagnosis.py).
