@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
 from gradoracle.execution.interpreter import lockstep
-from gradoracle.execution.interpreter.values import Array, held_as
+from gradoracle.execution.interpreter.values import Array, held_as, in_memory, is_widened
 
 Handle = Any
 constexpr = tl.constexpr
@@ -179,7 +179,8 @@ class Scalar(float):
 
     def to(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         """The float32 nearest to it, cast."""
-        return constant(float(np.float32(self)), tl.float32).to(dtype, *args, **kwargs)
+        value = float(self) if is_widened() else float(np.float32(self))
+        return constant(value, tl.float32).to(dtype, *args, **kwargs)
 
 
 def _joined(lhs: Any, rhs: Any) -> tuple[list[int], list[int], list[int]]:
@@ -256,6 +257,12 @@ def create_unsplat(self: Any, arg: Handle) -> Handle:
     return TensorHandle(reshaped(arg.data, () if lockstep.differs(arg.data) else (1,)), arg.dtype)
 
 
+def create_addptr(self: Any, ptr: Handle, offset: Handle) -> Handle:
+    """Pointers advanced by so many elements."""
+    width = in_memory(ptr.get_element_ty()).itemsize
+    return TensorHandle(ptr.data + np.uint64(width) * offset.data.astype(np.uint64), ptr.dtype)
+
+
 def create_reshape(self: Any, arg: Handle, shape: Any, allow_reorder: bool) -> Handle:
     """The same elements in the same order, in another shape."""
     return TensorHandle(reshaped(arg.data, shape), arg.dtype)
@@ -323,6 +330,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "create_broadcast": create_broadcast,
     "create_get_program_id": create_get_program_id,
     "create_unsplat": create_unsplat,
+    "create_addptr": create_addptr,
     "create_reshape": create_reshape,
     "create_trans": create_trans,
     "create_join": create_join,

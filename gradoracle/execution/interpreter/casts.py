@@ -16,7 +16,16 @@ from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from gradoracle.execution.interpreter.rounding import to_bf16, toward_zero
-from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, pack_bf16, unpack_bf16
+from gradoracle.execution.interpreter.values import (
+    BF16,
+    Array,
+    CannotWiden,
+    held_as,
+    in_memory,
+    is_widened,
+    pack_bf16,
+    unpack_bf16,
+)
 
 Handle = Any
 _STOCK_FP_TO_FP = InterpreterBuilder.create_fp_to_fp
@@ -26,7 +35,8 @@ def cast_impl(self: Any, src: Handle, dst_type: Any) -> Handle:
     """Every cast that keeps to nearest even."""
     target = dst_type.scalar
     if target.name == BF16:
-        held = src.data if src.dtype.name == BF16 and src.data.dtype == np.float32 else to_bf16(src.data)
+        is_held = src.dtype.name == BF16 and src.data.dtype == held_as(target)
+        held = src.data if is_held else to_bf16(src.data)
         return TensorHandle(held, target)
     return TensorHandle(src.data.astype(held_as(target), copy=False), target)
 
@@ -55,6 +65,8 @@ def _saturated(values: Array, target: np.dtype[Any]) -> Array:
 def create_fp_to_fp(self: Any, src: Handle, dst_type: Any, rounding_mode: Any) -> Handle:
     """Casts with fp8 at one end, which are Triton's own, and narrowing casts that round toward zero."""
     target = dst_type.scalar
+    if is_widened():
+        return TensorHandle(src.data, target)
     if src.dtype.primitive_bitwidth == 8 or target.primitive_bitwidth == 8:
         if src.dtype.name == BF16:
             src = TensorHandle(src.data, tl.float32)  # the same values; Triton's code expects the dtype's own bits
@@ -67,8 +79,14 @@ def create_fp_to_fp(self: Any, src: Handle, dst_type: Any, rounding_mode: Any) -
 
 
 def create_bitcast(self: Any, src: Handle, dst_type: Any) -> Handle:
-    """The same bits read as another dtype of the same width."""
+    """The same bits read as another dtype of the same width.
+
+    Raises:
+        CannotWiden: the bits are those of a float, which has others when widened.
+    """
     target = dst_type.scalar
+    if is_widened() and (src.dtype.is_floating() or target.is_floating()):
+        raise CannotWiden(f"a bitcast from {src.dtype.name} to {target.name}")
     bits = pack_bf16(src.data) if src.dtype.name == BF16 else src.data
     if target.name == BF16:
         return TensorHandle(unpack_bf16(bits.view(in_memory(target))), target)

@@ -27,8 +27,9 @@ import numpy as np
 from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from gradoracle.execution.interpreter.blocks import FLOATS
 from gradoracle.execution.interpreter.rounding import Float32Array, to_tf32_nearest_away, to_tf32_truncated
-from gradoracle.execution.interpreter.values import BF16, Array
+from gradoracle.execution.interpreter.values import BF16, Array, is_widened
 
 Handle = Any
 _STOCK_DOT = InterpreterBuilder.create_dot
@@ -37,9 +38,9 @@ _STOCK_DOT = InterpreterBuilder.create_dot
 def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any, max_num_imprecise_acc: Any) -> Handle:
     """a [.. M K] @ b [.. K N] + d [.. M N]; 16-bit operands are multiplied exactly and added up in float32."""
     name = a.dtype.name
-    if name == "fp32":
+    if name == "fp32" and not is_widened():
         product = _float32_dot(a.data, b.data, input_precision)
-    elif name == "fp64" or name == BF16:
+    elif name == "fp64" or name == BF16 or (name in FLOATS and is_widened()):
         product = np.matmul(a.data, b.data)
     elif name == "fp16":
         product = np.matmul(a.data.astype(np.float32), b.data.astype(np.float32))

@@ -17,7 +17,7 @@ from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from gradoracle.execution.interpreter.rounding import add_to_odd, to_bf16
-from gradoracle.execution.interpreter.values import BF16, Array, held_as
+from gradoracle.execution.interpreter.values import BF16, Array, held_as, is_widened
 
 Handle = Any
 _ON_BITS = (np.bitwise_and, np.bitwise_or, np.bitwise_xor)
@@ -85,6 +85,8 @@ def create_fabs(self: Any, arg: Handle) -> Handle:
 def create_fma(self: Any, x: Handle, y: Handle, z: Handle) -> Handle:
     """x * y + z rounded once."""
     name = z.dtype.name
+    if is_widened():
+        return TensorHandle(x.data * y.data + z.data, z.dtype)
     if name == "fp64":
         return TensorHandle(_fma_float64(x.data, y.data, z.data), z.dtype)
     product = x.data.astype(np.float64) * y.data.astype(np.float64)  # exact: at most 48 bits
@@ -109,13 +111,23 @@ _fma_float64 = np.vectorize(_fma_exactly, otypes=[np.float64])
 
 
 def get_fp16(self: Any, value: float) -> Handle:
-    """A constant; like Triton's own builder it passes through float32."""
-    return TensorHandle(np.array([value], dtype=np.float32).astype(np.float16), tl.float16)
+    """A constant; like Triton's own builder it passes through float32, unless widened."""
+    return _constant(value, tl.float16)
+
+
+def get_fp32(self: Any, value: float) -> Handle:
+    """A constant."""
+    return _constant(value, tl.float32)
 
 
 def get_bf16(self: Any, value: float) -> Handle:
-    """A constant; like Triton's own builder it passes through float32."""
-    return TensorHandle(to_bf16(np.array([value], dtype=np.float32)), tl.bfloat16)
+    """A constant; like Triton's own builder it passes through float32, unless widened."""
+    return _constant(value, tl.bfloat16)
+
+
+def _constant(value: float, dtype: Any) -> Handle:
+    data = np.array([value], np.float64 if is_widened() else np.float32)
+    return TensorHandle(to_bf16(data) if dtype is tl.bfloat16 else data.astype(held_as(dtype), copy=False), dtype)
 
 
 METHODS: dict[str, Callable[..., Any]] = {
@@ -141,6 +153,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "create_fabs": create_fabs,
     "create_fma": create_fma,
     "get_fp16": get_fp16,
+    "get_fp32": get_fp32,
     "create_icmpEQ": _comparison(np.equal),
     "create_icmpNE": _comparison(np.not_equal),
     "create_fcmpOEQ": _comparison(np.equal),

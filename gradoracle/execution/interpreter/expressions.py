@@ -17,7 +17,7 @@ from triton.runtime.interpreter import TensorHandle
 
 from gradoracle.execution.interpreter.blocks import FLOATS, OFFSETS, casts_directly, is_constant_of, reshaped, written
 from gradoracle.execution.interpreter.rounding import to_bf16
-from gradoracle.execution.interpreter.values import BF16, Array, held_as
+from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, is_widened
 
 Operator = Callable[..., Any]
 Result = tuple[Any, Any, Any, Any, bool]  # a tensor's type, dtype, shape and numel; whether numbers are rounded to bf16
@@ -27,7 +27,7 @@ _BITS = OFFSETS | {"int1"}
 _EVERYTHING = slice(None)
 _CONSTANTS = 4096  # numbers that kernels write out are few
 
-_constants: dict[tuple[type, Any, str], Any] = {}
+_constants: dict[tuple[type, Any, str, bool], Any] = {}
 
 
 def tensor_of(data: Array, result: Result) -> Any:
@@ -51,7 +51,7 @@ def _number(value: Any, name: str, through_float32: bool) -> Any:
     """A number in an operation with dtype `name`, as a scalar of that dtype; None if Triton has to decide."""
     if not is_constant_of(value, name) or (through_float32 and name == "fp64" and type(value) is float):
         return None
-    key = (type(value), value, name)
+    key = (type(value), value, name, is_widened())
     known = _constants.get(key)
     if known is not None:
         return known
@@ -107,7 +107,7 @@ def _operator(
 
 def _advancing(stock: Operator, add: Operator) -> Operator:
     """`pointer + offset` too, whose type is the pointer's."""
-    known: dict[tuple[str, str], tuple[Result, np.uint64]] = {}
+    known: dict[tuple[str, str], Result] = {}
 
     def call(self: Any, other: Any, _semantic: Any = None) -> Any:
         if not self.dtype.is_ptr() or type(other) is not tl.tensor or other.dtype.name not in OFFSETS:
@@ -115,9 +115,9 @@ def _advancing(stock: Operator, add: Operator) -> Operator:
         key = (self.type.name, other.type.name)
         if key not in known:
             value = stock(self, other)
-            known[key] = (result_of(value), np.uint64(max(1, self.dtype.element_ty.primitive_bitwidth // 8)))
+            known[key] = result_of(value)
             return value
-        result, width = known[key]
+        result, width = known[key], np.uint64(in_memory(self.dtype.element_ty).itemsize)
         return tensor_of(self.handle.data + width * other.handle.data.astype(np.uint64), result)
 
     return call
@@ -178,7 +178,7 @@ def getitem(stock: Operator) -> Operator:
 
 def to(stock: Operator) -> Operator:
     """`x.to(dtype)` of a number, to nearest even or, from an integer to an integer, to its low bits."""
-    known: dict[tuple[str, str], tuple[np.dtype[Any] | None, Result] | None] = {}
+    known: dict[tuple[str, str], Result | None] = {}
 
     def call(self: Any, dtype: Any, *more: Any, _semantic: Any = None, **options: Any) -> Any:
         target = dtype.value if isinstance(dtype, tl.constexpr) else dtype
@@ -190,15 +190,13 @@ def to(stock: Operator) -> Operator:
         key = (self.type.name, name)
         if key not in known:
             value = stock(self, dtype)
-            direct = casts_directly(source, name)
-            known[key] = (None if name == BF16 else held_as(target), result_of(value)) if direct else None
+            known[key] = result_of(value) if casts_directly(source, name) else None
             return value
-        found = known[key]
-        if found is None:
+        result = known[key]
+        if result is None:
             return stock(self, dtype)
-        held, result = found
         data = self.handle.data
-        return tensor_of(to_bf16(data) if held is None else data.astype(held, copy=False), result)
+        return tensor_of(to_bf16(data) if name == BF16 else data.astype(held_as(target), copy=False), result)
 
     return call
 

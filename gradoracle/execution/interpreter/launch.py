@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from gradoracle.execution.interpreter import blocks, current, expressions, loads, lockstep
+from gradoracle.execution.interpreter import blocks, current, expressions, loads, lockstep, values
 
 _MISSING: Any = object()
 _STOCK_PATCH_LANG = interpreter._patch_lang
@@ -103,6 +103,11 @@ _parameters: dict[Callable[..., Any], inspect.Signature] = {}
 
 def launch(self: Any, *args: Any, **kwargs: Any) -> None:
     """Replaces `GridExecutor.__call__`: the same steps, with nothing looked up twice and nothing copied on the CPU."""
+    with values.as_this_thread():
+        _launch(self, *args, **kwargs)
+
+
+def _launch(self: Any, *args: Any, **kwargs: Any) -> None:
     signature = _parameters.get(self.fn)
     if signature is None:
         signature = _parameters[self.fn] = inspect.signature(self.fn)
@@ -116,24 +121,25 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
     if current.watch is not None:
         current.watch(self.fn, bound.arguments, self.constexprs, kwargs)
     with language_patch():
-        values = {
+        given = {
             name: value if name in self.constexprs else _converted(value) for name, value in bound.arguments.items()
         }
-        grid = self.grid(values) if callable(self.grid) else self.grid
+        grid = self.grid(given) if callable(self.grid) else self.grid
     with current.unwatched(self.fn.__code__):
         if current.record is not None:
-            current.record.begin(self.fn, grid if isinstance(grid, tuple) else tuple(grid), bound.arguments, values)
+            current.record.begin(self.fn, grid if isinstance(grid, tuple) else tuple(grid), bound.arguments, given)
             try:
-                run_grid(self.fn, grid, values)
+                run_grid(self.fn, grid, given)
             finally:
                 current.record.end()
         else:
-            run_grid(self.fn, grid, values)
+            run_grid(self.fn, grid, given)
     if copied:
         self._restore_args_dev(args, host_args, known, host_kwargs)
 
 
 _arguments: dict[Any, tuple[Any, np.dtype[Any]]] = {}  # by dtype of a tensor, or by integer: its type, and as held
+_NARROW = (torch.float16, torch.bfloat16, torch.float32)
 _INTEGERS = 4096  # sizes and strides are few
 
 
@@ -142,6 +148,8 @@ def _converted(value: Any) -> Any:
     kind = type(value)
     if kind is float:
         return blocks.Scalar(value)
+    if values.is_widened() and kind is torch.Tensor and value.dtype in _NARROW:
+        raise values.CannotWiden(f"a launch on a tensor of {value.dtype} that was made before the kernel was called")
     key = value if kind is int else value.dtype if kind is torch.Tensor else None
     if key not in _arguments:
         made = interpreter._implicit_cvt(value)
@@ -153,8 +161,8 @@ def _converted(value: Any) -> Any:
     return tl.tensor(interpreter.TensorHandle(data, type_), type_)
 
 
-def run_grid(fn: Callable[..., Any], grid: Any, values: dict[str, Any]) -> None:
-    """Every program of a grid; `values` are the kernel's arguments, as Triton's own or constants.
+def run_grid(fn: Callable[..., Any], grid: Any, given: dict[str, Any]) -> None:
+    """Every program of a grid; `given` are the kernel's arguments, as Triton's own or constants.
 
     Raises InterpreterError where the kernel raises.
     """
@@ -167,7 +175,7 @@ def run_grid(fn: Callable[..., Any], grid: Any, values: dict[str, Any]) -> None:
     try:
         with language_patch(), np.errstate(all="ignore"):  # a GPU raises no floating-point warnings
             programs = list(itertools.product(range(nx), range(ny), range(nz)))
-            lockstep.run(fn, values, programs, lambda program: builder.set_grid_idx(*program))
+            lockstep.run(fn, given, programs, lambda program: builder.set_grid_idx(*program))
     except Exception as error:
         if triton.knobs.compilation.front_end_debugging:
             raise

@@ -16,6 +16,7 @@ from triton.runtime.interpreter import TensorHandle
 
 from gradoracle.execution.interpreter.blocks import broadcast
 from gradoracle.execution.interpreter.expressions import Operator, Result, result_of, tensor_of
+from gradoracle.execution.interpreter.values import is_widened
 
 _KINDS = 4096  # of accesses: kernels have few distinct numbers in place of masked elements
 _UNSEEN: Any = object()
@@ -74,6 +75,7 @@ def load(stock: Operator) -> Operator:
             number,
             cache_modifier,
             eviction_policy,
+            is_widened(),
         )
         access = known.get(key, _UNSEEN)
         if access is _UNSEEN:

@@ -16,7 +16,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from gradoracle.execution.interpreter import current, lockstep
 from gradoracle.execution.interpreter.rounding import to_bf16
-from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, pack_bf16, unpack_bf16
+from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, is_widened, pack_bf16, unpack_bf16
 
 Handle = Any
 _BITS = {np.dtype(np.float32): np.dtype(np.uint32), np.dtype(np.float64): np.dtype(np.uint64)}
@@ -147,7 +147,7 @@ def _write(addresses: Array, value: Handle) -> None:
 def create_atomic_cas(self: Any, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
     """Compare and swap, on bits."""
     ptr, _ = _recorded_atomic(ptr, None)
-    if val.dtype.name != BF16:
+    if val.dtype.name != BF16 or is_widened():
         return _STOCK_CAS(self, *map(_dense, (ptr, cmp, val)), sem, scope)
     cmp, val = (TensorHandle(pack_bf16(h.data), h.dtype) for h in (cmp, val))
     before = _STOCK_CAS(self, *map(_dense, (ptr, cmp, val)), sem, scope)
@@ -157,7 +157,7 @@ def create_atomic_cas(self: Any, ptr: Handle, cmp: Handle, val: Handle, sem: Any
 def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Handle, sem: Any, scope: Any) -> Handle:
     """Read, modify and write; two adds to one address in one program both count."""
     ptr, mask = _recorded_atomic(ptr, mask)
-    if val.dtype.name == BF16:  # a GPU adds bfloat16 atomically and nothing else, which Triton checks before
+    if val.dtype.name == BF16 and not is_widened():  # a GPU only adds these; Triton checks it
         return TensorHandle(_add_bf16(ptr.data, val.data, mask.data), val.dtype)
     ptr, val, mask = map(_dense, (ptr, val, mask))
     if rmwOp == ir.ATOMIC_OP.XCHG and val.data.dtype in _BITS:  # Triton's interpreter exchanges integers only

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gradoracle.execution.interpreter.values import is_widened
+
 Float32Array = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
@@ -28,8 +30,10 @@ def to_bf16(values: Array) -> Float32Array:
 
     `values` is an array of any shape in float16, float32, float64, bool or any integer type.  Returned are float32
     values of that shape which bfloat16 can hold.  Overflow gives an infinity, every NaN the canonical NaN 0x7FFF,
-    as PTX `cvt.rn.bf16.f32` does.
+    as PTX `cvt.rn.bf16.f32` does.  Widened, the values stay, in float64.
     """
+    if is_widened():
+        return values.astype(np.float64, copy=False)
     if values.dtype != np.float32:
         values = _to_float32_odd(values)
     bits = values.view(np.uint32)
@@ -46,6 +50,8 @@ def to_bf16(values: Array) -> Float32Array:
 
 def toward_zero(values: Array, fmt: str) -> Array:
     """Round toward zero to `fmt`, one of bf16 (held as float32), fp16, fp32; `values` is float32 or float64."""
+    if is_widened():
+        return values
     if fmt == "bf16":
         values = toward_zero(values, "fp32") if values.dtype == np.float64 else values
         kept = (values.view(np.uint32) & _BF16_KEPT).view(np.float32)

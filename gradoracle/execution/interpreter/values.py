@@ -9,6 +9,9 @@ included.)  Memory holds the 16 bits; memory.py packs and unpacks.  Every other 
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,52 @@ _HELD_AS = {
     "fp64": np.dtype(np.float64),
 }
 _BF16_IN_MEMORY = np.dtype(np.uint16)
+_FLOATS = ("fp16", "bf16", "fp32", "fp64")
+_FLOAT64 = np.dtype(np.float64)
+_NARROW = {name: _HELD_AS[name] for name in _FLOATS}
+_widened = False
+_thread: int | None = None  # that widens; kernels that another one launches meanwhile are interpreted as written
+
+
+class CannotWiden(Exception):
+    """A kernel does something that has no meaning in float64; the message names it."""
+
+
+def is_widened() -> bool:
+    """Whether every float is a float64 now, in blocks and in memory, whatever dtype its type names."""
+    return _widened
+
+
+@contextmanager
+def widened() -> Iterator[None]:
+    """Interpret kernels with every float in float64; types, and with them control flow, stay as written."""
+    global _thread
+    _thread = threading.get_ident()
+    _widen(True)
+    try:
+        yield
+    finally:
+        _widen(False)
+        _thread = None
+
+
+@contextmanager
+def as_this_thread() -> Iterator[None]:
+    """Interpret as written in a thread that does not widen while another one, which waits for it, does."""
+    elsewhere = _widened and threading.get_ident() != _thread
+    if elsewhere:
+        _widen(False)
+    try:
+        yield
+    finally:
+        if elsewhere:
+            _widen(True)
+
+
+def _widen(wide: bool) -> None:
+    global _widened
+    _HELD_AS.update(dict.fromkeys(_FLOATS, _FLOAT64) if wide else _NARROW)
+    _widened = wide
 
 
 def held_as(dtype: Any) -> np.dtype[Any]:
@@ -40,7 +89,7 @@ def held_as(dtype: Any) -> np.dtype[Any]:
 
 def in_memory(dtype: Any) -> np.dtype[Any]:
     """The numpy dtype of one element of a Triton dtype in memory."""
-    return _BF16_IN_MEMORY if dtype.scalar.name == BF16 else held_as(dtype)
+    return _BF16_IN_MEMORY if dtype.scalar.name == BF16 and not _widened else held_as(dtype)
 
 
 def fits(data: Array, dtype: Any) -> bool:
@@ -48,11 +97,15 @@ def fits(data: Array, dtype: Any) -> bool:
     return bool(dtype.is_ptr() or data.itemsize <= held_as(dtype).itemsize)
 
 
-def pack_bf16(values: Array) -> npt.NDArray[np.uint16]:
-    """The 16 bits of each bfloat16, from the float32 array that holds it."""
+def pack_bf16(values: Array) -> Array:
+    """The 16 bits of each bfloat16, from the float32 array that holds it; widened, the values themselves."""
+    if _widened:
+        return values
     return (values.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
 
 
-def unpack_bf16(bits: Array) -> npt.NDArray[np.float32]:
-    """The float32 array that holds the bfloat16 values with these 16 bits."""
+def unpack_bf16(bits: Array) -> Array:
+    """The float32 array that holds the bfloat16 values with these 16 bits; widened, the values themselves."""
+    if _widened:
+        return bits
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -1,0 +1,135 @@
+"""Widened: a kernel and its wrapper with every float in float64, while every tensor names the dtype it would have.
+
+A ``Wide`` tensor names one dtype and carries another: guards, dispatch on dtypes and control flow see the dtype as
+written, and every operation of PyTorch computes on the float64 values within. Triton's interpreter does the same with
+its blocks (``interpreter.values.widened``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map
+
+from gradoracle.execution.interpreter.values import CannotWiden
+from gradoracle.execution.interpreter.values import widened as widened_blocks
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_RAW = ("aten::view.dtype", "aten::view_as_real", "aten::view_as_complex")
+
+
+class Wide(Tensor):
+    """A tensor that names ``dtype`` and carries float64 values.
+
+    Args:
+        values: float64.
+        dtype: that it names.
+    """
+
+    values: Tensor
+
+    @staticmethod
+    def __new__(cls, values: Tensor, dtype: torch.dtype) -> Wide:
+        """A tensor with the shape and strides of ``values``."""
+        made: Wide = torch.Tensor._make_wrapper_subclass(
+            cls,
+            values.shape,
+            strides=values.stride(),
+            storage_offset=values.storage_offset(),
+            dtype=dtype,
+            device=values.device,
+        )
+        made.values = values
+        return made
+
+    def data_ptr(self) -> int:
+        """The address of the float64 values."""
+        return self.values.data_ptr()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"Wide({self.values!r}, dtype={self.dtype})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """An operation on the values within."""
+        return _computed(func, args, kwargs or {})
+
+
+class _Widening(TorchDispatchMode):
+    """Makes what PyTorch allocates and fills without an argument of dtype float64 ``Wide``, too."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _computed(func, args, kwargs or {})
+
+
+def _computed(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation gives on float64 values, named as with the dtypes of its arguments."""
+    name = func._schema.name
+    if name in _RAW or (str(func) == "aten.view.dtype"):
+        raise CannotWiden(f"{func} reads the bits of a float")
+    found = func(*tree_map(_within, args), **tree_map(_within, kwargs))
+    values = found if isinstance(found, (tuple, list)) else (found,)
+    if not any(isinstance(value, Tensor) and value.dtype is torch.float64 for value in values):
+        return found
+    dtypes = _named(func, args, kwargs, len(values))
+    wrapped = [_wrapped(value, dtype) for value, dtype in zip(values, dtypes, strict=True)]
+    result = type(found)(wrapped) if isinstance(found, (tuple, list)) else wrapped[0]
+    return return_and_correct_aliasing(func, args, kwargs, result)
+
+
+def _named(func: Any, args: Any, kwargs: Any, count: int) -> list[torch.dtype | None]:
+    """The dtypes of an operation's results as written, from its arguments' shapes and dtypes alone."""
+    try:
+        named = func(*tree_map(_outlined, args), **tree_map(_outlined, kwargs))
+    except (RuntimeError, NotImplementedError):  # the shape of the result depends on values: it selects elements
+        given = [each.dtype for each in tree_leaves((args, kwargs)) if isinstance(each, Wide)]
+        return [given[0] if given else None] * count
+    several = named if isinstance(named, (tuple, list)) else (named,)
+    return [each.dtype if isinstance(each, Tensor) else None for each in several]
+
+
+def _outlined(value: Any) -> Any:
+    """A tensor's shape and dtype without values; the device of a factory likewise."""
+    if isinstance(value, Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return torch.device("meta") if isinstance(value, torch.device) else value
+
+
+def _within(value: Any) -> Any:
+    """The float64 values of an argument; a dtype of a float is float64."""
+    if isinstance(value, Wide):
+        return value.values
+    if isinstance(value, Tensor):
+        return value.double() if value.dtype in FLOATS else value
+    return torch.float64 if isinstance(value, torch.dtype) and value in FLOATS else value
+
+
+def _wrapped(value: Any, dtype: torch.dtype | None) -> Any:
+    is_wide = isinstance(value, Tensor) and value.dtype is torch.float64 and dtype in FLOATS
+    return Wide(value, dtype) if is_wide and dtype is not None else value
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """A float tensor as ``Wide``, with its layout; any other is itself."""
+    if tensor.dtype not in FLOATS or isinstance(tensor, Wide):
+        return tensor
+    storage = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+    values = storage.double().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return Wide(values, tensor.dtype)
+
+
+def narrowed(tensor: Tensor) -> Tensor:
+    """The float64 values of a ``Wide`` tensor; any other is itself."""
+    return tensor.values if isinstance(tensor, Wide) else tensor
+
+
+@contextmanager
+def widening() -> Iterator[None]:
+    """Compute in float64 whatever runs within, on tensors that ``widen`` made."""
+    with widened_blocks(), _Widening():
+        yield
