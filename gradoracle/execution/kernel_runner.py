@@ -14,6 +14,7 @@ from gradoracle.cases.sample import Sample
 from gradoracle.execution.endings import REFUSALS, Crashed, NoDerivative, Refused, Unavailable, Wrong, raise_if_lost
 from gradoracle.execution.guard_memory import Memory, Originals, poisoned
 from gradoracle.execution.interpreter import is_active
+from gradoracle.execution.widened import CannotWiden, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
 from gradoracle.model.family import Family
@@ -60,13 +61,21 @@ def unguarded(name: str) -> Iterator[None]:
 class Subject:
     """One kernel of one family, called as its users call it, under a guard that limits the time of each call.
 
-    Whatever a call writes to the sample's tensors is noted in ``Sample.changes`` and undone.
+    Whatever a call writes to the sample's tensors is noted in ``Sample.changes`` and undone. A ``wide`` subject runs
+    widened, on a sample of ``Wide`` tensors.
     """
 
     def __init__(
-        self, family: Family, kernel: Kernel, guard: Guard = unguarded, label: str = "", records: bool = True
+        self,
+        family: Family,
+        kernel: Kernel,
+        guard: Guard = unguarded,
+        label: str = "",
+        records: bool = True,
+        wide: bool = False,
     ) -> None:
         self.family, self.kernel, self.guard, self.label, self.records = family, kernel, guard, label, records
+        self.wide = wide
 
     def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The outputs by name, and the memory allocated for them."""
@@ -236,6 +245,10 @@ class Subject:
     def running(self, name: str, sample: Sample) -> Iterator[Memory]:
         """Guard a call: poison what it allocates, undo what it writes to the sample, sort what it raises."""
         try:
+            if self.wide:
+                with self.guard(self.label + name), widening():
+                    yield Memory()
+                return
             with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
                 with recorded(memory) if self._is_recorded(name) else nullcontext():
                     yield memory
@@ -243,6 +256,8 @@ class Subject:
                     torch.cuda.synchronize()
         except (Wrong, Refused, Unavailable, Crashed):
             raise
+        except CannotWiden as error:
+            raise Unavailable(f"cannot be widened: {error}", Reason.NOT_WIDENED) from None
         except MemoryError:
             raise Unavailable("memory: the machine has not enough of it", Reason.MEMORY) from None
         except REFUSALS as error:

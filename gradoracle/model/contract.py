@@ -113,6 +113,8 @@ PRESETS: Mapping[str, Contract] = MappingProxyType(
     }
 )  # fmt: skip
 
+# Of a kernel in which every float is a float64: constants are as its source writes them, often to float32's digits.
+WIDENED = replace(PRESETS["float64"], name="widened", constants="float32")
 EXACT = replace(PRESETS["float64"], name="exact", rounds=False)
 
 _DEFAULTS = {"float32": "ieee32", "bfloat16": "bf16", "float16": "fp16", "float64": "float64"}

@@ -18,6 +18,7 @@ class Reason(str, Enum):
     BUDGET: the budget is too wide to decide anything.
     BARRED: the call was not repeated, since it had ended its process too often.
     LACKING: something that the property needs is missing: a GPU, a second configuration, a step.
+    NOT_WIDENED: the kernel does something that has no meaning in float64.
     HUNG: a call exceeded its time limit.
     ENDED: a call ended its process.
     LOST: a call lost the device.
@@ -34,6 +35,7 @@ class Reason(str, Enum):
     BUDGET = "budget"
     BARRED = "barred"
     LACKING = "lacking"
+    NOT_WIDENED = "not widened"
     HUNG = "hung"
     ENDED = "ended"
     LOST = "lost"

@@ -67,6 +67,7 @@ from gradoracle.properties.universal.strides import (
     any_layout_of_cotangents_is_right_or_refused,
     any_layout_of_inputs_is_right_or_refused,
 )
+from gradoracle.properties.universal.widening import formula_is_exact_when_widened
 
 from gradoracle.model.property import Property
 
@@ -75,6 +76,7 @@ UNIVERSAL: tuple[Property, ...] = (
     vjp_matches_the_oracle,
     jvp_matches_the_oracle,
     hvp_matches_the_oracle,
+    formula_is_exact_when_widened,
     finite_where_the_truth_is_finite,
     vjp_and_jvp_are_adjoint,
     vjp_is_linear_in_the_cotangent,

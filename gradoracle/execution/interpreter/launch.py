@@ -176,6 +176,8 @@ def run_grid(fn: Callable[..., Any], grid: Any, given: dict[str, Any]) -> None:
         with language_patch(), np.errstate(all="ignore"):  # a GPU raises no floating-point warnings
             programs = list(itertools.product(range(nx), range(ny), range(nz)))
             lockstep.run(fn, given, programs, lambda program: builder.set_grid_idx(*program))
+    except values.CannotWiden:
+        raise
     except Exception as error:
         if triton.knobs.compilation.front_end_debugging:
             raise

@@ -1,0 +1,42 @@
+"""Properties of a widened kernel: with every float in float64, what is wrong shows beneath the rounding of the dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradoracle.properties.applicability import small_enough
+
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.widened import compare_widened
+from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.interpreter import is_active
+from gradoracle.model.case import Case
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Finding
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.reason import Reason
+
+
+def _narrower(case: Case, kernel: Kernel) -> str | None:
+    return "float64 cannot be widened" if case.dtype == "float64" else small_enough(case, kernel)
+
+
+@law(needs=(Derivative.VJP,), applies=_narrower, one_in=2, rank=1, kind=PropertyKind.ORACLE)
+def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
+    """With every float in float64 the kernel gives the definition's values, within the rounding of float64.
+
+    Holds because: a correct formula, mask and index give the definition in exact arithmetic; what is left in float64
+    is its rounding, and that of constants written to the digits of float32.
+    Catches: a wrong formula, mask, index, scale or constant whose error the dtype's rounding hides.
+    Cannot catch: lost precision, which goes away when widened; vjp_matches_the_oracle does.
+    """
+    if not is_active():
+        raise Unavailable("a kernel is widened in Triton's interpreter, on the CPU", Reason.LACKING)
+    yield from compare_widened(evidence, Derivative.FORWARD)
+    yield from compare_widened(evidence, Derivative.VJP)
+    for derivative in (Derivative.JVP, Derivative.HVP):
+        try:
+            yield from compare_widened(evidence, derivative)
+        except (Unavailable, Refused):
+            continue  # a derivative that the kernel need not have; the properties that match it say so
