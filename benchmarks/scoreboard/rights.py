@@ -1,4 +1,4 @@
-"""Rights: what a correct kernel gives on a case, with its truth and with what each rule says of it."""
+"""Rights: the results of a correct kernel on a case, its truth, and the verdict of each rule."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Tested(Subject):
-    """A kernel as a test calls it: gradients are looked at before what the call wrote to its inputs is undone."""
+    """A kernel as a test calls it: gradients are read before writes to the inputs are undone."""
 
     def _backward(self, *given: Any) -> Sequence[Tensor | None]:
         return [gradient if gradient is None else gradient.clone() for gradient in super()._backward(*given)]
@@ -50,15 +50,15 @@ class Right:
     """A case that a correct kernel has run.
 
     Attributes:
-        style: which style of input the case is of.
+        style: the style of input.
         case: the case.
-        evidence: of the kernel, its truths and budgets computed.
-        eager: what autograd makes of the definition in the case's dtype, by tensor name; empty where nothing needs it.
+        evidence: of the kernel, with truths and budgets computed.
+        eager: the definition and its autograd in the case's dtype, by tensor name; empty if not needed.
         judged: the rules that judge this case.
         accepts: those of them that accept the correct kernel on it.
-        seconds: what each reference took, by "definition" (float64), "eager", "oracle"; and the kernel, by "kernel".
-        lines: which lines of the sources the correct kernel executed.
-        excuse: why gradcheck cannot be run, where it was to be.
+        seconds: time of each reference ("definition" in float64, "eager", "oracle") and of the kernel ("kernel").
+        lines: the lines of the sources that the correct kernel executed.
+        excuse: why gradcheck cannot run on it.
     """
 
     style: str
@@ -72,7 +72,7 @@ class Right:
     excuse: str = ""
 
     def reference(self, rule: str) -> float:
-        """Seconds that a rule spends on what it compares with."""
+        """Seconds that a rule spends on its reference."""
         if rule == BUDGET:
             return self.seconds["oracle"]
         if rule in (CHECK_GRADS, GRADCHECK):
@@ -82,12 +82,12 @@ class Right:
 
 @dataclass(frozen=True)
 class Said:
-    """What rules say of a kernel on one case: who rejects it, and the seconds that the kernel and each rule took."""
+    """The verdicts on a kernel on one case: which rules reject it, and the seconds of the kernel and of each rule."""
 
     rejects: frozenset[str]
     kernel: float
     rules: Mapping[str, float]
-    failure: str = ""  # how the kernel failed, where it gave no tensors: every rule rejects that
+    failure: str = ""  # how the kernel failed to return tensors: every rule rejects that
 
 
 def prepare(
@@ -99,16 +99,16 @@ def prepare(
     rules: Sequence[Rule[Compared]] = RULES,
     tell: Callable[[int], None] = lambda done: None,
 ) -> Iterator[Right]:
-    """Run a correct kernel on cases, each with its style; a case that cannot be read or is refused is left out.
+    """Run a correct kernel on cases; a case whose truth cannot be computed, or that is refused, is left out.
 
     Args:
         family: whose definition gives the truth.
         kernel: the correct kernel.
         oracle: of the family.
         cases: (style, case).
-        files: whose lines are noted as they are executed.
+        files: whose executed lines are recorded.
         rules: on tensors.
-        tell: told how many cases are done.
+        tell: called with the number of cases done.
     """
     for done, (style, case) in enumerate(cases):
         tell(done)
@@ -131,7 +131,7 @@ def prepare(
 def prepare_gradcheck(
     family: Family, kernel: Kernel, oracle: Oracle, cases: Sequence[tuple[str, Case]], files: Sequence[str] = ()
 ) -> list[Right]:
-    """The same for gradcheck, on cases in float64; where the kernel does not take that dtype ``excuse`` says how."""
+    """The same for gradcheck, on cases in float64; ``excuse`` says why if the kernel does not accept that dtype."""
     found = []
     for style, case in cases:
         sample = build(case, family.signature, domains=family.domains)
@@ -153,7 +153,7 @@ def prepare_gradcheck(
 
 
 def judge(right: Right, kernel: Kernel, names: Collection[str], rules: Sequence[Rule[Compared]] = RULES) -> Said:
-    """What some rules say of a kernel on the case of a right one; one forward and VJP serves all rules on tensors."""
+    """Judge a kernel by some rules on one case; one forward and VJP serves all rules on tensors."""
     evidence, spent = right.evidence, dict.fromkeys(names, 0.0)
     rejects: set[str] = set()
     subject = Tested(evidence.subject.family, kernel, records=False)
@@ -184,7 +184,7 @@ def judge(right: Right, kernel: Kernel, names: Collection[str], rules: Sequence[
 def eager(family: Family, sample: Sample, dtype: torch.dtype) -> dict[str, Tensor]:
     """Outputs and gradients by name: the definition and its autograd in a dtype.
 
-    Where PyTorch lacks an operator of it in 16 bits, it is run in float32.
+    If PyTorch lacks an operator in 16 bits, everything is computed in float32.
     """
     try:
         return _autograd(family, sample, dtype)
@@ -214,7 +214,7 @@ def _autograd(family: Family, sample: Sample, dtype: torch.dtype) -> dict[str, T
 
 
 def _judged(style: str, case: Case, rules: Sequence[Rule[Compared]]) -> frozenset[str]:
-    """The rules that judge a case: all of ours, and in the peers' own style those whose tests are like it."""
+    """The rules that judge a case: all on our cases; on peers' own inputs, those whose tests resemble the case."""
     every = frozenset({rule.name for rule in rules} | {CHECK_GRADS, BUDGET})
     if style != PEERS:
         return every
@@ -224,7 +224,7 @@ def _judged(style: str, case: Case, rules: Sequence[Rule[Compared]]) -> frozense
 
 
 def _read(right: Right, family: Family) -> None:
-    """The truth, the budgets and what autograd gives, each timed."""
+    """Compute the truth, the budgets and both references by autograd, each timed."""
     sample = right.evidence.sample
     begun = time.perf_counter()
     for derivative in (Derivative.FORWARD, Derivative.VJP):
@@ -236,7 +236,7 @@ def _read(right: Right, family: Family) -> None:
 
 
 def _all_accepted(rule: Rule[Compared], right: Right, got: Mapping[str, Tensor]) -> bool:
-    """Whether a rule accepts every output and gradient; each in the dtype in which the kernel stores it."""
+    """Whether a rule accepts every output and gradient, each in the dtype in which the kernel stores it."""
     evidence = right.evidence
     for derivative in (Derivative.FORWARD, Derivative.VJP):
         truths = evidence.truths(derivative)
@@ -249,7 +249,7 @@ def _all_accepted(rule: Rule[Compared], right: Right, got: Mapping[str, Tensor])
 
 
 def _within_budget(right: Right, got: dict[str, Tensor]) -> bool:
-    """Whether gradoracle's own rule, that of the verdict on one tensor, is broken by none; beyond it no law is used."""
+    """Whether every tensor is within its budget, by gradoracle's rule for a tensor and no other property."""
     return not any(
         finding.outcome is Outcome.VIOLATED
         for derivative in (Derivative.FORWARD, Derivative.VJP)
@@ -258,7 +258,7 @@ def _within_budget(right: Right, got: dict[str, Tensor]) -> bool:
 
 
 def _as_a_function(rule: Rule[Run], right: Right, subject: Subject) -> bool:
-    """Whether a rule accepts the kernel as a function; an exception is a rejection."""
+    """Whether a rule on functions accepts the kernel; an exception is a rejection."""
     evidence = right.evidence
     primals = subject.primals(evidence.sample)
     call = subject.of_primals(evidence.sample, primals, right.case.blocks)

@@ -1,4 +1,4 @@
-"""Trial of one fault by all rules: on each case only those are asked that accept the correct kernel there."""
+"""Trial of one wrong kernel by all rules: on each case by those that accept the correct kernel there."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .forks import Tell
 from .peers import RULES, Compared, Rule
 from .rights import Right, Said, judge
 
-LIMIT = 40.0  # seconds that a fault may take on one case
-MOST_LOST = 4  # cases on which a fault's process dies or hangs, after which it is tried no more
+LIMIT = 40.0  # seconds that a wrong kernel may take on one case
+MOST_LOST = 4  # after its process died or hung on so many cases, a wrong kernel is not tried again
 
 
 @dataclass
 class Verdict:
-    """What one rule says of one fault in one style of input.
+    """The verdict of one rule on one wrong kernel in one style of input.
 
     Attributes:
         style: of the input.
         rule: its name.
-        caught: the case on which it rejects the fault and accepts the correct kernel, as one line; "" for none.
-        cases: how many cases it was asked on until then.
+        caught: the case line on which it rejects the wrong kernel and accepts the correct one; "" for none.
+        cases: how many cases it judged until then.
         seconds: of the kernel, of the reference and of the rule itself, over these cases.
-        failure: how the kernel failed on that case, where it gave no tensors.
+        failure: how the kernel failed to return tensors on that case.
     """
 
     style: str
@@ -39,13 +39,13 @@ class Verdict:
 
 
 class Fault:
-    """One fault, tried in forks (an ``Attempt``).
+    """One wrong kernel, tried in forks (an ``Attempt``).
 
     Args:
-        key: names it.
-        rights: the cases, each as the correct kernel ran it, in the order in which they are tried.
-        kernel: what is run: the kernel with the fault, or the right one that ``install`` puts the fault into.
-        install: puts the fault in its place, in the fork; may raise Stillborn.
+        key: its name.
+        rights: the cases as run by the correct kernel, in the order in which they are tried.
+        kernel: the wrong kernel, or the correct one that ``install`` changes.
+        install: changes the kernel, in the fork; may raise Stillborn.
         rules: on tensors.
     """
 
@@ -65,7 +65,7 @@ class Fault:
         self._at, self._lost = -1, 0
 
     def run(self, tell: Tell) -> None:
-        """Try the cases that are left, until every rule has caught the fault or there is no further case."""
+        """Try the remaining cases until every rule has caught the kernel or there are no more."""
         try:
             if self.install is not None:
                 self.install()
@@ -81,7 +81,7 @@ class Fault:
                 tell("said", number, said)
 
     def take(self, *message: Any) -> None:
-        """A piece of news from the fork."""
+        """Record a message of the fork."""
         kind, number, found = message
         self._at = number
         if kind == "stillborn":
@@ -90,7 +90,7 @@ class Fault:
             self._enter(number, found)
 
     def lost(self, how: str) -> bool:
-        """The process died or hung on a case, which no test survives: every rule rejects that."""
+        """The process died or hung on a case: every rule rejects that, as every test would."""
         if self._at not in self.left:
             return False
         names = self._open(self.rights[self._at])
@@ -99,7 +99,7 @@ class Fault:
         return bool(self.left) and self._lost < MOST_LOST
 
     def entry(self) -> dict[str, Any]:
-        """What is known, as plain values."""
+        """The results as plain values."""
         return {
             "fault": self.key,
             "stillborn": self.stillborn,
@@ -108,7 +108,7 @@ class Fault:
         }
 
     def _open(self, right: Right) -> set[str]:
-        """The rules that accept the correct kernel on a case and have not caught the fault yet."""
+        """The rules that accept the correct kernel on a case and have not caught the wrong one yet."""
         return {name for name in right.accepts if not self.verdicts[right.style, name].caught}
 
     def _enter(self, number: int, said: Said) -> None:
@@ -123,7 +123,7 @@ class Fault:
 
 
 def alarms(rights: Iterable[Right]) -> list[dict[str, Any]]:
-    """Of each style and rule: how many cases of correct kernels it judges and rejects, and the first of these."""
+    """For each style and rule: how many cases of correct kernels it judges and rejects, and the first rejected one."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for right in rights:
         for name in sorted(right.judged):
@@ -140,7 +140,7 @@ def alarms(rights: Iterable[Right]) -> list[dict[str, Any]]:
 
 
 def covering(rights: Sequence[Right], file: str, lines: range, most: Mapping[str, int]) -> list[Right]:
-    """The cases whose correct kernel executed some of these lines, at most so many of a style."""
+    """The cases on which the correct kernel executed some of these lines, limited in number for each style."""
     taken: dict[str, int] = {}
     found = []
     for right in rights:

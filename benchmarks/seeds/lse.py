@@ -1,4 +1,4 @@
-"""Seed 001: the backward of LSE, with softcap, sinks and groups; the fused dq from partials; what is in 16 bits."""
+"""Seed 001: the backward of LSE with softcap, sinks and groups; the fused dq from partials; the cost of 16 bits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows() -> Rows:
     def fused(member: int, fill: str, causal: bool, buffer: Tensor | None = None) -> Tensor:
         """dq of a batch member by the seed's step 1, from partials in a buffer; the last query sees the last key.
 
-        ``scratch``: no step sets a tile's scratch to 0; ``skipped``: tiles that causal rules out write nothing.
+        ``scratch``: no step sets the scratch of a tile to 0; ``skipped``: tiles ruled out by causality write nothing.
         """
         buffer = zeros(M // N, H, T, D) if buffer is None else buffer
         own, keys, weights = q[member], k[member], g[member]
