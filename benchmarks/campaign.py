@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradoracle.model.errors import UsageError
+from gradoracle.model.errors import UsageError, why
 from gradoracle.project import values
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--output {given.output} is no folder: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"--output {given.output} is no folder: {why(error)}") from None
     rows = folder / ROWS.name if given.output else ROWS
     codes = [run(line, plan, folder, rows) for line in lines]
     return next(code for code in _WORST_FIRST if code in codes)

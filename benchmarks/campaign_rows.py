@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from gradoracle.model.errors import UsageError
+from gradoracle.model.errors import UsageError, why
 
 NAME = "campaigns.csv"
 DEVICES = ("cpu", "cuda")
@@ -245,7 +245,7 @@ def read(file: Path, lines: Sequence[str]) -> list[Row]:
     try:
         written = _parsed(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"{file} cannot be read: {why(error)}") from None
     except (ValueError, csv.Error):
         raise UsageError(f"{file} holds no rows of campaigns; expected a CSV that a campaign wrote") from None
     found = []

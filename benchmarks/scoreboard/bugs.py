@@ -24,9 +24,9 @@ from gradoracle.oracle.truth import Oracle
 from gradoracle.project.request import Request, Silent
 from gradoracle.project.target import resolve
 
+from .correct import prepare
 from .forks import Tell, forked
 from .record import kept, mark
-from .rights import prepare
 from .run import Asked, Tells, checked_by_differences, rows_of
 from .styles import MOST_OF_A_BUG, OURS, PEERS, our_cases, peers_cases
 from .trial import Fault, alarms
@@ -104,13 +104,13 @@ class _Trial:
         oracle = Oracle(family)
         own = our_cases(stream(family, kernel, dims=dims, examples=examples, seed=self.seed), MOST_OF_A_BUG)
         cases = [(PEERS, case) for case in peers_cases(family, kernel)] + [(OURS, case) for case in own]
-        rights = list(prepare(family, kernel, oracle, cases))
-        left_out = len(cases) - len(rights)
-        rights += checked_by_differences(target, kernel, oracle, own)
-        fault = Fault(bug.name, rights, wrong.kernels[0])
+        runs = list(prepare(family, kernel, oracle, cases))
+        left_out = len(cases) - len(runs)
+        runs += checked_by_differences(target, kernel, oracle, own)
+        fault = Fault(bug.name, runs, wrong.kernels[0])
         (tried,) = forked([fault], 1)
         place = {"cites": bug.cites, "family": family.name}
-        tell({**tried.entry(), **place, "alarms": alarms(rights), "ours": ours, "left_out": left_out})
+        tell({**tried.entry(), **place, "alarms": alarms(runs), "ours": ours, "left_out": left_out})
 
     def take(self, *message: Any) -> None:
         """Keep the entry that the fork sends."""
@@ -134,13 +134,13 @@ class _Trial:
             seconds += time.perf_counter() - begun
             if caught:
                 break
-        right = self._judged(self.found.right, dims, examples)
+        correct = self._judged(self.found.right, dims, examples)
         law = self.found.bug.law
-        said = {
+        ours = {
             "caught": caught, "law": law, "seconds": seconds,
-            "alarm": _is_violated(right), "right_cases": right.cases_judged,
+            "alarm": _is_violated(correct), "right_cases": correct.cases_judged,
         }  # fmt: skip
-        return said, dims, examples
+        return ours, dims, examples
 
     def _judged(self, subject: str, dims: Mapping[str, Sizes], examples: int) -> Report:
         bug = self.found.bug

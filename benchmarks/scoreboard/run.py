@@ -27,16 +27,16 @@ from gradoracle.oracle.truth import Oracle
 from gradoracle.project.request import Progress, Silent
 from gradoracle.project.target import Target, resolve
 
+from .correct import BUDGET, NAMES, CorrectRun, prepare, prepare_gradcheck
 from .forks import forked
 from .record import FOLDER, Ours, kept, mark, mutations
-from .rights import BUDGET, NAMES, Right, prepare, prepare_gradcheck
 from .styles import MOST, OURS, PEERS, STYLES, our_cases, peers_cases, tiny_cases
 from .trial import Fault, alarms, covering
 
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 CASES = 126  # of the stream, as in gradoracle check
 TINY = 2  # how many of our cases gradcheck is given
-_RIGHT = "the correct kernel"  # the entry that holds the false alarms
+_CORRECT = "the correct kernel"  # the entry that holds the false alarms
 
 Tells = Callable[[str], Progress]
 
@@ -93,11 +93,11 @@ def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent(
     lines, known = kept(name, mark(sources, asked.seed), asked.folder)
     left = [mutant for mutant in scored if mutant.key not in known]
     earlier = len(scored) - len(left)
-    if left or _RIGHT not in known:
+    if left or _CORRECT not in known:
         board = _Board(target, sources, asked, progress)
-        if _RIGHT not in known:
-            known[_RIGHT] = {"fault": _RIGHT, "alarms": alarms(board.rights)}
-            lines.add(known[_RIGHT])
+        if _CORRECT not in known:
+            known[_CORRECT] = {"fault": _CORRECT, "alarms": alarms(board.runs)}
+            lines.add(known[_CORRECT])
         for entry in board.tried(left, progress("mutants by every rule")):
             lines.add(entry)
             known[entry["fault"]] = entry
@@ -110,10 +110,10 @@ def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent(
         "untried": len(scored) - len(faults),
         "unrecorded": min(asked.count, len(everyone)) - len(chosen),
         "cases": record.cases or CASES,
-        "alarms": known[_RIGHT]["alarms"],
+        "alarms": known[_CORRECT]["alarms"],
         "faults": faults,
     }
-    return {**found, "rows": rows_of(faults, known[_RIGHT]["alarms"])}
+    return {**found, "rows": rows_of(faults, known[_CORRECT]["alarms"])}
 
 
 def _with_ours(entry: Mapping[str, Any], ours: Ours, mutant: Mutant) -> dict[str, Any]:
@@ -137,10 +137,10 @@ class _Board:
         telling = progress("cases of the correct kernel")
         telling.plan(len(cases))
         with closing(telling):
-            self.rights: list[Right] = list(
+            self.runs: list[CorrectRun] = list(
                 prepare(family, self.kernel, oracle, cases, files, tell=lambda done: telling.case(done, 0, 0, ""))
             )
-        self.rights += checked_by_differences(target, self.kernel, oracle, own, files)
+        self.runs += checked_by_differences(target, self.kernel, oracle, own, files)
 
     def tried(self, left: Sequence[Mutant], progress: Progress) -> Iterator[dict[str, Any]]:
         """An entry for each mutant, as they come, until the time is up."""
@@ -153,8 +153,8 @@ class _Board:
                     return
                 source = self.sources[mutant.module]
                 first, last = self.statements[mutant.module].span(mutant.line)
-                rights = covering(self.rights, source.file, range(first, last + 1), {OURS: MOST})
-                yield Fault(mutant.key, rights, self.kernel, partial(install, mutant, source.module, source.file))
+                runs = covering(self.runs, source.file, range(first, last + 1), {OURS: MOST})
+                yield Fault(mutant.key, runs, self.kernel, partial(install, mutant, source.module, source.file))
 
         with closing(progress):
             for done, fault in enumerate(forked(faults(), self.asked.processes), 1):
@@ -164,14 +164,14 @@ class _Board:
 
 def checked_by_differences(
     target: Target, kernel: Kernel, oracle: Oracle, own: Sequence[Case], files: Sequence[str] = ()
-) -> list[Right]:
+) -> list[CorrectRun]:
     """The cases in float64 for gradcheck: tiny ones, as in a peer's test, and the first of ours that are small."""
     tiny = [(PEERS, case) for case in tiny_cases(target.family, kernel)]
     recast = [(OURS, replace(case, dtype="float64")) for case in own]
     found = prepare_gradcheck(target.family, kernel, oracle, tiny, files)
-    if any(not right.excuse for right in found):
+    if any(not correct.excuse for correct in found):
         for each in recast:
-            if sum(right.style == OURS for right in found) >= TINY:
+            if sum(correct.style == OURS for correct in found) >= TINY:
                 break
             found += prepare_gradcheck(target.family, kernel, oracle, [each], files)
     return found
@@ -197,8 +197,8 @@ def rows_of(faults: Sequence[Mapping[str, Any]], alarms_: Iterable[Mapping[str, 
     rows = []
     for style in STYLES:
         for name in NAMES:
-            right = counted.get((style, name))
-            if right is None:
+            correct = counted.get((style, name))
+            if correct is None:
                 continue
             verdicts = by_rule.get((style, name), [])
             caught = [verdict["seconds"] for verdict in verdicts if verdict["caught"]]
@@ -210,10 +210,10 @@ def rows_of(faults: Sequence[Mapping[str, Any]], alarms_: Iterable[Mapping[str, 
                     "faults": len(faults),
                     "within": sum(is_executed(fault, style) for fault in faults),
                     "failed": sum(1 for verdict in verdicts if verdict["failure"]),
-                    "alarms": right["alarms"],
-                    "right_cases": right["cases"],
-                    "first_alarm": right["first"],
-                    "excuse": "" if right["cases"] else right["excused"],
+                    "alarms": correct["alarms"],
+                    "right_cases": correct["cases"],
+                    "first_alarm": correct["first"],
+                    "excuse": "" if correct["cases"] else correct["excused"],
                     "median": round(median(caught), 4) if caught else None,
                     "seconds": round(sum(verdict["seconds"] for verdict in verdicts), 2),
                 }

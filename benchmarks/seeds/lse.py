@@ -64,13 +64,13 @@ def rows() -> Rows:
                     buffer[tile, head, rows] = scratch
         return buffer.sum(0)
 
-    true = fused(0, "right", False)
+    true = fused(0, "correct", False)
     yield "fused dq with everything filled, against torch.func.vjp", off(true, vjp(logsumexp, (q, k), g)[0][0])
     for name, causal in (("", False), (", causal", True)):
-        true = fused(0, "right", causal)
+        true = fused(0, "correct", causal)
         yield f"fused dq, scratch not set to 0 at each step{name}", off(fused(0, "scratch", causal), true)
     stale = zeros(M // N, H, T, D)
-    fused(1, "right", False, stale)
+    fused(1, "correct", False, stale)
     yield "fused dq, causal, skipped tiles keep an earlier call's", off(fused(0, "skipped", True, stale), true)
     short, kept = k[..., : M - 8, :], (M - 8) // N * N
     lost = (g[..., None] * torch.softmax(q @ short.mT, -1))[..., :kept] @ short[..., :kept, :]

@@ -1,4 +1,4 @@
-"""Rights: the results of a correct kernel on a case, its truth, and the verdict of each rule."""
+"""Correct kernels: their results on a case, the truth, and the verdict of each rule."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Tested(Subject):
 
 
 @dataclass
-class Right:
+class CorrectRun:
     """A case that a correct kernel has run.
 
     Attributes:
@@ -81,7 +81,7 @@ class Right:
 
 
 @dataclass(frozen=True)
-class Said:
+class Judgement:
     """The verdicts on a kernel on one case: which rules reject it, and the seconds of the kernel and of each rule."""
 
     rejects: frozenset[str]
@@ -98,7 +98,7 @@ def prepare(
     files: Sequence[str] = (),
     rules: Sequence[Rule[Compared]] = RULES,
     tell: Callable[[int], None] = lambda done: None,
-) -> Iterator[Right]:
+) -> Iterator[CorrectRun]:
     """Run a correct kernel on cases; a case whose truth cannot be computed, or that is refused, is left out.
 
     Args:
@@ -113,72 +113,74 @@ def prepare(
     for done, (style, case) in enumerate(cases):
         tell(done)
         sample = build(case, family.signature, domains=family.domains)
-        right = Right(style, case, Evidence(case, sample, Tested(family, kernel, records=False), oracle))
+        correct = CorrectRun(style, case, Evidence(case, sample, Tested(family, kernel, records=False), oracle))
         try:
-            _read(right, family)
+            _read(correct, family)
             with executed(files) as lines:
-                right.evidence.vjp()
+                correct.evidence.vjp()
         except (*FAILURES, Undefined, UnsupportedOperator, NotImplementedError):
             continue
-        right.lines = {file: frozenset(found) for file, found in lines.items()}
-        right.judged = _judged(style, case, rules)
-        said = judge(right, right.evidence.kernel, right.judged, rules)
-        right.accepts = right.judged - said.rejects
-        right.seconds["kernel"] = said.kernel
-        yield right
+        correct.lines = {file: frozenset(found) for file, found in lines.items()}
+        correct.judged = _judged(style, case, rules)
+        judgement = judge(correct, correct.evidence.kernel, correct.judged, rules)
+        correct.accepts = correct.judged - judgement.rejects
+        correct.seconds["kernel"] = judgement.kernel
+        yield correct
 
 
 def prepare_gradcheck(
     family: Family, kernel: Kernel, oracle: Oracle, cases: Sequence[tuple[str, Case]], files: Sequence[str] = ()
-) -> list[Right]:
+) -> list[CorrectRun]:
     """The same for gradcheck, on cases in float64; ``excuse`` says why if the kernel does not accept that dtype."""
     found = []
     for style, case in cases:
         sample = build(case, family.signature, domains=family.domains)
-        right = Right(style, case, Evidence(case, sample, Tested(family, kernel, records=False), oracle))
+        correct = CorrectRun(style, case, Evidence(case, sample, Tested(family, kernel, records=False), oracle))
         if sum(sample.inputs[name].numel() for name in sample.tangents) > ENTRIES:
             continue
-        right.judged = frozenset({GRADCHECK})
+        correct.judged = frozenset({GRADCHECK})
         try:
             with executed(files) as lines:
-                right.evidence.vjp()
+                correct.evidence.vjp()
         except FAILURES as reason:
-            right.excuse = str(reason)
+            correct.excuse = str(reason)
         else:
-            right.lines = {file: frozenset(each) for file, each in lines.items()}
-            said = judge(right, kernel, right.judged, ())
-            right.accepts = right.judged - said.rejects
-        found.append(right)
+            correct.lines = {file: frozenset(each) for file, each in lines.items()}
+            judgement = judge(correct, kernel, correct.judged, ())
+            correct.accepts = correct.judged - judgement.rejects
+        found.append(correct)
     return found
 
 
-def judge(right: Right, kernel: Kernel, names: Collection[str], rules: Sequence[Rule[Compared]] = RULES) -> Said:
+def judge(
+    correct: CorrectRun, kernel: Kernel, names: Collection[str], rules: Sequence[Rule[Compared]] = RULES
+) -> Judgement:
     """Judge a kernel by some rules on one case; one forward and VJP serves all rules on tensors."""
-    evidence, spent = right.evidence, dict.fromkeys(names, 0.0)
+    evidence, spent = correct.evidence, dict.fromkeys(names, 0.0)
     rejects: set[str] = set()
     subject = Tested(evidence.subject.family, kernel, records=False)
     took, failure, got = 0.0, "", {}
     if set(names) - {CHECK_GRADS, GRADCHECK}:
         begun = time.perf_counter()
         try:
-            got = subject.vjp(evidence.sample, right.case.blocks)[0]
+            got = subject.vjp(evidence.sample, correct.case.blocks)[0]
         except FAILURES as reason:
             failure = str(reason) or type(reason).__name__
         took = time.perf_counter() - begun
         if failure:
-            return Said(frozenset(names), took, spent, failure)
+            return Judgement(frozenset(names), took, spent, failure)
     for rule in rules:
         if rule.name in names:
-            accepted, spent[rule.name] = _timed(lambda rule=rule: _all_accepted(rule, right, got))  # type: ignore[misc]
+            accepted, spent[rule.name] = _timed(lambda rule=rule: _all_accepted(rule, correct, got))  # type: ignore[misc]
             rejects |= set() if accepted else {rule.name}
     if BUDGET in names:
-        accepted, spent[BUDGET] = _timed(partial(_within_budget, right, got))
+        accepted, spent[BUDGET] = _timed(partial(_within_budget, correct, got))
         rejects |= set() if accepted else {BUDGET}
     for function_rule in FUNCTION_RULES:
         if function_rule.name in names:
-            accepted, spent[function_rule.name] = _timed(partial(_as_a_function, function_rule, right, subject))
+            accepted, spent[function_rule.name] = _timed(partial(_as_a_function, function_rule, correct, subject))
             rejects |= set() if accepted else {function_rule.name}
-    return Said(frozenset(rejects), took, spent)
+    return Judgement(frozenset(rejects), took, spent)
 
 
 def eager(family: Family, sample: Sample, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -223,45 +225,45 @@ def _judged(style: str, case: Case, rules: Sequence[Rule[Compared]]) -> frozense
     return frozenset(name for name in every - {CHECK_GRADS} if case.dtype in DTYPES.get(name, (case.dtype,)))
 
 
-def _read(right: Right, family: Family) -> None:
+def _read(correct: CorrectRun, family: Family) -> None:
     """Compute the truth, the budgets and both references by autograd, each timed."""
-    sample = right.evidence.sample
+    sample = correct.evidence.sample
     begun = time.perf_counter()
     for derivative in (Derivative.FORWARD, Derivative.VJP):
-        right.evidence.truths(derivative)
-        right.evidence.budgets(derivative, right.evidence.algorithms(derivative)[0])
-    right.seconds["oracle"] = time.perf_counter() - begun
-    _, right.seconds["definition"] = _timed(lambda: eager(family, sample, torch.float64))
-    right.eager, right.seconds["eager"] = _timed(lambda: eager(family, sample, TORCH[right.case.dtype]))
+        correct.evidence.truths(derivative)
+        correct.evidence.budgets(derivative, correct.evidence.algorithms(derivative)[0])
+    correct.seconds["oracle"] = time.perf_counter() - begun
+    _, correct.seconds["definition"] = _timed(lambda: eager(family, sample, torch.float64))
+    correct.eager, correct.seconds["eager"] = _timed(lambda: eager(family, sample, TORCH[correct.case.dtype]))
 
 
-def _all_accepted(rule: Rule[Compared], right: Right, got: Mapping[str, Tensor]) -> bool:
+def _all_accepted(rule: Rule[Compared], correct: CorrectRun, got: Mapping[str, Tensor]) -> bool:
     """Whether a rule accepts every output and gradient, each in the dtype in which the kernel stores it."""
-    evidence = right.evidence
+    evidence = correct.evidence
     for derivative in (Derivative.FORWARD, Derivative.VJP):
         truths = evidence.truths(derivative)
         for name in evidence.names(derivative):
             if name in got:
                 dtype, gradient = TORCH[evidence.dtype(name)], derivative is Derivative.VJP
-                if not rule.accepts(Compared(got[name], truths[name].value, right.eager[name], dtype, gradient)):
+                if not rule.accepts(Compared(got[name], truths[name].value, correct.eager[name], dtype, gradient)):
                     return False
     return True
 
 
-def _within_budget(right: Right, got: dict[str, Tensor]) -> bool:
+def _within_budget(correct: CorrectRun, got: dict[str, Tensor]) -> bool:
     """Whether every tensor is within its budget, by gradoracle's rule for a tensor and no other property."""
     return not any(
         finding.outcome is Outcome.VIOLATED
         for derivative in (Derivative.FORWARD, Derivative.VJP)
-        for finding in right.evidence.compare(derivative, got)
+        for finding in correct.evidence.compare(derivative, got)
     )
 
 
-def _as_a_function(rule: Rule[Run], right: Right, subject: Subject) -> bool:
+def _as_a_function(rule: Rule[Run], correct: CorrectRun, subject: Subject) -> bool:
     """Whether a rule on functions accepts the kernel; an exception is a rejection."""
-    evidence = right.evidence
+    evidence = correct.evidence
     primals = subject.primals(evidence.sample)
-    call = subject.of_primals(evidence.sample, primals, right.case.blocks)
+    call = subject.of_primals(evidence.sample, primals, correct.case.blocks)
     try:
         with subject.running("vjp", evidence.sample):
             return rule.accepts(Run(call, tuple(evidence.sample.inputs[name] for name in primals)))
