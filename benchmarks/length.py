@@ -37,14 +37,14 @@ from semicrf_samples import random_walk  # noqa: E402
 
 PAGE = ROOT / "docs" / "background" / "semicrf_length.md"
 LENGTHS = (1_000, 10_000, 100_000, 131_072, 262_144, 524_288, 1_048_576)
-SEEDS = 4  # of what is fast; the interpreted kernel takes two
+SEEDS = 4  # samples of the fast kernel; the interpreted one takes two
 TENSORS = ("log_z", "dcum_scores", "dtransition", "dduration_bias")
 Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel with the contract that it is judged under."""
+    """A kernel and the contract under which it is judged."""
 
     title: str
     contract: Contract
@@ -54,7 +54,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Point:
-    """One length: the rms over seeds and elements of the error in sigma, of sigma / |truth| and the largest error."""
+    """One length: rms of the error in sigma over seeds and elements, median sigma / |truth|, and the largest error."""
 
     rms: dict[str, float]
     relative: float
@@ -124,7 +124,7 @@ def table(subject: Subject, points: Mapping[int, Point]) -> str:
 
 
 def plot(found: Mapping[str, Mapping[int, Point]]) -> str:
-    """An SVG: rms error in sigma of dcum against T, both on logarithmic axes; one line a kernel."""
+    """An SVG of the rms error of dcum in sigma against T, on logarithmic axes, with one line for each kernel."""
     width, height, left, bottom = 640, 380, 70, 330
     low, high, floor, top = math.log10(1e3), math.log10(1.2e6), -2.0, 1.0
 

@@ -1,4 +1,4 @@
-"""Rights: what a correct kernel gives on a case, with its truth and with what each rule says of it."""
+"""Correct kernels: their results on a case, the truth, and the verdict of each rule."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ T = TypeVar("T")
 
 
 class Tested(Subject):
-    """A kernel as a test calls it: gradients are looked at before what the call wrote to its inputs is undone."""
+    """A kernel as a test calls it: gradients are read before writes to the inputs are undone."""
 
     def _backward(self, *given: Any) -> Sequence[Tensor | None]:
         return [gradient if gradient is None else gradient.clone() for gradient in super()._backward(*given)]
 
 
 @dataclass
-class Right:
+class CorrectRun:
     """A case that a correct kernel has run.
 
     Attributes:
-        style: which style of input the case is of.
+        style: the style of input.
         case: the case.
-        evidence: of the kernel, its truths and budgets computed.
-        eager: what autograd makes of the definition in the case's dtype, by tensor name; empty where nothing needs it.
+        evidence: of the kernel, with truths and budgets computed.
+        eager: the definition and its autograd in the case's dtype, by tensor name; empty if not needed.
         judged: the rules that judge this case.
         accepts: those of them that accept the correct kernel on it.
-        seconds: what each reference took, by "definition" (float64), "eager", "oracle"; and the kernel, by "kernel".
-        lines: which lines of the sources the correct kernel executed.
-        excuse: why gradcheck cannot be run, where it was to be.
+        seconds: time of each reference ("definition" in float64, "eager", "oracle") and of the kernel ("kernel").
+        lines: the lines of the sources that the correct kernel executed.
+        excuse: why gradcheck cannot run on it.
     """
 
     style: str
@@ -72,7 +72,7 @@ class Right:
     excuse: str = ""
 
     def reference(self, rule: str) -> float:
-        """Seconds that a rule spends on what it compares with."""
+        """Seconds that a rule spends on its reference."""
         if rule == BUDGET:
             return self.seconds["oracle"]
         if rule in (CHECK_GRADS, GRADCHECK):
@@ -81,13 +81,13 @@ class Right:
 
 
 @dataclass(frozen=True)
-class Said:
-    """What rules say of a kernel on one case: who rejects it, and the seconds that the kernel and each rule took."""
+class Judgement:
+    """The verdicts on a kernel on one case: which rules reject it, and the seconds of the kernel and of each rule."""
 
     rejects: frozenset[str]
     kernel: float
     rules: Mapping[str, float]
-    failure: str = ""  # how the kernel failed, where it gave no tensors: every rule rejects that
+    failure: str = ""  # how the kernel failed to return tensors: every rule rejects that
 
 
 def prepare(
@@ -98,93 +98,95 @@ def prepare(
     files: Sequence[str] = (),
     rules: Sequence[Rule[Compared]] = RULES,
     tell: Callable[[int], None] = lambda done: None,
-) -> Iterator[Right]:
-    """Run a correct kernel on cases, each with its style; a case that cannot be read or is refused is left out.
+) -> Iterator[CorrectRun]:
+    """Run a correct kernel on cases; a case whose truth cannot be computed, or that is refused, is left out.
 
     Args:
         family: whose definition gives the truth.
         kernel: the correct kernel.
         oracle: of the family.
         cases: (style, case).
-        files: whose lines are noted as they are executed.
+        files: whose executed lines are recorded.
         rules: on tensors.
-        tell: told how many cases are done.
+        tell: called with the number of cases done.
     """
     for done, (style, case) in enumerate(cases):
         tell(done)
         sample = build(case, family.signature, domains=family.domains)
-        right = Right(style, case, Evidence(case, sample, Tested(family, kernel, records=False), oracle))
+        correct = CorrectRun(style, case, Evidence(case, sample, Tested(family, kernel, records=False), oracle))
         try:
-            _read(right, family)
+            _read(correct, family)
             with executed(files) as lines:
-                right.evidence.vjp()
+                correct.evidence.vjp()
         except (*FAILURES, Undefined, UnsupportedOperator, NotImplementedError):
             continue
-        right.lines = {file: frozenset(found) for file, found in lines.items()}
-        right.judged = _judged(style, case, rules)
-        said = judge(right, right.evidence.kernel, right.judged, rules)
-        right.accepts = right.judged - said.rejects
-        right.seconds["kernel"] = said.kernel
-        yield right
+        correct.lines = {file: frozenset(found) for file, found in lines.items()}
+        correct.judged = _judged(style, case, rules)
+        judgement = judge(correct, correct.evidence.kernel, correct.judged, rules)
+        correct.accepts = correct.judged - judgement.rejects
+        correct.seconds["kernel"] = judgement.kernel
+        yield correct
 
 
 def prepare_gradcheck(
     family: Family, kernel: Kernel, oracle: Oracle, cases: Sequence[tuple[str, Case]], files: Sequence[str] = ()
-) -> list[Right]:
-    """The same for gradcheck, on cases in float64; where the kernel does not take that dtype ``excuse`` says how."""
+) -> list[CorrectRun]:
+    """The same for gradcheck, on cases in float64; ``excuse`` says why if the kernel does not accept that dtype."""
     found = []
     for style, case in cases:
         sample = build(case, family.signature, domains=family.domains)
-        right = Right(style, case, Evidence(case, sample, Tested(family, kernel, records=False), oracle))
+        correct = CorrectRun(style, case, Evidence(case, sample, Tested(family, kernel, records=False), oracle))
         if sum(sample.inputs[name].numel() for name in sample.tangents) > ENTRIES:
             continue
-        right.judged = frozenset({GRADCHECK})
+        correct.judged = frozenset({GRADCHECK})
         try:
             with executed(files) as lines:
-                right.evidence.vjp()
+                correct.evidence.vjp()
         except FAILURES as reason:
-            right.excuse = str(reason)
+            correct.excuse = str(reason)
         else:
-            right.lines = {file: frozenset(each) for file, each in lines.items()}
-            said = judge(right, kernel, right.judged, ())
-            right.accepts = right.judged - said.rejects
-        found.append(right)
+            correct.lines = {file: frozenset(each) for file, each in lines.items()}
+            judgement = judge(correct, kernel, correct.judged, ())
+            correct.accepts = correct.judged - judgement.rejects
+        found.append(correct)
     return found
 
 
-def judge(right: Right, kernel: Kernel, names: Collection[str], rules: Sequence[Rule[Compared]] = RULES) -> Said:
-    """What some rules say of a kernel on the case of a right one; one forward and VJP serves all rules on tensors."""
-    evidence, spent = right.evidence, dict.fromkeys(names, 0.0)
+def judge(
+    correct: CorrectRun, kernel: Kernel, names: Collection[str], rules: Sequence[Rule[Compared]] = RULES
+) -> Judgement:
+    """Judge a kernel by some rules on one case; one forward and VJP serves all rules on tensors."""
+    evidence, spent = correct.evidence, dict.fromkeys(names, 0.0)
     rejects: set[str] = set()
     subject = Tested(evidence.subject.family, kernel, records=False)
     took, failure, got = 0.0, "", {}
     if set(names) - {CHECK_GRADS, GRADCHECK}:
         begun = time.perf_counter()
         try:
-            got = subject.vjp(evidence.sample, right.case.blocks)[0]
+            got = subject.vjp(evidence.sample, correct.case.blocks)[0]
         except FAILURES as reason:
             failure = str(reason) or type(reason).__name__
         took = time.perf_counter() - begun
         if failure:
-            return Said(frozenset(names), took, spent, failure)
+            return Judgement(frozenset(names), took, spent, failure)
     for rule in rules:
         if rule.name in names:
-            accepted, spent[rule.name] = _timed(lambda rule=rule: _all_accepted(rule, right, got))  # type: ignore[misc]
+            accepted, spent[rule.name] = _timed(lambda rule=rule: _all_accepted(rule, correct, got))  # type: ignore[misc]
             rejects |= set() if accepted else {rule.name}
     if BUDGET in names:
-        accepted, spent[BUDGET] = _timed(partial(_within_budget, right, got))
+        accepted, spent[BUDGET] = _timed(partial(_within_budget, correct, got))
         rejects |= set() if accepted else {BUDGET}
     for function_rule in FUNCTION_RULES:
         if function_rule.name in names:
-            accepted, spent[function_rule.name] = _timed(partial(_as_a_function, function_rule, right, subject))
+            accepted, spent[function_rule.name] = _timed(partial(_as_a_function, function_rule, correct, subject))
             rejects |= set() if accepted else {function_rule.name}
-    return Said(frozenset(rejects), took, spent)
+    return Judgement(frozenset(rejects), took, spent)
 
 
 def eager(family: Family, sample: Sample, dtype: torch.dtype) -> dict[str, Tensor]:
     """Outputs and gradients by name: the definition and its autograd in a dtype.
 
-    Where PyTorch lacks an operator of it in 16 bits, it is run in float32.
+    If PyTorch lacks an operator in 16 bits, everything is computed in float32.
     """
     try:
         return _autograd(family, sample, dtype)
@@ -214,7 +216,7 @@ def _autograd(family: Family, sample: Sample, dtype: torch.dtype) -> dict[str, T
 
 
 def _judged(style: str, case: Case, rules: Sequence[Rule[Compared]]) -> frozenset[str]:
-    """The rules that judge a case: all of ours, and in the peers' own style those whose tests are like it."""
+    """The rules that judge a case: all on our cases; on peers' own inputs, those whose tests resemble the case."""
     every = frozenset({rule.name for rule in rules} | {CHECK_GRADS, BUDGET})
     if style != PEERS:
         return every
@@ -223,45 +225,45 @@ def _judged(style: str, case: Case, rules: Sequence[Rule[Compared]]) -> frozense
     return frozenset(name for name in every - {CHECK_GRADS} if case.dtype in DTYPES.get(name, (case.dtype,)))
 
 
-def _read(right: Right, family: Family) -> None:
-    """The truth, the budgets and what autograd gives, each timed."""
-    sample = right.evidence.sample
+def _read(correct: CorrectRun, family: Family) -> None:
+    """Compute the truth, the budgets and both references by autograd, each timed."""
+    sample = correct.evidence.sample
     begun = time.perf_counter()
     for derivative in (Derivative.FORWARD, Derivative.VJP):
-        right.evidence.truths(derivative)
-        right.evidence.budgets(derivative, right.evidence.algorithms(derivative)[0])
-    right.seconds["oracle"] = time.perf_counter() - begun
-    _, right.seconds["definition"] = _timed(lambda: eager(family, sample, torch.float64))
-    right.eager, right.seconds["eager"] = _timed(lambda: eager(family, sample, TORCH[right.case.dtype]))
+        correct.evidence.truths(derivative)
+        correct.evidence.budgets(derivative, correct.evidence.algorithms(derivative)[0])
+    correct.seconds["oracle"] = time.perf_counter() - begun
+    _, correct.seconds["definition"] = _timed(lambda: eager(family, sample, torch.float64))
+    correct.eager, correct.seconds["eager"] = _timed(lambda: eager(family, sample, TORCH[correct.case.dtype]))
 
 
-def _all_accepted(rule: Rule[Compared], right: Right, got: Mapping[str, Tensor]) -> bool:
-    """Whether a rule accepts every output and gradient; each in the dtype in which the kernel stores it."""
-    evidence = right.evidence
+def _all_accepted(rule: Rule[Compared], correct: CorrectRun, got: Mapping[str, Tensor]) -> bool:
+    """Whether a rule accepts every output and gradient, each in the dtype in which the kernel stores it."""
+    evidence = correct.evidence
     for derivative in (Derivative.FORWARD, Derivative.VJP):
         truths = evidence.truths(derivative)
         for name in evidence.names(derivative):
             if name in got:
                 dtype, gradient = TORCH[evidence.dtype(name)], derivative is Derivative.VJP
-                if not rule.accepts(Compared(got[name], truths[name].value, right.eager[name], dtype, gradient)):
+                if not rule.accepts(Compared(got[name], truths[name].value, correct.eager[name], dtype, gradient)):
                     return False
     return True
 
 
-def _within_budget(right: Right, got: dict[str, Tensor]) -> bool:
-    """Whether gradoracle's own rule, that of the verdict on one tensor, is broken by none; beyond it no law is used."""
+def _within_budget(correct: CorrectRun, got: dict[str, Tensor]) -> bool:
+    """Whether every tensor is within its budget, by gradoracle's rule for a tensor and no other property."""
     return not any(
         finding.outcome is Outcome.VIOLATED
         for derivative in (Derivative.FORWARD, Derivative.VJP)
-        for finding in right.evidence.compare(derivative, got)
+        for finding in correct.evidence.compare(derivative, got)
     )
 
 
-def _as_a_function(rule: Rule[Run], right: Right, subject: Subject) -> bool:
-    """Whether a rule accepts the kernel as a function; an exception is a rejection."""
-    evidence = right.evidence
+def _as_a_function(rule: Rule[Run], correct: CorrectRun, subject: Subject) -> bool:
+    """Whether a rule on functions accepts the kernel; an exception is a rejection."""
+    evidence = correct.evidence
     primals = subject.primals(evidence.sample)
-    call = subject.of_primals(evidence.sample, primals, right.case.blocks)
+    call = subject.of_primals(evidence.sample, primals, correct.case.blocks)
     try:
         with subject.running("vjp", evidence.sample):
             return rule.accepts(Run(call, tuple(evidence.sample.inputs[name] for name in primals)))
