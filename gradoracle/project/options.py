@@ -230,4 +230,3 @@ OPTIONS: Mapping[str, Option] = {
         ),
     )
 }
-NAMES = tuple(OPTIONS)
