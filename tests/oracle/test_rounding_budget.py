@@ -18,8 +18,9 @@ from gradoracle.model.derivative import Derivative, program
 from gradoracle.model.finding import Outcome
 from gradoracle.oracle.exact import certified, multiprecision
 from gradoracle.oracle.exact.trace import trace
+from gradoracle.oracle.rounding.annotations import fast_exp
 from gradoracle.oracle.rounding.probes import Dice, rounding_errors
-from gradoracle.oracle.rounding.reading import Budget, budgets, fast_exp
+from gradoracle.oracle.rounding.reading import Budget, budgets
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
