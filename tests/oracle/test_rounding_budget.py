@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from right_kernels import budgets_of, fused, in_sigma, normal
+from correct_kernels import budgets_of, fused, in_sigma, normal
 from torch import Tensor
 
 from gradoracle.check.acceptance import Allowance, judge

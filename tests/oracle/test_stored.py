@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from right_kernels import in_sigma
+from correct_kernels import in_sigma
 from torch import Tensor
 
 from gradoracle.model.contract import PRESETS
