@@ -193,7 +193,7 @@ class _Plan:
                 memory=environment.memory(free=True),
             )
         except StartupError as error:
-            raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
+            raise UsageError(f"no worker process can be started: {error.sentence}") from None
 
 
 def _tried(

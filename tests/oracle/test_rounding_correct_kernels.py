@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from functools import partial
 
+import correct_kernels as ck
 import pytest
-import right_kernels as rk
 import torch
-from right_kernels import NAMES, RECIPES, REPEATING, budgets_of, fused, in_sigma, normal, of_worst, slope
+from correct_kernels import NAMES, RECIPES, REPEATING, budgets_of, fused, in_sigma, normal, of_worst, slope
 from sweeps import covering
 
 from gradoracle.model.contract import LARGEST
@@ -19,16 +19,16 @@ SHAPES = [(33, 65, 32), (1, 200, 8), (100, 40, 128), (1, 1, 1), (7, 1, 64), (64,
 # the budget's algorithm and whether its contract is that of eager execution -> kernels
 KERNELS = {
     ("definition", False): {
-        "torch math": rk.torch_math,
+        "torch math": ck.torch_math,
         "z from P, exp2": fused,
         "exp, blocks of 16": partial(fused, block=16, base_two=False),
         "split sums": partial(fused, split=32),
     },
     ("flash", False): {
-        "torch flash": rk.torch_flash,
+        "torch flash": ck.torch_flash,
         "z from O, log-sum-exp": partial(fused, z_from="O", log_sum_exp=True),
     },
-    ("definition", True): {"eager": rk.eager},
+    ("definition", True): {"eager": ck.eager},
 }
 EAGER = {torch.float32: "ieee32", torch.bfloat16: "eager-bf16", torch.float16: "eager-fp16"}
 
@@ -57,7 +57,7 @@ def test_correct_kernels_stay_within_their_budgets(
 
 @pytest.mark.parametrize(
     ("tf32", "recipe", "seed"),
-    covering(itertools.product([rk.cut_to_tf32, rk.rounded_to_tf32], RECIPES, range(len(SHAPES)))),
+    covering(itertools.product([ck.cut_to_tf32, ck.rounded_to_tf32], RECIPES, range(len(SHAPES)))),
 )
 def test_tf32_cut_or_rounded(tf32: object, recipe: str, seed: int) -> None:
     inputs = [RECIPES[recipe](x.double()).float() for x in normal(SHAPES[seed], torch.float32, seed)]
@@ -69,14 +69,14 @@ def test_tf32_cut_or_rounded(tf32: object, recipe: str, seed: int) -> None:
 
 def test_the_bias_of_cut_operands_is_a_bias_of_the_probes() -> None:
     inputs = normal((96, 96, 64), torch.float32)
-    for got, budget in zip(fused(*inputs, tf32=rk.cut_to_tf32), budgets_of(inputs, preset="tf32"), strict=True):
+    for got, budget in zip(fused(*inputs, tf32=ck.cut_to_tf32), budgets_of(inputs, preset="tf32"), strict=True):
         found, limit = slope(got, budget)
         assert 1e-4 < abs(found) < limit
 
 
 def test_an_ieee_contract_sees_tf32() -> None:
     inputs = normal((33, 65, 32), torch.float32)
-    for got, budget in zip(fused(*inputs, tf32=rk.rounded_to_tf32), budgets_of(inputs), strict=True):
+    for got, budget in zip(fused(*inputs, tf32=ck.rounded_to_tf32), budgets_of(inputs), strict=True):
         assert in_sigma(got, budget) > 100
 
 
@@ -84,7 +84,7 @@ def test_an_ieee_contract_sees_tf32() -> None:
 @pytest.mark.parametrize("recipe", ["normal", "positive"])
 def test_four_thousand_keys(dtype: torch.dtype, recipe: str) -> None:
     inputs = [RECIPES[recipe](x.double()).to(dtype) for x in normal((5, 4096, 16), dtype, heads=1)]
-    for kernel, algorithm in ((fused, "definition"), (rk.torch_math, "definition"), (rk.torch_flash, "flash")):
+    for kernel, algorithm in ((fused, "definition"), (ck.torch_math, "definition"), (ck.torch_flash, "flash")):
         for got, budget in zip(kernel(*inputs), budgets_of(inputs, algorithm=algorithm), strict=True):
             assert in_sigma(got, budget) <= 8
             if algorithm == "definition":  # z from a rounded O gives dq of positive inputs away
@@ -99,7 +99,7 @@ def test_causal_with_queries_that_see_nothing(dtype: torch.dtype, shape: tuple[i
     for got, budget in zip(fused(*inputs, causal=True), found, strict=True):
         assert in_sigma(got, budget) <= 8
         assert of_worst(got, budget) <= 1
-    blind = ~rk.visible_to(inputs[0], inputs[1]).any(-1)
+    blind = ~ck.visible_to(inputs[0], inputs[1]).any(-1)
     for budget in found[:2]:
         for part in (budget.value, budget.sigma, budget.worst, budget.floor, budget.errors.abs().amax(0)):
             assert part is not None and not part[..., blind, :].any()
@@ -108,7 +108,7 @@ def test_causal_with_queries_that_see_nothing(dtype: torch.dtype, shape: tuple[i
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d)[6:])
 def test_correct_kernels_show_no_bias(dtype: torch.dtype) -> None:
     inputs = normal((128, 128, 64), dtype)
-    for kernel, algorithm in ((fused, "definition"), (rk.torch_math, "definition"), (rk.torch_flash, "flash")):
+    for kernel, algorithm in ((fused, "definition"), (ck.torch_math, "definition"), (ck.torch_flash, "flash")):
         for got, budget in zip(kernel(*inputs), budgets_of(inputs, algorithm=algorithm), strict=True):
             found, limit = slope(got, budget)
             assert abs(found) < limit
@@ -122,5 +122,5 @@ def test_flash_needs_its_own_algorithm_at_large_logits() -> None:
 
 def test_eager_in_16_bit_needs_its_own_contract() -> None:
     inputs = [x.abs() for x in normal((33, 65, 32), torch.bfloat16)]
-    dq = rk.eager(*inputs)[1]
+    dq = ck.eager(*inputs)[1]
     assert in_sigma(dq, budgets_of(inputs)[1]) > 8 > in_sigma(dq, budgets_of(inputs, preset="eager-bf16")[1])

@@ -1,4 +1,4 @@
-"""Right SDPA kernels, emulated in torch with explicit roundings, and the inputs that broke simpler budgets.
+"""Correct SDPA kernels, emulated in torch with explicit roundings, and the inputs that broke simpler budgets.
 
 Every kernel takes ``(q, k, v, do)``, [B H n D], and gives ``(o, dq, dk, dv)`` in their dtype. ``slip`` multiplies
 gradients before they are rounded to that dtype: the wrong kernels.
