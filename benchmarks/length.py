@@ -31,9 +31,9 @@ from gradoracle.model.contract import PRESETS, Contract
 from gradoracle.model.derivative import Derivative
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "properties"))
-import semicrf_single  # noqa: E402
-from semicrf_samples import random_walk  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from tests.properties.semicrf import single as float32_inside  # noqa: E402
+from tests.properties.semicrf.samples import random_walk  # noqa: E402
 
 PAGE = ROOT / "docs" / "background" / "semicrf_length.md"
 LENGTHS = (1_000, 10_000, 100_000, 131_072, 262_144, 524_288, 1_048_576)
@@ -73,7 +73,7 @@ def shipped(inputs: Mapping[str, Tensor]) -> Tensors:
 
 
 def single(inputs: Mapping[str, Tensor]) -> Tensors:
-    return semicrf_single.run(inputs, torch.ones(1))
+    return float32_inside.run(inputs, torch.ones(1))
 
 
 SUBJECTS = (
@@ -168,7 +168,7 @@ samples, on random walks with K = 3 and C = 2. The truth is the float64 recursio
 
 - *shipped*: the Triton kernel, forward and backward{how}.
   Its results are rounded to float32 once; sigma is that rounding, at any T.
-- *float32 inside*: a correct kernel in float32 with norms in float64 (`tests/properties/semicrf_single.py`). Its error
+- *float32 inside*: a correct kernel in float32 with norms in float64 (`tests/properties/semicrf/single.py`). Its error
   grows in proportion to T, not to the root of T: a parameter that is added to numbers on a coarser lattice loses the
   same bits at each position, and not the same ones forward and backward. Budgets account for it, since their probes are
   runs of such a kernel with every rounding simulated (`properties/semicrf/readings/rounded.py`).
