@@ -49,7 +49,7 @@ class Line:
 
 @dataclass
 class Comparison:
-    """How a kernel compares with its base.
+    """A kernel compared with its base.
 
     Attributes:
         base: what it was compared with, in words, such as "1a2b3c4 (main)".
