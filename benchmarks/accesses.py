@@ -1,4 +1,4 @@
-"""What the record of accesses finds in Triton kernels of released packages, on the CPU (docs/background/findings.md).
+"""Memory accesses of Triton kernels of released packages, recorded on the CPU (docs/background/findings.md).
 
 pip install --no-deps lightning-attn==0.0.5 liger-kernel==0.8.5
 python benchmarks/accesses.py
@@ -26,7 +26,7 @@ def normal(*shape: int) -> Tensor:
 
 
 def lightning(module: str, name: str, *decay: Tensor) -> Callable[[], None]:
-    """Forward and backward of one of lightning-attn's at N = 257, D = 64, Dv = 32: no dim but D a tile's."""
+    """Forward and backward of a function of lightning-attn at N = 257, D = 64, Dv = 32; only D fills a tile."""
     function = getattr(importlib.import_module(f"lightning_attn.ops.triton.{module}"), name)
 
     def run() -> None:
@@ -37,7 +37,7 @@ def lightning(module: str, name: str, *decay: Tensor) -> Callable[[], None]:
 
 
 def liger(module: str, name: str, *inputs: object) -> Callable[[], None]:
-    """Forward and backward of one of Liger's functions, at sizes that are no powers of two."""
+    """Forward and backward of a function of Liger, at sizes that are not powers of two."""
     function = getattr(importlib.import_module(f"liger_kernel.ops.{module}"), name)
 
     def run() -> None:
@@ -49,7 +49,7 @@ def liger(module: str, name: str, *inputs: object) -> Callable[[], None]:
 
 
 def report(kernel: str, run: Callable[[], None]) -> None:
-    """Print what a run's launches touch that they should not, by kind, the first of each."""
+    """Print the first wrong access of each kind in the launches of a run."""
     with poisoned() as memory, recording(memory.unwritten) as record:
         memory.watch = record.watch
         run()
@@ -59,7 +59,7 @@ def report(kernel: str, run: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """One line a kernel, and one a fault."""
+    """Print one line for each kernel and for each wrong access."""
     print(", ".join(f"{name} {version(name)}" for name in ("torch", "triton", "lightning-attn", "liger-kernel")))
     torch.manual_seed(0)
     labels = torch.tensor([0, 36, -100, 3, 7])

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
-from gradoracle.properties.sdpa.algorithms import ALGORITHMS
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
@@ -76,17 +76,27 @@ def eager(q: Tensor, k: Tensor, v: Tensor, do: Tensor) -> Sequence[Tensor]:
     return with_autograd(definition, q, k, v, do)
 
 
+K = TypeVar("K", Kernel, str)
+
+
 @dataclass(frozen=True)
-class Subject:
-    """A kernel that is right, and the budget that it is held to."""
+class Subject(Generic[K]):
+    """A correct kernel, or its target, and the budget under which it is judged.
+
+    Attributes:
+        name: in the table.
+        kernel: itself, or the target of one.
+        algorithm: of a kernel that declares none.
+        presets: of contracts, by dtype; the defaults for others.
+    """
 
     name: str
-    kernel: Kernel
+    kernel: K
     algorithm: str = "definition"
     presets: dict[str, str] = field(default_factory=dict)
 
 
-SUBJECTS = {
+SUBJECTS: dict[str, list[Subject[Kernel]]] = {
     "cpu": [
         Subject("PyTorch math", of_torch(SDPBackend.MATH)),
         Subject("PyTorch flash", of_torch(SDPBackend.FLASH_ATTENTION), "flash"),
@@ -101,29 +111,19 @@ SUBJECTS = {
 }
 
 
-@dataclass(frozen=True)
-class Target:
-    """A kernel of another family that is right; ``algorithm``: what it is held to where it declares none."""
-
-    name: str
-    target: str
-    algorithm: str = "definition"
-    presets: dict[str, str] = field(default_factory=dict)
-
-
-TARGETS = {
+TARGETS: dict[str, list[Subject[str]]] = {
     "lse": [
-        Target("shipped, interpreted", "lse"),
-        Target("PyTorch eager, upcast", f"{EXAMPLES}/torch_lse.py:upcast"),
+        Subject("shipped, interpreted", "lse"),
+        Subject("PyTorch eager, upcast", f"{EXAMPLES}/torch_lse.py:upcast"),
     ],
     "lightning": [
-        Target("shipped, interpreted", "lightning"),
-        Target("PyTorch eager, quadratic", f"{EXAMPLES}/torch_lightning.py:quadratic"),
-        Target("PyTorch eager, chunked", f"{EXAMPLES}/torch_lightning.py:chunked", "chunks of 64", EAGER),
+        Subject("shipped, interpreted", "lightning"),
+        Subject("PyTorch eager, quadratic", f"{EXAMPLES}/torch_lightning.py:quadratic"),
+        Subject("PyTorch eager, chunked", f"{EXAMPLES}/torch_lightning.py:chunked", "chunks of 64", EAGER),
     ],
     "semicrf": [
-        Target("shipped, interpreted", "semicrf"),
-        Target("PyTorch eager, float32", f"{EXAMPLES}/torch_semicrf.py:recursion"),
+        Subject("shipped, interpreted", "semicrf"),
+        Subject("PyTorch eager, float32", f"{EXAMPLES}/torch_semicrf.py:recursion"),
     ],
 }
 WIDTHS = ((1, 5, 3), (7, 64, 64), (33, 32, 8), (64, 1, 70), (100, 128, 128), (130, 16, 1), (300, 64, 64), (512, 8, 16))
@@ -140,18 +140,18 @@ SIZES = {
 
 @dataclass
 class Row:
-    """One line of the table: squares and the worst over all elements that were compared."""
+    """One line of the table: the sum of squares and the largest error over all elements compared."""
 
     elements: int = 0
     cases: int = 0
     squares: float = 0.0
     worst: float = 0.0
-    repeating: float = 0.0  # worst over the bound, on recipes that repeat values
+    repeating: float = 0.0  # largest error / bound, on recipes that repeat values
     bias: float = 0.0  # |slope| over the rms slope of the probes
     at: str = ""
 
     def add(self, error: Tensor, budget: Budget, continuous: bool, where: str) -> None:
-        """One tensor of one case; ``error`` is signed."""
+        """Count one tensor of one case; ``error`` is signed."""
         compared = budget.value.isfinite() & error.isfinite() & (budget.sigma > 0)
         if not continuous:
             assert budget.worst is not None
@@ -183,9 +183,15 @@ class Graphs:
     def of(self, algorithm: str, derivative: Derivative, args: Sequence[Tensor]) -> Graph:
         key = (algorithm, derivative, tuple(a.shape for a in args))
         if key not in self.kept:
-            own = program(definition, derivative, 3) if algorithm == "definition" else ALGORITHMS[algorithm]["vjp"]
+            own = program(definition, derivative, 3) if algorithm == "definition" else _vjp(algorithm)
             self.kept[key] = trace(lambda *x: own(*x), *args)
         return self.kept[key]
+
+
+def _vjp(algorithm: str) -> Callable[..., object]:
+    """The program of an algorithm; not imported above, since importing a family imports its kernels."""
+    found: Callable[..., object] = resolve("sdpa").family.algorithms[algorithm]["vjp"]
+    return found
 
 
 def inputs(recipes: Sequence[str], shape: tuple[int, int, int], dtype: str, seed: int) -> list[Tensor]:
@@ -195,16 +201,20 @@ def inputs(recipes: Sequence[str], shape: tuple[int, int, int], dtype: str, seed
     return [values(recipe, (1, 2, n, width), dtype, seed=seed, name=name) for recipe, name, n in sizes]
 
 
+def drawn(draw: random.Random, kind: float) -> tuple[str, list[str]]:
+    """A group of recipes, by a number from 0 to 1, and one recipe of it for each tensor."""
+    if kind < 0.75:
+        return "ordinary", [draw.choice(CONTINUOUS)] * 4
+    if kind < 0.9:
+        return "extreme", [draw.choice(EXTREMES)] * 4
+    return "repeating", [draw.choice([*REPEATING, *REPEATING, "normal"]) for _ in range(4)]
+
+
 def calibrate_kernels(rows: dict[tuple[str, ...], Row], graphs: Graphs, draw: random.Random, device: str) -> None:
-    """One case, all kernels that take it."""
+    """One case, on all kernels that accept it."""
     dtype, kind, seed = draw.choice(DTYPES), draw.random(), draw.randrange(1 << 30)
     shape = draw.choice(LARGE if kind > 0.97 else SHAPES)
-    if kind < 0.75:
-        group, recipes = "ordinary", [draw.choice(CONTINUOUS)] * 4
-    elif kind < 0.9 or kind > 0.97:
-        group, recipes = "extreme", [draw.choice(EXTREMES)] * 4
-    else:
-        group, recipes = "repeating", [draw.choice([*REPEATING, *REPEATING, "normal"]) for _ in range(4)]
+    group, recipes = drawn(draw, 0.8 if kind > 0.97 else kind)  # large shapes are extreme
     own = inputs(recipes, shape, dtype, seed)
     exact = [x.double() for x in own]
     known: dict[tuple[str, str], list[Budget]] = {}
@@ -226,7 +236,7 @@ def calibrate_kernels(rows: dict[tuple[str, ...], Row], graphs: Graphs, draw: ra
 
 
 def calibrate_float64(rows: dict[tuple[str, ...], Row], graphs: Graphs, draw: random.Random) -> None:
-    """The float64 reading itself, on a derivative of a small case, against balls of proven radius."""
+    """The float64 reading, on a derivative of a small case, compared with balls of proven radius."""
     derivative, shape = draw.choice(list(Derivative)), draw.choice(SMALL)
     seed, repeats = draw.randrange(1 << 30), draw.random() < 0.2
     recipes = [draw.choice(REPEATING if repeats else [*CONTINUOUS, "normal:10"])] * 4
@@ -244,26 +254,21 @@ def calibrate_float64(rows: dict[tuple[str, ...], Row], graphs: Graphs, draw: ra
 
 
 class Family:
-    """The targets of one family, and the oracle that knows its definition."""
+    """The targets of one family, and the oracle of its definition."""
 
     def __init__(self, name: str) -> None:
         device.prepare("cpu")
         self.name, self.targets = name, TARGETS[name]
-        found = [resolve(target.target, name) for target in self.targets]
+        found = [resolve(target.kernel, name) for target in self.targets]
         self.kernels = [each.kernels[0] for each in found]
         self.family = found[0].family
         self.oracle = Oracle(self.family)
 
     def calibrate(self, rows: dict[tuple[str, ...], Row], draw: random.Random) -> None:
-        """One case without options, all kernels."""
+        """One case without options, on all kernels."""
         dtype, kind, seed = draw.choice(DTYPES), draw.random(), draw.randrange(1 << 30)
         dims = draw.choice(SIZES[self.name])
-        if kind < 0.75:
-            group, recipes = "ordinary", [draw.choice(CONTINUOUS)] * 4
-        elif kind < 0.9:
-            group, recipes = "extreme", [draw.choice(EXTREMES)] * 4
-        else:
-            group, recipes = "repeating", [draw.choice([*REPEATING, *REPEATING, "normal"]) for _ in range(4)]
+        group, recipes = drawn(draw, kind)
         signature = self.family.signature
         one_of = [group[0] for group in signature.constraints.alternatives]  # a case has one of them
         primals = [spec.name for spec in signature.primals if not spec.optional or spec.name in one_of]

@@ -1,8 +1,8 @@
-"""False alarms: correct kernels, shipped and from outside, over many cases; and what all runs say together.
+"""Campaigns: correct kernels, shipped and outside ones, on many cases, where every alarm is a false one.
 
 `python benchmarks/campaign.py [FAMILY...]` runs the lines of some families (or single lines by name), each as a
-`gradoracle check` of its own, and writes one row each into benchmarks/results/campaigns.csv; the full record,
-`campaign_LINE[_cuda][_I_of_N].json` and `.txt`, is for whoever looks at a run.
+`gradoracle check` of its own, and writes one row for each into benchmarks/results/campaigns.csv. The full record of a
+run is `campaign_LINE[_cuda][_I_of_N].json` and `.txt`.
 `python benchmarks/campaign.py --table` adds up all rows: docs/background/false_alarms.md.
 """
 
@@ -17,9 +17,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from gradoracle.model.errors import UsageError
+from gradoracle.model.errors import UsageError, why
 from gradoracle.project import values
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,19 +31,19 @@ ROWS, TABLE = ROOT / "benchmarks" / "results" / campaign_rows.NAME, ROOT / "docs
 RECORDS = ROOT / ".gradoracle" / "campaign"
 LAWS = "*_matches_the_oracle"
 _EAGER = ("--contract", "bfloat16=eager-bf16", "--contract", "float16=eager-fp16")
-_WORST_FIRST = (1, 3, 2, 4, 0)  # exit codes of a line: violated, a fault of gradoracle's own, usage, inconclusive
+_WORST_FIRST = (1, 3, 2, 4, 0)  # exit codes of a line: violated, internal error, usage, inconclusive
 
 
 @dataclass(frozen=True)
 class Line:
-    """One correct kernel with what it is checked under.
+    """One correct kernel and the options of its check.
 
     Attributes:
         name: of the line, in file names and in the table.
         family: of the kernel.
-        target: as ``gradoracle check`` takes it.
-        words: contracts and dims.
-        rarer: one case in so many of the campaign's, where cases cost more than others.
+        target: as for ``gradoracle check``.
+        words: options for contracts and dims.
+        rarer: the campaign's number of cases is divided by this, where cases are more expensive.
     """
 
     name: str
@@ -63,7 +63,7 @@ LINES = (
     Line("lightning_quadratic", "lightning", "examples/torch_lightning.py:quadratic"),
     Line("lightning_chunked", "lightning", "examples/torch_lightning.py:chunked", _EAGER),
     Line("semicrf_shipped", "semicrf", "semicrf"),
-    # many labels and durations, beyond the sizes that are drawn unasked, take three times as long
+    # many labels and durations, beyond the sizes drawn by default, take three times as long
     Line("semicrf_many_states", "semicrf", "semicrf", ("--dim", "C=5:24", "--dim", "K=13:64"), rarer=33),
     Line("semicrf_recursion", "semicrf", "examples/torch_semicrf.py:recursion"),
 )
@@ -71,7 +71,7 @@ LINES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What every line of a run is run with; as on the command line."""
+    """Options that all lines of a run share, as on the command line."""
 
     device: str = "cpu"
     cases: int = 10_000
@@ -82,7 +82,7 @@ class Plan:
 
 
 def chosen(names: Sequence[str], lines: Sequence[Line] = LINES) -> list[Line]:
-    """The lines of families and those named, in the order of the table; all where nothing is named.
+    """The lines of some families and those given by name, in the order of the table; by default all.
 
     Raises:
         UsageError: a name is neither a family nor a line.
@@ -93,7 +93,7 @@ def chosen(names: Sequence[str], lines: Sequence[Line] = LINES) -> list[Line]:
 
 
 def words(line: Line, plan: Plan) -> list[str]:
-    """The arguments of ``gradoracle`` that run a line."""
+    """The command-line arguments of ``gradoracle`` that run a line."""
     found = ["check", line.target, *(["--family", line.family] if line.target != line.family else [])]
     found += ["--device", plan.device, *line.words]
     found += ["--examples", str(max(1, plan.cases // line.rarer)), "--property", LAWS]
@@ -104,9 +104,9 @@ def words(line: Line, plan: Plan) -> list[str]:
 
 
 def run(line: Line, plan: Plan, folder: Path, rows: Path) -> int:
-    """Run one line in a process of its own, write its files and its row and say how it ended; returns its exit code.
+    """Run one line in a process of its own, write its files and its row, and report its end; returns the exit code.
 
-    A line whose process dies leaves neither: nothing of an earlier run is taken for it.
+    A line whose process dies leaves neither files nor a row, not even those of an earlier run.
     """
     stem = campaign_rows.stem(line.name, plan.device, plan.shard)
     written, shown = folder / f"{stem}.json", folder / f"{stem}.txt"
@@ -156,30 +156,23 @@ def table(files: Sequence[Path], out: Path) -> None:
     print(f"{out.name} written", flush=True)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"campaign: {message}\n")
-
-
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="campaign", description="Correct kernels over many cases: none should be an alarm.")
+    parser = argparse.ArgumentParser(prog="campaign", description="Correct kernels on many cases, without an alarm.")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="families or lines; default: all")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--cases", default=10_000, type=int, metavar="N", help="of each line, before it is sharded")
+    parser.add_argument("--cases", default=10_000, type=int, metavar="N", help="of each line, before sharding")
     parser.add_argument("--shard", default="1/1", metavar="I/N", help="the I-th of N parts of each line's cases")
     parser.add_argument("--seconds", type=float, metavar="S", help="stop each line after a whole case")
     parser.add_argument("--workers", default="auto", metavar="N|auto", help="processes of each line")
     parser.add_argument("--seed", default=0, type=int, metavar="N", help="of the stream of cases")
     parser.add_argument("--output", metavar="PATH", help="folder of rows and records; of --table, the file it writes")
-    parser.add_argument("--table", nargs="*", metavar="FILE", help="run nothing; add up rows; default: those kept here")
+    parser.add_argument("--table", nargs="*", metavar="FILE", help="only add up rows, by default all that are kept")
     parser.add_argument("--list", action="store_true", help="print the lines")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; returns the worst exit code of its lines."""
+    """Run the command line; returns the worst exit code of its lines."""
     given = _parsed(arguments)
     lines = chosen(given.families)
     if given.list:
@@ -202,7 +195,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--output {given.output} is no folder: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"--output {given.output} is no folder: {why(error)}") from None
     rows = folder / ROWS.name if given.output else ROWS
     codes = [run(line, plan, folder, rows) for line in lines]
     return next(code for code in _WORST_FIRST if code in codes)

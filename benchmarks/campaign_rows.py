@@ -1,4 +1,4 @@
-"""Rows of campaigns: one line of a CSV for each run of a line, or of a shard of it, with all that the table needs."""
+"""Rows of campaigns: a CSV with one row for each run of a line or of a shard of it, from which the table is made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from gradoracle.model.errors import UsageError
+from gradoracle.model.errors import UsageError, why
 
 NAME = "campaigns.csv"
 DEVICES = ("cpu", "cuda")
@@ -25,14 +25,14 @@ COLUMNS = (*_FACTS, *_COUNTS, "seconds", "exit_code", "command", *_MADE_BY, "con
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one law says of a kernel in a dtype; a list of these is the cell ``verdicts``, as json.
+    """The result of one property for a kernel and dtype; the cell ``verdicts`` is a json list of these.
 
     Attributes:
-        held, violated, crashed, refused, not_checked: cases.
-        tensors: that were compared; None in runs that did not count them.
-        sigma: the worst error.
+        held, violated, crashed, refused, not_checked: numbers of cases.
+        tensors: how many were compared; None in runs that did not count them.
+        sigma: the largest error.
         case: the counterexample of an alarm.
-        pooled: whether only all cases together break the law.
+        pooled: whether only all cases together violate the property.
     """
 
     law: str
@@ -58,9 +58,9 @@ class Row:
         line: its name.
         device: cpu or cuda.
         shard: (i, n).
-        superseded: a run whose kernel or budget was mended since; it is not added up.
-        cases: of the whole line; None where it was not written down.
-        counted: cases judged, and cases with an alarm; None in runs that did not count them.
+        superseded: whether its kernel or budget has been fixed since; such a run is not added up.
+        cases: of the whole line; None where it was not recorded.
+        counted: numbers of cases judged and of cases with an alarm; None in runs that did not count them.
         environment: versions and hardware.
         contracts: by dtype, as json.
     """
@@ -85,7 +85,7 @@ class Row:
 
     @property
     def judged(self) -> int:
-        """Cases on which some law was decided; of runs that did not count them, the least that it can be."""
+        """How many cases some property decided; for runs that did not count them, a lower bound."""
         if self.counted is not None:
             return self.counted[0]
         most: dict[str, int] = {}
@@ -95,14 +95,14 @@ class Row:
 
     @property
     def alarming(self) -> int:
-        """Cases with an alarm; of runs that did not count them, the most that it can be."""
+        """How many cases raised an alarm; for runs that did not count them, an upper bound."""
         if self.counted is not None:
             return self.counted[1]
         return min(sum(each.violated + each.crashed for each in self.verdicts), self.judged)
 
     @property
     def tensors(self) -> int | None:
-        """Tensors compared; None in runs that did not count them."""
+        """How many tensors were compared; None in runs that did not count them."""
         counts = [each.tensors for each in self.verdicts]
         return None if None in counts else sum(count or 0 for count in counts)
 
@@ -113,7 +113,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Of the run, and of the files of its full record."""
+        """The name of the run and of the files of its full record."""
         return stem(self.line, self.device, self.shard)
 
 
@@ -124,10 +124,10 @@ def stem(line: str, device: str, shard: tuple[int, int]) -> str:
 
 
 def of_document(document: Mapping[str, Any]) -> Row:
-    """The row of what ``gradoracle check --format json`` wrote, with what the campaign adds to it.
+    """The row of a json report of ``gradoracle check`` to which the campaign has added its own facts.
 
     Raises:
-        UsageError: it is no report of one target, or was not run as the campaign says.
+        UsageError: it is not a report of one target, or was not run as the campaign says.
     """
     try:
         (report,) = document["reports"]
@@ -159,20 +159,20 @@ def of_document(document: Mapping[str, Any]) -> Row:
     return found
 
 
-def _verdict(told: Mapping[str, Any]) -> Verdict:
-    shown, sigma = told.get("counterexample") or {}, told.get("worst_in_sigma")
-    is_alarm = told["status"] in ALARMS
+def _verdict(reported: Mapping[str, Any]) -> Verdict:
+    shown, sigma = reported.get("counterexample") or {}, reported.get("worst_in_sigma")
+    is_alarm = reported["status"] in ALARMS
     return Verdict(
-        law=told["law"],
-        kernel=told["kernel"],
-        dtype=told["dtype"],
-        status=told["status"],
-        held=told["cases_held"],
-        violated=told["cases_violated"],
-        crashed=told["cases_crashed"],
-        refused=told.get("cases_refused", 0),
-        not_checked=told.get("cases_not_checked", 0),
-        tensors=told.get("tensors_compared"),
+        law=reported["law"],
+        kernel=reported["kernel"],
+        dtype=reported["dtype"],
+        status=reported["status"],
+        held=reported["cases_held"],
+        violated=reported["cases_violated"],
+        crashed=reported["cases_crashed"],
+        refused=reported.get("cases_refused", 0),
+        not_checked=reported.get("cases_not_checked", 0),
+        tensors=reported.get("tensors_compared"),
         sigma=None if sigma is None else round(sigma, 3),
         case=shown.get("case", "") if is_alarm else "",
         pooled=bool(shown.get("pooled")) if is_alarm else False,
@@ -180,7 +180,7 @@ def _verdict(told: Mapping[str, Any]) -> Verdict:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """A row as text, by column."""
+    """The cells of a row, by column."""
     found: dict[str, object] = {name: getattr(row, name) for name in (*_FACTS, "planned", "run", "seconds")}
     found |= {"shard": "{}/{}".format(*row.shard), "superseded": "yes" if row.superseded else ""}
     found |= dict(zip(("judged", "alarming"), row.counted or ("", ""), strict=True))
@@ -192,10 +192,10 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def _row(cells: Mapping[str, str]) -> Row:
-    """A row of its text.
+    """The row of some cells.
 
     Raises:
-        ValueError, TypeError: a cell is not what its column holds.
+        ValueError, TypeError: a cell does not fit its column.
     """
     place, _, places = cells["shard"].partition("/")
     shard = (int(place), int(places))
@@ -225,11 +225,11 @@ def _row(cells: Mapping[str, str]) -> Row:
         command=cells["command"],
         environment={name: cells[name] for name in _MADE_BY if cells[name]},
         contracts=cells["contracts"],
-        verdicts=tuple(_told(each) for each in json.loads(cells["verdicts"])),
+        verdicts=tuple(_read_verdict(each) for each in json.loads(cells["verdicts"])),
     )
 
 
-def _told(values: Sequence[Any]) -> Verdict:
+def _read_verdict(values: Sequence[Any]) -> Verdict:
     found = Verdict(*values)
     if not all(isinstance(value, str) for value in values[:4]) or not all(isinstance(n, int) for n in values[4:9]):
         raise ValueError(f"{values} is no verdict")
@@ -240,12 +240,12 @@ def read(file: Path, lines: Sequence[str]) -> list[Row]:
     """All rows of a file.
 
     Raises:
-        UsageError: it cannot be read, is no such CSV, or a row is none of these lines or holds what it cannot.
+        UsageError: the file cannot be read or is not such a CSV, or a row has an unknown line or a wrong cell.
     """
     try:
         written = _parsed(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"{file} cannot be read: {why(error)}") from None
     except (ValueError, csv.Error):
         raise UsageError(f"{file} holds no rows of campaigns; expected a CSV that a campaign wrote") from None
     found = []
@@ -260,10 +260,10 @@ def read(file: Path, lines: Sequence[str]) -> list[Row]:
 
 
 def _parsed(text: str) -> list[dict[str, str]]:
-    """The cells of a file's rows; none of an empty one.
+    """The cells of the rows of a file, which may be empty.
 
     Raises:
-        ValueError: its columns are others.
+        ValueError: its columns are different.
     """
     reader = csv.DictReader(io.StringIO(text), strict=True)
     if text and tuple(reader.fieldnames or ()) != COLUMNS:
@@ -275,12 +275,12 @@ def _parsed(text: str) -> list[dict[str, str]]:
 
 
 def record(file: Path, row: Row) -> None:
-    """Write a row into a file, in place of what an earlier run of the same line, device and shard wrote.
+    """Write a row into a file, replacing that of an earlier run of the same line, device and shard.
 
-    One that is superseded stands beside all others.
+    A superseded row replaces none.
 
     Raises:
-        UsageError: the file holds something else.
+        UsageError: the file is not such a CSV.
     """
     cells = _cells(row)
     with _rows(file) as (stream, rows):
@@ -293,7 +293,7 @@ def record(file: Path, row: Row) -> None:
 
 
 def forget(file: Path, line: str, device: str, shard: tuple[int, int]) -> None:
-    """Take the row of an earlier run out of a file; a superseded one stays."""
+    """Remove the row of an earlier run from a file, unless it is superseded."""
     if not file.exists():
         return
     with _rows(file) as (stream, rows):
@@ -306,10 +306,10 @@ def _is_of(cells: Mapping[str, str], line: str, device: str, shard: str) -> bool
 
 @contextmanager
 def _rows(file: Path) -> Iterator[tuple[TextIO, list[dict[str, str]]]]:
-    """A file's rows, which no other campaign reads or writes meanwhile.
+    """The rows of a file, locked against other campaigns.
 
     Raises:
-        UsageError: it is no such CSV.
+        UsageError: the file is not such a CSV.
     """
     with file.open("a+", encoding="utf-8", newline="") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

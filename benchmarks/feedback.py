@@ -1,13 +1,13 @@
-"""How long gradoracle takes to answer its own developers and its users: before and after, in one table.
+"""How long gradoracle takes to answer its developers and its users, before and after a change, in one table.
 
 `python benchmarks/feedback.py [suite] [first] [gate] [--at REF] [--label WORD] [--repeat N] [--output FILE]` measures a
-clone of this repository at REF, on a machine that does nothing else, and adds rows to FILE, a CSV. The clone has an
-environment of its own or, with `--python`, an interpreter that has that gradoracle installed:
-- suite: `make test` as a whole, and what its tests take, added up over the processes, by folder;
-- first: `gradoracle --help`; and of `gradoracle check FAMILY`, from the start of the process until all is imported, to
-  the first case judged, and, of a kernel with a planted fault, to the first failure found;
-- gate: `gradoracle gate` on the sixteen planted changes of gate_regressions.py, with nothing kept (cold), with what was
-  compiled and how the base stands kept (warm), and warm with --fail-fast; and of a tree that has not changed.
+clone of this repository at REF, on an otherwise idle machine, and adds rows to FILE, a CSV. The clone has its own
+environment or, with `--python`, an interpreter in which that gradoracle is installed:
+- suite: `make test` as a whole, and the seconds of its tests by folder, added up over the processes;
+- first: `gradoracle --help`; and `gradoracle check FAMILY` from the start of the process until everything is imported,
+  until the first case is judged, and, on a wrong kernel, until the first failure is found;
+- gate: `gradoracle gate` on the sixteen planted changes of gate_regressions.py with nothing kept (cold), with compiled
+  code and the base's snapshot kept (warm), and warm with --fail-fast; and on an unchanged tree.
 
 `python benchmarks/feedback.py` alone prints FILE as a table: the median of each figure, by label.
 """
@@ -36,7 +36,7 @@ from gradoracle.execution.environment import cores
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "benchmarks/results/feedback.csv"
-FOLDERS = 40  # rows of the suite: the folders and files that take most
+FOLDERS = 40  # rows of the suite: the folders and files that take longest
 STATES: tuple[tuple[str, tuple[str, ...]], ...] = (("cold", ()), ("warm", ()), ("warm, --fail-fast", ("--fail-fast",)))
 _FIRST = """
 import os, sys, threading, time
@@ -71,8 +71,8 @@ class Row:
     """One figure.
 
     Attributes:
-        label: of the side of the table, such as "before".
-        commit: that was measured.
+        label: the column of the table, such as "before".
+        commit: the one measured.
         cores: of the machine.
         what: suite, first, or gate.
         name: of the figure.
@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured:
-    """A clone with the interpreter of an environment, and a folder for what it keeps."""
+    """A clone, the interpreter of its environment, and a folder for its caches."""
 
     folder: Path
     cache: Path
@@ -97,16 +97,16 @@ class Measured:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of its processes: what other runs kept is not found."""
+        """The environment of its processes, which do not find the caches of other runs."""
         return {**os.environ, "GRADORACLE_CACHE": str(self.cache), "TRITON_HOME": str(self.cache / "triton")}
 
     def forget(self) -> None:
-        """Keep nothing of what was measured so far."""
+        """Empty the caches."""
         shutil.rmtree(self.cache, ignore_errors=True)
 
 
 def clone(ref: str, folder: Path, python: str) -> Measured:
-    """This repository at a commit, installed where no interpreter has it."""
+    """Clone this repository at a commit, and install it unless an interpreter is given."""
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "clone")], check=True)
     found = Measured(folder / "clone", folder / "cache", python or str(folder / "clone/.venv/bin/python"))
     subprocess.run(["git", "checkout", "--quiet", ref], cwd=found.folder, check=True)
@@ -116,7 +116,7 @@ def clone(ref: str, folder: Path, python: str) -> Measured:
 
 
 def suite(of: Measured) -> Iterator[tuple[str, float]]:
-    """`make test`, and what its tests took by folder."""
+    """`make test`, and the seconds of its tests by folder."""
     report = of.folder.parent / "suite.xml"
     environment = {**of.environment, "PYTEST_ADDOPTS": f"--junitxml={report}"}
     begun = time.monotonic()
@@ -134,7 +134,7 @@ def suite(of: Measured) -> Iterator[tuple[str, float]]:
 
 
 def first(of: Measured, families: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """The help, and the imports, the first case and the first failure of each family."""
+    """The help, and for each family the imports, the first case and the first failure."""
     for name in ("gradoracle --help, the first time", "gradoracle --help"):
         begun = time.time()
         subprocess.run([of.python, "-m", "gradoracle", "--help"], env=of.environment, check=True, capture_output=True)
@@ -157,7 +157,7 @@ def _until_first(of: Measured, kind: str, family: str) -> float:
 
 
 def gate(of: Measured, families: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """The gate on each planted change, cold and warm, and on none."""
+    """The gate on each planted change, cold and warm, and on an unchanged tree."""
     words = [of.python, "-m", "gradoracle", "gate", "--base", "HEAD"]
     begun = time.monotonic()
     subprocess.run(words, cwd=of.folder, env=of.environment, check=True, capture_output=True)
@@ -173,7 +173,7 @@ def gate(of: Measured, families: Sequence[str], kinds: Sequence[str]) -> Iterato
 
 
 def table(file: Path) -> str:
-    """All rows: the median of each figure, a column a label."""
+    """All rows: the median of each figure, one column for each label."""
     with file.open(encoding="utf-8", newline="") as opened:
         rows = list(csv.DictReader(opened))
     labels = list(dict.fromkeys(row["label"] for row in rows))
@@ -190,7 +190,7 @@ def table(file: Path) -> str:
 
 
 def add(file: Path, row: Row) -> None:
-    """Add one row, and say it."""
+    """Write one row, and print it."""
     is_new = not file.exists()
     with file.open("a", encoding="utf-8", newline="") as opened:
         writer = csv.DictWriter(opened, [each.name for each in fields(Row)], lineterminator="\n")
@@ -201,7 +201,7 @@ def add(file: Path, row: Row) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="feedback", description="How long gradoracle takes to answer.")
     parser.add_argument("what", nargs="*", metavar="WHAT", help="suite, first, gate; none: print the table")
     parser.add_argument("--at", default="HEAD", metavar="REF")

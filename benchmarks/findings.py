@@ -1,4 +1,4 @@
-"""What docs/background/findings.md says of PyTorch's SDPA on the CPU, measured again.
+"""The figures of docs/background/findings.md about PyTorch's SDPA on the CPU, measured again.
 
 `python benchmarks/findings.py`
 """
@@ -23,12 +23,12 @@ FUSED = Kernel("PyTorch's default", "sdpa", scaled_dot_product_attention, option
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """In float64 by the formula, at D = 4."""
+    """The formula in float64, at D = 4."""
     return torch.softmax(q.double() @ k.double().mT / 2, -1) @ v.double()
 
 
 def lengths_that_differ() -> None:
-    """K and v of different M: which keys are used, and whose memory they are in."""
+    """K and v of different M: which keys are used, and in which memory they lie."""
     generator = torch.Generator().manual_seed(0)
     q, storage, v = (torch.randn(1, 1, n, 4, generator=generator) for n in (3, 7, 7))
     k = storage[:, :, :5]
@@ -44,7 +44,7 @@ def lengths_that_differ() -> None:
 
 
 def log_sum_exp() -> None:
-    """The log-sum-exp that the flash kernel keeps for its backward, where all logits are near 0."""
+    """The log-sum-exp that the flash kernel keeps for its backward, with all logits near 0."""
     generator = torch.Generator().manual_seed(0)
     wide = [torch.randn(1, 1, n, 64, generator=generator) for n in (8, 4096, 4096)]
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -55,7 +55,7 @@ def log_sum_exp() -> None:
 
 
 def evidence_of(dtype: str, recipe: str) -> Evidence:
-    """What PyTorch's default does on one case, q drawn by the recipe, beside certified truth."""
+    """PyTorch's default on one case, with q drawn by the recipe, and its certified truth."""
     case = Case("sdpa", DIMS, dtype, draws={"q": Draw(recipe)})
     return Evidence(case, build(case, FAMILY.signature), Subject(FAMILY, FUSED), Oracle(FAMILY, "certified"))
 

@@ -1,12 +1,12 @@
 """The gate on planted regressions.
 
-`python benchmarks/gate_regressions.py [FAMILY...] [--repeat N] [--output FILE] [-- OPTION...]`, each OPTION the gate's.
+`python benchmarks/gate_regressions.py [FAMILY...] [--repeat N] [--output FILE] [-- OPTION...]`; OPTIONs are the gate's.
 
-In clones of this repository at HEAD, with the gradoracle of this environment, each family in turn gets a gradient
-scaled by 1 + 2^-10, a mask that loses the tail, a cast to bfloat16, and a refactoring that changes nothing; the gate
-must be red on the first three, on the correct kernel, and green on the last. One row each: verdict, seconds, red lines.
-Repeated, it must be the same answer each time: its lines, and of every verdict the status and how many cases say so.
-How it explains that is compared too: which verdicts are one fault, its likely cause, the smallest case of each.
+In a clone of this repository at HEAD, with the gradoracle of this environment, each family in turn gets a gradient
+scaled by 1 + 2^-10, a mask that loses the tail, a cast to bfloat16, and a refactoring that changes nothing. The gate
+must report a regression of this kernel, and no other, for the first three, and none for the last. Each run is a row:
+verdict, seconds, regressions. Repeated runs must give the same answer: the same lines, and for every verdict the same
+status and numbers of cases; and the same explanation: faults, their likely cause, and the shrunk case of each.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PLANTS: dict[str, dict[str, tuple[str, str, str]]] = {  # file, before, after
 
 @contextmanager
 def planted(clone: Path, family: str, kind: str) -> Iterator[None]:
-    """Change a kernel of a clone for as long as it lasts."""
+    """Change a kernel of a clone, and restore it afterwards."""
     name, before, after = PLANTS[family][kind]
     file = clone / "kernels" / family / name
     text = file.read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def run(
     python: str = sys.executable,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
-    """Plant one, run the gate of the gradoracle of an interpreter, take it back."""
+    """Run the gate, with the gradoracle of an interpreter, on one planted change."""
     out = clone.parent / "gate.json"
     words = [python, "-m", "gradoracle", "gate", "--base", "HEAD", "--format", "json", "--output", str(out)]
     words += more
@@ -112,7 +112,7 @@ def run(
 
 
 def _wrong(report: dict[str, Any]) -> set[str]:
-    """The tensors that laws which compare with the truth find wrong."""
+    """The tensors that are wrong by the properties which compare with the truth."""
     return {
         finding["tensor"]
         for verdict in report["verdicts"]
@@ -123,9 +123,9 @@ def _wrong(report: dict[str, Any]) -> set[str]:
 
 
 def _answer(reports: list[dict[str, Any]]) -> str:
-    """A digest of what a gate says, but for seconds, explanations, and how large errors are.
+    """A digest of a gate's answer, without seconds, explanations and the size of errors.
 
-    Errors are left out since a kernel that leaves memory unwritten shows what was there.
+    The size of errors is left out because a kernel that leaves memory unwritten shows what was there.
     """
     line, verdict = ("kind", "weight", "law", "dtype"), ("kernel", "law", "dtype", "status")
     said = [
@@ -138,7 +138,7 @@ def _answer(reports: list[dict[str, Any]]) -> str:
 
 
 def _explanation(reports: list[dict[str, Any]]) -> str:
-    """A digest of how a gate explains what it says."""
+    """A digest of a gate's explanation of its answer."""
     shown = ("case", "shrunk_from", "shrink_note")
     explained = [
         [[fault["verdicts"], fault["diagnosis"]["cause"]] for fault in each["faults"]]
@@ -153,7 +153,7 @@ def _digest(said: Any) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; 1 where the gate is wrong about one, or does not say the same of it each time."""
+    """Run the command line; returns 1 if the gate is wrong about a change, or its answers to one differ."""
     parser = argparse.ArgumentParser(prog="gate_regressions", description="The gate on planted regressions.")
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="or FAMILY:KIND; default: all")
     parser.add_argument("--repeat", type=int, default=1, metavar="N")

@@ -31,20 +31,20 @@ from gradoracle.model.contract import PRESETS, Contract
 from gradoracle.model.derivative import Derivative
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "properties"))
-import semicrf_single  # noqa: E402
-from semicrf_samples import random_walk  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from tests.properties.semicrf import single as float32_inside  # noqa: E402
+from tests.properties.semicrf.samples import random_walk  # noqa: E402
 
 PAGE = ROOT / "docs" / "background" / "semicrf_length.md"
 LENGTHS = (1_000, 10_000, 100_000, 131_072, 262_144, 524_288, 1_048_576)
-SEEDS = 4  # of what is fast; the interpreted kernel takes two
+SEEDS = 4  # samples of the fast kernel; the interpreted one takes two
 TENSORS = ("log_z", "dcum_scores", "dtransition", "dduration_bias")
 Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel with the contract that it is judged under."""
+    """A kernel and the contract under which it is judged."""
 
     title: str
     contract: Contract
@@ -54,7 +54,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Point:
-    """One length: the rms over seeds and elements of the error in sigma, of sigma / |truth| and the largest error."""
+    """One length: rms of the error in sigma over seeds and elements, median sigma / |truth|, and the largest error."""
 
     rms: dict[str, float]
     relative: float
@@ -73,7 +73,7 @@ def shipped(inputs: Mapping[str, Tensor]) -> Tensors:
 
 
 def single(inputs: Mapping[str, Tensor]) -> Tensors:
-    return semicrf_single.run(inputs, torch.ones(1))
+    return float32_inside.run(inputs, torch.ones(1))
 
 
 SUBJECTS = (
@@ -124,7 +124,7 @@ def table(subject: Subject, points: Mapping[int, Point]) -> str:
 
 
 def plot(found: Mapping[str, Mapping[int, Point]]) -> str:
-    """An SVG: rms error in sigma of dcum against T, both on logarithmic axes; one line a kernel."""
+    """An SVG of the rms error of dcum in sigma against T, on logarithmic axes, with one line for each kernel."""
     width, height, left, bottom = 640, 380, 70, 330
     low, high, floor, top = math.log10(1e3), math.log10(1.2e6), -2.0, 1.0
 
@@ -168,7 +168,7 @@ samples, on random walks with K = 3 and C = 2. The truth is the float64 recursio
 
 - *shipped*: the Triton kernel, forward and backward{how}.
   Its results are rounded to float32 once; sigma is that rounding, at any T.
-- *float32 inside*: a correct kernel in float32 with norms in float64 (`tests/properties/semicrf_single.py`). Its error
+- *float32 inside*: a correct kernel in float32 with norms in float64 (`tests/properties/semicrf/single.py`). Its error
   grows in proportion to T, not to the root of T: a parameter that is added to numbers on a coarser lattice loses the
   same bits at each position, and not the same ones forward and backward. Budgets account for it, since their probes are
   runs of such a kernel with every rounding simulated (`properties/semicrf/readings/rounded.py`).

@@ -1,10 +1,10 @@
-"""How often a likely cause is the planted one: hit rates of each cause, from the records of `gradoracle mutate`.
+"""How often the likely cause that a report names is the planted one, by cause, from records of `gradoracle mutate`.
 
     gradoracle mutate sdpa --format json --output sdpa.json
     python benchmarks/likely.py sdpa.json ...       (by default benchmarks/results/mutation/*.json)
     python benchmarks/likely.py --rows sdpa.json ...  (by family, as rows of benchmarks/results/likely.csv)
 
-Of mutants that a property killed and whose operator determines the cause. A cause is named in reports where its rate is
+Counts mutants that a property killed and whose operator determines the cause. Reports name a cause if its rate is
 90 % or better (`NAMED` in gradoracle/check/diagnosis/diagnosis.py).
 """
 

@@ -23,7 +23,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def timed(function: Callable[[], Any], runs: int) -> tuple[float, Any]:
-    """The shortest of some runs, in seconds, and what the last one gave."""
+    """The shortest of some runs, in seconds, and the result of the last."""
     best = float("inf")
     for _ in range(runs):
         start = time.perf_counter()

@@ -1,8 +1,8 @@
-"""How long the views of reports take and how large they are.
+"""How long it takes to render reports in each format, and how large the results are.
 
-`python benchmarks/reports.py REPORT.json... [--output FILE]`, of reports that `gradoracle check TARGET... --format json
---output REPORT.json` wrote. Each view is made of all of them, in a process of its own, imports included; the table is
-printed, and written as json.
+`python benchmarks/reports.py REPORT.json... [--output FILE]` renders reports of `gradoracle check TARGET... --format
+json --output REPORT.json`, all of them in each format, in a process of its own, imports included. The table is printed,
+and written as json.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ print(len(reports), loaded - began, time.monotonic() - loaded, len(text.encode("
 
 
 def measure(format: str, files: Sequence[str], output: Path) -> dict[str, Any]:
-    """One view of all reports."""
+    """Render all reports in one format."""
     words = [sys.executable, "-c", VIEW, format, str(output), *files]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     reports, loading, rendering, size = done.stdout.split()
@@ -48,7 +48,7 @@ def measure(format: str, files: Sequence[str], output: Path) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="reports", description="Seconds and bytes of each view of some reports.")
     parser.add_argument("files", nargs="+", metavar="REPORT.json")
     parser.add_argument("--output", metavar="FILE", help="json of the table, with what it ran on")

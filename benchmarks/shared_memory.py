@@ -33,7 +33,7 @@ def page() -> Iterator[str]:
 
 
 def table(kernel: Kernel) -> Iterator[str]:
-    """The rows of one kernel: a compilation of a dtype each, with the limits below the architectures."""
+    """The rows of one kernel, one for each compilation and dtype, below the limits of the architectures."""
     yield "| dtype | compilation | " + " | ".join(f"sm_{capability}" for capability in SHARED_MEMORY) + " |"
     yield "|---|---|" + "--:|" * len(SHARED_MEMORY)
     yield "| | *limit* | " + " | ".join(f"*{limit}*" for limit in SHARED_MEMORY.values()) + " |"

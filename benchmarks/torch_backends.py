@@ -1,8 +1,8 @@
-"""PyTorch's SDPA with one backend forced, as kernels of family sdpa; no masks, so causal is not drawn.
+"""PyTorch's SDPA with one backend forced, as kernels of family sdpa, without masks.
 
     gradoracle check benchmarks/torch_backends.py:cudnn --family sdpa --device cuda --dtype bfloat16,float16
 
-A backend that does not exist on a device, or not for a dtype or head dim, raises, which is *refused*.
+A backend that does not support a device, dtype or head dim raises an error, which counts as *refused*.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def cudnn(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
-    """CuDNN's; q [B H T D], k [B H M D], v [B H M Dv]."""
+    """SDPA by cuDNN; q [B H T D], k [B H M D], v [B H M Dv]."""
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         return scaled_dot_product_attention(q, k, v, scale=scale)
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
-    """FlashAttention's, on the CPU PyTorch's own."""
+    """SDPA by FlashAttention; on the CPU, by PyTorch's own flash kernel."""
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return scaled_dot_product_attention(q, k, v, scale=scale)
 
 
 def efficient(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
-    """The memory-efficient one."""
+    """SDPA by the memory-efficient backend."""
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
         return scaled_dot_product_attention(q, k, v, scale=scale)

@@ -1,4 +1,4 @@
-"""What `check` says of the shipped kernels and the examples, to see that a change of the engine changes none of it.
+"""Verdicts of `check` on the shipped kernels and the examples, to verify that a change of the engine keeps them.
 
     python benchmarks/verdicts.py --save            (writes benchmarks/results/verdicts.json.xz)
     python benchmarks/verdicts.py                   (checks again and prints each difference; exit code 1 if any)
@@ -41,11 +41,11 @@ TARGETS = (
     "examples/torch_semicrf.py:recursion --family semicrf",
 )
 OPTIONS = ("--seed", "0", "--examples", "60", "--workers", "1")
-UNTOLD = ("environment", "seconds", "seconds_compiling", "locations", "measurements", "schema", "diagnosis")
+LEFT_OUT = ("environment", "seconds", "seconds_compiling", "locations", "measurements", "schema", "diagnosis")
 
 
-def said(words: str, device: str = "cpu") -> Any:
-    """What a check of one target says, without what changes from run to run."""
+def checked(words: str, device: str = "cpu") -> Any:
+    """The report of a check of one target, without what changes from run to run."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
         command = [sys.executable, "-m", "gradoracle", "check", *words.split(), *OPTIONS]
@@ -59,7 +59,7 @@ def said(words: str, device: str = "cpu") -> Any:
 def without(value: Any) -> Any:
     """A document without what changes from run to run; of a sentence only its numbers."""
     if isinstance(value, dict):
-        return {without(key): without(each) for key, each in value.items() if key not in UNTOLD}
+        return {without(key): without(each) for key, each in value.items() if key not in LEFT_OUT}
     if isinstance(value, list):
         return [without(each) for each in value]
     is_sentence = isinstance(value, str) and " " in value and not value.startswith("case:")
@@ -67,7 +67,7 @@ def without(value: Any) -> Any:
 
 
 def differences(before: Any, after: Any, place: str = "") -> list[str]:
-    """Each place where two documents differ, as a line."""
+    """One line for each place where two documents differ."""
     if isinstance(before, dict) and isinstance(after, dict):
         return [d for key in before for d in differences(before[key], after.get(key), f"{place}.{key}")]
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
@@ -83,22 +83,22 @@ def _name(value: Any, place: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("targets", nargs="*", help="how the targets begin that are checked; by default all")
-    parser.add_argument("--save", action="store_true", help="keep what is said now")
+    parser.add_argument("targets", nargs="*", help="check only targets that begin with one of these")
+    parser.add_argument("--save", action="store_true", help="save the verdicts instead of comparing them")
     parser.add_argument("--file", type=Path, default=KEPT)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
     chosen = [each for each in TARGETS if not given.targets or each.startswith(tuple(given.targets))]
     with ThreadPoolExecutor(given.processes) as pool:
-        now = dict(zip(chosen, pool.map(said, chosen, repeat(given.device)), strict=True))
+        now = dict(zip(chosen, pool.map(checked, chosen, repeat(given.device)), strict=True))
     if given.save:
         given.file.write_bytes(lzma.compress(json.dumps(now, indent=0, sort_keys=True).encode(), preset=9))
         print(f"{given.file}: {sum(len(r['verdicts']) for each in now.values() for r in each['reports'])} verdicts")
         return 0
     kept = without(json.loads(lzma.decompress(given.file.read_bytes())))
     found = [f"{name}{line}" for name in chosen for line in differences(kept.get(name), now[name])]
-    print("\n".join(found) or f"{len(chosen)} targets: what is said is what was said")
+    print("\n".join(found) or f"{len(chosen)} targets: no difference")
     return 1 if found else 0
 
 

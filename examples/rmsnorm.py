@@ -1,7 +1,7 @@
 """A family and a Triton kernel in one file: ``gradoracle check examples/rmsnorm.py``.
 
-The definition is the mathematics of RMSNorm; the kernel has a backward of its own. Nothing else is written: shapes with
-tails, extreme values, budgets and every universal law come with it.
+The definition is the mathematics of RMSNorm; the kernel has its own backward. Nothing else is needed: shapes with
+tails, extreme values, budgets and every universal property come with it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-r"""Checking linear attention in plain PyTorch: as the square of all scores, and chunk by chunk.
+r"""Checking linear attention in plain PyTorch: from the full matrix of scores, and chunk by chunk.
 
     gradoracle check examples/torch_lightning.py:quadratic --family lightning
     gradoracle check examples/torch_lightning.py:chunked --family lightning \
         --contract bfloat16=eager-bf16 --contract float16=eager-fp16
 
-Eager operators store each result in the dtype of the inputs, which in 16 bit is a contract of its own: ``quadratic``
-declares it, for ``chunked`` it is said on the command line. Lightning is checked on sequences of more than 100 000
-tokens too, whose square fits no memory. ``quadratic`` declares the lengths up to which the definition is the same
-square, so that its budgets are those of this order of sums.
+Eager operators store each result in the dtype of the inputs, which in 16 bits is a precision contract of its own:
+``quadratic`` declares it, ``chunked`` takes it from the command line. Lightning is also checked on sequences of more
+than 100 000 tokens, whose matrix fits no memory. ``quadratic`` declares the lengths up to which the definition is the
+same matrix, so that its budgets are those of this order of sums.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-r"""Checking a log-sum-exp in plain PyTorch, as eager operators that anybody would write.
+r"""Checking a log-sum-exp in plain PyTorch, written with eager operators in the obvious way.
 
     gradoracle check examples/torch_lse.py:logsumexp --family lse --dtype float32
     gradoracle check examples/torch_lse.py:upcast --family lse
 
-LSE gives float32 whatever its inputs are. ``logsumexp`` computes in the dtype of its inputs, so it fits the family in
-float32 alone; ``upcast`` makes it fit bfloat16 and float16, and autograd rounds its gradients once.
+LSE returns float32 whatever the dtype of its inputs. ``logsumexp`` computes in the dtype of its inputs, so it fits the
+family in float32 only; ``upcast`` makes it fit bfloat16 and float16, and autograd rounds its gradients once.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def logsumexp(q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_seg
     s = torch.where(seen, s, -torch.inf)
     if sinks is not None:
         s = torch.cat([s, sinks[:, None, None].expand(*s.shape[:3], 1)], -1)
-    some = (s != -torch.inf).any(-1)  # a row of -inf alone has a tangent of NaN
+    some = (s != -torch.inf).any(-1)  # the tangent of a row that is all -inf would be NaN
     return torch.where(some, torch.logsumexp(torch.where(some[..., None], s, 0.0), -1), -torch.inf)
 
 
 def upcast(q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None):
-    """``logsumexp`` of the inputs in float32: for all dtypes."""
+    """``logsumexp`` of the inputs cast to float32: for all dtypes."""
     sinks = None if sinks is None else sinks.float()
     options = {"scale": scale, "causal": causal, "softcap": softcap}
     return logsumexp(q.float(), k.float(), sinks=sinks, q_segments=q_segments, kv_segments=kv_segments, **options)

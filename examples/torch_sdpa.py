@@ -3,7 +3,7 @@ r"""Checking a PyTorch operator whose options differ from the family's: an adapt
     gradoracle check examples/torch_sdpa.py:fused --family sdpa
     gradoracle check torch.nn.functional:scaled_dot_product_attention --family sdpa     (no adapter: no options drawn)
 
-``eager`` is attention as operators, each of which stores its result in the inputs' dtype; in 16 bit that is another
+``eager`` is a chain of operators, each of which stores its result in the inputs' dtype; in 16 bits that is another
 precision contract:
 
     gradoracle check examples/torch_sdpa.py:eager --family sdpa \
@@ -18,12 +18,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def fused(q, k, v, *, scale=None, causal=False):
-    """PyTorch's SDPA with causal aligned at the last key, which its own ``is_causal`` is only where T = M."""
+    """PyTorch's SDPA with the causal mask aligned at the last key; its own ``is_causal`` is that only where T = M."""
     return scaled_dot_product_attention(q, k, v, attn_mask=_visible(q, k) if causal else None, scale=scale)
 
 
 def eager(q, k, v, *, scale=None, causal=False):
-    """PyTorch's SDPA by its mathematics: a product, a softmax, a product."""
+    """PyTorch's SDPA in its MATH backend: a product, a softmax, a product."""
     mask = _visible(q, k) if causal else None
     with sdpa_kernel(SDPBackend.MATH):
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)

@@ -2,9 +2,9 @@ r"""Checking a semi-CRF's log partition function in plain PyTorch: the forward r
 
     gradoracle check examples/torch_semicrf.py:recursion --family semicrf
 
-It computes in float32 and in the log domain, each position relative to its largest alpha, with those norms in float64.
-It is a loop in Python, a step of which takes 0.15 ms on a CPU and as long again backward: 40 s for one gradient of the
-sequences of more than 100 000 positions that a default check holds. So it declares T up to 320.
+It computes in float32 in the log domain, each position relative to its largest alpha, with these norms in float64. It
+is a Python loop whose step takes 0.15 ms on a CPU and as long again backward: 40 s for one gradient of the sequences of
+more than 100 000 positions that a default check contains. So it declares T up to 320.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def recursion(cum_scores, transition, duration_bias, lengths, *, proj_start=None
 
 
 def _segments(cum_scores, duration_bias, lengths, proj_start, proj_end):
-    """[B T K C] float32: the score of a segment by where it begins, its duration less 1 and its label, but for the
-    transition; -inf where it would end past the length, whatever stands there."""
+    """[B T K C] float32: scores of segments, without their transitions, by start, duration - 1 and label; -inf where
+    the segment would end past the length, whatever is stored there."""
     cum, duration = cum_scores.float(), duration_bias.float()
     positions, durations = cum.shape[1] - 1, duration.shape[0]
     begin = torch.arange(positions, device=cum.device)[:, None]
@@ -59,7 +59,7 @@ def _segments(cum_scores, duration_bias, lengths, proj_start, proj_end):
 
 
 def _lse(x, dim):
-    """logsumexp whose gradient, too, has no NaN where every term is -inf."""
+    """logsumexp without NaN in its value and gradient where every term is -inf."""
     top = x.detach().amax(dim, keepdim=True)
     top = torch.where(top == -torch.inf, 0.0, top)
     total = (x - top).exp().sum(dim)

@@ -1,1 +1,1 @@
-"""Subjects: Triton kernels as plain callables, importing torch and triton only."""
+"""The shipped Triton kernels as plain callables, which import torch and triton only."""

@@ -1,4 +1,4 @@
-"""What is absent: gradients that nobody asked for, and tangents and cotangents that are None where they are zero."""
+"""None in place of gradients that are not needed, and of tangents and cotangents that are zero."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ def spread(needs: Sequence[bool], results: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def asked(needs: Sequence[bool], results: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the results of those primals that need one, of one entry per primal: what `spread` takes."""
+    """Return the results of those primals that need one, given one entry per primal: the inverse of `spread`."""
     return tuple(each for each, need in zip(results, needs, strict=True) if need)
 
 
 def plus(a: Any, b: Any) -> Any:
-    """Return a + b where None is zero."""
+    """Return a + b, with None as zero."""
     if a is None or b is None:
         return b if a is None else a
     return a + b
 
 
 def complete(tangents: Sequence[Any], primals: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the tangents with zeros, one expanded row and so no memory, for those that are None.
+    """Return the tangents with zeros in place of None, expanded from one row so that they take no memory.
 
-    A primal that is None has none.
+    The tangent of a primal that is None stays None.
     """
     return tuple(
         primal.new_zeros(primal.shape[-1]).expand(primal.shape) if tangent is None and primal is not None else tangent

@@ -34,32 +34,32 @@ def dense(name: str, value: object, rank: int) -> torch.Tensor:
 
 
 def shape(name: str, tensor: torch.Tensor, expected: tuple[int, ...], letters: str = "") -> None:
-    """See that a tensor has the expected shape; `letters` are the names of its dims, as "[B, H, T]"."""
+    """Check that a tensor has the expected shape; `letters` names its dims, such as "[B, H, T]"."""
     if tuple(tensor.shape) != expected:
         shown = f"{letters} = {expected}" if letters else f"{expected}"
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {shown}")
 
 
 def dtype(name: str, tensor: torch.Tensor, expected: torch.dtype, whose: str = "") -> None:
-    """See that a tensor has the expected dtype; `whose` says of what it is, as "that of q"."""
+    """Check that a tensor has the expected dtype; `whose` says whose it is, such as "that of q"."""
     if tensor.dtype != expected:
         raise ValueError(f"{name} has dtype {tensor.dtype}: expected {whose + ', ' if whose else ''}{expected}")
 
 
 def device(name: str, tensor: torch.Tensor, expected: torch.device, of: str = "q") -> None:
-    """See that a tensor is on the device of the argument `of`."""
+    """Check that a tensor is on the device of the argument `of`."""
     if tensor.device != expected:
         raise ValueError(f"{name} is on {tensor.device}: expected the device of {of}, {expected}")
 
 
 def like(name: str, tensor: torch.Tensor, of: str, reference: torch.Tensor) -> None:
-    """See that a tensor has the dtype and the device of the argument `of`."""
+    """Check that a tensor has the dtype and the device of the argument `of`."""
     dtype(name, tensor, reference.dtype, f"that of {of}")
     device(name, tensor, reference.device, of)
 
 
 def integers(name: str, tensor: torch.Tensor) -> None:
-    """See that a tensor holds int32 or int64."""
+    """Check that a tensor holds int32 or int64."""
     if tensor.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"{name} has dtype {tensor.dtype}: expected int32 or int64")
 
@@ -67,13 +67,13 @@ def integers(name: str, tensor: torch.Tensor) -> None:
 def computable(
     name: str, tensor: torch.Tensor, dtypes: Sequence[torch.dtype], interpreted_only: Sequence[torch.dtype] = ()
 ) -> None:
-    """See that this machine's Triton computes in the dtype of a tensor, on its device.
+    """Check that Triton computes in the dtype of a tensor on this machine, on the tensor's device.
 
     Args:
-        name: of the argument.
-        tensor: it.
-        dtypes: that the kernels take everywhere.
-        interpreted_only: those that they take in the interpreter alone.
+        name: the argument's name.
+        tensor: the argument.
+        dtypes: dtypes that the kernels take everywhere.
+        interpreted_only: dtypes that they take in the interpreter only.
     """
     everywhere = _listed([_short(each) for each in dtypes], "or")
     if tensor.dtype not in (*dtypes, *interpreted_only):
@@ -100,7 +100,7 @@ def computable(
 
 
 def extents(sizes: Iterable[tuple[str, torch.Tensor, str, int, int]]) -> None:
-    """See that dims are from 1 to their largest: (argument, tensor, the dim's letter, its size, the largest)."""
+    """Check that dims are from 1 to their largest: (argument, tensor, the dim's letter, its size, the largest)."""
     for name, tensor, letter, size, largest in sizes:
         if not 1 <= size <= largest:
             raise ValueError(
@@ -123,7 +123,7 @@ def one_of(name: str, value: object, choices: Sequence[str]) -> str:
 
 
 def positive(name: str, value: object, default: str = "") -> float:
-    """Return the value as a float, finite and above 0; `default` says what None, dealt with before, stands for."""
+    """Return the value as a float, finite and above 0; `default` says what None, which the caller handles, means."""
     none = " or None" if default else ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} is {value!r} of type {type(value).__name__}: expected a number{none}")
@@ -139,7 +139,7 @@ def scale(value: object, features: int) -> float:
 
 
 def whole(name: str, value: object, least: int, of: str) -> int:
-    """Return the value, an integer from `least`; `of` says of what it is a number."""
+    """Return the value, an integer of at least `least`; `of` names what it counts."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} is {value!r}: expected a number of {of} from {least}")
     return value
@@ -166,7 +166,7 @@ def blocks(value: object) -> Blocks | None:
 
 
 def launchable(num_warps: object, num_stages: object) -> None:
-    """See that a kernel can be launched with the num_warps and num_stages of a Blocks."""
+    """Check that a kernel can be launched with the num_warps and num_stages of a Blocks."""
     if isinstance(num_warps, bool) or num_warps not in WARPS:
         raise ValueError(f"blocks.num_warps is {num_warps!r}: expected {_listed([str(w) for w in WARPS], 'or')}")
     if not isinstance(num_stages, int) or not 1 <= num_stages <= MOST_STAGES:

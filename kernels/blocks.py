@@ -31,7 +31,7 @@ def _decorated() -> None:
 
 
 def interpreted() -> bool:
-    """Say whether these kernels run in Triton's interpreter, which TRITON_INTERPRET decides at their import."""
+    """Return whether these kernels run in Triton's interpreter, which TRITON_INTERPRET decides at their import."""
     return isinstance(_decorated, InterpretedFunction)
 
 

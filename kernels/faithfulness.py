@@ -20,15 +20,15 @@ def _square(x, product, SIZE: tl.constexpr):
 
 @functools.cache
 def interprets_bfloat16() -> bool:
-    """Say whether a bfloat16 dot of the interpreter gives the right product on one 16x16 tile (2 ms, once).
+    """Return whether a bfloat16 dot of the interpreter is correct on one 16x16 tile (2 ms, once).
 
-    Asked in a thread of its own: the first call of a kernel may be made under torch.func, whose tensors have no memory.
+    It runs in a thread of its own, since a kernel may first be called under torch.func, whose tensors have no memory.
     """
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_product_is_right).result()
+        return thread.submit(_product_is_correct).result()
 
 
-def _product_is_right() -> bool:
+def _product_is_correct() -> bool:
     x = torch.eye(16, dtype=torch.bfloat16) * 3
     product = torch.empty(16, 16)
     _square[(1,)](x, product, SIZE=16)

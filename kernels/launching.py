@@ -1,4 +1,4 @@
-"""Launching a kernel: on the device of its tensors, with a refusal in words where its blocks do not fit the GPU."""
+"""Launching a kernel on the device of its tensors, with an error that names blocks that do not fit the GPU."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def launching(kernel: Any, device: torch.device, dtype: torch.dtype, blocks: obj
     """Make `device` the current one, for a launch in this context.
 
     Args:
-        kernel: what is launched.
-        device: of its tensors.
-        dtype: of its inputs.
+        kernel: the kernel to be launched.
+        device: the device of its tensors.
+        dtype: the dtype of its inputs.
         blocks: its block configuration.
-        sizes: how wide its tiles are, in words.
+        sizes: how wide its tiles are, for the message.
 
     Raises:
         ValueError: where the blocks need more shared memory or registers than the GPU has.

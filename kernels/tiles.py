@@ -80,7 +80,7 @@ def statistics(m_pointers, l_pointers, existing):
 
 @triton.jit
 def reciprocal(denominator, where_true):
-    """Return 1 / denominator, rounded once, where asked for, else 0; plain `/` is 2 ulp off in fp32 on a GPU."""
+    """Return 1 / denominator, rounded once, where `where_true`, else 0; plain `/` is 2 ulp off in fp32 on a GPU."""
     if denominator.dtype == tl.float32:
         return tl.where(where_true, tl.div_rn(tl.full(denominator.shape, 1.0, tl.float32), denominator), 0.0)
     else:

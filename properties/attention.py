@@ -43,7 +43,7 @@ def coarse_keys(k: Tensor, dtype: str) -> tuple[Tensor | None, float]:
 
 
 def with_ones_in_keys(sample: Sample) -> Sample:
-    """The sample with 1 in the last feature of all keys and 0 in that of all queries, which no score has then."""
+    """The sample with 1 in the last feature of all keys and 0 in that of all queries: no score depends on it."""
 
     def filled(name: str, value: float) -> Tensor:
         changed = sample.inputs[name].clone(memory_format=torch.contiguous_format)

@@ -1,1 +1,1 @@
-"""Families: the rows of ``gradoracle bench FAMILY``, a module each with ``rows(device, seconds)``."""
+"""Families: the rows of ``gradoracle bench FAMILY``, one module each with ``rows(device, seconds)``."""

@@ -1,4 +1,4 @@
-"""Lightning's rows of ``gradoracle bench lightning``: the kernels beside flash-linear-attention's, where installed."""
+"""Lightning's rows of ``gradoracle bench lightning``: the kernels against flash-linear-attention, if installed."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch import Tensor
 
 from gradoracle.execution.bench import Row, Work
 
+from . import works
 from .oracle import certified_vjp
 from .record import recorded_vjp
 
 OURS, FLA, EAGER = "gradoracle", "flash-linear-attention", "torch eager, quadratic"
-Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _fla(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """o of `chunk_linear_attn`; all [B, N, H, .], the layout that it wants."""
+    """o of `chunk_linear_attn`; all [B, N, H, .], the layout that it expects."""
     from fla.ops.linear_attn import chunk_linear_attn
 
     return chunk_linear_attn(q, k, v, normalize=False, scale=1)[0]  # type: ignore[no-any-return]
 
 
 def _quadratic(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """o [B, H, N, Dv] by operators that write every score."""
+    """o [B, H, N, Dv] by operators that store every score."""
     return torch.tril(q @ k.transpose(-1, -2)) @ v
 
 
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the kernels' rows; on the CPU the oracle's and the record's."""
+    """On CUDA the rows of the kernels; on the CPU those of the oracle and of the record of accesses."""
     if device != "cuda":
         yield certified_vjp(FAMILY, {"B": 1, "H": 2, "N": 65, "D": 32, "Dv": 32})
         yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "H": 4, "N": 513, "D": 64, "Dv": 64})
@@ -47,47 +47,21 @@ def _timed(dtype: torch.dtype, B: int, H: int, N: int, D: int, quadratic: bool =
     q, k, v, g, tq, tk, tv = (torch.randn(B, H, N, D, device="cuda", generator=generator).to(dtype) for _ in range(7))
     label = f"{str(dtype)[6:]} B{B} H{H} N{N} D{D} Dv{D}"
 
-    def given(function: Function, *tensors: Tensor) -> list[Tensor]:
-        """Tensors in the layout that a function wants."""
-        return [x.transpose(1, 2).contiguous() if function is _fla else x for x in tensors]
-
-    def forward(function: Function) -> Work:
-        inputs = given(function, q, k, v)
-
-        def call() -> Tensor:
-            with torch.no_grad():
-                return function(*inputs)
-
-        call()
-        return call
-
-    def backward(function: Function) -> Work:
-        leaves = [x.detach().requires_grad_() for x in given(function, q, k, v)]
-        (cotangent,) = given(function, g)
-        out = function(*leaves)
-        return lambda: torch.autograd.grad(out, leaves, cotangent, retain_graph=True)
-
-    def jvp(function: Function) -> Work:
-        return partial(torch.func.jvp, function, (q, k, v), (tq, tk, tv))
-
-    def hvp(function: Function) -> Work:
-        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-
-        def call() -> object:
-            first = torch.autograd.grad(function(*leaves), leaves, g, create_graph=True)
-            return torch.autograd.grad(first, leaves, (tq, tk, tv))
-
-        return call
-
-    for what, how, peer in (
-        ("forward", forward, True),
-        ("backward", backward, True),
-        ("JVP", jvp, False),
-        ("exact HVP (forward and backward included)", hvp, False),
+    inputs, tangents = (q, k, v), (tq, tk, tv)
+    *others, cotangent = (x.transpose(1, 2).contiguous() for x in (*inputs, g))  # [B N H .]
+    peer = {
+        "forward": partial(works.forward, _fla, others),
+        "backward": partial(works.backward, _fla, others, cotangent),
+    }
+    for what, how in (
+        ("forward", partial(works.forward, inputs=inputs)),
+        ("backward", partial(works.backward, inputs=inputs, g=g)),
+        ("JVP", partial(works.jvp, inputs=inputs, tangents=tangents)),
+        (works.HVP, partial(works.hvp, inputs=inputs, g=g, tangents=tangents)),
     ):
         entries: dict[str, Callable[[], Work]] = {OURS: partial(how, kernels.lightning)}
-        if peer:
-            entries[FLA] = partial(how, _fla)
+        if what in peer:
+            entries[FLA] = peer[what]
         if quadratic:
             entries[EAGER] = partial(how, _quadratic)
         yield Row(f"lightning {what} {label}", entries)

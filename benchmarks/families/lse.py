@@ -1,4 +1,4 @@
-"""LSE's rows of ``gradoracle bench lse``: the kernels beside PyTorch's own operators, eager and compiled."""
+"""LSE's rows of ``gradoracle bench lse``: the kernels compared with PyTorch's own operators, eager and compiled."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from torch import Tensor
 
 from gradoracle.execution.bench import Row, Work
 
+from . import works
 from .oracle import certified_vjp
 from .record import recorded_vjp
 
 OURS, EAGER, COMPILED = "gradoracle", "torch eager", "torch.compile"
-Function = Callable[[Tensor, Tensor], Tensor]
 
 
 def _eager(q: Tensor, k: Tensor) -> Tensor:
-    """L [B, H, T] of q [B, H, T, D] and k [B, H, M, D] by operators that write every score, in float32."""
+    """L [B, H, T] of q [B, H, T, D] and k [B, H, M, D] by operators that store every score, in float32."""
     return torch.logsumexp((q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5, -1)
 
 
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the kernels' rows; on the CPU the oracle's and the record's."""
+    """On CUDA the rows of the kernels; on the CPU those of the oracle and of the record of accesses."""
     if device != "cuda":
         yield certified_vjp(FAMILY, {"B": 1, "H": 2, "G": 2, "T": 33, "M": 65, "D": 32})
         yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "H": 4, "G": 2, "T": 257, "M": 257, "D": 64})
@@ -45,36 +45,12 @@ def _timed(dtype: torch.dtype, B: int, H: int, T: int, D: int) -> Iterator[Row]:
     g = torch.randn(B, H, T, device="cuda", generator=generator)
     label = f"{str(dtype)[6:]} B{B} H{H} T{T} M{T} D{D}"
 
-    def forward(function: Function) -> Work:
-        def call() -> Tensor:
-            with torch.no_grad():
-                return function(q, k)
-
-        call()
-        return call
-
-    def backward(function: Function) -> Work:
-        leaves = [x.detach().requires_grad_() for x in (q, k)]
-        out = function(*leaves)
-        return lambda: torch.autograd.grad(out, leaves, g, retain_graph=True)
-
-    def jvp(function: Function) -> Work:
-        return partial(torch.func.jvp, function, (q, k), (tq, tk))
-
-    def hvp(function: Function) -> Work:
-        leaves = [x.detach().requires_grad_() for x in (q, k)]
-
-        def call() -> object:
-            first = torch.autograd.grad(function(*leaves), leaves, g, create_graph=True)
-            return torch.autograd.grad(first, leaves, (tq, tk))
-
-        return call
-
+    inputs, tangents = (q, k), (tq, tk)
     for what, how, compiles in (
-        ("forward", forward, True),
-        ("backward", backward, True),
-        ("JVP", jvp, False),
-        ("exact HVP (forward and backward included)", hvp, False),
+        ("forward", partial(works.forward, inputs=inputs), True),
+        ("backward", partial(works.backward, inputs=inputs, g=g), True),
+        ("JVP", partial(works.jvp, inputs=inputs, tangents=tangents), False),
+        (works.HVP, partial(works.hvp, inputs=inputs, g=g, tangents=tangents), False),
     ):
         entries: dict[str, Callable[[], Work]] = {OURS: partial(how, kernels.lse), EAGER: partial(how, _eager)}
         if compiles:

@@ -15,7 +15,7 @@ from gradoracle.oracle.truth import Oracle, arguments
 
 
 def certified_vjp(family: Family, dims: Mapping[str, int]) -> Row:
-    """The time of one VJP in balls on float32 inputs of these dims, tracing apart, with the radius that it proves."""
+    """The time of one VJP in balls on float32 inputs of these dims, without tracing, and the radius that it proves."""
     sample = build(Case(family.name, dict(dims), "float32"), family.signature, domains=family.domains)
     graph = Oracle(family).graph(sample, Derivative.VJP)
     args = arguments(family, sample, Derivative.VJP)

@@ -1,4 +1,4 @@
-"""The row of ``gradoracle bench`` that says what the record of memory accesses costs, for any family; on the CPU."""
+"""The row of ``gradoracle bench`` that measures the cost of recording memory accesses, for any family; on the CPU."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gradoracle.model.kernel import Kernel
 
 
 def recorded_vjp(family: Family, kernel: Kernel, dims: Mapping[str, int], given: Sequence[str] = ()) -> Row:
-    """One float32 VJP of a kernel in gradoracle's interpreter, with every access recorded and without.
+    """One float32 VJP of a kernel in gradoracle's interpreter, with and without the record of accesses.
 
     Args:
-        family, kernel: of which a normal case is drawn.
-        dims: its sizes.
-        given: optional inputs that it has.
+        family, kernel: for which a normal case is drawn.
+        dims: sizes of the case.
+        given: optional inputs of the case.
     """
     case = Case(family.name, dict(dims), "float32").with_draws(**{name: Draw() for name in given})
     sample = build(case, family.signature, domains=family.domains)

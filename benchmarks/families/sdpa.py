@@ -1,4 +1,4 @@
-"""SDPA's rows of ``gradoracle bench sdpa``: the kernels beside PyTorch's backends, a verdict beside gradcheck."""
+"""SDPA's rows of ``gradoracle bench sdpa``: the kernels against PyTorch's backends, a verdict against gradcheck."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.oracle.truth import Oracle
 
+from . import works
 from .oracle import certified_vjp
 from .record import recorded_vjp
 
 
-def _math(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """o of PyTorch's own math kernel; all [B, H, T or M, D], on the CPU."""
-    with sdpa_kernel(SDPBackend.MATH):
-        return scaled_dot_product_attention(q, k, v)
+def _by(backend: SDPBackend) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """PyTorch's SDPA with one backend; all [B, H, T or M, D]."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(q, k, v)
+
+    return attention
 
 
-TORCH = Kernel("PyTorch math", "sdpa", _math, options={"scale": (), "causal": ()})
+TORCH = Kernel("PyTorch math", "sdpa", _by(SDPBackend.MATH), options={"scale": (), "causal": ()})
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
@@ -44,7 +49,10 @@ SMALL = {"B": 1, "H": 2, "T": 33, "M": 65, "D": 32, "Dv": 32}
 
 
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the kernels' rows; on the CPU the oracle's and the record's. ``seconds`` bounds each gradcheck."""
+    """On CUDA the rows of the kernels; on the CPU those of the oracle, the record of accesses and gradcheck.
+
+    ``seconds`` limits each gradcheck.
+    """
     if device == "cuda":
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             yield from _first_order(dtype, 4, 16, 4096, 64)
@@ -54,8 +62,8 @@ def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
     else:
         yield certified_vjp(FAMILY, SMALL)
         yield recorded_vjp(FAMILY, KERNELS[0], {"B": 2, "H": 4, "T": 257, "M": 257, "D": 64, "Dv": 64})
-        yield _verdict_beside_gradcheck("PyTorch's math kernel", TORCH, seconds)
-        yield _verdict_beside_gradcheck("the shipped kernel", KERNELS[0], seconds)
+        yield _verdict_against_gradcheck("PyTorch's math kernel", TORCH, seconds)
+        yield _verdict_against_gradcheck("the shipped kernel", KERNELS[0], seconds)
 
 
 def _tensors(dtype: torch.dtype, *shape: int) -> list[Tensor]:
@@ -68,28 +76,15 @@ def _first_order(dtype: torch.dtype, B: int, H: int, T: int, D: int) -> Iterator
     q, k, v, g, *_ = _tensors(dtype, B, H, T, D)
     label = f"{str(dtype)[6:]} B{B} H{H} T{T} M{T} D{D}"
 
-    def theirs_forward(backend: SDPBackend) -> Work:
-        def call() -> Tensor:
-            with sdpa_kernel(backend), torch.no_grad():
-                return scaled_dot_product_attention(q, k, v)
-
-        return call
-
-    def theirs_backward(backend: SDPBackend) -> Work:
-        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-        with sdpa_kernel(backend):
-            o = scaled_dot_product_attention(*leaves)
-        return lambda: torch.autograd.grad(o, leaves, g, retain_graph=True)
-
     def ours_backward() -> Work:
         _, m, l = kernels.forward(q, k, v)
         return lambda: kernels.backward(q, k, v, g, m, l)
 
     forward: dict[str, Callable[[], Work]] = {OURS: lambda: partial(kernels.forward, q, k, v)}
-    forward |= {name: partial(theirs_forward, backend) for name, backend in BACKENDS.items()}
+    forward |= {who: partial(works.forward, _by(backend), (q, k, v)) for who, backend in BACKENDS.items()}
     yield Row(f"sdpa forward {label}", forward, floating_point_operations=4.0 * B * H * T * T * D)
     backward: dict[str, Callable[[], Work]] = {OURS: ours_backward}
-    backward |= {name: partial(theirs_backward, backend) for name, backend in BACKENDS.items()}
+    backward |= {who: partial(works.backward, _by(backend), (q, k, v), g) for who, backend in BACKENDS.items()}
     yield Row(f"sdpa backward {label}", backward, floating_point_operations=10.0 * B * H * T * T * D)
 
 
@@ -97,42 +92,24 @@ def _second_order(dtype: torch.dtype, B: int, H: int, T: int, D: int) -> Iterato
     q, k, v, g, tq, tk, tv = _tensors(dtype, B, H, T, D)
     label = f"{str(dtype)[6:]} B{B} H{H} T{T} M{T} D{D}"
 
-    def theirs_jvp(backend: SDPBackend) -> Work:
-        def call() -> object:
-            with sdpa_kernel(backend):
-                return torch.func.jvp(scaled_dot_product_attention, (q, k, v), (tq, tk, tv))
-
-        call()
-        return call
-
-    def theirs_hvp(backend: SDPBackend) -> Work:
-        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-
-        def call() -> object:
-            with sdpa_kernel(backend):
-                first = torch.autograd.grad(scaled_dot_product_attention(*leaves), leaves, g, create_graph=True)
-                return torch.autograd.grad(first, leaves, (tq, tk, tv))
-
-        call()
-        return call
-
     jvp: dict[str, Callable[[], Work]] = {OURS: lambda: partial(kernels.jvp, q, k, v, tq, tk, tv)}
-    jvp |= {name: partial(theirs_jvp, backend) for name, backend in BACKENDS.items()}
+    inputs, tangents = (q, k, v), (tq, tk, tv)
+    jvp |= {who: partial(works.jvp, _by(backend), inputs, tangents) for who, backend in BACKENDS.items()}
     yield Row(f"sdpa JVP {label}", jvp)
     hvp: dict[str, Callable[[], Work]] = {OURS: lambda: partial(kernels.hvp, q, k, v, g, tq, tk, tv)}
-    hvp |= {name: partial(theirs_hvp, backend) for name, backend in BACKENDS.items()}
-    yield Row(f"sdpa exact HVP (forward and backward included) {label}", hvp)
+    hvp |= {who: partial(works.hvp, _by(backend), inputs, g, tangents) for who, backend in BACKENDS.items()}
+    yield Row(f"sdpa {works.HVP} {label}", hvp)
 
 
 def _small(dtype: str) -> Case:
     return Case("sdpa", SMALL, dtype)
 
 
-def _verdict_beside_gradcheck(whose: str, kernel: Kernel, seconds: float | None) -> Row:
-    """Forward and all VJPs of a kernel, judged in float32 and in float64, against gradcheck, which takes float64 alone.
+def _verdict_against_gradcheck(whose: str, kernel: Kernel, seconds: float | None) -> Row:
+    """Forward and all VJPs of a kernel, judged in float32 and float64, against gradcheck, which needs float64.
 
-    An oracle of its own for each verdict: nothing is traced before. gradcheck calls the kernel twice for each element
-    of the inputs, its backward twice for each element of the output.
+    Each verdict has its own oracle, so that nothing is traced before. gradcheck calls the kernel twice for each element
+    of the inputs, and its backward twice for each element of the output.
     """
 
     def verdict(dtype: str) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""The semi-CRF's rows of ``gradoracle bench semicrf``: its kernels on a GPU; without one its two oracles at length."""
+"""The semi-CRF's rows of ``gradoracle bench semicrf``: its kernels on a GPU; without one, its oracles at length."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from torch import Tensor
 
 from gradoracle.execution.bench import Row, Work
 
+from . import works
 from .record import recorded_vjp
 
 OURS, LOOP = "gradoracle", "torch eager, position by position"
 READ, CERTIFIED = (1, 131_072, 8, 4), (1, 100_000, 3, 2)
-"""B, T, K and C of what the float64 recursion and balls read."""
+"""B, T, K and C of the problems for the float64 recursion and for balls."""
 RECORDED = {"B": 2, "T": 513, "K": 8, "C": 4}
 Function = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -45,7 +46,7 @@ def _loop(cum: Tensor, transition: Tensor, bias: Tensor, lengths: Tensor) -> Ten
 
 
 def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
-    """On CUDA the kernels' rows; on the CPU the oracles' and the record's."""
+    """On CUDA the rows of the kernels; on the CPU those of the oracles and of the record of accesses."""
     if device != "cuda":
         yield from _oracles()
         yield recorded_vjp(FAMILY, KERNELS[0], RECORDED, ["transition"])
@@ -60,42 +61,22 @@ def rows(device: str, seconds: float | None = None) -> Iterator[Row]:
 
 
 def _timed(B: int, T: int, K: int, C: int, loop: bool) -> Iterator[Row]:
-    cum, transition, bias, lengths = _inputs(B, T, K, C, "cuda")
+    *inputs, lengths = _inputs(B, T, K, C, "cuda")
     g = torch.linspace(0.5, 1.5, B, device="cuda")
-    tangents = tuple(torch.randn_like(x) for x in (cum, transition, bias))
+    tangents = [torch.randn_like(x) for x in inputs]
 
-    def forward(function: Function) -> Work:
-        def call() -> Tensor:
-            with torch.no_grad():
-                return function(cum, transition, bias, lengths)
-
-        return call
-
-    def both(function: Function) -> Work:
-        leaves = [x.detach().requires_grad_() for x in (cum, transition, bias)]
-        return lambda: torch.autograd.grad(function(*leaves, lengths), leaves, g)
-
-    def jvp(function: Function) -> Work:
-        return partial(torch.func.jvp, lambda *moved: function(*moved, lengths), (cum, transition, bias), tangents)
-
-    def hvp(function: Function) -> Work:
-        leaves = [x.detach().requires_grad_() for x in (cum, transition, bias)]
-
-        def call() -> object:
-            first = torch.autograd.grad(function(*leaves, lengths), leaves, g, create_graph=True)
-            return torch.autograd.grad(first, leaves, tangents)
-
-        return call
+    def of_floats(function: Function) -> works.Function:
+        return lambda *floats: function(*floats, lengths)
 
     for what, how, peer in (
-        ("forward", forward, True),
-        ("forward and backward", both, True),
-        ("JVP", jvp, False),
-        ("exact HVP (forward and backward included)", hvp, False),
+        ("forward", partial(works.forward, inputs=inputs), True),
+        ("forward and backward", partial(works.forward_and_backward, inputs=inputs, g=g), True),
+        ("JVP", partial(works.jvp, inputs=inputs, tangents=tangents), False),
+        (works.HVP, partial(works.hvp, inputs=inputs, g=g, tangents=tangents), False),
     ):
-        entries: dict[str, Callable[[], Work]] = {OURS: partial(how, kernels.semicrf)}
+        entries: dict[str, Callable[[], Work]] = {OURS: partial(how, of_floats(kernels.semicrf))}
         if peer and loop:
-            entries[LOOP] = partial(how, _loop)
+            entries[LOOP] = partial(how, of_floats(_loop))
         yield Row(f"semicrf {what} float32 B{B} T{T} K{K} C{C}", entries)
 
 

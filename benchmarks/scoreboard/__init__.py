@@ -1,1 +1,1 @@
-"""Scoreboard: peers' acceptance rules, judged on the same faults and the same correct kernels as the laws."""
+"""Scoreboard: peers' acceptance rules, on the same wrong and correct kernels as gradoracle's properties."""

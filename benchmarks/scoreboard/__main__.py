@@ -1,4 +1,4 @@
-"""Scoreboard: peers' acceptance rules beside gradoracle's laws, on the same faults and the same correct kernels.
+"""Scoreboard: peers' acceptance rules compared with gradoracle's properties, on the same wrong and correct kernels.
 
 `python -m benchmarks.scoreboard` writes docs/background/scoreboard.md and benchmarks/results/scoreboard.json. Results
 are kept in .gradoracle/scoreboard, so that an interrupted run can be resumed. `--table` only rewrites the page.
@@ -13,29 +13,22 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS, PAGE = ROOT / "benchmarks" / "results" / "scoreboard.json", ROOT / "docs" / "background" / "scoreboard.md"
 FOLDER = "tests/bugs"
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"scoreboard: {message}\n")
-
-
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(prog="scoreboard", description="Who catches what: peers' rules and gradoracle's laws.")
+    parser = argparse.ArgumentParser(prog="scoreboard", description="Who catches what: peers and gradoracle.")
     parser.add_argument("--families", metavar="NAME,...", help="sdpa, lse, lightning, semicrf, bugs; default: all")
-    parser.add_argument("--records", metavar="FOLDER", help="of FAMILY.json, by gradoracle mutate --format json")
-    parser.add_argument("--mutants", default=120, type=int, metavar="N", help="how many faults of each family")
-    parser.add_argument("--seconds", type=float, metavar="S", help="of each part, begin no further fault after this")
+    parser.add_argument("--records", metavar="FOLDER", help="of FAMILY.json, written by gradoracle mutate")
+    parser.add_argument("--mutants", default=120, type=int, metavar="N", help="how many mutants of each family")
+    parser.add_argument("--seconds", type=float, metavar="S", help="begin no further kernel of a part after this")
     parser.add_argument("--workers", default="auto", metavar="N|auto", help="processes")
     parser.add_argument("--bugs", default=FOLDER, metavar="FOLDER", help="of Python files that list real bugs as BUGS")
-    parser.add_argument("--partial", default="", metavar="TEXT", help="said on the page of what is not measured")
+    parser.add_argument("--partial", default="", metavar="TEXT", help="a remark on the page about what is not measured")
     parser.add_argument("--output", default=str(RESULTS), metavar="PATH", help="of the json")
     parser.add_argument("--page", default=str(PAGE), metavar="PATH", help="of the markdown")
     parser.add_argument("--table", action="store_true", help="run nothing; write the page from the json")
@@ -43,7 +36,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _document(given: argparse.Namespace) -> dict[str, Any]:
-    """Run every part."""
+    """The results of every part, each run in turn."""
     from gradoracle.execution import environment
     from gradoracle.project import values
     from gradoracle.report.progress import progress
@@ -79,7 +72,7 @@ def _document(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _written(document: dict[str, Any]) -> str:
-    """The json, one line a fault."""
+    """The json, with one line for each wrong kernel."""
     parts = []
     for part in document["parts"]:
         faults = ",\n".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in part["faults"])
@@ -90,7 +83,7 @@ def _written(document: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     from gradoracle.model.errors import UsageError
 
     from .page import SCHEMA, markdown
@@ -117,16 +110,16 @@ if __name__ == "__main__":
     from gradoracle.execution.device import prepare, variables
     from gradoracle.model.errors import UsageError
 
-    os.environ.update(variables("cpu"))  # before Triton, and what it is to be without, is imported
+    os.environ.update(variables("cpu"))  # before Triton, and what it must not find, is imported
     prepare("cpu")
     import torch
 
-    torch.set_num_threads(1)  # it forks
+    torch.set_num_threads(1)  # threads do not survive a fork
     try:
         sys.exit(main(sys.argv[1:]))
     except UsageError as error:
         print(f"scoreboard: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("scoreboard: stopped; what is known is kept, and the same command goes on from there", file=sys.stderr)
+        print("scoreboard: stopped; results are kept, and the same command resumes from there", file=sys.stderr)
         sys.exit(130)

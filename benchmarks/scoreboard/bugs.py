@@ -1,4 +1,4 @@
-"""Real bugs on the scoreboard: each by the law that it names, and by every peer's rule, beside its correct kernel."""
+"""Real bugs on the scoreboard: each by the property that it names and by every peer's rule, with its correct kernel."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from gradoracle.oracle.truth import Oracle
 from gradoracle.project.request import Request, Silent
 from gradoracle.project.target import resolve
 
+from .correct import prepare
 from .forks import Tell, forked
-from .record import Kept, mark
-from .rights import prepare
+from .record import kept, mark
 from .run import Asked, Tells, checked_by_differences, rows_of
 from .styles import MOST_OF_A_BUG, OURS, PEERS, our_cases, peers_cases
 from .trial import Fault, alarms
 
 STAGES = (12, 24, 100)
-"""How many cases the law has to catch a bug in; more where it is not caught in fewer."""
+"""On how many cases the property may catch a bug; more if it is not caught on fewer."""
 
 SMALL: Mapping[str, tuple[str, ...]] = {
     "lightning": ("B=1:2", "H=1:3", "N=1:40", "D=1:20", "Dv=1:20"),
     "sdpa": ("B=1:2", "H=1:2", "T=1:40", "M=1:40", "D=1:16", "Dv=1:16"),
     "semicrf": ("T=1:12", "K=1:5"),
 }
-"""Sizes that are quick to judge; where the law catches nothing in them, the family's own follow."""
+"""Sizes that are quick to judge; if the property catches nothing in them, the family's own sizes follow."""
 
 LIMIT = 900.0
 
 
 @dataclass(frozen=True)
 class Found:
-    """A bug and where it stands."""
+    """A bug and the file that holds it."""
 
     file: Path
     wrong: str  # the names of the two kernels in the file
@@ -85,16 +85,16 @@ def _loaded(file: Path) -> ModuleType:
 
 
 class _Trial:
-    """One bug (an ``Attempt``): all of it in one fork, the faulty kernel by peers' rules in forks of that."""
+    """One bug (an ``Attempt``), in one fork; the wrong kernel is tried by peers' rules in forks of that fork."""
 
     limit = LIMIT
 
     def __init__(self, found: Found, seed: int) -> None:
         self.found, self.seed = found, seed
-        self.entry: dict[str, Any] = {"fault": found.bug.name, "failed": "nothing was told"}
+        self.entry: dict[str, Any] = {"fault": found.bug.name, "failed": "no result"}
 
     def run(self, tell: Tell) -> None:
-        """By the law, then by the rules."""
+        """Judge the bug by its property, then by the rules."""
         minimise.SHRINK_SECONDS = minimise.SHRINK_SECONDS_IN_ALL = 0.0
         bug = self.found.bug
         ours, dims, examples = self._ours()
@@ -104,25 +104,25 @@ class _Trial:
         oracle = Oracle(family)
         own = our_cases(stream(family, kernel, dims=dims, examples=examples, seed=self.seed), MOST_OF_A_BUG)
         cases = [(PEERS, case) for case in peers_cases(family, kernel)] + [(OURS, case) for case in own]
-        rights = list(prepare(family, kernel, oracle, cases))
-        left_out = len(cases) - len(rights)
-        rights += checked_by_differences(target, kernel, oracle, own)
-        fault = Fault(bug.name, rights, wrong.kernels[0])
+        runs = list(prepare(family, kernel, oracle, cases))
+        left_out = len(cases) - len(runs)
+        runs += checked_by_differences(target, kernel, oracle, own)
+        fault = Fault(bug.name, runs, wrong.kernels[0])
         (tried,) = forked([fault], 1)
         place = {"cites": bug.cites, "family": family.name}
-        tell({**tried.entry(), **place, "alarms": alarms(rights), "ours": ours, "left_out": left_out})
+        tell({**tried.entry(), **place, "alarms": alarms(runs), "ours": ours, "left_out": left_out})
 
     def take(self, *message: Any) -> None:
-        """The entry."""
+        """Keep the entry that the fork sends."""
         (self.entry,) = message
 
     def lost(self, how: str) -> bool:
-        """The fork failed, and another would too."""
+        """Give up: another fork would fail too."""
         self.entry = {"fault": self.found.bug.name, "failed": how}
         return False
 
     def _ours(self) -> tuple[dict[str, Any], dict[str, Sizes], int]:
-        """What the law says of the faulty and of the correct kernel, and on which sizes and how many cases."""
+        """The property's outcome for the wrong and the correct kernel, and the sizes and number of cases."""
         small = dict(parse_sizes(text) for text in SMALL.get(self.found.bug.family, ()))
         needed = dict(parse_sizes(f"{dim}={sizes}") for dim, sizes in self.found.bug.dims.items())
         stages = [(n, small | needed) for n in STAGES[:2]] if small else []
@@ -134,13 +134,13 @@ class _Trial:
             seconds += time.perf_counter() - begun
             if caught:
                 break
-        right = self._judged(self.found.right, dims, examples)
+        correct = self._judged(self.found.right, dims, examples)
         law = self.found.bug.law
-        said = {
+        ours = {
             "caught": caught, "law": law, "seconds": seconds,
-            "alarm": _is_violated(right), "right_cases": right.cases_judged,
+            "alarm": _is_violated(correct), "right_cases": correct.cases_judged,
         }  # fmt: skip
-        return said, dims, examples
+        return ours, dims, examples
 
     def _judged(self, subject: str, dims: Mapping[str, Sizes], examples: int) -> Report:
         bug = self.found.bug
@@ -158,23 +158,22 @@ def _is_violated(report: Report) -> bool:
 
 
 def score_bugs(folder: Path, asked: Asked, progress: Tells = lambda noun: Silent()) -> dict[str, Any]:
-    """Judge the real bugs of a folder by the law that each names and by every rule; ``score_family`` says what of.
+    """Judge the real bugs of a folder by the property that each names and by every rule; returns as ``score_family``.
 
     Raises:
         UsageError: the folder holds no bugs.
     """
     found = bugs_in(folder)
     sources = [Source(file.stem, str(file), file.name, file.read_text("utf-8")) for file in {f.file for f in found}]
-    kept = Kept("bugs", mark(sorted(sources, key=lambda s: s.shown), asked.seed), asked.folder)
-    known = kept.known()
+    lines, known = kept("bugs", mark(sorted(sources, key=lambda s: s.shown), asked.seed), asked.folder)
     left = [each for each in found if each.bug.name not in known]
     for entry in _tried(left, asked, progress("bugs by every rule")):
         known[entry["fault"]] = entry
         if "failed" not in entry:
-            kept.add(entry)
+            lines.add(entry)
     entries = [known[each.bug.name] for each in found if each.bug.name in known]
     faults = [{k: v for k, v in each.items() if k != "mark"} for each in entries if "failed" not in each]
-    spoken = [alarm for fault in faults for alarm in fault["alarms"]]
+    alarmed = [alarm for fault in faults for alarm in fault["alarms"]]
     return {
         "family": "real bugs",
         "apart": {},
@@ -186,7 +185,7 @@ def score_bugs(folder: Path, asked: Asked, progress: Tells = lambda noun: Silent
         "our_alarms": sum(fault["ours"]["alarm"] for fault in faults),
         "alarms": [],
         "faults": faults,
-        "rows": rows_of(faults, spoken),
+        "rows": rows_of(faults, alarmed),
     }
 
 

@@ -1,6 +1,6 @@
-"""Forks: attempts that each run in a process forked from this one, which has everything prepared; a few at a time.
+"""Forks: attempts that run in processes forked from this one, which has everything prepared, a few at a time.
 
-A fork that dies or takes too long is told to its attempt, which may go on in another.
+If a fork dies or takes too long, its attempt decides whether to continue in another.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Tell = Callable[..., None]
 
 
 class Attempt(Protocol):
-    """Work that forks do: ``run`` in the fork, the rest in its parent."""
+    """Work for forks: ``run`` is called in the fork, the other methods in its parent."""
 
     limit: float
-    """Seconds until the next message, after which the fork hangs."""
+    """Seconds without a message after which the fork counts as hanging."""
 
     def run(self, tell: Tell) -> None:
-        """Do what is left, and tell of it piece by piece."""
+        """Do the remaining work, and ``tell`` the parent of each piece."""
 
     def take(self, *message: Any) -> None:
-        """What the fork told."""
+        """Receive what the fork told."""
 
     def lost(self, how: str) -> bool:
-        """The fork died or hung; whether another is expected."""
+        """The fork died or hung; returns whether to start another."""
 
 
 A = TypeVar("A", bound=Attempt)
@@ -50,7 +50,7 @@ class _Fork(Generic[A]):
 
 
 def forked(attempts: Iterable[A], count: int) -> Iterator[A]:
-    """Run attempts, ``count`` at a time; each is yielded once it is done. Leaving early kills those that run."""
+    """Run attempts, ``count`` at a time, and yield each when it is done. Closing the iterator kills running forks."""
     source, running = iter(attempts), dict[Connection, _Fork[A]]()
     try:
         while True:
@@ -76,7 +76,7 @@ def forked(attempts: Iterable[A], count: int) -> Iterator[A]:
 
 
 def _received(fork: _Fork[A], message: tuple[Any, ...], running: dict[Connection, _Fork[A]]) -> Iterator[A]:
-    """Hand a message on; the attempt, where it is done with this."""
+    """Pass a message to its attempt; yields the attempt if this was its last."""
     kind, *rest = message
     if kind == "told":
         fork.attempt.take(*rest)
@@ -91,7 +91,7 @@ def _received(fork: _Fork[A], message: tuple[Any, ...], running: dict[Connection
 
 def _start(attempt: A, running: dict[Connection, _Fork[A]]) -> None:
     ours, theirs = Pipe(duplex=False)
-    gc.freeze()  # what is shared with the fork need not be copied for being counted
+    gc.freeze()  # so that collection in the fork does not copy shared memory
     process = os.fork()
     if process == 0:
         _live(attempt, theirs)
@@ -108,7 +108,7 @@ def _end(fork: _Fork[A], running: dict[Connection, _Fork[A]]) -> None:
 
 
 def _live(attempt: Attempt, pipe: Connection) -> None:
-    """The whole life of a fork; never returns."""
+    """Run an attempt in the fork; never returns."""
 
     def send(*message: Any) -> None:
         pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from .correct import BUDGET, GRADCHECK, NAMES
 from .peers import FUNCTION_RULES, RULES
-from .rights import BUDGET, GRADCHECK, NAMES
 from .run import best_peer, is_executed, rows_of
 from .styles import (
     ENTRIES,
@@ -180,10 +180,10 @@ def _said(part: Mapping[str, Any]) -> Iterator[str]:
 
 def _float64(part: Mapping[str, Any]) -> Iterator[str]:
     """On how many of the bugs' kernels gradcheck could be run."""
-    said = [[own for own in fault["alarms"] if own["rule"] == GRADCHECK] for fault in part["faults"]]
-    without = sum(not any(own["cases"] for own in each) for each in said)
-    narrow = sum(any(own["alarms"] for own in each) for each in said)
-    yield f"gradcheck needs float64: {without} of the {len(said)} correct kernels do not take it, or do not return it;"
+    judged = [[own for own in fault["alarms"] if own["rule"] == GRADCHECK] for fault in part["faults"]]
+    without = sum(not any(own["cases"] for own in each) for each in judged)
+    narrow = sum(any(own["alarms"] for own in each) for each in judged)
+    yield f"gradcheck needs float64: {without} of the {len(judged)} correct kernels do not take or return it;"
     yield f"it rejects {narrow} others although they are correct (a kernel that computes in float32 cannot pass)."
 
 
@@ -277,11 +277,11 @@ make scoreboard ARGS="--families lse --mutants 20 --seconds 300"
 def _method(document: Mapping[str, Any]) -> Iterator[str]:
     yield from ("## How it is judged", "", _HOW, "", "## Rules", "")
     yield from ("| rule | source | accepts where |", "|---|---|---|")
-    said = [(rule.name, rule.source, rule.statement) for rule in RULES]
-    said += [(rule.name, rule.source, rule.statement) for rule in FUNCTION_RULES]
+    rules = [(rule.name, rule.source, rule.statement) for rule in RULES]
+    rules += [(rule.name, rule.source, rule.statement) for rule in FUNCTION_RULES]
     own = "no element, slope or mean square is beyond what rounding explains"
-    said += [(BUDGET, "docs/background/budgets.md", own)]
-    for name, source, statement in said:
+    rules += [(BUDGET, "docs/background/budgets.md", own)]
+    for name, source, statement in rules:
         escaped = statement.replace("|", "\\|")
         yield f"| {name} | `{source}` | {escaped} |"
     yield from ("", "## Inputs", "", _OWN, "", "| family | case | dtypes | like |", "|---|---|---|---|")

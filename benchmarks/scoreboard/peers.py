@@ -1,8 +1,8 @@
-"""Peers: by which rule others accept a kernel's tensors, each coded from what its source says.
+"""Peers: the rules by which other projects accept a kernel's tensors, each written from its source.
 
-A rule judges one tensor against a reference, as most peers do, or a function by differences, as gradcheck and JAX do.
-What a peer takes for its reference is part of its rule: the truth, or the truth rounded to the kernel's dtype, and with
-some what eager PyTorch gives in that dtype.
+A rule compares one tensor with a reference, as most peers do, or judges a function by differences, as gradcheck and JAX
+do. The reference is part of the rule: the truth, the truth rounded to the kernel's dtype, and for some also the result
+of eager PyTorch in that dtype.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LOW = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Compared:
-    """One tensor of a kernel beside what it is compared with.
+    """One tensor of a kernel and what it is compared with.
 
     Attributes:
-        got: the kernel's, of any dtype.
-        truth: the same in float64.
-        eager: what eager PyTorch computes in the dtype of the kernel's inputs.
+        got: the kernel's tensor, of any dtype.
+        truth: its true value in float64.
+        eager: the result of eager PyTorch in the dtype of the kernel's inputs.
         dtype: of the kernel's inputs.
-        gradient: whether it is a gradient, and not an output.
+        gradient: whether it is a gradient rather than an output.
     """
 
     got: Tensor
@@ -46,10 +46,10 @@ class Compared:
 
 @dataclass(frozen=True)
 class Run:
-    """A kernel to be judged as a function of its float inputs.
+    """A kernel to be judged as a function.
 
     Attributes:
-        call: the float inputs to the output tensors.
+        call: maps the float inputs to the output tensors.
         inputs: the float inputs.
     """
 
@@ -62,13 +62,12 @@ Judged = TypeVar("Judged", Compared, Run)
 
 @dataclass(frozen=True)
 class Rule(Generic[Judged]):
-    """An acceptance rule: who has it, where it stands, what it says in words, itself, and a dtype that it needs."""
+    """An acceptance rule: whose it is, its source file, its statement in words, and itself."""
 
     name: str
     source: str
     statement: str
     accepts: Callable[[Judged], bool]
-    needs: torch.dtype | None = None
 
 
 def _largest(difference: Tensor) -> float:
@@ -233,7 +232,6 @@ FUNCTION_RULES: tuple[Rule[Run], ...] = (
         "torch/autograd/gradcheck.py",
         "analytical Jacobian within rtol 1e-3, atol 1e-5 of central differences with a step of 1e-6, in float64",
         _gradcheck,
-        torch.float64,
     ),
     Rule(
         "JAX check_grads",

@@ -1,4 +1,4 @@
-"""Records of the scoreboard: what `gradoracle mutate` found, to be read; what rules say of each fault, line by line."""
+"""Records of the scoreboard: the outcomes of `gradoracle mutate`, and the scoreboard's own results, line by line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDER = Path(".gradoracle") / "scoreboard"
 
 @dataclass(frozen=True)
 class Ours:
-    """What gradoracle's laws say of one fault: its fate, the law, and the seconds from the start to that."""
+    """gradoracle's outcome for one mutant: its fate, the property, and the seconds until then."""
 
     fate: Fate
     law: str
@@ -29,23 +29,23 @@ class Ours:
 
     @property
     def scored(self) -> bool:
-        """Whether it enters the score."""
+        """Whether it counts in the score."""
         return self.fate in SCORED
 
 
 @dataclass(frozen=True)
 class Mutations:
-    """A run of `gradoracle mutate`: faults by key, and on how many cases the correct kernel kept all laws (0: none)."""
+    """A run of `gradoracle mutate`: outcomes by mutant, and how many cases the correct kernel passed (0: unknown)."""
 
     faults: Mapping[str, Ours]
     cases: int = 0
 
 
 def mutations(family: str, folder: Path | None) -> Mutations:
-    """Read the json report of a family in a folder, or what the runs in this working directory left.
+    """Read the json report of a family in a folder, or the outcomes that runs in this working directory left.
 
     Raises:
-        UsageError: there is none, or it is none of `gradoracle mutate`.
+        UsageError: there is none, or it is not a report of `gradoracle mutate`.
     """
     if folder is None:
         return _lines(family, MUTATION / f"{family}.jsonl")
@@ -66,7 +66,7 @@ def mutations(family: str, folder: Path | None) -> Mutations:
 
 
 def _lines(family: str, file: Path) -> Mutations:
-    """The outcomes of the last run whose lines are in the file; a pending survivor is a survivor."""
+    """The outcomes of the last run in the file; a pending survivor is a survivor."""
     try:
         entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except OSError:
@@ -82,28 +82,12 @@ def _ours(entry: Mapping[str, Any]) -> Ours:
 
 
 def mark(sources: Sequence[Source], seed: int) -> str:
-    """A fingerprint of all that an entry depends on: what a mutation's does, and these files, which hold the rules."""
+    """A fingerprint of all that an entry depends on: that of a mutant, and these files, which hold the rules."""
     own = [file.read_text(encoding="utf-8") for file in sorted(Path(__file__).parent.glob("*.py"))]
     return fingerprint(sources, (seed, "scoreboard", *own))
 
 
-class Kept:
-    """What rules said, kept as lines of json in a folder so that a run that was cut goes on.
-
-    Args:
-        name: of the file.
-        mark: a fingerprint of all that the entries depend on; those under another are not used.
-        folder: where.
-    """
-
-    def __init__(self, name: str, mark: str, folder: Path = FOLDER) -> None:
-        self._lines = Lines(folder / f"{name}.jsonl", mark)
-        self.path = self._lines.path
-
-    def known(self) -> dict[str, dict[str, Any]]:
-        """Entries by the fault; lines that were cut are left out."""
-        return {entry["fault"]: entry for entry in self._lines.entries() if "fault" in entry}
-
-    def add(self, entry: Mapping[str, Any]) -> None:
-        """Append one entry."""
-        self._lines.add(entry)
+def kept(name: str, mark: str, folder: Path = FOLDER) -> tuple[Lines, dict[str, dict[str, Any]]]:
+    """The file of results by which an interrupted run resumes, and its entries by wrong kernel."""
+    lines = Lines(folder / f"{name}.jsonl", mark)
+    return lines, {entry["fault"]: entry for entry in lines.entries()}

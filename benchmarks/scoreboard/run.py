@@ -1,4 +1,4 @@
-"""Scoreboard: the acceptance rules of peers and gradoracle's laws on the same faults and the same correct kernels."""
+"""Scoreboard: the acceptance rules of peers on the mutants of a family, and the rows of the tables."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from gradoracle.oracle.truth import Oracle
 from gradoracle.project.request import Progress, Silent
 from gradoracle.project.target import Target, resolve
 
+from .correct import BUDGET, NAMES, CorrectRun, prepare, prepare_gradcheck
 from .forks import forked
-from .record import FOLDER, Kept, Ours, mark, mutations
-from .rights import BUDGET, NAMES, Right, prepare, prepare_gradcheck
+from .record import FOLDER, Ours, kept, mark, mutations
 from .styles import MOST, OURS, PEERS, STYLES, our_cases, peers_cases, tiny_cases
 from .trial import Fault, alarms, covering
 
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
-CASES = 126  # of the stream, as gradoracle check takes them
-TINY = 2  # of our cases, that gradcheck is given
-_RIGHT = "the correct kernel"  # the entry of the false alarms, which is no fault's
+CASES = 126  # of the stream, as in gradoracle check
+TINY = 2  # how many of our cases gradcheck is given
+_CORRECT = "the correct kernel"  # the entry that holds the false alarms
 
 Tells = Callable[[str], Progress]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be scored; plain values, as the command line gives them.
+    """Options of a run, as on the command line.
 
     Attributes:
         records: a folder of json reports of `gradoracle mutate`; None: what its runs left in this working directory.
-        count: how many faults of each family.
-        seconds: begin no further fault of a family once so much time has passed.
-        workers: how many processes; None: one a core that this process may use.
-        seed: of the choice of faults and of the stream of cases, as `gradoracle mutate` was given it.
-        folder: where what is known is kept.
+        count: how many mutants of each family.
+        seconds: after this no further mutant of a family is begun.
+        workers: how many processes; None: one for each core that this process may use.
+        seed: of the choice of mutants and of the stream of cases, as given to `gradoracle mutate`.
+        folder: for results.
     """
 
     records: Path | None = None
@@ -63,19 +63,19 @@ class Asked:
 
     @property
     def processes(self) -> int:
-        """How many at a time."""
+        """How many processes run at a time."""
         return self.workers or environment.cores()
 
 
 def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent()) -> dict[str, Any]:
-    """Judge the faults of a shipped family, those that `gradoracle mutate` scored, by every rule.
+    """Judge the mutants of a shipped family that `gradoracle mutate` scored, by every rule.
 
     Returns:
-        Plain values: ``faults`` (one entry each, with ``ours``), ``alarms``, ``apart`` (fate -> how many are left out),
+        Plain values: ``faults`` (one entry each, with ``ours``), ``alarms``, ``apart`` (fate -> how many are excluded),
         ``untried``, and ``rows`` (``rows_of``).
 
     Raises:
-        UsageError: an unknown family; no record of its mutation, or one that holds none of its faults.
+        UsageError: the family is unknown, or there is no record of its mutants.
     """
     if name not in FAMILIES:
         raise UsageError(f"family {name!r} is unknown; expected one of {', '.join(FAMILIES)}")
@@ -90,17 +90,16 @@ def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent(
             f"sources; run gradoracle mutate {name} again"
         )
     scored = [mutant for mutant in chosen if record.faults[mutant.key].scored]
-    kept = Kept(name, mark(sources, asked.seed), asked.folder)
-    known = kept.known()
+    lines, known = kept(name, mark(sources, asked.seed), asked.folder)
     left = [mutant for mutant in scored if mutant.key not in known]
     earlier = len(scored) - len(left)
-    if left or _RIGHT not in known:
+    if left or _CORRECT not in known:
         board = _Board(target, sources, asked, progress)
-        if _RIGHT not in known:
-            known[_RIGHT] = {"fault": _RIGHT, "alarms": alarms(board.rights)}
-            kept.add(known[_RIGHT])
-        for entry in board.tried(left, progress("faults by every rule")):
-            kept.add(entry)
+        if _CORRECT not in known:
+            known[_CORRECT] = {"fault": _CORRECT, "alarms": alarms(board.runs)}
+            lines.add(known[_CORRECT])
+        for entry in board.tried(left, progress("mutants by every rule")):
+            lines.add(entry)
             known[entry["fault"]] = entry
     faults = [_with_ours(known[m.key], record.faults[m.key], m) for m in scored if m.key in known]
     apart = Counter(record.faults[m.key].fate.value for m in chosen if m not in scored)
@@ -111,21 +110,21 @@ def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent(
         "untried": len(scored) - len(faults),
         "unrecorded": min(asked.count, len(everyone)) - len(chosen),
         "cases": record.cases or CASES,
-        "alarms": known[_RIGHT]["alarms"],
+        "alarms": known[_CORRECT]["alarms"],
         "faults": faults,
     }
-    return {**found, "rows": rows_of(faults, known[_RIGHT]["alarms"])}
+    return {**found, "rows": rows_of(faults, known[_CORRECT]["alarms"])}
 
 
 def _with_ours(entry: Mapping[str, Any], ours: Ours, mutant: Mutant) -> dict[str, Any]:
-    """An entry with what gradoracle's laws say of the fault."""
+    """An entry with gradoracle's outcome and the place of the mutant."""
     own = {"caught": ours.fate is Fate.KILLED, "law": ours.law, "seconds": ours.seconds}
     place = {"operator": mutant.operator, "module": mutant.module, "line": mutant.line}
     return {**{key: value for key, value in entry.items() if key != "mark"}, **place, "ours": own}
 
 
 class _Board:
-    """A target's correct kernel on all cases, ready for faults to be tried."""
+    """The correct kernel of a target, run on all cases, against which mutants are tried."""
 
     def __init__(self, target: Target, sources: Sequence[Source], asked: Asked, progress: Tells) -> None:
         self.asked, self.sources = asked, {source.shown: source for source in sources}
@@ -138,13 +137,13 @@ class _Board:
         telling = progress("cases of the correct kernel")
         telling.plan(len(cases))
         with closing(telling):
-            self.rights: list[Right] = list(
+            self.runs: list[CorrectRun] = list(
                 prepare(family, self.kernel, oracle, cases, files, tell=lambda done: telling.case(done, 0, 0, ""))
             )
-        self.rights += checked_by_differences(target, self.kernel, oracle, own, files)
+        self.runs += checked_by_differences(target, self.kernel, oracle, own, files)
 
     def tried(self, left: Sequence[Mutant], progress: Progress) -> Iterator[dict[str, Any]]:
-        """An entry for each fault, as they come, until the time is up."""
+        """An entry for each mutant, as they come, until the time is up."""
         started = time.monotonic()
         progress.plan(len(left))
 
@@ -154,8 +153,8 @@ class _Board:
                     return
                 source = self.sources[mutant.module]
                 first, last = self.statements[mutant.module].span(mutant.line)
-                rights = covering(self.rights, source.file, range(first, last + 1), {OURS: MOST})
-                yield Fault(mutant.key, rights, self.kernel, partial(install, mutant, source.module, source.file))
+                runs = covering(self.runs, source.file, range(first, last + 1), {OURS: MOST})
+                yield Fault(mutant.key, runs, self.kernel, partial(install, mutant, source.module, source.file))
 
         with closing(progress):
             for done, fault in enumerate(forked(faults(), self.asked.processes), 1):
@@ -165,24 +164,24 @@ class _Board:
 
 def checked_by_differences(
     target: Target, kernel: Kernel, oracle: Oracle, own: Sequence[Case], files: Sequence[str] = ()
-) -> list[Right]:
-    """The cases in float64 that gradcheck is given: tiny ones as in a peer's test, and the smallest of ours."""
+) -> list[CorrectRun]:
+    """The cases in float64 for gradcheck: tiny ones, as in a peer's test, and the first of ours that are small."""
     tiny = [(PEERS, case) for case in tiny_cases(target.family, kernel)]
     recast = [(OURS, replace(case, dtype="float64")) for case in own]
     found = prepare_gradcheck(target.family, kernel, oracle, tiny, files)
-    if any(not right.excuse for right in found):
+    if any(not correct.excuse for correct in found):
         for each in recast:
-            if sum(right.style == OURS for right in found) >= TINY:
+            if sum(correct.style == OURS for correct in found) >= TINY:
                 break
             found += prepare_gradcheck(target.family, kernel, oracle, [each], files)
     return found
 
 
 def rows_of(faults: Sequence[Mapping[str, Any]], alarms_: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each style and rule, over faults: caught, of how many, false alarms, seconds to a verdict.
+    """One row for each style and rule: how many faults it caught, false alarms, seconds until a verdict.
 
-    ``within``: the faults that some forward and backward of the style executes: what is caught is among these.
-    ``seconds``: over all faults until caught, or all cases are judged; ``median``: over the faults that it caught.
+    ``within``: the faults that a forward and backward of the style executes; what is caught is among these.
+    ``seconds``: over all faults until caught, or until all cases are judged; ``median``: over the caught faults.
     """
     by_rule: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for fault in faults:
@@ -198,8 +197,8 @@ def rows_of(faults: Sequence[Mapping[str, Any]], alarms_: Iterable[Mapping[str, 
     rows = []
     for style in STYLES:
         for name in NAMES:
-            right = counted.get((style, name))
-            if right is None:
+            correct = counted.get((style, name))
+            if correct is None:
                 continue
             verdicts = by_rule.get((style, name), [])
             caught = [verdict["seconds"] for verdict in verdicts if verdict["caught"]]
@@ -211,10 +210,10 @@ def rows_of(faults: Sequence[Mapping[str, Any]], alarms_: Iterable[Mapping[str, 
                     "faults": len(faults),
                     "within": sum(is_executed(fault, style) for fault in faults),
                     "failed": sum(1 for verdict in verdicts if verdict["failure"]),
-                    "alarms": right["alarms"],
-                    "right_cases": right["cases"],
-                    "first_alarm": right["first"],
-                    "excuse": "" if right["cases"] else right["excused"],
+                    "alarms": correct["alarms"],
+                    "right_cases": correct["cases"],
+                    "first_alarm": correct["first"],
+                    "excuse": "" if correct["cases"] else correct["excused"],
                     "median": round(median(caught), 4) if caught else None,
                     "seconds": round(sum(verdict["seconds"] for verdict in verdicts), 2),
                 }
@@ -223,11 +222,11 @@ def rows_of(faults: Sequence[Mapping[str, Any]], alarms_: Iterable[Mapping[str, 
 
 
 def is_executed(fault: Mapping[str, Any], style: str) -> bool:
-    """Whether some forward and backward of a style executes a fault."""
+    """Whether a forward and backward on the cases of a style executes the wrong code."""
     return fault["cases"].get(style, 0) > 0
 
 
 def best_peer(rows: Iterable[Mapping[str, Any]], style: str) -> Mapping[str, Any] | None:
-    """The peer's row of a style with the most caught, of several that with the fewest false alarms; None for no row."""
+    """The row of the peer that catches most in a style, on a tie with the fewest false alarms; None without rows."""
     own = [row for row in rows if row["style"] == style and row["rule"] != BUDGET and not row["excuse"]]
     return max(own, key=lambda row: (row["caught"], -row["alarms"] / max(row["right_cases"], 1)), default=None)

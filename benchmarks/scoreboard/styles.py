@@ -1,4 +1,4 @@
-"""Styles of input that rules are judged on: what peers' own tests are like, and cases of ``gradoracle check``."""
+"""Styles of input: inputs like those of peers' own tests, and cases of ``gradoracle check``."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ PEERS, OURS = "peers' own inputs", "our cases"
 STYLES = (PEERS, OURS)
 
 LONGEST, LARGEST = 300, 3_000_000
-"""Of our cases those are taken whose longest dim, and whose product of all dims, are at most these."""
+"""The largest dim, and the largest product of all dims, of our cases that are used."""
 
 POOL, MOST, MOST_OF_A_BUG = 126, 40, 16
-"""How many of our cases are prepared for a family, and on how many of these, at most, a fault or a bug is tried."""
+"""How many of our cases are prepared for a family, and on how many of these a mutant or a bug is tried at most."""
 
 ENTRIES = 60
-"""How many float inputs, counted by their entries, gradcheck is given at most: it calls the kernel twice for each."""
+"""How many entries of float inputs gradcheck is given at most: it calls the kernel twice for each."""
 
 SMALL = 4
-"""The size of dims where differences are taken, in families of which no peer's test is listed."""
+"""The size of dims for differences, in families for which no peer's test is listed."""
 
 LOW, HIGH = ("float16", "bfloat16"), ("float32",)
 CHECK_GRADS = "JAX check_grads"
@@ -35,15 +35,15 @@ _JAX = "differences: arrays of a few entries"
 
 @dataclass(frozen=True)
 class Listed:
-    """A shape of a peer's test, scaled: a case line without its first words, dtypes, and whose test it is like."""
+    """A shape of a peer's test, scaled down: a case line without its first words, dtypes, and the test it resembles."""
 
     line: str
     dtypes: tuple[str, ...]
     like: str
-    only: str = ""  # the rule that alone is judged on it
+    only: str = ""  # the only rule judged on it
 
     def cases(self, family: str) -> Iterator[Case]:
-        """One case for each dtype; every tensor normal and contiguous, the seed fixed."""
+        """One case for each dtype, with normal, contiguous tensors and a fixed seed."""
         for dtype in self.dtypes:
             yield parse(f"case:1 {family} cpu {dtype} {self.line} seed=42")[2]
 
@@ -94,7 +94,7 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
         Listed("B=2 T=4 K=2 C=2 transition~normal", HIGH, _JAX, CHECK_GRADS),
     ),
 }
-"""What the peers' tests of such kernels are like, scaled so that the interpreter takes at most seconds for each."""
+"""Shapes of the peers' tests of such kernels, scaled so that the interpreter takes at most seconds for each."""
 
 DTYPES: Mapping[str, tuple[str, ...]] = {
     "flash-attention 2": LOW,
@@ -102,7 +102,7 @@ DTYPES: Mapping[str, tuple[str, ...]] = {
     "Triton tutorial": ("float16",),
     CHECK_GRADS: HIGH,
 }
-"""Dtypes in which a peer's tests are run, where these are fewer than all; of the peers' own inputs alone."""
+"""Dtypes of a peer's tests, if fewer than all; only for peers' own inputs."""
 
 TINY: Mapping[str, tuple[str, ...]] = {
     "sdpa": ("B=1 H=1 T=3 M=4 D=2 Dv=2 --causal=true", "B=1 H=1 T=3 M=3 D=2 Dv=2"),
@@ -110,11 +110,11 @@ TINY: Mapping[str, tuple[str, ...]] = {
     "lightning": ("B=1 H=1 N=4 D=2 Dv=2",),
     "semicrf": ("B=1 T=4 K=2 C=2 transition~normal",),
 }
-"""What gradcheck is given, in float64."""
+"""Inputs of gradcheck, in float64."""
 
 
 def alone(style: str, case: Case) -> str:
-    """The rule that alone is judged on a case, "" for all: in the peers' own style differences get small inputs."""
+    """The only rule judged on a case, "" for all: among peers' own inputs, small ones are for differences."""
     if style != PEERS:
         return ""
     listed = [each for each in LISTED.get(case.family, ()) if case in each.cases(case.family)]
@@ -124,7 +124,7 @@ def alone(style: str, case: Case) -> str:
 
 
 def fits(case: Case, family: Family, kernel: Kernel) -> bool:
-    """Whether a kernel declares that it takes a case."""
+    """Whether a kernel declares that it accepts a case."""
     if kernel.dtypes is not None and case.dtype not in kernel.dtypes:
         return False
     if any(kernel.options.get(name) == () for name in (*case.options, *case.draws)):
@@ -136,14 +136,14 @@ def fits(case: Case, family: Family, kernel: Kernel) -> bool:
 
 
 def peers_cases(family: Family, kernel: Kernel) -> list[Case]:
-    """What the peers' own tests would give a kernel: those listed for its family that it takes, or else like them."""
+    """Inputs like those of peers' tests: those listed for the family that the kernel accepts, or else similar ones."""
     found = [case for each in LISTED.get(family.name, ()) for case in each.cases(family.name)]
     taken = [case for case in found if fits(case, family, kernel)]
     return taken or _alike(family, kernel)
 
 
 def tiny_cases(family: Family, kernel: Kernel) -> list[Case]:
-    """What gradcheck is given of a family, in float64, if it declares that dtype or none."""
+    """Inputs of gradcheck for a family, in float64, that fit the kernel in all but the dtype."""
     lines = TINY.get(family.name, ())
     found = [parse(f"case:1 {family.name} cpu float64 {line} seed=42")[2] for line in lines]
     if found:
@@ -152,20 +152,20 @@ def tiny_cases(family: Family, kernel: Kernel) -> list[Case]:
 
 
 def our_cases(cases: Sequence[Case], most: int = POOL) -> list[Case]:
-    """The first of a stream's cases that are small enough."""
+    """The first cases of a stream that are small enough."""
     small = [c for c in cases if max(c.dims.values(), default=1) <= LONGEST and prod(c.dims.values()) <= LARGEST]
     return small[:most]
 
 
 def _alike(family: Family, kernel: Kernel) -> list[Case]:
-    """Powers of two, and ordinary sizes, for a family of which no peer's test is listed."""
+    """Cases with powers of two, for a family for which no peer's test is listed."""
     dtypes = [d for d in (*HIGH, *LOW) if d in family.dtypes and (kernel.dtypes is None or d in kernel.dtypes)]
     found = [_plain(family, kernel, dtype, size) for size in (64, 32) for dtype in dtypes]
     return list(dict.fromkeys([*found, _plain(family, kernel, dtypes[0], SMALL)]))
 
 
 def _plain(family: Family, kernel: Kernel, dtype: str, size: int) -> Case:
-    """A case of normal, contiguous tensors whose dims are the largest power of two up to ``size`` that is allowed."""
+    """A case of normal, contiguous tensors whose dims are the largest allowed power of two up to ``size``."""
     dims = {name: _allowed(sizes, kernel.dims.get(name)) for name, sizes in family.dims.items()}
     within = Domain(family, kernel, (dtype,), dims)
     case = plainest(within)
@@ -178,6 +178,6 @@ def _allowed(sizes: Sizes, own: Sizes | None) -> Sizes:
 
 
 def _power(sizes: Sizes, most: int) -> int:
-    """The largest power of two up to ``most`` of some sizes; the smallest size where there is none."""
+    """The largest power of two up to ``most`` among some sizes; if there is none, the smallest size."""
     powers = [1 << n for n in range(most.bit_length()) if 1 << n <= most and 1 << n in sizes]
     return max(powers, default=sizes.smallest)

@@ -1,7 +1,8 @@
-"""Trial of one fault by all rules: on each case only those are asked that accept the correct kernel there."""
+"""Trial of one wrong kernel by all rules: on each case by those that accept the correct kernel there."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,25 +10,25 @@ from typing import Any
 from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.install import Stillborn
 
+from .correct import CorrectRun, Judgement, judge
 from .forks import Tell
 from .peers import RULES, Compared, Rule
-from .rights import Right, Said, judge
 
-LIMIT = 40.0  # seconds that a fault may take on one case
-MOST_LOST = 4  # cases on which a fault's process dies or hangs, after which it is tried no more
+LIMIT = 40.0  # seconds that a wrong kernel may take on one case
+MOST_LOST = 4  # after its process died or hung on so many cases, a wrong kernel is not tried again
 
 
 @dataclass
 class Verdict:
-    """What one rule says of one fault in one style of input.
+    """The verdict of one rule on one wrong kernel in one style of input.
 
     Attributes:
         style: of the input.
         rule: its name.
-        caught: the case on which it rejects the fault and accepts the correct kernel, as one line; "" for none.
-        cases: how many cases it was asked on until then.
+        caught: the case line on which it rejects the wrong kernel and accepts the correct one; "" for none.
+        cases: how many cases it judged until then.
         seconds: of the kernel, of the reference and of the rule itself, over these cases.
-        failure: how the kernel failed on that case, where it gave no tensors.
+        failure: how the kernel failed to return tensors on that case.
     """
 
     style: str
@@ -39,33 +40,33 @@ class Verdict:
 
 
 class Fault:
-    """One fault, tried in forks (an ``Attempt``).
+    """One wrong kernel, tried in forks (an ``Attempt``).
 
     Args:
-        key: names it.
-        rights: the cases, each as the correct kernel ran it, in the order in which they are tried.
-        kernel: what is run: the kernel with the fault, or the right one that ``install`` puts the fault into.
-        install: puts the fault in its place, in the fork; may raise Stillborn.
+        key: its name.
+        runs: the cases as run by the correct kernel, in the order in which they are tried.
+        kernel: the wrong kernel, or the correct one that ``install`` changes.
+        install: changes the kernel, in the fork; may raise Stillborn.
         rules: on tensors.
     """
 
     def __init__(
         self,
         key: str,
-        rights: Sequence[Right],
+        runs: Sequence[CorrectRun],
         kernel: Kernel,
         install: Callable[[], None] | None = None,
         rules: Sequence[Rule[Compared]] = RULES,
     ) -> None:
-        self.key, self.rights, self.kernel, self.install, self.rules = key, rights, kernel, install, rules
+        self.key, self.runs, self.kernel, self.install, self.rules = key, runs, kernel, install, rules
         self.limit = LIMIT
-        self.left = list(range(len(rights)))
+        self.left = list(range(len(runs)))
         self.stillborn = ""
-        self.verdicts = {(r.style, name): Verdict(r.style, name) for r in rights for name in sorted(r.judged)}
+        self.verdicts = {(r.style, name): Verdict(r.style, name) for r in runs for name in sorted(r.judged)}
         self._at, self._lost = -1, 0
 
     def run(self, tell: Tell) -> None:
-        """Try the cases that are left, until every rule has caught the fault or there is no further case."""
+        """Try the remaining cases until every rule has caught the kernel or there are no more."""
         try:
             if self.install is not None:
                 self.install()
@@ -73,80 +74,80 @@ class Fault:
             tell("stillborn", -1, str(reason))
             return
         for number in list(self.left):
-            names = self._open(self.rights[number])
+            names = self._open(self.runs[number])
             if names:
                 tell("begun", number, None)
-                said = judge(self.rights[number], self.kernel, names, self.rules)
-                self._enter(number, said)
-                tell("said", number, said)
+                judgement = judge(self.runs[number], self.kernel, names, self.rules)
+                self._enter(number, judgement)
+                tell("judged", number, judgement)
 
     def take(self, *message: Any) -> None:
-        """A piece of news from the fork."""
+        """Record a message of the fork."""
         kind, number, found = message
         self._at = number
         if kind == "stillborn":
             self.stillborn = found
-        elif kind == "said":
+        elif kind == "judged":
             self._enter(number, found)
 
     def lost(self, how: str) -> bool:
-        """The process died or hung on a case, which no test survives: every rule rejects that."""
+        """The process died or hung on a case: every rule rejects that, as every test would."""
         if self._at not in self.left:
             return False
-        names = self._open(self.rights[self._at])
-        self._enter(self._at, Said(frozenset(names), 0.0, dict.fromkeys(names, 0.0), how))
+        names = self._open(self.runs[self._at])
+        self._enter(self._at, Judgement(frozenset(names), 0.0, dict.fromkeys(names, 0.0), how))
         self._lost += 1
         return bool(self.left) and self._lost < MOST_LOST
 
     def entry(self) -> dict[str, Any]:
-        """What is known, as plain values."""
+        """The results as plain values."""
         return {
             "fault": self.key,
             "stillborn": self.stillborn,
-            "cases": {style: sum(r.style == style for r in self.rights) for style in {r.style for r in self.rights}},
+            "cases": dict(Counter(each.style for each in self.runs)),
             "verdicts": [{**asdict(v), "seconds": round(v.seconds, 4)} for v in self.verdicts.values()],
         }
 
-    def _open(self, right: Right) -> set[str]:
-        """The rules that accept the correct kernel on a case and have not caught the fault yet."""
-        return {name for name in right.accepts if not self.verdicts[right.style, name].caught}
+    def _open(self, correct: CorrectRun) -> set[str]:
+        """The rules that accept the correct kernel on a case and have not caught the wrong one yet."""
+        return {name for name in correct.accepts if not self.verdicts[correct.style, name].caught}
 
-    def _enter(self, number: int, said: Said) -> None:
-        right = self.rights[number]
+    def _enter(self, number: int, judgement: Judgement) -> None:
+        correct = self.runs[number]
         self.left.remove(number)
-        for name, own in said.rules.items():
-            verdict = self.verdicts[right.style, name]
+        for name, own in judgement.rules.items():
+            verdict = self.verdicts[correct.style, name]
             verdict.cases += 1
-            verdict.seconds += own + right.reference(name) + said.kernel
-            if name in said.rejects:
-                verdict.caught, verdict.failure = str(right.case), said.failure
+            verdict.seconds += own + correct.reference(name) + judgement.kernel
+            if name in judgement.rejects:
+                verdict.caught, verdict.failure = str(correct.case), judgement.failure
 
 
-def alarms(rights: Iterable[Right]) -> list[dict[str, Any]]:
-    """Of each style and rule: how many cases of correct kernels it judges and rejects, and the first of these."""
+def alarms(runs: Iterable[CorrectRun]) -> list[dict[str, Any]]:
+    """For each style and rule: how many cases of correct kernels it judges and rejects, and the first rejected one."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for right in rights:
-        for name in sorted(right.judged):
-            empty = {"style": right.style, "rule": name, "cases": 0, "alarms": 0, "first": "", "excused": ""}
-            own = found.setdefault((right.style, name), empty)
-            if right.excuse:
-                own["excused"] = own["excused"] or right.excuse
+    for correct in runs:
+        for name in sorted(correct.judged):
+            empty = {"style": correct.style, "rule": name, "cases": 0, "alarms": 0, "first": "", "excused": ""}
+            own = found.setdefault((correct.style, name), empty)
+            if correct.excuse:
+                own["excused"] = own["excused"] or correct.excuse
                 continue
             own["cases"] += 1
-            if name not in right.accepts:
+            if name not in correct.accepts:
                 own["alarms"] += 1
-                own["first"] = own["first"] or str(right.case)
+                own["first"] = own["first"] or str(correct.case)
     return list(found.values())
 
 
-def covering(rights: Sequence[Right], file: str, lines: range, most: Mapping[str, int]) -> list[Right]:
-    """The cases whose correct kernel executed some of these lines, at most so many of a style."""
+def covering(runs: Sequence[CorrectRun], file: str, lines: range, most: Mapping[str, int]) -> list[CorrectRun]:
+    """The cases on which the correct kernel executed some of these lines, limited in number for each style."""
     taken: dict[str, int] = {}
     found = []
-    for right in rights:
-        if right.lines.get(file, frozenset()).isdisjoint(lines) or not right.accepts:
+    for correct in runs:
+        if correct.lines.get(file, frozenset()).isdisjoint(lines) or not correct.accepts:
             continue
-        taken[right.style] = taken.get(right.style, 0) + 1
-        if taken[right.style] <= most.get(right.style, len(rights)):
-            found.append(right)
+        taken[correct.style] = taken.get(correct.style, 0) + 1
+        if taken[correct.style] <= most.get(correct.style, len(runs)):
+            found.append(correct)
     return found

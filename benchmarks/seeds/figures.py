@@ -1,4 +1,4 @@
-"""Figures: what all seeds are measured by. All in float64 where no dtype is named."""
+"""Figures: functions that measure the seeds; in float64 unless a dtype is named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Rows = Iterator[tuple[str, float | str]]  # what, and its figure; a text where there are several
+Rows = Iterator[tuple[str, float | str]]  # a description and its figure, or several figures as text
 Tensors = tuple[Tensor, ...]
 
 normal = partial(torch.randn, dtype=torch.float64)
@@ -17,7 +17,7 @@ zeros = partial(torch.zeros, dtype=torch.float64)
 
 
 def off(got: Any, true: Any) -> float:
-    """The relative error in the 2-norm, all tensors together."""
+    """The relative error in the 2-norm, over all tensors together."""
     own, whole = (
         torch.cat([torch.as_tensor(x).flatten() for x in (each if isinstance(each, tuple) else (each,))])
         for each in (got, true)

@@ -1,4 +1,4 @@
-"""Seed 003: linear attention in chunks and micro-chunks, forward, backward and in which dtype."""
+"""Seed 003: linear attention in chunks and micro-chunks: forward, backward, and dtypes of what is stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rows() -> Rows:
         return torch.tril(q @ k.mT) @ v
 
     def forward(q: Tensor, k: Tensor, v: Tensor, before: bool = True, kept: torch.dtype = torch.float64) -> Tensor:
-        """In chunks: the state is read before the chunk is added to it, or after, as in the seed; stored in a dtype."""
+        """In chunks, with the state stored in a dtype and read before the chunk is added to it, or after (the seed)."""
         state, out = zeros(*q.shape[:2], D, D), []
         for qc, kc, vc in chunks(q, k, v):
             own = kc.mT @ vc
@@ -32,7 +32,7 @@ def rows() -> Rows:
         return torch.cat(out, 2)
 
     def backward(after: bool, turned: bool) -> Tensors:
-        """dkv is updated after dK and dV have read it, or before (the seed); dK = V dkv^T, or dkv V^T (the seed)."""
+        """dkv is updated after dK and dV read it, or before (the seed); dK = V dkv^T, or dkv V^T (the seed)."""
         state, dkv, found = zeros(B, H, D, D), zeros(B, H, D, D), []
         states = []
         for kc, vc in chunks(k, v):
@@ -47,9 +47,9 @@ def rows() -> Rows:
         return tuple(torch.cat(parts[::-1], 2) for parts in zip(*found, strict=True))
 
     def sketched(k: Tensor, v: Tensor, g: Tensor) -> Tensor:
-        """dQ of one chunk by the seed's Triton sketch, read as charitably as can be: row i stored once it is complete.
+        """dQ of one chunk by the seed's Triton sketch, with the most favourable store: row i when it is complete.
 
-        The accumulator is set to 0 at i = j, adds dA_ij K_j for i = j, j + 1, ..., and so holds sums over queries i.
+        The accumulator is set to 0 at i = j and adds dA_ij K_j for i = j, j + 1, ..., so it holds sums over queries i.
         """
         dq = torch.zeros_like(g)
         for j in range(tiles):
@@ -61,7 +61,7 @@ def rows() -> Rows:
         return dq
 
     def in_memory(k: Tensor, v: Tensor, g: Tensor, dtype: torch.dtype) -> Tensor:
-        """dQ in bfloat16; what the state and each tile of the chunk give is added to a dq in a dtype."""
+        """dQ in bfloat16; the contributions of the state and of each tile are added to a dq in a dtype."""
         state, dq = zeros(*k.shape[:2], D, D), []
         for kc, vc, gc in chunks(k, v, g):
             part, da = rounded(gc @ state.mT, dtype), torch.tril(gc @ vc.mT)

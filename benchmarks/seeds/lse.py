@@ -1,4 +1,4 @@
-"""Seed 001: the backward of LSE, with softcap, sinks and groups; the fused dq from partials; what is in 16 bits."""
+"""Seed 001: the backward of LSE with softcap, sinks and groups; the fused dq from partials; the cost of 16 bits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows() -> Rows:
     def fused(member: int, fill: str, causal: bool, buffer: Tensor | None = None) -> Tensor:
         """dq of a batch member by the seed's step 1, from partials in a buffer; the last query sees the last key.
 
-        ``scratch``: no step sets a tile's scratch to 0; ``skipped``: tiles that causal rules out write nothing.
+        ``scratch``: no step sets the scratch of a tile to 0; ``skipped``: tiles ruled out by causality write nothing.
         """
         buffer = zeros(M // N, H, T, D) if buffer is None else buffer
         own, keys, weights = q[member], k[member], g[member]
@@ -64,13 +64,13 @@ def rows() -> Rows:
                     buffer[tile, head, rows] = scratch
         return buffer.sum(0)
 
-    true = fused(0, "right", False)
+    true = fused(0, "correct", False)
     yield "fused dq with everything filled, against torch.func.vjp", off(true, vjp(logsumexp, (q, k), g)[0][0])
     for name, causal in (("", False), (", causal", True)):
-        true = fused(0, "right", causal)
+        true = fused(0, "correct", causal)
         yield f"fused dq, scratch not set to 0 at each step{name}", off(fused(0, "scratch", causal), true)
     stale = zeros(M // N, H, T, D)
-    fused(1, "right", False, stale)
+    fused(1, "correct", False, stale)
     yield "fused dq, causal, skipped tiles keep an earlier call's", off(fused(0, "skipped", True, stale), true)
     short, kept = k[..., : M - 8, :], (M - 8) // N * N
     lost = (g[..., None] * torch.softmax(q @ short.mT, -1))[..., :kept] @ short[..., :kept, :]

@@ -1,4 +1,4 @@
-"""Seeds 002 and 004: the backward of semi-CRFs, in NumPy, one sequence of full length; two invariants, cuts, long ones.
+"""Seeds 002 and 004: the backward of semi-CRFs in NumPy, for one sequence; invariants, clamps, long sequences.
 
 The truth is torch.func.vjp of log Z, and for long sequences the float64 recursion of ``gradoracle.properties``.
 """
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from .figures import Rows, off, vjp
 
-T, K, C, EVERY = 64, 5, 3, 16  # a checkpoint every so many positions
-BOUND = 1e6  # what seed 004 cuts alpha, edges and beta at
+T, K, C, EVERY = 64, 5, 3, 16  # EVERY: positions between two checkpoints
+BOUND = 1e6  # at which seed 004 clamps alpha, edges and beta
 Array = NDArray[Any]
 Gradients = tuple[Array, Array, Array]
 plus = np.logaddexp.reduce
@@ -32,7 +32,7 @@ class Scores(NamedTuple):
 
 
 class Passes(NamedTuple):
-    """alpha [T+1 C] relative to norms [T+1], each of the last checkpoint; log Z; beta [T+1 C], not normalised."""
+    """alpha [T+1 C] relative to norms [T+1], those of the last checkpoint; log Z; beta [T+1 C], not normalised."""
 
     alpha: Array
     norms: Array
@@ -41,7 +41,7 @@ class Passes(NamedTuple):
 
 
 def draw(positions: int, durations: int, labels: int, seed: int, log_z: float = 0.0) -> Scores:
-    """Normal scores in float32's numbers, moved so that log Z grows by about ``log_z``."""
+    """Normal scores, representable in float32, shifted so that log Z grows by about ``log_z``."""
     normal = np.random.default_rng(seed).standard_normal
     cum = np.concatenate([np.zeros((1, labels)), normal((positions, labels)).cumsum(0)])
     given = (cum, normal((labels, labels)), normal((durations, labels)))
@@ -51,7 +51,7 @@ def draw(positions: int, durations: int, labels: int, seed: int, log_z: float = 
 
 
 def passes(scores: Scores, every: int, norm: Any = np.float64, kept: Any = np.float64) -> Passes:
-    """Alpha, normalised at each checkpoint, with norms and log Z in a dtype; and beta, stored in another."""
+    """Alpha, normalised at each checkpoint, with norms and log Z in dtype ``norm``; and beta, stored in ``kept``."""
     cum, transition, duration = scores
     last, shifted = len(cum) - 1, norm(0.0)
     alpha, beta, norms = np.zeros(cum.shape), np.zeros(cum.shape), np.zeros(len(cum))
@@ -83,10 +83,10 @@ def marginals(
 
     Args:
         scores, own: the problem and its passes.
-        relative: by a local reference and a scale, as the seeds do it, or by one exponential.
-        bound: what alpha, edge and beta are cut at.
-        most: what the logarithm of the scale is cut at (the seeds: 0).
-        overwritten: beta of t stands in the slot of t + K already.
+        relative: with a local reference and a scale, as in the seeds, or with one exponential.
+        bound: at which alpha, edge and beta are clamped.
+        most: at which the logarithm of the scale is clamped (the seeds: 0).
+        overwritten: whether beta of t is already in the slot of t + K.
     """
     cum, transition, duration = scores
     steps, durations, labels = len(cum) - 1, len(duration), cum.shape[1]
@@ -123,7 +123,7 @@ def gradients(p: Array, *, spread: bool = False) -> Gradients:
 
 
 def coverage(p: Array) -> Array:
-    """[T] sums over the segments across each position, which are 1."""
+    """[T] sums over the segments that cover each position, which should be 1."""
     return np.asarray(gradients(p, spread=True)[0][:-1].sum(1))
 
 
@@ -132,7 +132,7 @@ def uncovered(p: Array) -> float:
 
 
 def log_z(cum: Tensor, transition: Tensor, duration: Tensor) -> Tensor:
-    """The definition by its recursion, for torch.func."""
+    """The definition as a recursion, for torch.func."""
     alphas = [torch.zeros_like(cum[0])]
     for t in range(1, len(cum)):
         terms = [
@@ -150,7 +150,7 @@ def truth(scores: Scores) -> Gradients:
 
 
 def rows() -> Rows:
-    """Which gradient goes where, how often the cotangent counts, when beta is stored; then the functions below."""
+    """The indices of the gradients, the uses of the cotangent, when beta is stored; then the functions below."""
     scores = draw(T, K, C, 0)
     own, true = passes(scores, EVERY), truth(scores)
     p = marginals(scores, own, most=0.0)
@@ -188,7 +188,7 @@ def invariants(scores: Scores) -> Rows:
 
 
 def clamps(scores: Scores, given: Passes, true: Gradients) -> Rows:
-    """What is cut at 1e6, and at a log scale of 0."""
+    """The effect of clamps at 1e6, and at a log scale of 0."""
     for size in (0.99e6, 1.1e6, 2e6, 4e6, -2e6):
         far = draw(T, K, C, 0, size)
         own = passes(far, EVERY)
@@ -210,7 +210,7 @@ def clamps(scores: Scores, given: Passes, true: Gradients) -> Rows:
 
 
 def long(length: int, durations: int, labels: int) -> Rows:
-    """What overflows; what norms, beta and sums in float32 cost; and checkpoints and workspaces, by arithmetic."""
+    """Overflow; the cost of norms, beta and sums in float32; and sizes of checkpoints and workspaces."""
     scores = draw(length, durations, labels, 5, length)
     names = ("cum_scores", "transition", "duration_bias")
     inputs = {name: torch.from_numpy(x) for name, x in zip(names, scores, strict=True)}

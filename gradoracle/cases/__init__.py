@@ -1,1 +1,1 @@
-"""Which inputs: the space of cases, how they are drawn, ordered and shrunk, and which situations they cover."""
+"""Cases: their space, how they are drawn, ordered and shrunk, and which coverage goals they meet."""

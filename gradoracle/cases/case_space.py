@@ -1,4 +1,4 @@
-"""Domain: what the cases of one run may be, once family, kernel and the user's restrictions are put together."""
+"""Domain: the space of the cases of one run, from the family, the kernel and the user's restrictions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.signature import Signature, TensorSpec, cotangent_name
 
-LARGE, VERY_LARGE = 100_000, 1_000_000  # a dim beyond either is a situation of its own
-TILE, TAIL = 64, 16  # a tile has 64 rows; a size that is no multiple of 16 leaves a tail
+LARGE, VERY_LARGE = 100_000, 1_000_000  # a dim beyond either is a coverage goal
+TILE, TAIL = 64, 16  # rows of a tile; a size that is no multiple of 16 has a tail
 
-# Sizes and how often each is drawn: powers of two and one either side, primes, block edges; small in the mean.
+# Weights and the sizes drawn with them: powers of two and one either side, primes, block edges; small in the mean.
 _SIZES = {
     4: (1, 2, 3, 4, 5, 7, 8, 9, 13),
     2: (15, 16, 17, 23, 31, 32, 33, 47, 48, 61, 63, 64, 65),
@@ -27,13 +27,13 @@ _LARGE_SIZES = (100_001, 100_003, 100_352, 131_071, 131_072, 1_048_575, 1_048_57
 
 @dataclass(frozen=True)
 class Domain:
-    """The cases of one run.
+    """The space of the cases of one run.
 
     Attributes:
-        family: whose definition gives dims, tensors and options.
-        kernel: what it supports narrows the family's.
-        dtypes: which dtypes are drawn, the plainest first.
-        sizes: the sizes of each dim.
+        family: gives dims, tensors and options.
+        kernel: may support only some of them.
+        dtypes: those drawn, the plainest first.
+        sizes: of each dim.
     """
 
     family: Family
@@ -44,12 +44,12 @@ class Domain:
 
     @property
     def signature(self) -> Signature:
-        """Of the family's definition."""
+        """The signature of the family."""
         return self.family.signature
 
     @cached_property
     def options(self) -> dict[str, tuple[Any, ...]]:
-        """The values of each option that is drawn, the definition's default first where it is among them."""
+        """The values of each option that is drawn, the definition's default first if it is among them."""
         found = {}
         for spec in self.signature.options:
             values = self.kernel.options.get(spec.name, spec.values)
@@ -68,7 +68,7 @@ class Domain:
 
     @cached_property
     def floats(self) -> dict[str, TensorSpec]:
-        """The tensors that recipes of floats are drawn for, by the name of the draw: primals, then cotangents."""
+        """The float tensors by the name of the draw: primals, then cotangents."""
         cotangents = {cotangent_name(spec.name): spec for spec in self.outputs if spec.kind == "float"}
         return {spec.name: spec for spec in self.signature.primals if spec.name not in self.absent} | cotangents
 
@@ -80,58 +80,58 @@ class Domain:
 
     @cached_property
     def optional(self) -> tuple[str, ...]:
-        """The names of the inputs that may be absent, or there."""
+        """The names of the inputs that may be given or absent."""
         names = (spec.name for spec in self.signature.inputs if spec.optional)
         return tuple(name for name in names if name not in self.absent)
 
     @cached_property
     def alternatives(self) -> tuple[tuple[str, ...], ...]:
-        """The groups of optional inputs of which a case gives exactly one, of those that the kernel takes."""
+        """The groups of alternatives, reduced to the inputs that the kernel takes."""
         groups = (tuple(n for n in group if n in self.optional) for group in self.signature.constraints.alternatives)
         return tuple(group for group in groups if group)
 
     @cached_property
     def absent(self) -> frozenset[str]:
-        """Optional inputs that the kernel does not take, with those that are given together with one of these."""
+        """Optional inputs that the kernel does not take, and their companions."""
         refused = [s.name for s in self.signature.inputs if s.optional and self.kernel.options.get(s.name) == ()]
         return frozenset(each for name in refused for each in self.signature.constraints.companions(name))
 
     @cached_property
     def joint(self) -> dict[str, Mapping[str, str]]:
-        """The joint recipes whose tensors some case draws, by name."""
+        """The joint recipes of which some case draws all tensors, by name."""
         drawn = {*self.floats, *self.integers}
         return {name: joint for name, joint in self.family.joint.items() if drawn.issuperset(joint)}
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Dims that stand at one place of two inputs with as many dims, such as T and M, or D and Dv."""
+        """See ``pairs``."""
         return pairs(self.signature)
 
     @cached_property
     def batch(self) -> frozenset[str]:
-        """Dims of every tensor with two dims or more, and never the last: what programs of a kernel are spread over."""
+        """Dims of every tensor with two dims or more that are never the last: those that programs are spread over."""
         tensors = [spec.dims for spec in (*self.signature.inputs, *self.signature.outputs) if len(spec.dims) > 1]
         common = set.intersection(*(set(dims[:-1]) for dims in tensors)) if tensors else set()
         return frozenset(dim for dim in common if not any(dims[-1] == dim for dims in tensors))
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
-        """Dims that stand before the last of some tensor: their product is what a case costs."""
+        """Dims that some tensor has before its last: a case costs about their product."""
         found = [d for spec in (*self.signature.inputs, *self.signature.outputs) for d in spec.dims[:-1]]
         return tuple(dim for dim in self.signature.dims if dim in found) or self.signature.dims
 
     def settled(self, dims: Mapping[str, int], fixed: Collection[str] = ()) -> dict[str, int]:
-        """Sizes that keep the family's constraints, those of ``fixed`` dims as they are where that can be."""
+        """The sizes, changed to keep the family's constraints, those of ``fixed`` dims only if necessary."""
         return self.signature.constraints.settled(dims, self.sizes, fixed)
 
     def favoured(self, dim: str) -> tuple[int, ...]:
-        """The sizes of a dim that are drawn, ascending, the likelier ones several times."""
+        """The sizes of a dim that are drawn, ascending, likelier ones repeated."""
         if dim not in self._favoured:
             self._favoured[dim] = _favoured(self.sizes[dim])
         return self._favoured[dim]
 
     def large(self, dim: str, above: int = LARGE) -> tuple[int, ...]:
-        """The sizes that a dim takes in a few cases: beyond ``LARGE`` but not ``VERY_LARGE``, or beyond both."""
+        """The sizes of a dim in a few cases: beyond ``LARGE`` up to ``VERY_LARGE``, or beyond that."""
         sizes, most = self.sizes[dim], VERY_LARGE if above == LARGE else math.inf
         if sizes.choices:
             return tuple(size for size in sizes.choices if above < size <= most)
@@ -141,7 +141,7 @@ class Domain:
 
 
 def length(family: Family) -> str:
-    """The dim that errors are told against: the first that goes past 100 000, else the last of the first input."""
+    """The dim against which errors are plotted: the first that exceeds 100 000, else the last of the first input."""
     for name in family.signature.dims:
         if name in family.dims and family.dims[name].large > LARGE:
             return name
@@ -151,12 +151,12 @@ def length(family: Family) -> str:
 def domain(
     family: Family, kernel: Kernel, *, dtypes: Sequence[str] | None = None, dims: Mapping[str, Sizes] | None = None
 ) -> Domain:
-    """Put together what family, kernel and user allow.
+    """The domain that family, kernel and user allow.
 
-    A user's range may reach beyond the sizes that the family draws by default, up to its ``large``.
+    A user's range may exceed the sizes that the family draws by default, up to its ``farthest``.
 
     Raises:
-        ValueError: a dim that the family has not, or sizes of which nothing is left; it says which.
+        ValueError: a dim is unknown, no size of a dim or no dtype is left, or no sizes keep the constraints.
     """
     unknown = sorted(set(dims or {}) - set(family.dims))
     if unknown:
@@ -188,7 +188,7 @@ def domain(
 
 
 def pairs(signature: Signature) -> tuple[tuple[str, str], ...]:
-    """Two different dims at one place of two inputs that have as many dims, in order of appearance."""
+    """Pairs of dims at the same position of two inputs with equally many dims, such as T and M, or D and Dv."""
     found: dict[tuple[str, str], None] = {}
     for index, first in enumerate(signature.inputs):
         for second in signature.inputs[index + 1 :]:
@@ -200,7 +200,7 @@ def pairs(signature: Signature) -> tuple[tuple[str, str], ...]:
 
 
 def _reaching(sizes: Sizes, asked: Sizes) -> Sizes:
-    """The family's sizes with its farthest as an ordinary maximum where the user asks for a range beyond that."""
+    """The family's sizes with ``farthest`` as the maximum, if the user asks for sizes beyond the ordinary maximum."""
     if sizes.choices or asked.choices or not sizes.maximum < asked.maximum <= sizes.farthest:
         return sizes
     return Sizes(sizes.minimum, sizes.farthest, sizes.multiple, (), sizes.farthest)

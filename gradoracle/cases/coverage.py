@@ -1,6 +1,6 @@
-"""Situations: what a case puts a kernel into, by name, and how often a run must have been there.
+"""Coverage goals: which a case meets, and how many cases of a run must meet each.
 
-A report counts them; a run in which one stayed below its minimum is inconclusive.
+A run in which a goal stays below its minimum is inconclusive. In the code a goal is called a situation.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.signature import TensorSpec, cotangent_name
 
-FULL_RUN = 100  # cases from which on every situation is promised
+FULL_RUN = 100  # cases from which every goal is expected to be met
 
 
 @dataclass(frozen=True)
 class Focus:
-    """What a case must have so that one situation holds; what is left open is drawn as always.
+    """What a case must have to meet one goal; everything else is drawn as usual.
 
     Attributes:
-        situation: its name; "" where there is none.
-        sizes: the sizes that a dim may take.
+        situation: the name of the goal; "" for none.
+        sizes: the sizes that a dim may have.
         less: two dims of which the first must be smaller.
-        large: the dim above ``LARGE``, of which ``sizes`` gives the sizes; the case is plain and small otherwise.
+        large: the dim above ``LARGE``, with its sizes in ``sizes``; the rest of the case is plain and small.
         dtype: of the case.
-        options: held fixed.
-        recipe: of one tensor (its text, and whether it is one of integers).
-        layout: of one tensor (its name, and whether of a cotangent).
-        joint: the joint recipe of the family.
-        given: an optional input, and whether it is present.
+        options: fixed ones.
+        recipe: of one tensor: its text, and whether it draws integers.
+        layout: of one tensor: its name, and whether of a cotangent.
+        joint: a joint recipe of the family.
+        given: an optional input, and whether it is given.
         blocks: the block configuration, "auto" for none.
     """
 
@@ -52,7 +52,7 @@ class Focus:
 
 
 def situations(family: Family, kernel: Kernel, case: Case) -> frozenset[str]:
-    """The names of the situations that a case is in."""
+    """The names of the goals that a case meets."""
     return frozenset(_situations(family, kernel, case))
 
 
@@ -63,10 +63,10 @@ def wanted_situations(
     examples: int,
     dims: Mapping[str, Sizes] | None = None,
 ) -> dict[str, int]:
-    """How many cases of a run must be in each situation that kernel, dtypes and dims make possible.
+    """How many cases of a run must meet each goal that kernel, dtypes and dims make possible.
 
-    From ``FULL_RUN`` cases on every situation is promised, one case in 250 or at least one (one in 2 500 for dims
-    above 100 000); a shorter run promises a case of every dtype only, if it has as many cases as dtypes.
+    From ``FULL_RUN`` cases on: every goal, one case and one more per 250 (per 2 500 for dims above 100 000). A shorter
+    run with at least as many cases as dtypes: one case of each dtype.
     """
     within = domain(family, kernel, dtypes=dtypes, dims=dims)
     if examples < FULL_RUN:
@@ -75,7 +75,7 @@ def wanted_situations(
 
 
 def focuses(within: Domain) -> tuple[Focus, ...]:
-    """A focus for every situation that the domain makes possible, the rarest first."""
+    """A focus for every goal that the domain makes possible, the rarest first."""
     return tuple(_focuses(within))
 
 
@@ -155,7 +155,7 @@ def _focuses(within: Domain) -> Iterator[Focus]:
             yield Focus(f"{option} = {value}", options={option: value})
     for tensor in within.optional:
         yield Focus(f"{tensor} given", given=(tensor, True))
-        if (tensor,) not in within.alternatives:  # the only one of its group that the kernel takes is always given
+        if (tensor,) not in within.alternatives:  # an only alternative is always given
             yield Focus(f"{tensor} absent", given=(tensor, False))
     if within.kernel.blocks:
         for blocks in ("auto", *within.kernel.blocks):
@@ -165,7 +165,7 @@ def _focuses(within: Domain) -> Iterator[Focus]:
 
 
 def _layout_focuses(within: Domain) -> Iterator[Focus]:
-    """Layouts that some tensor of the role can have at some favoured sizes."""
+    """Layouts that some input, or some cotangent, can have at favoured sizes."""
     roles = (("input", within.signature.inputs), ("cotangent", within.outputs))
     for role, tensors in roles:
         for layout in layouts.LAYOUTS.values():

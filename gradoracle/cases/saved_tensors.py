@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from gradoracle.model.dims import Sizes
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import DTYPES, Family
 from gradoracle.model.signature import TensorSpec, cotangent_name, tangent_name
+from gradoracle.project.values import saved
 
 
 def sample_of(case: Case, family: Family, inputs: str | None, device: str) -> Sample:
@@ -100,8 +100,7 @@ def load(inputs: str) -> dict[str, Tensor]:
     Raises:
         UsageError: no such file, or not a dict of dense tensors.
     """
-    if not Path(inputs).is_file():
-        raise UsageError(f"--inputs {inputs}: no such file; expected tensors saved with torch.save")
+    saved(inputs)
     expected = "expected a dict {name: tensor} saved with torch.save"
     try:
         held = torch.load(inputs, map_location="cpu", weights_only=True)

@@ -1,4 +1,4 @@
-"""Shrinking: from a case that violates a law to a small, readable one that still does, driven by Hypothesis."""
+"""Shrinking: from a violating case to a small, readable one that still violates, driven by Hypothesis."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gradoracle.model.wording import counted
 
 
 class Violated(Exception):
-    """A case violates: what Hypothesis sees as the failure that it makes smaller."""
+    """A case violates: the failure that Hypothesis shrinks."""
 
 
 class Late(BaseException):
-    """The time or the calls are used up; no Exception, so that Hypothesis lets it through."""
+    """Time or calls are used up; not an Exception, so that Hypothesis does not catch it."""
 
 
 def shrink(
@@ -39,24 +39,24 @@ def shrink(
     dims: Mapping[str, Sizes] | None = None,
     calls: int | None = None,
 ) -> tuple[Case, str]:
-    """Make a violating case smaller.
+    """Shrink a violating case.
 
-    Every part of the result is that of ``case`` or plainer: a smaller size, a plainer dtype, a default option, a
-    plainer recipe or layout, seed 0. Hypothesis starts from ``case`` and draws one number for every part: first among
-    few round sizes, then among all sizes that are left.
+    Each part of the result is that of ``case`` or plainer: a smaller size, a plainer dtype, a default option, a plainer
+    recipe or layout, seed 0. Hypothesis starts from ``case`` and draws one number for each part: first among a few
+    round sizes, then among all sizes that are left.
 
     Args:
-        family: whose case it is.
+        family: of the case.
         kernel: narrows sizes, dtypes and options.
         case: violates; it is not judged again.
-        violates: whether a case violates; called once a case at most, never after the time is up.
-        seconds: after which no further case is judged.
-        dtypes: which may be tried besides the case's own; the family's by default.
+        violates: whether a case violates; called at most once for a case, and never after the time is up.
+        seconds: no further case is judged after this time.
+        dtypes: to try in addition to the case's own; the family's by default.
         dims: narrower sizes by dim.
         calls: how many cases may be judged; None: any number.
 
     Returns:
-        (the smallest violating case that was found, a note: "" or why it may not be the smallest).
+        (the smallest violating case found, why it may not be the smallest or "").
     """
     within = domain(family, kernel, dtypes=dtypes, dims=dims)
     search = _Search(case, violates, time.monotonic() + seconds, calls)
@@ -74,7 +74,7 @@ Part = tuple[str, str, Steps]  # field, name, steps
 
 @dataclass(frozen=True)
 class _Ladder:
-    """A case taken apart into parts of several steps each; the parts of a group may become plain together."""
+    """A case taken apart: each part has several steps; all parts of a group can become plain together."""
 
     groups: tuple[tuple[Part, ...], ...]
     case: Case
@@ -87,18 +87,18 @@ class _Ladder:
 
     @property
     def top(self) -> tuple[int, ...]:
-        """The places that make the case itself."""
+        """The places of the case itself."""
         return tuple(len(steps) for _, _, steps in self.parts)
 
     @property
     def script(self) -> list[int]:
-        """What the strategy draws to give ``top``."""
+        """The numbers from which the strategy makes ``top``."""
         return [*self.top, *(2 for _ in self.groups)]
 
     def strategy(self) -> st.SearchStrategy[tuple[int, ...]]:
-        """Draws a place (from 1 on) for each part, then for each group whether it is plain (1) or as drawn (2).
+        """Draw a place (from 1 on) for each part, then for each group whether it is plain (1) or as drawn (2).
 
-        Hypothesis tries to make the last draws trivial first, so whole groups become plain before single parts do.
+        Hypothesis simplifies the last draws first, so whole groups become plain before single parts do.
         """
         places = st.tuples(*(st.integers(1, len(steps)) for _, _, steps in self.parts))
         switches = st.tuples(*(st.integers(1, 2) for _ in self.groups))
@@ -128,7 +128,7 @@ class _Ladder:
 
 
 class _Search:
-    """The violating cases that were seen, and the limits within which more may be judged."""
+    """The cases that were judged, the best so far, and the limits of the search."""
 
     def __init__(self, case: Case, violates: Callable[[Case], bool], deadline: float, calls: int | None) -> None:
         self.best, self.known = case, {case: True}
@@ -138,7 +138,7 @@ class _Search:
         """Let Hypothesis shrink the ladder's case. No case is judged that has a part less plain than the best one's.
 
         Raises:
-            Late: the limits are reached; ``best`` is what was found till then.
+            Late: a limit was reached; ``best`` holds the result so far.
         """
         if not ladder.parts:
             return
@@ -179,15 +179,11 @@ class _Search:
         return self.known[case]
 
 
-class _Absent:
-    """Stands for a field of a case that is not named."""
-
-
-_ABSENT = _Absent()
+_ABSENT = object()  # a step at which the case does not name the part
 
 
 def _coarse(within: Domain, case: Case) -> _Ladder:
-    """Few steps for each part: round sizes, and plain values for all that is not a size."""
+    """Few steps for each part: round sizes, and plain values of the other parts."""
     dims: list[Part] = [("dims", dim, _sizes(within, dim, size)) for dim, size in case.dims.items()]
     draws: list[Part] = [("draws", name, _draws(within, name, draw)) for name, draw in case.draws.items()]
     options: list[Part] = [("options", n, (_ABSENT, v)) for n, v in case.options.items() if _optional(within, n)]
@@ -217,7 +213,7 @@ def _fine(within: Domain, case: Case) -> _Ladder:
 
 
 def _sizes(within: Domain, dim: str, own: int) -> Steps:
-    """Round sizes below a case's own that the domain holds, about twice the last each, and then its own."""
+    """Round sizes of the domain below the case's own, each about twice the last, and then its own."""
     sizes = within.sizes[dim]
     allowed = sizes.choices or tuple(
         sorted({sizes.smallest, *(-(-number // sizes.multiple) * sizes.multiple for number in _ROUND)})
@@ -229,17 +225,17 @@ _ROUND = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, *(2**power 
 
 
 def _draws(within: Domain, name: str, own: Draw) -> Steps:
-    """Not named; then without its recipe, without layout and number, without one of them."""
+    """Not named; then without its recipe, without layout and parameter, without one of them."""
     plain = Draw("index" if name in within.integers else "normal")
     bare = replace(own, recipe=own.recipe.partition(":")[0])
     flat = replace(own, layout="contiguous")
     steps = (replace(own, recipe=plain.recipe), replace(bare, layout="contiguous"), flat, bare, own)
-    named = [plain] if name in within.optional else []  # an optional input that is not named is absent
+    named = [plain] if name in within.optional else []  # an unnamed optional input is absent
     unnamed = () if within.signature.constraints.others(name) else (_ABSENT,)  # of alternatives the one given stays
     return (*unnamed, *dict.fromkeys((*named, *(step for step in steps if step != plain))))
 
 
 def _optional(within: Domain, option: str) -> bool:
-    """Whether an option may take its default (one that the user holds fixed may not)."""
+    """Whether an option may take its default, which one that the user holds fixed may not."""
     defaults = {spec.name: spec.default for spec in within.signature.options}
     return option not in defaults or defaults[option] in within.options.get(option, (defaults[option],))

@@ -107,7 +107,7 @@ class Execution:
 
 def unstarted(error: StartupError) -> str:
     """Why no process could be started, as a sentence."""
-    return f"no worker process can be started: {str(error).strip().splitlines()[-1]}"
+    return f"no worker process can be started: {error.sentence}"
 
 
 def executor_for(subjects: Subjects) -> Executor:

@@ -22,7 +22,7 @@ from gradoracle.report import showing
 from gradoracle.report.showing import INCONCLUSIVE
 
 USAGE, FAULT = 2, 3
-_INTERRUPTED = 130  # what typer makes of a keyboard interrupt; older versions raise Abort
+_INTERRUPTED = 130  # typer's exit code of a keyboard interrupt; older versions raise Abort
 
 app = typer.Typer(
     name="gradoracle",
@@ -48,13 +48,13 @@ def run(words: Sequence[str], begun: float | None = None) -> int:
     except UsageError as error:
         return showing.fail(str(error), USAGE)
     except KeyboardInterrupt:
-        return showing.fail("interrupted before anything was checked", INCONCLUSIVE)
+        code = _INTERRUPTED
     except Exception as error:
         if hasattr(error, "format_message"):  # of typer's own parser, whose classes differ between its versions
-            return showing.fail(_sentence(error.format_message()), USAGE)
-        if type(error).__name__ == "Abort":
-            return showing.fail("interrupted before anything was checked", INCONCLUSIVE)
-        return _fault(error)
+            return showing.fail(" ".join(error.format_message().split()), USAGE)
+        if type(error).__name__ != "Abort":
+            return _fault(error)
+        code = _INTERRUPTED
     if not words:
         return USAGE
     if code == _INTERRUPTED:
@@ -93,10 +93,6 @@ app.command()(gate.gate)
 app.add_typer(gate.baseline, name="baseline")
 app.command()(mutate.mutate)
 app.command()(mutate.bench)
-
-
-def _sentence(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _fault(error: Exception) -> int:

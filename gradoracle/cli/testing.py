@@ -1,6 +1,6 @@
-"""Testing: laws as pytest items. One item is one law on one kernel and dtype; items of a group share one run.
+"""Testing: properties as pytest items, one for each property, kernel and dtype.
 
-A group is one target and dtype: its first item runs all cases through all laws (in a worker process, as
+A group is one target and dtype: its first item judges all cases by all properties (in a worker process, as
 ``gradoracle check`` does), the others read their verdict from that run. Under pytest-xdist a group stays on one worker
 (``--dist=loadgroup``).
 """
@@ -33,16 +33,16 @@ _runs: dict[str, Report | Exception] = {}
 
 
 class JudgeError(Exception):
-    """gradoracle itself failed while it judged a law: that says nothing of the kernel."""
+    """gradoracle itself failed while judging, which says nothing about the kernel."""
 
 
 class NotRun(Exception):
-    """A law has no verdict although it applies: gradoracle's own fault."""
+    """A property that applies has no verdict: the run ended early."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One law on one kernel and dtype, and the run that judges it."""
+    """One property on one kernel and dtype, and the run that judges it."""
 
     request: Request
     kernel: str
@@ -50,10 +50,10 @@ class Item:
     law: str
 
     def run(self) -> Report:
-        """The report of the item's group; the first item of it runs all the cases.
+        """The report of the item's group, whose first item runs all cases.
 
         Raises:
-            NotRun: the law was not among those that ran.
+            NotRun: the property was not judged.
             UsageError: the run failed.
         """
         report = _report(self.request)
@@ -62,13 +62,13 @@ class Item:
         return report
 
     def judge(self) -> None:
-        """Pass where the law holds.
+        """Pass if the property holds.
 
         Raises:
-            pytest.fail.Exception: the law is violated or the kernel crashed; the text is that of the terminal report.
+            pytest.fail.Exception: the property is violated or the kernel crashed; with the text of the terminal report.
             pytest.skip.Exception: refused or not checked, with the reason and the number of cases.
             JudgeError: gradoracle itself failed.
-            NotRun, UsageError: as of ``run``.
+            NotRun, UsageError: as for ``run``.
         """
         report = self.run()
         verdict = self._verdict(report)
@@ -82,8 +82,8 @@ class Item:
             reasons = "; ".join(f"{reason} ({count} cases)" for reason, count in verdict.reasons.items())
             pytest.skip(f"{verdict.status.value}: {reasons or 'no reason is known'}")
         if verdict.undecided:
-            told = (f"{tensor}: {why}" for tensor, why in verdict.undecided.items())
-            pytest.skip(f"not checked: no {self.dtype} case decides {'; '.join(told)}")
+            undecided = (f"{tensor}: {why}" for tensor, why in verdict.undecided.items())
+            pytest.skip(f"not checked: no {self.dtype} case decides {'; '.join(undecided)}")
 
     def _verdict(self, report: Report) -> Verdict | None:
         own = (self.law, self.kernel, self.dtype)
@@ -91,7 +91,7 @@ class Item:
 
 
 def failure_text(verdict: Verdict) -> str:
-    """A violated or crashed verdict as the terminal report tells it: case, worst element, pattern, replay line."""
+    """A failing verdict as in the terminal report."""
     lines = [headline(verdict), *(f"  {label:<8} {text}" for label, text in tell(verdict))]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -110,9 +110,9 @@ def items(
 
     Args:
         target: as on the command line.
-        family: whose laws they are.
+        family: gives the properties.
         kernels: of the target.
-        examples: cases a dtype.
+        examples: cases for each dtype.
         dtypes: None: those of the family that the kernel supports.
         **fields: further fields of ``Request``.
     """
@@ -139,18 +139,18 @@ def testcase(
     examples: int = PROFILES["ci"],
     **fields: Any,
 ) -> Callable[[Item], None]:
-    """A test of a kernel by all laws, one item a law and dtype: ``test_gradients = gradoracle.testcase(my_rmsnorm)``.
+    """A test of a kernel by all properties: ``test_gradients = gradoracle.testcase(my_rmsnorm)``.
 
     Args:
         kernel: declared with ``@gradoracle.kernel``, or any callable (with ``family``); a name of its module.
         family: the definition that an outside callable claims to implement: a shipped name, or a Family of its module.
         dtypes: None: those of the family that the kernel supports.
-        examples: cases a dtype.
+        examples: cases for each dtype.
         **fields: further fields of ``gradoracle.project.request.Request``, such as ``device``, ``seed``, ``dims``
             and ``call_seconds``.
 
     Raises:
-        UsageError: the kernel has no name in its module, or its family cannot be found.
+        UsageError: the kernel has no name in its module, its family cannot be found, or a field is unknown.
     """
     unknown = set(fields) - set(Request.__dataclass_fields__)
     if unknown or examples < 1:
@@ -164,7 +164,12 @@ def testcase(
         own = kernel
     else:
         own = Kernel(name, judge.name, kernel, dtypes=None)
-        fields["family"] = family if isinstance(family, str) else _place(module, _name_of(judge, module))
+        held = _name_in(module, judge)
+        if held is None and not isinstance(family, str):
+            raise UsageError(
+                f"family {judge.name} is no name of {module.__name__}; expected one of the kernel's module"
+            )
+        fields["family"] = family if isinstance(family, str) else _place(module, str(held))
     asked = [dtype for dtype in dtypes or judge.dtypes if dtype in DTYPES]
     params = items(_place(module, name), judge, [own], examples=examples, dtypes=asked, **fields)
 
@@ -176,7 +181,7 @@ def testcase(
 
 
 def _report(request: Request) -> Report:
-    """The report of a request, run once in this process; what the run raised is raised for every item."""
+    """The report of a request, which runs once in this process; an exception of the run is raised for every item."""
     key = repr(request)
     if key not in _runs:
         try:
@@ -197,16 +202,14 @@ def _home(kernel: Kernel | Callable[..., Any]) -> tuple[ModuleType, str]:
     """The module that defines a kernel, and its name there."""
     function = kernel.call if isinstance(kernel, Kernel) else kernel
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    if module is not None:
-        for name, value in vars(module).items():
-            if value is kernel:
-                return module, name
+    if module is not None and (name := _name_in(module, kernel)) is not None:
+        return module, name
     label = kernel.name if isinstance(kernel, Kernel) else getattr(kernel, "__name__", repr(kernel))
     raise UsageError(f"testcase was given {label}; expected a kernel that is a name of the module that defines it")
 
 
 def _place(module: ModuleType, name: str) -> str:
-    """``package.module:name`` where the module can be imported by its name elsewhere, else ``path/to/file.py:name``."""
+    """``package.module:name`` if other processes can import the module by its name, else ``path/to/file.py:name``."""
     file = getattr(module, "__file__", None)
     try:
         spec = importlib.util.find_spec(module.__name__) if module.__name__ != "__main__" else None
@@ -220,7 +223,7 @@ def _place(module: ModuleType, name: str) -> str:
 
 
 def _family(kernel: Kernel | Callable[..., Any], family: str | Family | None, module: ModuleType) -> Family:
-    """The family that a kernel is judged by."""
+    """The family that judges a kernel."""
     if isinstance(family, Family):
         return family
     expected = family or (kernel.family if isinstance(kernel, Kernel) else None)
@@ -232,10 +235,5 @@ def _family(kernel: Kernel | Callable[..., Any], family: str | Family | None, mo
     raise UsageError(f"testcase found no family {expected!r}; expected a shipped one ({', '.join(known)}) or a Family")
 
 
-def _name_of(family: Family, module: ModuleType) -> str:
-    for name, value in vars(module).items():
-        if value is family:
-            return name
-    raise UsageError(
-        f"family {family.name} is no name of {module.__name__}; expected one that the kernel's module holds"
-    )
+def _name_in(module: ModuleType, value: Any) -> str | None:
+    return next((name for name, each in vars(module).items() if each is value), None)

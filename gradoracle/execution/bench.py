@@ -214,7 +214,7 @@ def line(timing: Timing, ours: Sequence[str]) -> str:
             said += [f"{at_least}{_times(ms / t)} {'ours' if len(ours) == 1 else our}" for our, t in mine.items()]
         elif timing.first.get(who, 0.0) > 2 * ms:
             said.append(f"first call {_duration(timing.first[who])}")
-        said += [told[who] for told in (timing.notes, timing.stopped) if who in told]
+        said += [texts[who] for texts in (timing.notes, timing.stopped) if who in texts]
         parts.append(f"{who}: {', '.join(said)}")
     parts += [f"{who}: {reason[:90]}" for who, reason in timing.missing.items()]
     return f"{timing.work}\n    " + "\n    ".join(parts)

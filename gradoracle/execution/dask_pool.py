@@ -76,7 +76,7 @@ class DaskPool:
         source, exhausted = iter(jobs), False
         sent: dict[int, Job] = {}
         known: dict[int, Result] = {}
-        given = told = 0
+        given = yielded = 0
         try:
             while True:
                 while not exhausted and len(self._pending) < self._room():
@@ -87,9 +87,9 @@ class DaskPool:
                     sent[given] = job
                     self._pending[self._send(job)] = given
                     given += 1
-                if told in known:
-                    yield known.pop(told)
-                    told += 1
+                if yielded in known:
+                    yield known.pop(yielded)
+                    yielded += 1
                 elif exhausted and not sent:
                     return
                 elif time.monotonic() > until:
@@ -114,14 +114,9 @@ class DaskPool:
 
     def run_alone(self, job: Job, limit_factor: float = 1.0) -> Result:
         """Run one job before all others; if its time limits are stretched, while no other job of this run runs."""
-        from distributed import KilledWorker
-
         if limit_factor > 1.0:
             self._wait_for_all()
-        try:
-            return self._one(job, limit_factor)
-        except KilledWorker:
-            return self._again(job, limit_factor)
+        return self._outcome(self._send(job, limit_factor, priority=1), job, limit_factor)
 
     def memory(self) -> tuple[int, str]:
         """Bytes that a case may use: those of the smallest dask worker."""
@@ -140,40 +135,34 @@ class DaskPool:
         with contextlib.suppress(Exception):
             self._client.close(timeout=2)
 
-    def _outcome(self, future: Any, job: Job) -> Result:
+    def _outcome(self, future: Any, job: Job, limit_factor: float = 1.0) -> Result:
+        """The result of a job; if its dask workers are lost again and again, it runs once more while no other runs."""
         from distributed import KilledWorker
 
         try:
             return self._result(future)
         except KilledWorker:
-            return self._again(job)
-
-    def _again(self, job: Job, limit_factor: float = 1.0) -> Result:
-        """Run a job that was on several dask workers when they were lost, while no other runs."""
-        from distributed import KilledWorker
-
-        self._wait_for_all()
+            self._wait_for_all()
         try:
-            return self._one(job, limit_factor)
+            return self._result(self._send(job, limit_factor, priority=1))
         except KilledWorker as error:
             times = error.allowed_failures + 1
             how = f"{times} dask workers in turn were lost while they ran nothing but this case"
             return Result(job, crash=Crash(None, how, "exit"))
 
-    def _one(self, job: Job, limit_factor: float) -> Result:
-        future = self._send(job, limit_factor, priority=1)
-        try:
-            while not self._done([future]):
-                pass
-            return self._result(future)
-        finally:
-            future.release()
-
     def _send(self, job: Job, limit_factor: float = 1.0, priority: int = 0) -> Any:
         return self._client.submit(dask_worker.examined, self._order, job, limit_factor, pure=False, priority=priority)
 
     def _result(self, future: Any) -> Result:
-        """The result of a finished job; raises KilledWorker as dask does."""
+        """The result of a job, once it is done; raises KilledWorker as dask does."""
+        try:
+            while not future.done():
+                self._done([future])
+            return self._value(future)
+        finally:
+            future.release()
+
+    def _value(self, future: Any) -> Result:
         from distributed import KilledWorker
 
         try:
@@ -187,8 +176,6 @@ class DaskPool:
             raise Lost(self._gone()) from None
         except Exception as error:
             raise self._unfit(UsageError(f"a dask worker cannot examine cases: {named(error)}")) from None
-        finally:
-            future.release()
         self._has_results |= isinstance(result.job, Job)
         return result
 

@@ -176,12 +176,12 @@ def _started(order: bytes, turn: int) -> _Pool:
     workers = LocalPool(
         "gradoracle.execution.dask_worker:entry", given, count=1, env=envs[turn % len(envs)], memory=free
     )
-    told = workers.run_alone(_FACTS)
-    if told.value is None:
+    answer = workers.run_alone(_FACTS)
+    if answer.value is None:
         workers.close()
-        sentence = told.crash.how if told.crash is not None else told.sentence
-        raise StartupError(told.error or sentence, sentence)
-    return _Pool(workers, turn, told.value)
+        sentence = answer.crash.how if answer.crash is not None else answer.sentence
+        raise StartupError(answer.error or sentence, sentence)
+    return _Pool(workers, turn, answer.value)
 
 
 def _watch() -> None:

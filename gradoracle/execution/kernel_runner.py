@@ -140,8 +140,8 @@ class Subject:
                     outputs, tangents = self.kernel.jvp(*given, self.options(sample), self._blocks(blocks))
             else:
                 tangents = self._forward_mode(sample, along or self.primals(sample), blocks)
-        beside = {} if outputs is None else self._named(Derivative.FORWARD, sample, as_tuple(outputs))
-        return beside | self._named(Derivative.JVP, sample, as_tuple(tangents)), memory
+        also = {} if outputs is None else self._named(Derivative.FORWARD, sample, as_tuple(outputs))
+        return also | self._named(Derivative.JVP, sample, as_tuple(tangents)), memory
 
     def hvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The Hessian of <cotangent, f> times the tangents, by name of the primal."""

@@ -172,7 +172,7 @@ def attempt(work: Work, job: Any, announce: Phase) -> tuple[Result, bool]:
     Args:
         work: does it.
         job: what is to be done.
-        announce: is told each phase as it begins.
+        announce: called with each phase as it begins.
     """
     inside: str | None = None
 

@@ -62,10 +62,6 @@ class Repository:
         """Whether its history is truncated."""
         return _git(self.root, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
 
-    def is_dirty(self) -> bool:
-        """Whether the working tree holds what is in no commit, files that git does not know included."""
-        return bool(_git(self.root, "status", "--porcelain", "--untracked-files=normal").stdout.strip())
-
     def short(self, commit: str) -> str:
         """An abbreviated commit."""
         return _git(self.root, "rev-parse", "--short", commit).stdout.strip() or commit[:12]

@@ -82,14 +82,6 @@ def integers(seed: int, name: str, count: int, low: int, high: int) -> Integers:
     return found
 
 
-def permutation(seed: int, name: str, count: int) -> Integers:
-    """The numbers 0 .. count - 1 in a hashed order."""
-    words: _Words = np.empty(count, np.uint64)
-    for part, chunk in _chunks(key(seed, name), count):
-        words[part] = chunk
-    return np.argsort(words, kind="stable")
-
-
 def _chunks(stream: int, count: int) -> Iterator[tuple[slice, _Words]]:
     """(slice, fresh uint64 hashes of its counters) in turn, for counters 0 .. count - 1."""
     counters: _Words = np.arange(1, min(_CHUNK, count) + 1, dtype=np.uint64) * np.uint64(_STEP)

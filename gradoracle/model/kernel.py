@@ -16,8 +16,8 @@ class Kernel:
     """One implementation of a family's definition.
 
     Explicit derivatives get tensors by name: ``inputs`` those of the case, in order; ``tangents`` by the float input's
-    name, ``cotangents`` by the output's. They return one tensor for each float input of the case (an "output" below:
-    for each output), in order.
+    name, ``cotangents`` by the output's. Gradients and products are one for each float input of the case, outputs and
+    their tangents one for each output, in order.
 
     Attributes:
         name: in reports.
@@ -27,8 +27,8 @@ class Kernel:
         jvp: explicit, ``jvp(inputs, tangents, options, blocks) -> (outputs, output tangents)``; None: forward mode.
         hvp: explicit, ``hvp(inputs, tangents, cotangents, options, blocks) -> products``; None: double backward.
         contracts: dtype -> Contract; by default the preset of the dtype.
-        algorithm: the algorithm of the family whose order of roundings budgets assume; or ``algorithm(dtype, sample,
-            blocks)``, which returns its name.
+        algorithm: the algorithm of the family whose order of roundings its budgets assume; or
+            ``algorithm(dtype, sample, blocks)``, which returns its name.
         dtypes: supported ones; None: all of the family's.
         dims: supported sizes, where narrower than the family's.
         options: option -> supported values, where narrower than the family's; an option or optional input with an empty
@@ -38,8 +38,9 @@ class Kernel:
         no_gradient: float inputs that are declared to have no gradient.
         blocks: named block configurations, passed as ``blocks=`` where a case names one.
         fits: ``fits(dtype, dims)`` returns the configurations for which this device has room; None: all.
-        tiles: the number of elements of a dim in one tile, for error maps; or ``tiles(dtype, dims, blocks, order)``,
-            where the configuration ("": the kernel's choice) or the order of the derivative decides.
+        tiles: the number of elements of a dim in one tile, for maps of errors; or
+            ``tiles(dtype, dims, blocks, order)``, with a configuration ("": the kernel's choice) and the order of the
+            derivative.
         extras: for properties of its family: further entry points, such as ``stats`` of SDPA, and facts about
             compilations.
         outside: whether it is not a shipped kernel; it is then judged by the widest shipped algorithm.

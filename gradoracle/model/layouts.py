@@ -124,7 +124,7 @@ def layout(name: str) -> Layout:
 def apply(tensor: Tensor, name: str) -> Tensor:
     """The tensor in a layout, in fresh storage; contiguous where the layout does not fit the shape.
 
-    Values are kept, except that ``expanded`` repeats index 0 along ``expanded_dim`` and ``broadcast`` the first one.
+    Values are kept, except that ``expanded`` repeats index 0 along ``expanded_dim``, and ``broadcast`` one element.
 
     Raises:
         ValueError: the layout is unknown.

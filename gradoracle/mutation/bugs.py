@@ -1,4 +1,4 @@
-"""Bug: a fault that a released kernel had, written anew, beside the correct kernel and the law that catches it."""
+"""Bug: a fault that a released kernel had, written again, with the correct kernel and the law that catches it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Bug:
     Attributes:
         name: what is wrong, as an identifier in words.
         cites: where it was reported, ``owner/repository#number``, or ``owner/repository@commit``.
-        wrong: a callable with the fault, or a declared kernel that wraps one; its docstring says what the released
+        wrong: a callable with the fault, or a declared kernel that wraps one; its docstring describes what the released
             kernel did.
-        right: the same without the fault, which every law must pass.
+        right: the same without the fault; every law must hold on it.
         family: the shipped family whose definition both claim to implement; "" where the file holds its own.
         law: the name of the law that should catch it.
-        cause: what a diagnosis should say of it, a name of ``model.causes.CAUSES``; "" where that is not known.
+        cause: what a diagnosis should name, one of ``model.causes.CAUSES``; "" where that is not known.
         dims: narrower sizes that the released kernel's trigger needs, by dim, as ``--dim`` takes them; few need any.
     """
 

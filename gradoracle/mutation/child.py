@@ -1,4 +1,4 @@
-"""Child: what a process does first that was forked to run a fault."""
+"""Child: how a process begins that was forked to run a fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def settle() -> None:
-    """Say nothing, and die with the parent: what a fault prints, and the stack of one that dies, are no news."""
+    """Print nothing, and die with the parent: what a fault prints, and the stack of one that dies, is noise."""
     faulthandler.disable()
     with open(os.devnull, "wb") as nowhere:
         for stream in (1, 2):

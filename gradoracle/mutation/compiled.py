@@ -1,8 +1,8 @@
-"""Compiled: whether a mutant of a jitted function compiles to what the function itself compiles to.
+"""Compiled: whether a mutant of a jitted function compiles to the same code as the function itself.
 
-Run as a program in a process of its own, since TRITON_INTERPRET decides at import whether a kernel can be compiled at
-all; neither ptxas nor a GPU is needed. Compared are, with locations stripped, the optimised TTIR and, where that
-differs, the PTX for one architecture, in every specialisation: those that a family ships and those that were launched.
+Runs in processes of its own, since TRITON_INTERPRET decides at import whether a kernel can be compiled at all; neither
+ptxas nor a GPU is needed. With locations stripped, the optimised TTIR is compared and, where that differs, the PTX for
+one architecture, in every specialisation: those that a family ships and those that were launched.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from gradoracle.mutation.install import innermost, install
 
 CAPABILITY = 90
 STAGES = ("ttir", "ptx")
-TIME_LIMIT = 1800.0  # seconds, for all mutants of one call; what is known by then stays
-_STRIPPED = {  # locations and what is made of them
+TIME_LIMIT = 1800.0  # seconds, for all mutants of one call; what is known by then is returned
+_STRIPPED = {  # locations and what follows from them
     "ttir": re.compile(r"\s*loc\(.*\)\s*$|^#loc.*$", re.MULTILINE),
     "ptx": re.compile(r"^\s*(\.loc|\.file|//).*$|^\s*\.section\s+\.debug(.|\n)*", re.MULTILINE),
 }
@@ -39,7 +39,7 @@ _STRIPPED = {  # locations and what is made of them
 
 @dataclass(frozen=True)
 class Question:
-    """A mutant, and where it goes."""
+    """A mutant, and the loaded module it goes into, with that module's file."""
 
     mutant: Any
     module: str
@@ -48,15 +48,15 @@ class Question:
 
 @dataclass(frozen=True)
 class Asked:
-    """All that the other process needs.
+    """What to compare.
 
     Attributes:
-        path: of modules.
-        target: as it was given, and its family.
-        family: that was given.
-        sources: names of the modules of which functions may have changed.
+        path: search path of modules.
+        target: as given.
+        family: as given.
+        sources: names of the modules whose functions may be mutated.
         questions: the mutants.
-        specialisations: that were launched.
+        specialisations: those that were launched.
     """
 
     path: tuple[str, ...]
@@ -68,14 +68,14 @@ class Asked:
 
 
 def equivalents(asked: Asked, processes: int = 1) -> dict[str, str]:
-    """Say of each mutant, by its key, why it is equivalent: in how many specialisations which IR is the same.
+    """By key, why a mutant is equivalent: in how many specialisations which IR is the same.
 
-    "" for those that differ in one, or do not compile. Not in it are those that there was no time for, and none is
+    "" for those that differ in one, or do not compile. Mutants for which there was no time are missing, and all of them
     where Triton cannot compile here.
 
     Args:
-        asked: what is compared.
-        processes: among how many mutants are dealt out.
+        asked: what to compare.
+        processes: how many work at once.
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     with tempfile.TemporaryDirectory() as name:
@@ -96,7 +96,7 @@ def equivalents(asked: Asked, processes: int = 1) -> dict[str, str]:
 
 
 def _ended(processes: Sequence[fork_server.Child | subprocess.Popen[bytes]], deadline: float) -> None:
-    """Wait for processes until a deadline, and end those that run then."""
+    """Wait for processes until a deadline, and kill those that still run then."""
     for process in processes:
         try:
             process.wait(max(deadline - time.monotonic(), 0.0))
@@ -110,7 +110,7 @@ def _ended(processes: Sequence[fork_server.Child | subprocess.Popen[bytes]], dea
 
 
 def answer(given: str, found: str) -> None:
-    """The other process: read what is asked from one file, write each answer to another as it is known."""
+    """The other process: read what is asked from one file, append each answer to another."""
     asked: Asked = pickle.loads(Path(given).read_bytes())
     units = _Units(asked)
     with Path(found).open("w", encoding="utf-8") as written:
@@ -120,11 +120,11 @@ def answer(given: str, found: str) -> None:
 
 
 class _Known(Exception):
-    """Raised inside a compilation with what its expected stage made."""
+    """Ends a compilation; its text is the IR of the stage that was asked for."""
 
 
 class _Units:
-    """Every compilation of a target's jitted functions, and what the unmutated ones compile to."""
+    """Every compilation of a target's jitted functions, and the unmutated results."""
 
     def __init__(self, asked: Asked) -> None:
         from gradoracle.project.target import resolve
@@ -144,7 +144,7 @@ class _Units:
         _stop_early()
 
     def same(self, question: Question) -> str:
-        """Why the mutant is equivalent; "" where it is not, or where that cannot be said."""
+        """Why the mutant is equivalent; "" where it is not, or that is unknown."""
         before = [unit[0].cache_key for unit in self._units]
         ours, theirs = Pipe()
         child = os.fork()
@@ -165,15 +165,15 @@ class _Units:
         finally:
             ours.close()
             os.waitpid(child, 0)
-        if not changed or None in levels:
+        if not changed:
             return ""
         return f"the same {'PTX' if 'ptx' in levels else 'TTIR'} in {len(changed)} specialisations"
 
-    def _level(self, number: int, pipe: Connection) -> str | None:
-        """At which stage a compilation of the mutant, which the fork makes, is that of the kernel; None at none.
+    def _level(self, number: int, pipe: Connection) -> str:
+        """The stage at which a compilation of the mutant, made by the fork, is the same as the kernel's.
 
         Raises:
-            EOFError: the fork has ended, or there is no need for more of it.
+            EOFError: it differs at every stage, or the fork has ended.
         """
         for stage in STAGES:
             pipe.send((number, stage))
@@ -182,7 +182,7 @@ class _Units:
         raise EOFError
 
     def _mutated(self, question: Question, before: Sequence[str], pipe: Connection) -> None:
-        """In a fork: say which compilations the mutant changes, then what each of them makes, as it is asked."""
+        """In a fork: send which compilations the mutant changes, then the result of each that is asked for."""
         install(question.mutant, question.module, question.file)
         for function in [*_jitted(self._sources), *(unit[0] for unit in self._units)]:
             function.hash = None  # which has the dependencies' in it
@@ -193,7 +193,7 @@ class _Units:
                 pipe.send(self._digest(*pipe.recv()))
 
     def _digest(self, number: int, stage: str) -> str:
-        """Of what a compilation makes at a stage; "" where it does not come as far."""
+        """Of the result of a compilation at a stage; "" where it fails before."""
         if (number, stage) not in self._made:
             text = self._compiled(number, stage)
             self._made[number, stage] = hashlib.sha256(text.encode()).hexdigest() if text else ""
@@ -206,7 +206,7 @@ class _Units:
 
         function, types, constants, options = self._units[number]
         source = ASTSource(fn=function, constexprs=dict(constants), signature=dict(types))
-        _wanted[:] = [stage]
+        _last[:] = [stage]
         try:
             triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32), options=dict(options))
         except _Known as known:
@@ -217,7 +217,7 @@ class _Units:
 
 
 def _jitted(sources: Sequence[str]) -> list[Any]:
-    """The jitted functions of some modules, without what stands around them."""
+    """The jitted functions of some modules, without their wrappers."""
     found = {}
     for name in sources:
         for value in map(innermost, vars(sys.modules[name]).values()):
@@ -226,11 +226,11 @@ def _jitted(sources: Sequence[str]) -> list[Any]:
     return list(found.values())
 
 
-_wanted: list[str] = []  # the stage with which the compilation that runs ends
+_last: list[str] = []  # the stage at which the running compilation ends
 
 
 def _stop_early() -> None:
-    """Have compilations end with the stage that is expected of them."""
+    """Make compilations end at the stage in ``_last``."""
     from triton.backends.nvidia.compiler import CUDABackend
 
     whole = CUDABackend.add_stages
@@ -238,7 +238,7 @@ def _stop_early() -> None:
     def ending(name: str, stage: Callable[..., Any]) -> Callable[..., Any]:
         def run(source: Any, metadata: dict[str, Any]) -> Any:
             made = stage(source, metadata)
-            if _wanted == [name]:
+            if _last == [name]:
                 raise _Known(_STRIPPED[name].sub("", str(made)))
             return made
 

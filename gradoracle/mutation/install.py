@@ -1,4 +1,4 @@
-"""Install: put a mutant in the place of the loaded code, for all who hold it, in this process and for good."""
+"""Install: replace loaded code by a mutant's, for everything that refers to it, in this process and for good."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gradoracle.mutation.mutant import Mutant
 
 
 class Stillborn(Exception):
-    """A mutant whose module cannot be executed, or that leaves nothing in its function's place; says why."""
+    """A mutant whose module cannot be executed, or no longer defines its function; says why."""
 
 
 def loaded_anew(name: str, file: str, source: str) -> ModuleType:
-    """Execute a source as the module of that name, beside the loaded one, which stays.
+    """Execute a source as the module of that name; the loaded module stays.
 
     Raises:
         Stillborn: it raises.
@@ -42,9 +42,9 @@ def install(mutant: Mutant, module: str, file: str) -> None:
     """Give the loaded function, jitted function or class the mutant's code; modules that imported it see it too.
 
     Args:
-        mutant: whose ``source`` is that of the module.
-        module: the module's name among the loaded ones.
-        file: where it lies; what reads it through ``linecache`` reads the mutant from then on.
+        mutant: a fault in that module.
+        module: the name of the loaded module.
+        file: of the module; what reads it through ``linecache`` reads the mutant from then on.
 
     Raises:
         Stillborn: the module cannot be executed.
@@ -58,7 +58,7 @@ def install(mutant: Mutant, module: str, file: str) -> None:
 
 
 def _replaced(old: Any, new: Any) -> bool:
-    """Give ``old`` the code of ``new``; whether that is possible."""
+    """Give ``old`` the code of ``new``, if that is possible."""
     if isinstance(old, (staticmethod, classmethod)):
         return _replaced(old.__func__, new.__func__)
     if isinstance(old, FunctionType):
@@ -78,14 +78,14 @@ def _replaced(old: Any, new: Any) -> bool:
 
 
 def innermost(jitted: Any) -> Any:
-    """A jitted function without what stands around it (autotuner, heuristics); anything else as it is."""
+    """A jitted function without its wrappers (autotuner, heuristics); anything else as it is."""
     while hasattr(jitted, "fn") and hasattr(jitted.fn, "fn"):
         jitted = jitted.fn
     return jitted
 
 
 def _jitted_replaced(old: Any, new: Any) -> bool:
-    """The same for a jitted function, under whatever stands around it."""
+    """The same for a jitted function, under its wrappers."""
     old, new = innermost(old), innermost(new)
     if not hasattr(old, "fn") or not isinstance(old.fn, FunctionType):
         return False

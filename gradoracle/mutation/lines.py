@@ -1,4 +1,4 @@
-"""Lines: what a run found out, kept as json line by line, so that a run which was cut goes on where it ended."""
+"""Lines: results of a run, kept as json line by line, so that an interrupted run goes on where it ended."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 
 class Lines:
-    """Entries in a file, a line of json each as they come.
+    """Entries in a file, a line of json each.
 
     Args:
-        path: the file; its folder is made where it is missing.
-        mark: a fingerprint of all that the entries depend on; those under another are not used.
+        path: the file; its folder is made if missing.
+        mark: a fingerprint of everything that entries depend on; those under another are ignored.
     """
 
     def __init__(self, path: Path, mark: str) -> None:
         self.path, self._mark = path, mark
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """Those of this mark, in order; lines that were cut are left out."""
+        """Those of this mark, in order; truncated lines are left out."""
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
         except OSError:
@@ -35,7 +35,7 @@ class Lines:
                 continue
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Append one entry, on a line of its own also where the last one was cut. Raises OSError."""
+        """Append one entry, on a line of its own even after a truncated one. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a+b") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))

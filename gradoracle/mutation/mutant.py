@@ -12,16 +12,16 @@ class Mutant:
     """A module's source with one fault.
 
     Attributes:
-        module: the module's name, such as ``gradoracle.kernels.lightning.scan``, or a user's file as it was given.
+        module: the module's name, such as ``gradoracle.kernels.lightning.scan``, or a user's file as given.
         operator: the name of the operator that planted it.
         function: the function or ``Class.method`` that holds the fault.
         line: of the original source, from 1.
-        before: the piece of code that was replaced, on one line.
-        after: what stands there now, on one line; "" where it was dropped.
-        occurrence: which of the pieces that have all of the above but the line in common, from 0.
+        before: the code that was replaced, on one line.
+        after: its replacement, on one line; "" where it was dropped.
+        occurrence: which of the mutants that differ from it at most in their line, from 0.
         original: the whole source.
         source: the whole source with the fault.
-        cause: what a diagnosis should say of it, a name of ``model.causes.CAUSES``; "" where that is not known.
+        cause: what a diagnosis should name, one of ``model.causes.CAUSES``; "" where that is not known.
     """
 
     module: str

@@ -1,4 +1,4 @@
-"""Outcome: what became of one mutant, as plain values; and the score over many."""
+"""Outcome: what became of one mutant, as plain values; and the score of many."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradoracle.mutation.mutant import Mutant
 
 
 class Fate(str, Enum):
-    """What became of a mutant. Killed and survived alone enter the score (DESIGN 7)."""
+    """What became of a mutant. Only killed and survived ones enter the score (DESIGN 7)."""
 
     KILLED = "killed"  # by a law
     SURVIVED = "survived"
@@ -29,7 +29,7 @@ SCORED = (Fate.KILLED, Fate.SURVIVED)
 
 @dataclass(frozen=True)
 class Outcome:
-    """One mutant and what became of it.
+    """One mutant and its fate.
 
     Attributes:
         mutant: the fault.
@@ -37,11 +37,11 @@ class Outcome:
         law: the first law that was violated.
         laws: every law that was violated on that case.
         case: the case on which that was, as one line; "" where it was a pooled rule over many.
-        tried: how many cases were judged until then.
+        tried: how many cases were judged.
         covering: how many cases of the run execute the fault's line.
-        seconds: from the start of the trial to its end.
-        reason: of a crash, a refusal, a hang, a birth that failed, an equivalence: in words.
-        diagnosis: the cause that the failure report names, by its name in ``causes.CAUSES``; "" for none.
+        seconds: of the trial.
+        reason: of a crash, refusal, hang, failed import or equivalence, in words.
+        diagnosis: the cause that the failure report names, one of ``causes.CAUSES``; "": none.
     """
 
     mutant: Mutant
@@ -76,13 +76,13 @@ class Score:
 
 @dataclass(frozen=True)
 class Diagnoses:
-    """Of the killed mutants whose cause is known: how many there are, and of how many the report names it."""
+    """How many killed mutants have a known cause, and for how many of them the report names it."""
 
     known: int
     right: int
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> Diagnoses:
-        """The diagnoses of these outcomes; those that pooled rules killed have no case to be diagnosed on."""
+        """The diagnoses of these outcomes; those killed by a pooled rule have no case to be diagnosed on."""
         asked = [o for o in outcomes if o.fate is Fate.KILLED and o.mutant.cause and o.case]
         return cls(len(asked), sum(o.diagnosis == o.mutant.cause for o in asked))

@@ -1,11 +1,11 @@
-"""Proofs: mutants that compute what the kernel computes, each with the reason why, in a TOML file.
+"""Proofs: mutants that are equivalent to the kernel, each with the reason, in a TOML file.
 
     [[equivalent]]
     mutant = "0123456789"
     where = "scan_kernel: n < N to n <= N"
     proof = "row N of the tile is masked by the store"
 
-A proof is of one mutant's key; once the code around it changes it is a proof of nothing, and the run says so.
+A proof names one mutant's key; once the code around it changes it matches no mutant, and the run says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gradoracle.project.shipped import SHIPPED
 
 
 def proofs_beside(name: str) -> Path | None:
-    """The file of a shipped family; None where it has none."""
+    """The file of a shipped family; None if it has none."""
     for folder in importlib.import_module(SHIPPED).__path__:
         file = Path(folder) / name / "equivalents.toml"
         if file.exists():

@@ -1,4 +1,4 @@
-"""Record: outcomes on disk, a line each as they come, so that a run which was cut goes on where it ended."""
+"""Record: outcomes on disk, a line each, so that an interrupted run goes on where it ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = Path(".gradoracle") / "mutation"
 
 
 def fingerprint(sources: Sequence[Source], settings: Sequence[Any]) -> str:
-    """Of all that an outcome depends on: the sources, how the run was asked for, and gradoracle with its judges."""
+    """Of everything that an outcome depends on: sources, settings, and gradoracle with its laws."""
     digest = hashlib.sha256(repr([FORMAT, gradoracle.__version__, *settings]).encode())
     for source in sources:
         digest.update(f"{source.shown}\0{source.text}\0".encode())
@@ -33,11 +33,11 @@ def fingerprint(sources: Sequence[Source], settings: Sequence[Any]) -> str:
 
 
 class Record:
-    """The outcomes of one target, kept as lines of json under ``.gradoracle/mutation`` of the working directory.
+    """The outcomes of one target, lines of json under ``.gradoracle/mutation`` of the working directory.
 
     Args:
-        name: of the target; its file is named after it.
-        mark: the ``fingerprint``; outcomes under another are not used.
+        name: of the target, after which the file is named.
+        mark: the ``fingerprint``; outcomes under another are ignored.
     """
 
     def __init__(self, name: str, mark: str, folder: Path = FOLDER) -> None:
@@ -46,10 +46,7 @@ class Record:
         self.path = self._lines.path
 
     def known(self, mutants: Sequence[Mutant], pending: bool = False) -> dict[str, Outcome]:
-        """Outcomes of an earlier run with the same fingerprint, by the mutants' keys; lines that were cut are left.
-
-        Those that are final, or else those that are still ``pending``.
-        """
+        """Outcomes of an earlier run with the same fingerprint, by key: the final or the ``pending`` ones."""
         by_key = {mutant.key: mutant for mutant in mutants}
         found: dict[str, tuple[bool, Outcome]] = {}
         for entry in self._lines.entries():
@@ -60,11 +57,11 @@ class Record:
         return {key: outcome for key, (waits, outcome) in found.items() if waits == pending}
 
     def add(self, outcome: Outcome, pending: bool = False) -> None:
-        """Append one outcome; a ``pending`` survivor is yet to be compared by its compiled code. Raises OSError."""
+        """Append one outcome; the compiled code of a ``pending`` survivor is yet to be compared. Raises OSError."""
         self._lines.add({"pending": pending, **entry(outcome)})
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Remove all outcomes."""
         self.path.unlink(missing_ok=True)
 
 

@@ -1,7 +1,7 @@
-"""Remembered: an oracle that keeps on disk what it found out, since every mutant is judged on the same cases.
+"""Remembered: an oracle that keeps its answers on disk, since every mutant is judged on the same cases.
 
-What is kept is keyed by the values that it is of, so that a law which asks for the truth of what a kernel gave is told
-of that and of nothing else.
+Answers are keyed by the values that they are for, so that a law which asks for the truth of what a kernel computed gets
+the truth of that and of nothing else.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import os
 import pickle
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from gradoracle.model.family import Family
 from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import Oracle, Truth
 
-MOST = 1 << 25  # bytes of one answer that is kept
+MOST = 1 << 25  # bytes; larger answers are not kept
 Answer = TypeVar("Answer")
 
 
@@ -30,50 +31,33 @@ class Remembered(Oracle):
     """An ``Oracle`` whose budgets and truths are looked up in a folder first.
 
     Args:
-        folder: where answers lie; shared by the processes of one run, and of no other.
+        folder: of the answers; shared by the processes of one run only.
         keeps: whether answers are written; else they are only looked up.
-        family, reading, graphs: as ``Oracle`` takes them.
+        family, reading, graphs: as for ``Oracle``.
     """
 
     def __init__(self, folder: Path, family: Family, reading: str, graphs: int, keeps: bool = True) -> None:
         super().__init__(family, reading, graphs=graphs)
         self.folder, self.keeps = folder, keeps
 
-    def budgets(
-        self,
-        sample: Sample,
-        derivative: Derivative,
-        contract: Contract,
-        *,
-        algorithm: str = "definition",
-        worst: bool = False,
-        probes: int = 16,
-    ) -> dict[str, Budget]:
+    def budgets(self, sample: Sample, derivative: Derivative, contract: Contract, **more: Any) -> dict[str, Budget]:
         """As ``Oracle.budgets``."""
-        asked = super().budgets
-        return self._once(
-            ("budgets", derivative, contract, algorithm, worst, probes),
-            sample,
-            lambda: asked(sample, derivative, contract, algorithm=algorithm, worst=worst, probes=probes),
-        )
+        asked = partial(super().budgets, sample, derivative, contract, **more)
+        return self._once(("budgets", derivative, contract, sorted(more.items())), sample, asked)
 
     def truth(
         self, sample: Sample, derivative: Derivative, budgets: Mapping[str, Budget], contract: Contract
     ) -> dict[str, Truth]:
         """As ``Oracle.truth``; what it raises is not kept."""
-        asked = super().truth
-        return self._once(("truth", derivative, contract), sample, lambda: asked(sample, derivative, budgets, contract))
+        asked = partial(super().truth, sample, derivative, budgets, contract)
+        return self._once(("truth", derivative, contract), sample, asked)
 
     def confirmed(
         self, sample: Sample, derivative: Derivative, algorithm: str, budgets: Mapping[str, Budget], contract: Contract
     ) -> dict[str, Truth] | None:
         """As ``Oracle.confirmed``."""
-        asked = super().confirmed
-        return self._once(
-            ("confirmed", derivative, contract, algorithm),
-            sample,
-            lambda: asked(sample, derivative, algorithm, budgets, contract),
-        )
+        asked = partial(super().confirmed, sample, derivative, algorithm, budgets, contract)
+        return self._once(("confirmed", derivative, contract, algorithm), sample, asked)
 
     def _once(self, question: tuple[Any, ...], sample: Sample, answer: Callable[[], Answer]) -> Answer:
         file = self.folder / _key(question, sample)
@@ -91,7 +75,7 @@ class Remembered(Oracle):
 
 
 def _key(question: tuple[Any, ...], sample: Sample) -> str:
-    """A name of a question on these values, whatever the layout that they lie in."""
+    """A name of a question on these values, whatever their layout."""
     digest = hashlib.sha256(repr((question, sorted(sample.options.items()))).encode())
     for group in (sample.inputs, sample.cotangents, sample.tangents):
         for name, tensor in group.items():

@@ -1,7 +1,7 @@
-"""Run: plant faults in a target's kernels and see which law catches each.
+"""Run: plant faults in a target's kernels, and find out which law kills each mutant.
 
-First the unmutated kernel is judged on every case of ``gradoracle check``, by the same laws, and the lines that each
-case executes are noted; it must keep every law. Then each mutant is tried on the cases that execute its line.
+First the unmutated kernel is judged on every case of ``gradoracle check``, by the same laws, all of which must hold,
+and the lines that each case executes are recorded. Then each mutant is tried on the cases that execute its line.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from gradoracle.project.request import Progress, Request, Silent
 from gradoracle.project.target import Target, resolve
 
 MUTANTS = 120
-UNKNOWN = "what it compiles to was not compared with the kernel"  # of a survivor
+UNKNOWN = "its compiled code was not compared with the kernel's"  # of a survivor
 
 
 class WrongKernel(Exception):
-    """The unmutated kernel does not keep the laws: there is nothing to measure. One sentence."""
+    """A law does not hold on the unmutated kernel, so that there is nothing to measure. One sentence."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Mutation:
     Attributes:
         target: a shipped name, a file, ``file:callable`` or ``module:callable``.
         family: the definition that an outside callable claims to implement.
-        count: how many mutants, spread over the operators; None: all there are.
-        seconds: begin no further trial once so much time has passed.
+        count: how many mutants, spread over the operators; None: all.
+        seconds: after which no further trial begins.
         seed: of the choice of mutants and of the stream of cases.
         examples: how many cases; None: as many as ``check`` takes.
-        workers: how many processes; None: one a core that this process may use.
-        equivalents: a file of proofs (``proofs``); None: the one that lies beside a shipped family's laws.
-        fresh: whether to forget what an earlier run found.
+        workers: how many processes; None: one for each core that this process may use.
+        equivalents: a file of proofs (``proofs``); None: that of a shipped family, if it has one.
+        fresh: whether to forget the outcomes of earlier runs.
         sources: further modules to mutate, by name.
     """
 
@@ -76,15 +76,15 @@ class Mutation:
 
 @dataclass
 class Found:
-    """What a run knows in the end.
+    """Result of a run.
 
     Attributes:
         mutation: what was asked for.
         outcomes: one for each chosen mutant, in the order of the choice.
-        planted: how many mutants there are in all.
-        cases: how many cases the unmutated kernel kept every law on.
+        planted: how many mutants there are in total.
+        cases: on how many cases every law holds on the unmutated kernel.
         seconds: of this run.
-        earlier: how many outcomes are of an earlier run.
+        earlier: how many outcomes come from earlier runs.
         notes: sentences, such as on proofs of mutants that no longer exist.
         environment: versions.
     """
@@ -109,7 +109,7 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
 
     Args:
         asked: what to mutate.
-        progress: makes what is told of the progress, given what is counted.
+        progress: makes a display of the progress, given what is counted.
 
     Raises:
         UsageError: an unknown target, nothing to mutate, a file of proofs that cannot be read.
@@ -118,7 +118,7 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
     started = time.monotonic()
     plan = _Plan(asked)
     found = Found(asked, [], len(plan.all))
-    found.notes += [f"the proof of {key} is of no mutant there is now" for key in plan.stale]
+    found.notes += [f"the proof of {key} matches no mutant" for key in plan.stale]
     record = Record(asked.target, plan.mark)
     if asked.fresh:
         record.forget()
@@ -131,7 +131,7 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
             with tempfile.TemporaryDirectory() as kept, plan.workers(kept) as workers:
                 seen = _rehearsed(plan, workers, progress("cases of the unmutated kernel"))
                 found.cases = len(seen)
-                for outcome in _tried(plan, workers, left, seen, progress("faults"), started):
+                for outcome in _tried(plan, workers, left, seen, progress("mutants"), started):
                     survived = outcome.fate is Fate.SURVIVED
                     record.add(outcome, pending=survived)
                     survivors += [outcome] if survived else []
@@ -157,9 +157,7 @@ class _Plan:
 
     def __init__(self, asked: Mutation) -> None:
         self.asked = asked
-        request = Request(
-            asked.target, asked.family, device="cpu", seed=asked.seed, examples=asked.examples, workers=0
-        )  # fmt: skip
+        request = Request(asked.target, asked.family, device="cpu", seed=asked.seed, examples=asked.examples, workers=0)
         subjects = resolved(request)
         costly = {law.name for law in subjects.laws.values() if law.scope == "kernel"}  # of compilations, not of a run
         self.jobs: list[Job] = [
@@ -182,7 +180,7 @@ class _Plan:
         self.mark = fingerprint(self.sources, (asked.family, asked.seed, asked.examples))
 
     def workers(self, kept: str) -> LocalPool:
-        """Processes that have the target loaded and keep what the oracle says in a folder."""
+        """Processes with the target loaded, which keep the oracle's answers in a folder."""
         count = self.asked.workers or environment.cores()
         try:
             return LocalPool(
@@ -193,13 +191,13 @@ class _Plan:
                 memory=environment.memory(free=True),
             )
         except StartupError as error:
-            raise UsageError(f"no worker process can be started: {str(error).strip().splitlines()[-1]}") from None
+            raise UsageError(f"no worker process can be started: {error.sentence}") from None
 
 
 def _tried(
     plan: _Plan, workers: LocalPool, left: Sequence[Mutant], seen: Sequence[Seen], progress: Progress, started: float
 ) -> Iterator[Outcome]:
-    """An outcome for each mutant, as they come, until the time is up."""
+    """An outcome of each mutant, as they come, until the time is up."""
     numbered = sorted(range(len(seen)), key=lambda number: (seen[number].seconds > SLOW, number))
     statements = {source.shown: Statements(source.text) for source in plan.sources}
     with tempfile.TemporaryDirectory() as folder:
@@ -218,41 +216,38 @@ def _tried(
 
         progress.plan(len(left))
         survived = 0
-        try:
+        with closing(progress):
             for done, result in enumerate(workers.run(trials()), 1):
-                outcome = _outcome(result)
+                outcome: Outcome | None = result.value
+                if outcome is None:  # the worker itself was lost: no kill
+                    reason = f"the process that tries mutants failed: {_how(result)}"
+                    outcome = Outcome(result.job.mutant, Fate.CRASHED, reason=reason)
                 survived += outcome.fate is Fate.SURVIVED
                 progress.case(done, 0, 0, f"{survived} survived" if survived else "")
                 yield outcome
-        finally:
-            progress.close()
 
 
 def _compared(plan: _Plan, survivors: Sequence[Outcome], seen: Sequence[Seen]) -> Iterator[Outcome]:
-    """Survivors, those that compile to the same as the unmutated kernel set apart."""
+    """Survivors; equivalent ones are those that compile to the same code as the unmutated kernel."""
+    if not survivors:
+        return
     launches: set[Specialisation] = set().union(*(each.launches for each in seen))
-    of = plan.of
+    sources = [plan.of[outcome.mutant.module] for outcome in survivors]
     asked = Asked(
         tuple(entry for entry in sys.path if isinstance(entry, str)),
         plan.asked.target,
         plan.asked.family,
         tuple(source.module for source in plan.sources),
-        tuple(Question(o.mutant, of[o.mutant.module].module, of[o.mutant.module].file) for o in survivors),
+        tuple(Question(o.mutant, source.module, source.file) for o, source in zip(survivors, sources, strict=True)),
         tuple(sorted(launches, key=repr)),
     )
-    same = equivalents(asked, plan.asked.workers or environment.cores()) if survivors else {}
+    same = equivalents(asked, plan.asked.workers or environment.cores())
     for outcome in survivors:
-        reason = same.get(outcome.mutant.key, UNKNOWN)
-        fate = Fate.EQUIVALENT if reason not in ("", UNKNOWN) else outcome.fate
-        yield replace(outcome, fate=fate, reason=reason or outcome.reason)
-
-
-def _outcome(result: Result) -> Outcome:
-    """A trial's outcome; where the worker itself was lost, that is no kill."""
-    if result.value is not None:
-        outcome: Outcome = result.value
-        return outcome
-    return Outcome(result.job.mutant, Fate.CRASHED, reason=f"the process that tries mutants failed: {_how(result)}")
+        reason = same.get(outcome.mutant.key)
+        if reason is None:
+            yield replace(outcome, reason=UNKNOWN)
+        else:
+            yield replace(outcome, fate=Fate.EQUIVALENT, reason=reason) if reason else outcome
 
 
 def _how(result: Result) -> str:
@@ -262,26 +257,22 @@ def _how(result: Result) -> str:
 
 def _rehearsed(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Seen]:
     """What the unmutated kernel does on each case, in the order of the jobs."""
-    progress.plan(len(plan.jobs))
-    with closing(progress):
-        return _rehearsal(plan, workers, progress)
-
-
-def _rehearsal(plan: _Plan, workers: LocalPool, progress: Progress) -> list[Seen]:
     seen: dict[int, Seen] = {}
     numbers = {id(job): number for number, job in enumerate(plan.jobs)}
     tally = Aggregate()
-    for result in workers.run(Rehearsal(job) for job in plan.jobs):
-        number = numbers[id(result.job.job)]
-        if result.value is None:
-            raise WrongKernel(f"the unmutated kernel cannot be judged on {result.job.job.case}: {_how(result)}")
-        seen[number] = result.value
-        tally.add(result.value.result)
-        progress.case(len(seen), 0, 0, "")
+    progress.plan(len(plan.jobs))
+    with closing(progress):
+        for result in workers.run(Rehearsal(job) for job in plan.jobs):
+            number = numbers[id(result.job.job)]
+            if result.value is None:
+                raise WrongKernel(f"the unmutated kernel cannot be judged on {result.job.job.case}: {_how(result)}")
+            seen[number] = result.value
+            tally.add(result.value.result)
+            progress.case(len(seen), 0, 0, "")
     for verdict in tally.verdicts({}):
         if verdict.status in FAILING:
             raise WrongKernel(
-                f"the unmutated kernel {verdict.kernel} does not keep {verdict.law} in {verdict.dtype}; "
-                f"gradoracle check {plan.asked.target} says where: expected a kernel that holds"
+                f"the unmutated kernel {verdict.kernel} violates {verdict.law} in {verdict.dtype}; expected a kernel "
+                f"on which every property holds: gradoracle check {plan.asked.target} shows the case"
             )
     return [seen[number] for number in range(len(plan.jobs))]

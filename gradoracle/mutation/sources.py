@@ -1,4 +1,4 @@
-"""Sources: the modules of a target that faults are planted in, and which of their lines a case executes."""
+"""Sources: the modules of a target that are mutated, and which of their lines a case executes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Source:
     """One module whose code may be mutated.
 
     Attributes:
-        module: its name among the loaded ones.
-        file: where it lies.
-        shown: how it is written for people: the module's name, or a user's file as it was given.
+        module: the name of the loaded module.
+        file: its path.
+        shown: how it is printed: the module's name, or a user's file as given.
         text: its source.
     """
 
@@ -38,14 +38,14 @@ class Source:
 
 
 def sources_of(target: Target, more: Sequence[str] = ()) -> list[Source]:
-    """The modules that a target's kernels come from: those that hold a callable, and what they loaded from its folder.
+    """The modules of a target's kernels: those that define a callable, and the loaded ones of their folders.
 
     Args:
         target: resolved, its modules loaded.
-        more: names of further modules, imported where they are not yet.
+        more: names of further modules, imported if necessary.
 
     Raises:
-        UsageError: a callable whose source is no file, or a module that cannot be imported.
+        UsageError: a callable that no file defines, or a module that cannot be imported.
     """
     found: dict[str, Source] = {}
     for kernel in target.kernels:
@@ -62,7 +62,7 @@ def sources_of(target: Target, more: Sequence[str] = ()) -> list[Source]:
 
 
 def _module_of(call: Any, kernel: str) -> ModuleType:
-    """The module in which a callable was written."""
+    """The module that defines a callable."""
     call = getattr(call, "func", call)  # of a partial
     module = sys.modules.get(getattr(call, "__module__", None) or "")
     if module is None or not getattr(module, "__file__", None):
@@ -71,7 +71,7 @@ def _module_of(call: Any, kernel: str) -> ModuleType:
 
 
 def _beside(module: ModuleType, target: Target) -> Iterator[Source]:
-    """A module and the loaded ones of its folder or below it; none of gradoracle's own judges."""
+    """A module and the loaded ones in or below its folder, without gradoracle's own laws."""
     yield _source(module, target)
     folder = Path(str(module.__file__)).resolve().parent
     for name, other in list(sys.modules.items()):
@@ -95,7 +95,7 @@ def _source(module: ModuleType, target: Target) -> Source:
 
 @contextmanager
 def executed(files: Sequence[str]) -> Iterator[dict[str, set[int]]]:
-    """Enter in a dict which lines of these files this thread, and those that it starts, execute."""
+    """Record which lines of these files this thread, and those that it starts, execute."""
     lines: dict[str, set[int]] = {file: set() for file in files}
 
     def local(frame: FrameType, event: str, argument: Any) -> Any:
@@ -117,7 +117,7 @@ def executed(files: Sequence[str]) -> Iterator[dict[str, set[int]]]:
 
 
 class Statements:
-    """The statements of a source by line, so that a piece in the middle of one is known to run where it runs."""
+    """The statements of a source by line: a line in the middle of a statement runs when the statement does."""
 
     def __init__(self, text: str) -> None:
         self._spans: list[tuple[int, int]] = []
@@ -128,6 +128,6 @@ class Statements:
                 self._spans.append((node.lineno, max(node.lineno, last)))
 
     def span(self, line: int) -> tuple[int, int]:
-        """First and last line of the smallest statement (of a compound one, its head) that holds a line."""
+        """First and last line of the smallest statement (of a compound one, its head) that contains a line."""
         holding = [span for span in self._spans if span[0] <= line <= span[1]]
         return min(holding, key=lambda span: span[1] - span[0], default=(line, line))

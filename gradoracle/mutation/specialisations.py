@@ -1,4 +1,4 @@
-"""Specialisations: as which compiled kernels jitted functions were launched, in plain values."""
+"""Specialisations: which compiled variants of jitted functions were launched, as plain values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OPTIONS = ("num_warps", "num_stages")
 
 @contextmanager
 def launched() -> Iterator[set[Specialisation]]:
-    """Enter in a set what is launched; arguments without a plain form (tuples, descriptors) leave a launch out."""
+    """Record what is launched, except with arguments that have no plain form (tuples, descriptors)."""
     found: set[Specialisation] = set()
 
     def watch(
@@ -71,7 +71,7 @@ def _specialisation(
 
 
 def _type(value: Any) -> str | None:
-    """The type of an argument, as Triton's signatures write it; None where it has no plain form."""
+    """The type of an argument, as Triton's signatures write it; None if it has no plain form."""
     if isinstance(value, torch.Tensor):
         element = _TYPES.get(value.dtype)
         return f"*{element}" if element else None

@@ -1,4 +1,4 @@
-"""Views of a mutation run: text for a terminal, json with a top-level score, markdown. None of them recomputes."""
+"""Views of a mutation run: text for a terminal, json with a top-level score, markdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def render(found: Found, format: str) -> str:
 
 
 def exit_code(found: Found, least: float | None = None) -> int:
-    """0; 1 below the least score asked for; 4 where mutants were not tried, or none could be scored."""
+    """0; 1: the score is below the least one; 4: mutants were not tried, or none could be scored."""
     if found.score is None or any(outcome.fate is Fate.NOT_RUN for outcome in found.outcomes):
         return INCONCLUSIVE
     return 1 if least is not None and found.score < least else 0
@@ -69,22 +69,22 @@ def _scored(found: Found) -> str:
     """The score as a sentence."""
     killed, survived = len(_of(found, Fate.KILLED)), len(_of(found, Fate.SURVIVED))
     if found.score is None:
-        return "no score: no mutant was killed by a law or survived"
-    return f"score {found.score:.3f}: {killed} of {killed + survived} faults caught by a law"
+        return "no score: no mutant was killed or survived"
+    return f"score {found.score:.3f}: {killed} of {killed + survived} mutants killed"
 
 
 def _apart(found: Found) -> str:
-    """What counts in neither, in words."""
+    """The mutants that do not enter the score, in words."""
     counts = Counter(outcome.fate for outcome in found.outcomes)
     return ", ".join(f"{counts[fate]} {fate.value}" for fate in _APART if counts[fate])
 
 
 def _diagnosed(found: Found) -> str:
-    """How often the failure report names the cause, in words; "" where no killed mutant's is known."""
+    """How often the failure report names the cause, in words; "" where no killed mutant has a known one."""
     counts = Diagnoses.of(found.outcomes)
     if not counts.known:
         return ""
-    return f"cause named in the report: {counts.right} of the {counts.known} killed whose cause is known"
+    return f"cause named in the report: {counts.right} of the {counts.known} killed mutants whose cause is known"
 
 
 def _terminal(found: Found) -> str:
@@ -95,16 +95,15 @@ def _lines(found: Found) -> Iterator[str]:
     operators = _by_operator(found)
     yield f"gradoracle mutate {found.mutation.target}"
     yield (
-        f"  {len(found.outcomes)} of {found.planted} faults, {len(operators)} operators; {found.cases} cases on which "
-        f"the unmutated kernel holds"
+        f"  {len(found.outcomes)} of {found.planted} mutants, {len(operators)} operators; every property holds on the "
+        f"unmutated kernel on {found.cases} cases"
     )
     yield ""
     for name, fates in operators.items():
-        said = ", ".join(f"{count} {fate.value}" for fate, count in fates.items())
-        yield f"  {name:<34} {said}"
+        yield f"  {name:<34} {', '.join(f'{count} {fate.value}' for fate, count in fates.items())}"
     yield ""
     for law, count in _killers(found).most_common():
-        yield f"  {count:>4} caught first by {law}"
+        yield f"  {count:>4} killed first by {law}"
     for outcome in _of(found, Fate.SURVIVED):
         yield ""
         yield f"SURVIVED  {outcome.mutant.key}  {outcome.mutant.operator}, {_where(outcome)}; {_covered(outcome)}"
@@ -112,9 +111,9 @@ def _lines(found: Found) -> Iterator[str]:
     yield ""
     yield from (f"note  {note}" for note in found.notes)
     earlier = f", {found.earlier} of them known from an earlier run" if found.earlier else ""
-    yield f"{len(found.outcomes)} faults in {found.seconds:.1f} s{earlier}"
+    yield f"{len(found.outcomes)} mutants in {found.seconds:.1f} s{earlier}"
     if apart := _apart(found):
-        yield f"apart: {apart}"
+        yield f"not in the score: {apart}"
     if diagnosed := _diagnosed(found):
         yield diagnosed
     yield _scored(found)
@@ -136,7 +135,7 @@ def _markdown(found: Found) -> str:
     """A table by operator, one of all mutants, and the survivors as diffs."""
     lines = [f"# Mutation of {found.mutation.target}", "", f"{_scored(found)}.", ""]
     if apart := _apart(found):
-        lines += [f"Apart: {apart}.", ""]
+        lines += [f"Not in the score: {apart}.", ""]
     if diagnosed := _diagnosed(found):
         lines += [f"{diagnosed}.", ""]
     lines += _table(
@@ -152,7 +151,7 @@ def _markdown(found: Found) -> str:
         lines += ["```diff", *outcome.mutant.diff.splitlines()[2:], "```", ""]
     lines += ["## Mutants", ""]
     lines += _table(
-        ("mutant", "operator", "where", "before", "after", "fate", "law or reason", "cases", "seconds"),
+        ("mutant", "operator", "where", "before", "after", "fate", "property or reason", "cases", "seconds"),
         [
             (
                 o.mutant.key,

@@ -31,6 +31,7 @@ from gradoracle.oracle.scalable import Scalable
 
 READINGS = ("auto", "float64", "certified", "mpmath")
 GRAPHS_KEPT = 64
+OPERATIONS = 40_000_000  # on single numbers, that an exact reading may take
 TRUTH_SHARE = 1 / 16  # the truth's own error against the kernel's sigma (DESIGN 2)
 
 
@@ -82,11 +83,8 @@ def tensor_of(family: Family, name: str) -> TensorSpec:
 class Oracle:
     """The readings of one family's definition; the latest ``graphs`` graphs are kept."""
 
-    def __init__(
-        self, family: Family, reading: str = "auto", operations: int = 40_000_000, graphs: int = GRAPHS_KEPT
-    ) -> None:
+    def __init__(self, family: Family, reading: str = "auto", graphs: int = GRAPHS_KEPT) -> None:
         self.family, self.reading, self.graphs = family, reading, graphs
-        self.operations = operations
         self._graphs: OrderedDict[Any, Graph] = OrderedDict()
 
     def has(self, algorithm: str, derivative: Derivative) -> bool:
@@ -145,24 +143,22 @@ class Oracle:
         probes: int = 16,
     ) -> dict[str, Budget]:
         """The budget of each tensor of a derivative; for the VJP those of the outputs, too."""
-        keys = self.outputs(sample, derivative)
-        formats = [_stored(tensor_of(self.family, key), contract) for key in keys]
+        stored = self._formats(sample, derivative, contract)
         own = self.family.scalable
         served = own is not None and (own.serves(sample) or own.budgeted(contract))
         if own is not None and served and not self.has(algorithm, derivative):
-            stored = dict(zip(keys, formats, strict=True))
             return own.budgets(sample, derivative, contract, stored=stored, probes=probes, worst=worst)
-        args = arguments(self.family, sample, derivative)
+        groups = _groups(self.family, sample, derivative)
         found = reading.budgets(
             self.graph(sample, derivative, algorithm),
-            args,
+            arguments(self.family, sample, derivative),
             contract,
             probes=probes,
             worst=worst,
-            output_dtypes=formats,
-            input_dtypes=[spec.held(contract.dtype) for spec in _argument_specs(self.family, sample, derivative)],
+            output_dtypes=list(stored.values()),
+            input_dtypes=[spec.held(contract.dtype) for specs, _ in groups for spec in specs],
         )
-        return dict(zip(keys, found, strict=True))
+        return dict(zip(stored, found, strict=True))
 
     def truth(
         self, sample: Sample, derivative: Derivative, budgets: Mapping[str, Budget], contract: Contract
@@ -176,11 +172,10 @@ class Oracle:
             found = self._scaled(own, sample, derivative, budgets, contract)
             if found is not None:
                 return found
-        args = arguments(self.family, sample, derivative)
-        graph, keys = self.graph(sample, derivative), self.outputs(sample, derivative)
-        formats = [_stored(tensor_of(self.family, key), contract) for key in keys]
-        truths = self.read(graph, args, [budgets[key] for key in keys], contract, formats)
-        return dict(zip(keys, truths, strict=True))
+        args, graph = arguments(self.family, sample, derivative), self.graph(sample, derivative)
+        stored = self._formats(sample, derivative, contract)
+        truths = self.read(graph, args, [budgets[name] for name in stored], contract, list(stored.values()))
+        return dict(zip(stored, truths, strict=True))
 
     def confirmed(
         self, sample: Sample, derivative: Derivative, algorithm: str, budgets: Mapping[str, Budget], contract: Contract
@@ -194,12 +189,13 @@ class Oracle:
         if not self.has(algorithm, derivative) or self.scalable(sample) or self._reading(contract) != "float64":
             return None
         found = {}
+        stored = self._formats(sample, derivative, contract)
         values = float64.read(self.graph(sample, derivative), arguments(self.family, sample, derivative))
-        for name, value in zip(self.outputs(sample, derivative), values, strict=True):
+        for name, value in zip(stored, values, strict=True):
             budget = budgets[name]
             apart = torch.where(value == budget.value, 0.0, (value - budget.value).abs())  # infinities are equal
             apart = torch.where(value.isnan() & budget.value.isnan(), 0.0, apart)
-            radius = apart + _float64_radius(budget, contract, _stored(tensor_of(self.family, name), contract))
+            radius = apart + _float64_radius(budget, contract, stored[name])
             if not bool((radius <= TRUTH_SHARE * budget.sigma).all()):
                 return None
             found[name] = Truth(value, radius, "float64")
@@ -234,9 +230,9 @@ class Oracle:
             if reading == "certified":
                 if missing := certified.unavailable():
                     raise Unread(missing)
-                balls = certified.certify(graph, args, expected, operations=self.operations)
+                balls = certified.certify(graph, args, expected, operations=OPERATIONS)
                 return [Truth(ball.high, ball.radius, reading, ball, ball.undecided) for ball in balls]
-            settled = multiprecision.settle(graph, args, expected, operations=self.operations)
+            settled = multiprecision.settle(graph, args, expected, operations=OPERATIONS)
             return [Truth(number.high, number.spread, reading, number, number.unsettled) for number in settled]
         except TooLarge as error:
             raise Unread(str(error)) from None
@@ -256,8 +252,7 @@ class Oracle:
         """
         reading, found = self._reading(contract), None
         if reading == "float64":
-            values = own.values(sample, derivative)
-            stored = {n: _stored(tensor_of(self.family, n), contract) for n in values}
+            values, stored = own.values(sample, derivative), self._formats(sample, derivative, contract)
             return {n: Truth(x, _float64_radius(budgets[n], contract, stored[n]), reading) for n, x in values.items()}
         if reading == "certified":
             found = own.certified(sample, derivative)
@@ -272,6 +267,11 @@ class Oracle:
         """The names of the outputs of a derivative's graph: for the VJP the outputs come before the gradients."""
         own = names(self.family, derivative, sample)
         return (*names(self.family, Derivative.FORWARD, sample), *own) if derivative is Derivative.VJP else own
+
+    def _formats(self, sample: Sample, derivative: Derivative, contract: Contract) -> dict[str, str]:
+        """By name: the format in which a kernel stores each output of a derivative's graph."""
+        specs = {name: tensor_of(self.family, name) for name in self.outputs(sample, derivative)}
+        return {name: spec.held(contract.dtype) if spec.dtype else contract.output for name, spec in specs.items()}
 
     def _program(self, sample: Sample, derivative: Derivative, algorithm: str) -> Callable[..., tuple[Tensor, ...]]:
         if self.has(algorithm, derivative):
@@ -311,20 +311,10 @@ def arguments(family: Family, sample: Sample, derivative: Derivative) -> list[Te
     return [t.detach().to("cpu", torch.float64).contiguous() for t in tensors]
 
 
-def _stored(spec: TensorSpec, contract: Contract) -> str:
-    """The format in which a kernel stores an output, or the gradient of an input."""
-    return spec.held(contract.dtype) if spec.dtype else contract.output
-
-
-def _argument_specs(family: Family, sample: Sample, derivative: Derivative) -> list[TensorSpec]:
-    """The input or output that each of ``arguments`` is, or is a tangent or cotangent of."""
-    return [spec for specs, _ in _groups(family, sample, derivative) for spec in specs]
-
-
 def _groups(
     family: Family, sample: Sample, derivative: Derivative
 ) -> list[tuple[Sequence[TensorSpec], Mapping[str, Tensor]]]:
-    """The primals, tangents and cotangents that a derivative takes, in the order of ``derivative.program``."""
+    """Primals, tangents and cotangents as far as a derivative takes them: specs in order, and tensors by name."""
     primals = [spec for spec in family.signature.primals if spec.name in sample.inputs]
     found: list[tuple[Sequence[TensorSpec], Mapping[str, Tensor]]] = [(primals, sample.inputs)]
     found += [(primals, sample.tangents)] if derivative.takes_tangents else []

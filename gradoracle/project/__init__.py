@@ -1,1 +1,1 @@
-"""What a user's repository says: its configuration, the target of a run, and of which files a kernel is made."""
+"""The user's repository: its configuration, the options and target of a run, and the files of a kernel."""

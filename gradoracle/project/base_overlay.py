@@ -1,9 +1,9 @@
-"""Substitution: the kernels of one project judged by the declarations of another, in one process.
+"""Base overlay: the kernels of one project judged by the declarations of another, in one process.
 
-A gate holds the kernels of a change to the definition, contracts, domains and laws of its base. The base's target is
-resolved first, in the base's folder; its modules are then forgotten and the target is resolved again in the other
-folder. What runs is taken from there, what judges from the base. Functions of the base keep their own globals; an
-import inside of one of them, run later, finds the other module: ``gate.fingerprints`` sees a difference there.
+A gate judges the kernels of a change by the definition, contracts, domains and properties of its base. The target is
+resolved in the base's folder; the modules of that folder are unloaded, and the target is resolved again in the other
+folder. The callables come from there, everything else from the base. Functions of the base keep their globals; an
+import inside one of them that runs later finds the other module, a difference that ``gate.fingerprints`` sees.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from gradoracle.project.target import Target, resolve
 
 @dataclass(frozen=True)
 class Places:
-    """Where a target's two halves come from: folders of projects, absolute."""
+    """The project folders, absolute, of the two halves of a target."""
 
     judge: str
     kernels: str
 
 
 class Apart(TargetError):
-    """Two versions of a project cannot be told apart in one process: that says nothing of the kernels."""
+    """Two versions of a project cannot be kept apart in one process, which says nothing about the kernels."""
 
 
 @dataclass(frozen=True)
 class Substituted:
-    """A target whose kernels run in one project and are judged by another.
+    """A target whose kernels come from one project and their judge from another.
 
     Attributes:
-        target: what is checked.
-        missing: kernels, and block configurations as ``kernel, blocks=name``, that the judge has and the project lacks.
+        target: the kernels and the family.
+        missing: kernels, and block configurations as ``kernel, blocks=name``, that only the judge's project has.
     """
 
     target: Target
@@ -50,15 +50,15 @@ class Substituted:
 
 
 def resolved(text: str, family: str | None, places: Places | None) -> Target:
-    """A target, by one project or by two."""
+    """A target of one project, or of two."""
     return resolve(text, family) if places is None else substituted(text, family, places).target
 
 
 def substituted(text: str, family: str | None, places: Places) -> Substituted:
-    """Resolve a target in both projects; the process stays in the folder of the kernels.
+    """Resolve a target in both projects; the process ends up in the folder of the kernels.
 
     Raises:
-        TargetError: as ``resolve`` does; the sentence says in which project.
+        TargetError: as ``resolve`` does, for the judge's project.
         Apart: both cannot be imported into one process, or one imports modules of the other.
     """
     _enter(places.judge, places.kernels)
@@ -89,7 +89,7 @@ def substituted(text: str, family: str | None, places: Places) -> Substituted:
 
 
 def _running(there: Kernel, judge: Kernel) -> Kernel:
-    """What runs, under what the judge declares, by autograd or not, too; of block configurations those of both."""
+    """The callables of ``there`` with the declarations of ``judge``; only derivatives and blocks that both have."""
     blocks: Mapping[str, Any] = {name: there.blocks[name] for name in judge.blocks if name in there.blocks}
     return replace(
         judge,
@@ -106,7 +106,7 @@ def _running(there: Kernel, judge: Kernel) -> Kernel:
 
 
 def _enter(folder: str, other: str) -> None:
-    """Make a project's folder the current one, whose modules are found first, and forget those of the other."""
+    """Unload the modules of the other folder; make this one current, and the first in which modules are found."""
     for name, _ in modules_of(other):
         del sys.modules[name]
     sys.path[:] = [entry for entry in sys.path if not is_source(entry or os.getcwd(), other)]
@@ -120,7 +120,7 @@ def _enter(folder: str, other: str) -> None:
 
 
 def modules_of(folder: str) -> list[tuple[str, str]]:
-    """The modules that are loaded from a project, by name, each with its file, or the folder of one without."""
+    """(name, file or folder) of each module loaded from a project."""
     found = []
     for name, module in list(sys.modules.items()):
         places = [getattr(module, "__file__", None)]
@@ -132,5 +132,5 @@ def modules_of(folder: str) -> list[tuple[str, str]]:
 
 
 def import_folders(folder: Path) -> list[str]:
-    """The folders of a project that its modules are imported from: itself, and its ``src``."""
+    """The folders that a project's modules are imported from: itself and its ``src``."""
     return [str(place) for place in (folder, folder / "src") if place.is_dir()]

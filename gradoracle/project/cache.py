@@ -1,6 +1,6 @@
-"""Cache: what was computed once, kept in a folder by what it depends on. With it answers come sooner, and are the same.
+"""Cache: results stored in a folder under a digest of all that they depend on.
 
-An entry that is damaged is computed anew, and a folder that cannot be written keeps nothing: each is said once.
+A damaged entry is computed again, and nothing is stored in a folder that cannot be written; either is reported once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 from gradoracle.model.errors import tell, why
 from gradoracle.project.files import write
 
-VARIABLE = "GRADORACLE_CACHE"  # the folder; empty: nothing is kept
-KEPT_DAYS = 30  # an entry that nobody has asked for in so many days goes
+VARIABLE = "GRADORACLE_CACHE"  # the folder; empty: no cache
+KEPT_DAYS = 30  # an entry that was not read for this many days is removed
 
 
 def folder() -> Path | None:
-    """Where entries are: ``GRADORACLE_CACHE``, or gradoracle in the user's folder of caches; None: nowhere."""
+    """The folder: ``GRADORACLE_CACHE``, or gradoracle in the user's cache folder; None: no cache."""
     named = os.environ.get(VARIABLE)
     if named is not None:
         return Path(named).absolute() if named else None
@@ -30,17 +30,17 @@ def folder() -> Path | None:
 
 
 def digest(*parts: object) -> str:
-    """The name of an entry that depends on some values, which JSON can hold."""
+    """The name of an entry that depends on these values, which JSON can hold."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 class Cache:
-    """Entries of one kind, each a JSON document under a digest of all that it depends on.
+    """JSON documents of one kind, each under a digest of all that it depends on.
 
     Args:
-        kind: the folder of these entries below that of all.
-        root: the folder of all; None: nothing is kept.
-        tell: is told, once, what is wrong with an entry, and once what is wrong with the folder.
+        kind: the subfolder of these entries.
+        root: the cache folder; None: no cache.
+        tell: gets one message about a damaged entry and one about the folder, at most.
     """
 
     def __init__(self, kind: str, root: Path | None, tell: Callable[[str], None] = tell) -> None:
@@ -49,7 +49,7 @@ class Cache:
         self._is_damage_told = self._is_closed = self._is_swept = False
 
     def read(self, name: str) -> Any:
-        """The document of this name; None where there is none that can be read."""
+        """The document of this name; None if there is none that can be read."""
         if self._folder is None:
             return None
         file = self._folder / name
@@ -64,12 +64,12 @@ class Cache:
         if seal != _seal(content):
             self.damaged(name, "its content is not what was written")
             return None
-        with contextlib.suppress(OSError):  # a folder that others own is read all the same
+        with contextlib.suppress(OSError):  # a folder of another user can still be read
             os.utime(file)
         return json.loads(content)
 
     def write(self, name: str, document: Any) -> None:
-        """Keep a document, where that is possible."""
+        """Store a document, if the folder can be written."""
         if self._folder is None or self._is_closed:
             return
         content = json.dumps(document)
@@ -82,13 +82,13 @@ class Cache:
             self._tell(f"nothing more is kept in the cache {self._folder}: {why(error)}")
 
     def damaged(self, name: str, what: str) -> None:
-        """Say that an entry cannot be used, unless it was said of another."""
+        """Report an entry that cannot be used, unless one was reported before."""
         if not self._is_damage_told and self._folder is not None:
             self._is_damage_told = True
             self._tell(f"the cache entry {self._folder / name} is damaged ({what}); it is computed anew")
 
     def _sweep(self, folder: Path) -> None:
-        """Remove what nobody has asked for in a long time, once a process."""
+        """Remove entries that were not read for a long time, once a process."""
         if self._is_swept:
             return
         self._is_swept = True

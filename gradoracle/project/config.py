@@ -1,4 +1,4 @@
-"""Config: what ``[tool.gradoracle]`` of a pyproject.toml says of a project's kernels and how they are checked.
+"""Config: ``[tool.gradoracle]`` of a pyproject.toml, with a project's kernels and how they are checked.
 
     [tool.gradoracle]
     examples = 200
@@ -31,14 +31,14 @@ from gradoracle.project.options import OPTIONS, Form
 from gradoracle.project.settings import Setting, Settings
 
 FILE = "pyproject.toml"
-PROFILES: Mapping[str, Settings] = {"fast": {"examples": "30"}}  # where a project has none of that name
+PROFILES: Mapping[str, Settings] = {"fast": {"examples": "30"}}  # unless the project has its own
 _SETTINGS = tuple(option.name for option in OPTIONS.values() if option.in_file and not option.of_kernel)
 _OF_A_KERNEL = tuple(option.name for option in OPTIONS.values() if option.of_kernel)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel of the project: its TARGET, from the current folder, and its settings."""
+    """A kernel of the project: its TARGET, relative to the current folder, and its settings."""
 
     name: str
     target: str
@@ -47,14 +47,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Config:
-    """What a file says; ``EMPTY`` where there is none.
+    """A project's configuration; ``EMPTY`` if there is none.
 
     Attributes:
-        file: the pyproject.toml; None where there is none with a ``[tool.gradoracle]``.
+        file: the pyproject.toml; None if there is none with a ``[tool.gradoracle]``.
         settings: of all kernels.
         kernels: by name, in order.
         profiles: settings by name, for ``--profile``.
-        known_failures: the file of failures that are known; None where none is named.
+        known_failures: the file of known failures; None if none is named.
     """
 
     file: Path | None = None
@@ -64,7 +64,7 @@ class Config:
     known_failures: Path | None = None
 
     def chosen(self, targets: Sequence[str]) -> list[Entry]:
-        """The entries that TARGETs stand for, each once: a kernel's name, else what ``gradoracle check`` takes anyway.
+        """The entries of TARGETs, each once: a TARGET may be the name of a kernel here. Without TARGETs, all kernels.
 
         Raises:
             UsageError: no TARGET is given, and no kernel is named here.
@@ -81,7 +81,7 @@ class Config:
         """The settings of a profile.
 
         Raises:
-            UsageError: there is none of this name.
+            UsageError: no profile has this name.
         """
         if name is None:
             return {}
@@ -95,10 +95,10 @@ EMPTY = Config()
 
 
 def load(folder: Path | None = None) -> Config:
-    """The config of the folder (by default the current one): of the nearest pyproject.toml at or above it.
+    """The config of a folder (by default the current one), from the nearest pyproject.toml at or above it.
 
     Raises:
-        UsageError: the file cannot be read or is no TOML, a key is unknown, or a value is not what its key takes.
+        UsageError: the file cannot be read or is no TOML, a key is unknown, or a value does not fit its key.
     """
     folder = (Path.cwd() if folder is None else folder).resolve()
     file = next((each / FILE for each in (folder, *folder.parents) if (each / FILE).is_file()), None)
@@ -108,7 +108,7 @@ def load(folder: Path | None = None) -> Config:
 
 
 def read(file: Path, folder: Path) -> Config:
-    """The config of one pyproject.toml, TARGETs that are files as they are called from a folder.
+    """The config of one pyproject.toml, with file TARGETs relative to ``folder``.
 
     Raises:
         UsageError: as ``load`` does.
@@ -120,12 +120,12 @@ def read(file: Path, folder: Path) -> Config:
 
 
 def _shown(file: Path, folder: Path | None = None) -> str:
-    """A file as a person in a folder, by default the current one, calls it."""
+    """A file's path relative to a folder, by default the current one."""
     return Path(os.path.relpath(file, folder)).as_posix()
 
 
 class _Reader:
-    """Reads one file; every mistake is a sentence that names file, table and key."""
+    """Reads one file; every error message names the file, the table and the key."""
 
     def __init__(self, file: Path, folder: Path) -> None:
         self.file, self.folder = file, folder
@@ -161,7 +161,7 @@ class _Reader:
         return self._settings(self._table(entry, place, _SETTINGS), place)
 
     def _settings(self, table: Mapping[str, Any], place: str) -> dict[str, Setting]:
-        """The settings of a table, each tried out."""
+        """The settings of a table, checked by reading each."""
         found = {key: self._setting(key, place, value) for key, value in table.items()}
         for key, setting in found.items():
             try:
@@ -171,7 +171,7 @@ class _Reader:
         return found
 
     def _setting(self, key: str, place: str, value: Any) -> Setting:
-        """A value of TOML as the words of the command line."""
+        """A TOML value as words of the command line."""
         option = OPTIONS[key]
         if option.form is Form.BY_NAME:
             if not isinstance(value, dict):
@@ -186,7 +186,7 @@ class _Reader:
         return self._word(key, place, value)
 
     def _word(self, key: str, place: str, value: Any) -> str:
-        """A scalar, or a list of them with commas between."""
+        """A scalar, or a list of scalars separated by commas."""
         if isinstance(value, list) and key in ("dtype", "dim") and value:
             return ",".join(self._word(key, place, each) for each in value)
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):

@@ -1,4 +1,4 @@
-"""Files: what gradoracle writes is in its place whole or not at all."""
+"""Files: whatever gradoracle writes is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def write(path: Path, text: str) -> None:
-    """Put a text in a file whole or not at all: what is there stays until all of the new is on the disk.
+    """Write a file completely or not at all: the old content stays until all of the new is on disk.
 
-    A pipe, a device and a file in a folder that takes no new ones are written to as they are; a link stays one.
+    A pipe, a device, or a file in a folder that takes no new files is written in place; a link stays a link.
 
     Raises:
-        OSError: as ``open`` does; the disk is full, say.
+        OSError: as ``open`` does, or the disk is full.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -21,7 +21,7 @@ def write(path: Path, text: str) -> None:
         return
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except PermissionError:  # the file may be written and its folder not
+    except PermissionError:  # the file can be written, its folder cannot
         path.write_text(text, encoding="utf-8")
         return
     new = Path(name)
@@ -38,7 +38,7 @@ def write(path: Path, text: str) -> None:
 
 
 def _umask() -> int:
-    """The mask of new files; there is no way to read it but to set it."""
+    """The umask, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""Closure: the files of a working tree that a kernel is made of: its own, and what they import, read and not run."""
+"""Import closure: a kernel's files in a working tree and all that they import, read from sources without running."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from pathlib import Path
 
 _SELF = "gradoracle"
 _SUFFIXES = (*EXTENSION_SUFFIXES, *SOURCE_SUFFIXES)  # in the order in which Python looks
-_BESIDE = (  # what a kernel may read or compile that lies beside its modules
+_BESIDE = (  # files next to a module that a kernel may read or compile
     ".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".inc", ".hip", ".ptx", ".cubin", ".so", ".json",
     ".toml", ".yaml", ".yml", ".txt", ".pt", ".npy", ".npz",
 )  # fmt: skip
-_PARSED = 4096  # files whose imports are kept, by content: both trees of a gate hold nearly the same ones
+_PARSED = 4096  # files whose imports are cached, by content: both trees of a gate hold nearly the same files
 Imports = MutableMapping[Path, tuple[Path, ...]]  # the files of a tree that each file imports
 _SPREAD = {"gradoracle.kernels": "kernels", "gradoracle.properties": "properties"}  # where setup.py has them
 
 
 def holds_gradoracle(root: Path) -> bool:
-    """Whether a working tree is gradoracle's own: its engine, laws and kernels are then those of the tree."""
+    """Whether a working tree is gradoracle's own, so that engine, properties and kernels come from the tree."""
     return all((root / folder / "__init__.py").is_file() for folder in ("gradoracle", *_SPREAD.values()))
 
 
 def closure(
     files: Iterable[Path], root: Path, folders: Iterable[Path] = (), known: Imports | None = None
 ) -> frozenset[Path]:
-    """The files under ``root`` that some files are made of: themselves and all that they import, at any remove.
+    """Some files and all that they import, directly and indirectly, as far as it lies under ``root``.
 
-    Imports are read off the source, inside functions too, and ``import_module`` of a name that stands there; packages
-    on the way count, and sources of other languages and data that lie beside a module of the closure in a package.
-    Modules outside of ``root``, and names that are made up while a program runs, are not seen.
+    Imports are read from the source, also inside functions, and ``import_module`` with a literal name; the packages
+    above a module are included, and so are sources of other languages and data next to it. Modules outside ``root``
+    and names computed at run time are not seen.
 
     Args:
-        files: Python files; those outside of ``root`` count for what they import.
+        files: Python files; those outside ``root`` count for what they import.
         root: of the working tree.
-        folders: further ones that modules are found in, such as that of a project below ``root``.
-        known: what was found before with this tree and these folders, and is added to; nothing may change between.
+        folders: further folders to find modules in, such as that of a project below ``root``.
+        known: a cache of imports for this tree and these folders, which must not change in between.
     """
     root, search, known = root.resolve(), tuple(folders), {} if known is None else known
     found: set[Path] = set()
@@ -59,7 +59,7 @@ def closure(
 
 
 def _beside(folder: Path) -> Iterator[Path]:
-    """What lies beside modules and is none; at the top of a clone (where its own files lie) nothing."""
+    """The files of ``_BESIDE`` in a folder; none at the top of a clone, where the repository's own files are."""
     if not (folder / ".git").exists():
         yield from (file for file in folder.iterdir() if file.suffix in _BESIDE and file.is_file())
 
@@ -79,14 +79,14 @@ def together(digests: Mapping[str, str]) -> str:
 
 
 def differing(these: Mapping[str, object], those: Mapping[str, object]) -> list[str]:
-    """The files whose content differs, or that are in one alone."""
+    """The files whose content differs or that only one has."""
     return sorted(name for name in these.keys() | those.keys() if these.get(name) != those.get(name))
 
 
 def module_file(name: str, root: Path, beside: Path | None = None, folders: Iterable[Path] = ()) -> Path | None:
-    """The file of a module, by its dotted name, without importing it; None where there is none.
+    """The file of a module by its dotted name, without importing it; None if there is none.
 
-    Looked for beside a file, in ``folders``, at ``root``, in ``root``'s src, and where Python looks.
+    Searched in ``beside``, ``folders``, ``root``, its ``src``, and where Python looks.
     """
     if name.partition(".")[0] == _SELF and holds_gradoracle(root):
         return _own_file(name, root)
@@ -105,7 +105,7 @@ def module_file(name: str, root: Path, beside: Path | None = None, folders: Iter
 
 
 def _own_file(name: str, root: Path) -> Path | None:
-    """A module of gradoracle in a working tree of its own, whose packages lie apart."""
+    """A module of gradoracle in its own working tree, where its packages lie in separate folders."""
     for package, folder in _SPREAD.items():
         if name == package:
             return root / folder / "__init__.py"
@@ -130,7 +130,7 @@ def _in_folder(folder: Path, parts: list[str]) -> Path | None:
 
 
 def _imported(file: Path, root: Path, folders: tuple[Path, ...]) -> Iterator[Path]:
-    """The files of what one file imports, with the packages above them."""
+    """The files of the modules that a file imports, and of the packages above them."""
     try:
         names = _named(file.read_bytes())
     except OSError:
@@ -148,7 +148,7 @@ def _imported(file: Path, root: Path, folders: tuple[Path, ...]) -> Iterator[Pat
 
 
 def _is_own(file: Path, root: Path) -> bool:
-    """Whether a file belongs to the working tree, and not to an environment that lies in it."""
+    """Whether a file belongs to the working tree and not to an environment inside it."""
     file = file.resolve()
     if not file.is_relative_to(root):
         return False
@@ -165,7 +165,7 @@ def _packages(file: Path, root: Path) -> Iterator[Path]:
 
 @functools.lru_cache(_PARSED)
 def _named(source: bytes) -> tuple[tuple[str, int], ...]:
-    """``_names`` of a file's content, each once; none where it is no Python."""
+    """``_names`` of a file's content, each once; empty if it is no Python."""
     try:
         return tuple(dict.fromkeys(_names(ast.parse(source))))
     except (SyntaxError, ValueError):
@@ -173,7 +173,7 @@ def _named(source: bytes) -> tuple[tuple[str, int], ...]:
 
 
 def _names(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """(dotted name, level) of whatever may be a module: of ``from a import b`` both ``a`` and ``a.b``."""
+    """(dotted name, level) of every possible module: of ``from a import b`` both ``a`` and ``a.b``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, 0) for alias in node.names)

@@ -32,7 +32,6 @@ class Option:
 
     Attributes:
         name: after ``--`` on the command line, and in pyproject.toml.
-        field: of a Request.
         read: makes the field's value of the word, or of the words of a repeatable option; raises UsageError.
         metavar: stands for the value in ``--help``.
         help: a sentence for ``--help``.
@@ -43,10 +42,10 @@ class Option:
         decides: whether verdicts depend on it; they also depend on the target, the device and the seed.
         in_file: whether pyproject.toml may set it.
         of_kernel: whether only the table of a kernel may set it there.
+        field: of a Request; by default ``parameter``.
     """
 
     name: str
-    field: str
     read: Callable[[Any], Any]
     metavar: str
     help: str = ""
@@ -57,6 +56,10 @@ class Option:
     decides: bool = False
     in_file: bool = True
     of_kernel: bool = False
+    field: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "field", self.field or self.parameter)
 
     @property
     def parameter(self) -> str:
@@ -97,7 +100,6 @@ OPTIONS: Mapping[str, Option] = {
     for option in (
         Option(
             "family",
-            "family",
             str,
             "NAME|FILE.py:NAME",
             "Which definition an outside callable claims to implement: a shipped family, file.py:name or module:name.",
@@ -106,7 +108,6 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "device",
-            "device",
             lambda w: values.one_of("--device", w, values.DEVICES),
             "auto|cpu|cuda",
             "Where kernels run.",
@@ -114,17 +115,16 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "dtype",
-            "dtypes",
             values.dtypes,
             "float32,...",
             "Default: all that the kernel supports.",
             example='["float32", "bfloat16"]',
             words=lambda value: [",".join(value)],
             decides=True,
+            field="dtypes",
         ),
         Option(
             "contract",
-            "contracts",
             values.contracts,
             "DTYPE=PRESET",
             "What a correct kernel may round: a preset, such as float32=tf32. Repeatable.",
@@ -132,10 +132,10 @@ OPTIONS: Mapping[str, Option] = {
             example='{ float32 = "tf32" }',
             words=_assignments,
             decides=True,
+            field="contracts",
         ),
         Option(
             "arg",
-            "arguments",
             values.arguments,
             "NAME=VALUE",
             "Hold an option fixed, such as causal=True. Repeatable.",
@@ -143,10 +143,10 @@ OPTIONS: Mapping[str, Option] = {
             example="{ causal = true }",
             words=_literals,
             decides=True,
+            field="arguments",
         ),
         Option(
             "dim",
-            "dims",
             values.dims,
             "T=1:4096",
             "Draw only these sizes of a dim: T=16:4096:16, D=64,128. Repeatable.",
@@ -154,9 +154,9 @@ OPTIONS: Mapping[str, Option] = {
             example='{ T = "1:4096", D = [64, 128] }',
             words=_sizes,
             decides=True,
+            field="dims",
         ),
         Option(
-            "inputs",
             "inputs",
             values.saved,
             "saved.pt",
@@ -165,16 +165,14 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "oracle",
-            "oracle",
             lambda word: values.one_of("--oracle", word, values.ORACLES),
             "auto|float64|certified|mpmath",
             "How true values are computed.",
             "auto",
             decides=True,
         ),
-        Option("examples", "examples", values.count("--examples", 1), "N", "Number of cases.", decides=True),
+        Option("examples", values.count("--examples", 1), "N", "Number of cases.", decides=True),
         Option(
-            "seconds",
             "seconds",
             values.duration("--seconds"),
             "S",
@@ -182,17 +180,15 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "call-seconds",
-            "call_seconds",
             values.duration("--call-seconds"),
             "S",
             "Time limit of one kernel call: a longer one hangs. Default: 60.",
             words=_seconds,
             decides=True,
         ),
-        Option("seed", "seed", values.count("--seed", 0), "N", "Seed of the stream of cases.", "0"),
-        Option("property", "property", str, "GLOB", "Only properties that match.", "*", decides=True),
+        Option("seed", values.count("--seed", 0), "N", "Seed of the stream of cases.", "0"),
+        Option("property", str, "GLOB", "Only properties that match.", "*", decides=True),
         Option(
-            "require",
             "require",
             tuple,
             "GLOB",
@@ -204,23 +200,20 @@ OPTIONS: Mapping[str, Option] = {
         ),
         Option(
             "workers",
-            "workers",
             values.workers,
             "N|auto",
             "Number of worker processes; 0: kernels run in this one, unprotected.",
             "auto",
             example='4 or "auto"',
         ),
-        Option("shard", "shard", values.shard, "I/N", "Check the I-th of N parts of the cases.", "1/1", in_file=False),
+        Option("shard", values.shard, "I/N", "Check the I-th of N parts of the cases.", "1/1", in_file=False),
         Option(
-            "scheduler",
             "scheduler",
             values.scheduler,
             "tcp://HOST:PORT",
             "Run cases on this dask cluster instead of --workers.",
         ),
         Option(
-            "timed",
             "timed",
             values.problems,
             '"T=4096 D=64"',
@@ -230,4 +223,3 @@ OPTIONS: Mapping[str, Option] = {
         ),
     )
 }
-NAMES = tuple(OPTIONS)

@@ -1,4 +1,4 @@
-"""Outputs: which views of a report a command line asks for, and where each goes."""
+"""Outputs: the views of a report that a command line asks for, and where each goes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _NEEDS = {"html": ("jinja2", "matplotlib")}  # packages that a format is made wi
 
 @dataclass(frozen=True)
 class Output:
-    """One view of the report: its format, and the file it goes to (None: standard output)."""
+    """One view of the report: its format and its file (None: standard output)."""
 
     format: str
     path: Path | None = None
 
 
 def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
-    """The views that a command line asks for: an --output belongs to the --format before it.
+    """The views that a command line asks for; an --output belongs to the --format before it.
 
-    Where every view goes to a file, the terminal view goes to standard output beside them. Each file is opened here,
-    so that an unwritable one is known before anything runs, as is a format that needs what is not installed.
+    If every view goes to a file, the terminal view is printed too. Each file is opened here, so that one that cannot be
+    written is an error before anything runs, and so is a format whose packages are not installed.
     """
     found: list[Output] = []
     for option, value in _options(words):
@@ -53,7 +53,7 @@ def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
 
 
 def writable(option: str, given: str) -> Path:
-    """A path that can be written, tried out; what is there is left as it is."""
+    """A path, after opening it for writing; an existing file keeps its content."""
     path = Path(given)
     new = not path.exists()
     try:

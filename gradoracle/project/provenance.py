@@ -1,4 +1,4 @@
-"""Provenance: of which files and packages kernels, definition and laws are made, so that two places can be compared."""
+"""Provenance: the files and packages of kernels, definition and properties, to compare two machines."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 from gradoracle.model.location import function_of, is_source, working_tree
 from gradoracle.project.import_closure import closure, digests
 
-_LOGS = ".txt"  # beside a file of no package it is what somebody kept of a run
-_WRITTEN = ("gradoracle-", "https://docs.oasis-open.org/sarif/")  # how the schema of what gradoracle writes begins
+_LOGS = ".txt"  # outside a package, probably the log of a run
+_WRITTEN = ("gradoracle-", "https://docs.oasis-open.org/sarif/")  # the schemas of files that gradoracle writes begin so
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Provenance:
 
 @dataclass(frozen=True)
 class ProvenanceJob:
-    """Asks a process for the Provenance of what it examines."""
+    """Asks a process for the Provenance of its target."""
 
 
 def version(package: str) -> str:
-    """The installed version of a package; empty where it is not installed."""
+    """The installed version of a package; "" if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -40,7 +40,7 @@ def version(package: str) -> str:
 
 
 def public(version: str) -> str:
-    """A version without its local part: builds of one version for several devices are of one version."""
+    """A version without its local part, in which builds for several devices differ."""
     return version.partition("+")[0]
 
 
@@ -50,10 +50,10 @@ def provenance(functions: Sequence[Any], target: str) -> Provenance:
 
 
 def files_of(functions: Sequence[Any], target: str) -> dict[str, str]:
-    """The digests of the files that functions and a TARGET are made of, by their paths from the root of their tree.
+    """Digests of the import closure of functions and a TARGET, by path from the root of their tree.
 
-    The root is that of a working tree, else the current folder, else the file's own. Installed packages are left out,
-    and so are logs and reports, which lie beside a kernel after one shard and not after another.
+    The root is that of the working tree, else the current folder, else the file's own. Installed packages are left out,
+    and so are logs and reports, which may lie next to a kernel on one machine only.
     """
     files = {Path(code.co_filename) for each in functions if (code := getattr(function_of(each), "__code__", None))}
     place = target.rpartition(":")[0] if ":" in target else target
@@ -70,7 +70,7 @@ def files_of(functions: Sequence[Any], target: str) -> dict[str, str]:
 
 
 def packages_of(functions: Sequence[Any]) -> dict[str, str]:
-    """The versions of the installed packages that functions are from, gradoracle's own left out."""
+    """Versions of the installed packages that functions come from, without gradoracle."""
     found: dict[str, str] = {}
     for function in map(function_of, functions):
         name = (getattr(function, "__module__", None) or "").partition(".")[0]
@@ -93,7 +93,7 @@ def _closure(starts: frozenset[Path], root: Path) -> frozenset[Path]:
 
 
 def _is_written(file: Path) -> bool:
-    """Whether a file is no part of any kernel, but what a check has written or may have taken away again."""
+    """Whether a file is not part of a kernel but was written by a run, or cannot be read."""
     if not os.access(file, os.R_OK):
         return True
     if file.suffix == _LOGS:
@@ -109,7 +109,7 @@ def _is_written(file: Path) -> bool:
 
 
 def _root(file: Path) -> Path:
-    """The folder that a file's path is told from, the same in every copy of its project."""
+    """The folder to which a file's path is relative, the same in every copy of its project."""
     tree, here = working_tree(file.parent), Path.cwd().resolve()
     if (tree / ".git").exists():
         return tree

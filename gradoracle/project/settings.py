@@ -1,8 +1,7 @@
-"""Settings of a check, as the command line and pyproject.toml give them, and the fields of a request that they make.
+"""Settings: values of options from the command line and pyproject.toml, and the fields of a request made of them.
 
-A setting is the value of an option, as the command line has it. What is more special wins: the command line, then the
-profile that it names, then the kernel, then what holds for all; of repeatable settings by name (contract, arg, dim)
-each name by itself.
+The most specific setting wins: the command line, then its profile, then the kernel, then the project; for settings by
+name (contract, arg, dim) this applies to each name.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from typing import Any
 
 from gradoracle.project.options import OPTIONS, Form
 
-Setting = str | list[str]  # a word, or those of a repeatable option
+Setting = str | list[str]  # a word, or the words of a repeatable option
 Settings = Mapping[str, Setting]
 
 
 def together(layers: Sequence[Settings]) -> dict[str, Setting]:
-    """One setting of each name from several layers, the most special last."""
+    """The settings of several layers together, the most specific layer last."""
     found: dict[str, Setting] = {}
     for layer in layers:
         for name, setting in layer.items():
@@ -30,13 +29,9 @@ def together(layers: Sequence[Settings]) -> dict[str, Setting]:
 
 
 def fields(settings: Settings) -> dict[str, Any]:
-    """The fields of a Request that settings say.
+    """The settings as fields of a Request.
 
     Raises:
-        UsageError: a value that is not understood or out of range; the sentence names its option.
+        UsageError: a value is not understood or out of range; names the option.
     """
-    found: dict[str, Any] = {}
-    for name, setting in settings.items():
-        option = OPTIONS[name]
-        found[option.field] = option.read(setting)
-    return found
+    return {OPTIONS[name].field: OPTIONS[name].read(setting) for name, setting in settings.items()}

@@ -1,6 +1,6 @@
-"""Target: the kernels and the definition that a TARGET on the command line stands for.
+"""Target: the kernels and the definition that a TARGET on the command line names.
 
-Resolution depends on nothing but its two strings, so that a worker process resolves the same target again.
+Resolution depends only on its two strings, so that a worker process resolves the same target again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _RAW_TRITON = {"JITFunction", "InterpretedFunction", "Autotuner", "Heuristics"}
 
 @dataclass(frozen=True)
 class Target:
-    """What is checked: the kernels, all of one family.
+    """Kernels of one family.
 
     Attributes:
         family: whose definition the kernels claim to implement.
         kernels: at least one.
         source: the user's file; None for shipped and installed kernels.
-        label: the TARGET as it was given.
+        label: the TARGET as given.
     """
 
     family: Family
@@ -55,7 +55,7 @@ def shipped() -> dict[str, Target]:
 
 
 def expand(text: str) -> list[str]:
-    """The targets that a TARGET stands for: every shipped family for ``all``, else itself."""
+    """The targets of a TARGET: every shipped family for ``all``, else itself."""
     return family_names() if text == ALL else [text]
 
 
@@ -63,11 +63,11 @@ def resolve(text: str, family: str | None = None, judge: Family | None = None) -
     """The kernels and the family that TARGET and --family name.
 
     Args:
-        text: a shipped name, ``path/to/file.py``, ``path/to/file.py:callable`` or ``package.module:callable``; a kernel
-            may be named behind a shipped name too (``sdpa:kernel``).
+        text: a shipped name, also with a kernel (``sdpa:kernel``), ``path/to/file.py``, ``path/to/file.py:callable`` or
+            ``package.module:callable``.
         family: a shipped name, ``path/to/file.py:family`` or ``package.module:family``; needed for a callable that was
             not declared with ``@gradoracle.kernel``.
-        judge: the family itself, instead of ``family``; of a shipped target it is not asked.
+        judge: the family itself, in place of ``family``; not used for a shipped target.
 
     Raises:
         TargetError: one sentence: unknown target or family, missing file or callable, a file that cannot be imported,
@@ -97,7 +97,7 @@ def resolve(text: str, family: str | None = None, judge: Family | None = None) -
 
 
 def family_for(line: str, text: str, named: str) -> str | None:
-    """The --family with which a case line's target resolves: as the line places it, or none, or the one named there."""
+    """The --family with which the target of a case line resolves: its ``from=``, none, or the shipped one it names."""
     for word in line.split()[4:]:
         if word.startswith("from="):
             return unquote(word.removeprefix("from="))
@@ -112,7 +112,7 @@ def place_of(target: Target, kernel: Kernel) -> tuple[str, str]:
     """Where a kernel's callable can be imported from: (module or file, attribute).
 
     Raises:
-        TargetError: it has no name of its own (a lambda, a function inside another).
+        TargetError: it has no such name (a lambda, a function inside another).
     """
     place, _, attribute = target.label.rpartition(":")
     if place and place not in family_names():
@@ -168,7 +168,7 @@ def _all(module: ModuleType, judge: Family | None, text: str) -> tuple[Family, l
 
 
 def _family_of(subject: Kernel, module: ModuleType, judge: Family | None, text: str) -> Family:
-    """The family that a declared kernel names: the one given, one that its module holds, or a shipped one."""
+    """The family that a declared kernel names: the given one, one in its module, or a shipped one."""
     if judge is not None:
         if judge.name != subject.family:
             raise TargetError(f"{text} is declared as a kernel of {subject.family}, but --family says {judge.name}")
@@ -231,12 +231,12 @@ def _is_file(place: str) -> bool:
 
 
 def _members(module: ModuleType, kind: type) -> list[Any]:
-    """The objects of a kind that a module holds, each once, in the order of the file."""
+    """The objects of a type in a module, each once, in the order of the file."""
     return list({id(value): value for value in vars(module).values() if isinstance(value, kind)}.values())
 
 
 def _attribute(module: ModuleType, attribute: str, text: str) -> Any:
-    """What ``attribute`` names in a module; a kernel's own name will do too."""
+    """The object that ``attribute`` names in a module; a kernel's declared name is accepted too."""
     for declared in _members(module, Kernel):
         if declared.name == attribute and not hasattr(module, attribute):
             return declared
@@ -268,7 +268,7 @@ def _unknown(what: str, text: str) -> str:
 def _shipped(name: str) -> Target:
     try:
         module = importlib.import_module(f"{SHIPPED}.{name}")
-    except (Exception, SystemExit) as error:  # whoever works on a kernel of this tree breaks it at times
+    except (Exception, SystemExit) as error:  # such as a shipped kernel that is being edited
         if (place := _place_in_kernels(error)) is None:
             raise
         raise TargetError(f"{name} cannot be imported: {_reason(error)} ({place})") from None
@@ -276,7 +276,7 @@ def _shipped(name: str) -> Target:
 
 
 def _place_in_kernels(error: BaseException) -> str | None:
-    """Where among the shipped kernels an import failed: file and line, or a module; None: it failed elsewhere."""
+    """Where in the shipped kernels an import failed: file and line, or a module; None: elsewhere."""
     places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         places.append((error.filename or "", error.lineno))
@@ -294,10 +294,10 @@ def _reason(error: BaseException) -> str:
 
 
 def _module(place: str) -> tuple[ModuleType, Path | None]:
-    """The module of a file or of an import path, and the file where it was one."""
+    """The module of a file or an import path, and the file if it was one."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # last: a folder of the user's project must not hide an installed package
+        sys.path.append(here)  # last: a folder of the project must not hide an installed package
     if _is_file(place):
         path = Path(place)
         if not path.exists():
@@ -316,7 +316,7 @@ def _module(place: str) -> tuple[ModuleType, Path | None]:
 
 
 class _Fresh(SourceFileLoader):
-    """Reads the source itself: compiled files are told apart by second and size, too coarsely for an edited kernel."""
+    """Compiles the source each time: .pyc files are matched by second and size, too coarse for an edited kernel."""
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path)
@@ -326,7 +326,7 @@ class _Fresh(SourceFileLoader):
 
 
 def _import_file(path: Path, shown: str) -> ModuleType:
-    """Import a user's file under a private name, once for each state of the file."""
+    """Import a user's file under a private name, once for each version of the file."""
     resolved = path.resolve()
     stat = resolved.stat()
     state = f"{resolved}|{stat.st_mtime_ns}|{stat.st_size}"
@@ -349,7 +349,7 @@ def _import_file(path: Path, shown: str) -> ModuleType:
 
 @contextmanager
 def _folder_first(folder: str) -> Iterator[None]:
-    """Search a folder first, as ``python file.py`` does; afterwards last, for imports inside functions."""
+    """Put a folder first on the path, as ``python file.py`` does; afterwards last, for imports inside functions."""
     sys.path.insert(0, folder)
     try:
         yield

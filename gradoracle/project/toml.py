@@ -1,4 +1,4 @@
-"""TOML: a file's content, or one sentence on why there is none."""
+"""TOML: reads a file; errors are one sentence."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gradoracle.model.errors import UsageError, why
 
 
 def read(file: Path, shown: str) -> dict[str, Any]:
-    """What a TOML file says.
+    """The content of a TOML file.
 
     Args:
         file: its path.
-        shown: what a sentence calls it.
+        shown: its name in error messages.
 
     Raises:
         UsageError: it cannot be read, or is no TOML.

@@ -1,4 +1,4 @@
-"""Values: the words of options as values, each mistake one sentence; nothing heavy is imported for it."""
+"""Values: reads the words of options; every error is one sentence. Nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORACLES = ("auto", "float64", "certified", "mpmath")
 
 
 def one_of(option: str, given: str, allowed: Sequence[str]) -> str:
-    """A value that must be among those allowed."""
+    """One of the allowed values."""
     if given not in allowed:
         close = difflib.get_close_matches(given, allowed, n=1, cutoff=0.75)
         hint = f"did you mean {close[0]}? " if close else ""
@@ -26,10 +26,8 @@ def one_of(option: str, given: str, allowed: Sequence[str]) -> str:
     return given
 
 
-def dtypes(text: str | None) -> tuple[str, ...] | None:
+def dtypes(text: str) -> tuple[str, ...]:
     """``float32,bfloat16`` as dtypes, each once."""
-    if text is None:
-        return None
     from gradoracle.model.contract import PRESETS
 
     known = tuple(dict.fromkeys(preset.dtype for preset in PRESETS.values()))
@@ -37,7 +35,7 @@ def dtypes(text: str | None) -> tuple[str, ...] | None:
 
 
 def contracts(texts: Iterable[str]) -> dict[str, str]:
-    """``float32=tf32`` as {dtype: preset}; both must exist and fit."""
+    """``float32=tf32`` as {dtype: preset}; the preset must exist and be for this dtype."""
     from gradoracle.model.contract import contract
 
     found: dict[str, str] = {}
@@ -53,7 +51,7 @@ def contracts(texts: Iterable[str]) -> dict[str, str]:
 
 
 def arguments(texts: Iterable[str]) -> dict[str, Any]:
-    """``causal=True`` as {name: value}; the value is a Python literal."""
+    """``causal=True`` as {name: value}, the value a Python literal."""
     found: dict[str, Any] = {}
     for text in texts:
         name, literal = _pair("--arg", text, "NAME=VALUE, such as causal=True")
@@ -92,7 +90,7 @@ def workers(text: str) -> int | None:
 
 
 def some_workers(text: str) -> int | None:
-    """As ``workers``, at least one."""
+    """Like ``workers``, but at least one."""
     found = workers(text)
     return None if found is None else at_least("--workers", found, 1)
 
@@ -109,11 +107,11 @@ def score(given: float | None) -> float | None:
     return given
 
 
-def file(option: str, given: str | None) -> Path | None:
+def file(option: str, given: str, expected: str = "") -> Path:
     """A file, which must exist."""
-    if given is not None and not Path(given).is_file():
-        raise UsageError(f"{option} {given}: no such file")
-    return None if given is None else Path(given)
+    if not Path(given).is_file():
+        raise UsageError(f"{option} {given}: no such file{f'; expected {expected}' if expected else ''}")
+    return Path(given)
 
 
 def shard(text: str) -> tuple[int, int]:
@@ -147,19 +145,19 @@ def whole(option: str, text: str, expected: str) -> int:
 
 
 def at_least(option: str, given: int, smallest: int) -> int:
-    """A count that must not be smaller than so much."""
+    """A number that must be at least ``smallest``."""
     if given < smallest:
         raise UsageError(f"{option} must be at least {smallest}, got {given}")
     return given
 
 
 def count(option: str, least: int) -> Callable[[Any], int]:
-    """Reads a whole number of at least so much."""
+    """A reader of whole numbers that must be at least ``least``."""
     return lambda word: at_least(option, whole(option, word, "a whole number"), least)
 
 
 def duration(option: str) -> Callable[[Any], float | None]:
-    """Reads a positive number of seconds."""
+    """A reader of positive numbers of seconds."""
 
     def read(word: Any) -> float | None:
         try:
@@ -171,21 +169,19 @@ def duration(option: str) -> Callable[[Any], float | None]:
 
 
 def seconds(given: float | None, option: str = "--seconds") -> float | None:
-    """A time that must be positive and finite."""
+    """A number of seconds that must be positive and finite; None stays None."""
     if given is not None and not 0 < given < float("inf"):
         raise UsageError(f"{option} must be a positive number, got {given:g}")
     return given
 
 
-def saved(path: str | None) -> str | None:
+def saved(path: str) -> str:
     """A file of saved tensors, which must exist."""
-    if path is not None and not Path(path).is_file():
-        raise UsageError(f"--inputs {path}: no such file; expected tensors saved with torch.save")
-    return path
+    return str(file("--inputs", path, "tensors saved with torch.save"))
 
 
 def problems(words: Sequence[str]) -> tuple[dict[str, int], ...]:
-    """``["B=4 H=16 T=4096"]`` as sizes by dim, a dict for each problem."""
+    """``["B=4 H=16 T=4096"]`` as a dict of sizes by dim for each problem."""
     found = []
     for text in words:
         sizes_: dict[str, int] = {}

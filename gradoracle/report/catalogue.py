@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 _WIDTH = 110
 
 
-def listing(
-    targets: Iterable[Target], universal: Sequence[Property], presets: Mapping[str, Contract], width: int = _WIDTH
-) -> str:
+def listing(targets: Iterable[Target], universal: Sequence[Property], presets: Mapping[str, Contract]) -> str:
     """Each shipped family with its signature, kernels and own properties; the universal properties; the presets."""
     lines: list[str] = ["families"]
     targets = list(targets)
@@ -25,16 +23,16 @@ def listing(
         lines.append(f"  {target.family.name}{signature(target.family.signature)}")
         lines.append(f"      kernels: {', '.join(kernel.name for kernel in target.kernels)}")
         lines.append(f"      dtypes: {', '.join(target.family.dtypes)}")
-    lines += ["", f"properties of every family ({len(universal)})", *_properties(universal, width)]
+    lines += ["", f"properties of every family ({len(universal)})", *_properties(universal)]
     for target in targets:
         own = target.family.properties
-        lines += ["", f"properties of {target.family.name} ({len(own)})", *_properties(own, width)]
+        lines += ["", f"properties of {target.family.name} ({len(own)})", *_properties(own)]
     lines += ["", "precision contracts (--contract DTYPE=PRESET)"]
     lines += [f"  {name:<12} for {preset.dtype}" for name, preset in presets.items()]
     return "\n".join(lines) + "\n"
 
 
-def explanation(law: Property, families: Sequence[str], width: int = _WIDTH) -> str:
+def explanation(law: Property, families: Sequence[str]) -> str:
     """A property in full: its statement, why it holds, what it catches and cannot, what it needs, its families."""
     needs = ", ".join(need.value for need in law.needs) or "forward"
     often = "" if law.one_in == 1 else f", judged on one case in {law.one_in}"
@@ -46,9 +44,9 @@ def explanation(law: Property, families: Sequence[str], width: int = _WIDTH) -> 
         "Needs": needs + often,
         "Families": ", ".join(families),
     }
-    lines = [law.name, *_wrapped(law.statement, "  ", "  ", width)]
+    lines = [law.name, *_wrapped(law.statement, "  ", "  ")]
     for title, text in parts.items():
-        lines += _wrapped(text, f"  {title + ':':<15}", " " * 17, width)
+        lines += _wrapped(text, f"  {title + ':':<15}", " " * 17)
     return "\n".join(lines) + "\n"
 
 
@@ -66,14 +64,14 @@ def _tensor(spec: TensorSpec) -> str:
     return f"{spec.name}[{' '.join(spec.dims)}]{' int' if spec.kind == 'int' else ''}"
 
 
-def _properties(properties: Sequence[Property], width: int) -> list[str]:
+def _properties(properties: Sequence[Property]) -> list[str]:
     lines = []
     for each in properties:
         lines.append(f"  {each.name}")
         whose = "" if each.families.words == "every family" else f" (Of {each.families.words}.)"
-        lines += _wrapped(f"{each.statement}{whose}", "      ", "      ", width)
+        lines += _wrapped(f"{each.statement}{whose}", "      ", "      ")
     return lines or ["  none"]
 
 
-def _wrapped(text: str, first: str, later: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_long_words=False) or [first]
+def _wrapped(text: str, first: str, later: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=later, break_long_words=False) or [first]

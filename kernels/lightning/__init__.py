@@ -1,6 +1,6 @@
 """Lightning attention, causal and linear, without decay, in Triton: forward, VJP, JVP and exact HVP.
 
-Import the package under TRITON_INTERPRET=1 to run it without a GPU.
+Import the package with TRITON_INTERPRET=1 set to run it without a GPU.
 """
 
 from __future__ import annotations

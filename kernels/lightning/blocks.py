@@ -93,7 +93,7 @@ def choose(dtype: torch.dtype, rows: int) -> Blocks:
 
 
 def specialised(blocks: Blocks, dtype: torch.dtype, rows: int) -> bool:
-    """Say whether aligned rows have a compilation of their own: not where a shipped configuration is forced.
+    """Return whether aligned rows have a compilation of their own: not where a shipped configuration is forced.
 
     One that is not the automatic choice is there to be compared with; sizes of the caller's own are there for speed.
     """
@@ -113,7 +113,7 @@ def piece_rows(blocks: Blocks, rows: int, programs: int) -> int:
 def workspace_bytes(*, batch: int, heads: int, features: int, value_features: int, pieces: int) -> int:
     """Return the bytes of the states that are kept between pieces: a float32 [D, Dv] a head and piece but the last.
 
-    Nothing else is allocated beside inputs and outputs. Forward keeps one such workspace for backward; a VJP adds one,
+    Nothing else is allocated besides inputs and outputs. Forward keeps one such workspace for backward; a VJP adds one,
     a JVP one, an HVP three. `pieces` is at most 64, and where it is automatic at most N / 512: the memory is linear in
     N, at most D Dv / 128 bytes a row and head for each workspace.
     """

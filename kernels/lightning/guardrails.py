@@ -1,4 +1,4 @@
-"""What the lightning kernels accept, checked before any launch: a ValueError names argument, value and want."""
+"""What the lightning kernels accept, checked before any launch; errors name the argument and what is expected."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def check(q: object, k: object, v: object, initial_state: object, return_state: 
 
 
 def check_cotangents(problem: Problem, g: object, dstate: object) -> None:
-    """See that the cotangents are g [B, H, N, Dv], in the dtype of q, and dstate [B, H, D, Dv], float32, or None."""
+    """Check that the cotangents are g [B, H, N, Dv], in the dtype of q, and dstate [B, H, D, Dv], float32, or None."""
     sizes = (problem.batch, problem.heads, problem.rows, problem.value_features)
     for name, tensor, expected, letters, held in (
         ("g", g, sizes, "[B, H, N, Dv]", problem.dtype),

@@ -60,7 +60,7 @@ def launch(
         values: E of this launch: columns of z.
         direction: 1, or -1 backwards in time.
         programs: how many pieces of a head have programs.
-        constants: of the kernel, beside those that every kernel takes.
+        constants: of the kernel, besides those that every kernel takes.
 
     Raises:
         ValueError: where the blocks need more shared memory or registers than the GPU has.
@@ -99,7 +99,7 @@ def stages(kernel: Any, blocks: Blocks) -> int:
 
 
 def _aligned(rows: Sequence[torch.Tensor], chunk: int) -> bool:
-    """Say whether rows are contiguous, of 16 n elements, start at multiples of 16, and 32 bits hold a chunk of them."""
+    """Return whether rows are contiguous, of 16 n elements, start at multiples of 16, and a chunk fits 32 bits."""
     return all(
         tensor.shape[3] % 16 == 0
         and tensor.data_ptr() % 16 == 0

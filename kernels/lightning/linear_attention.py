@@ -50,7 +50,7 @@ def lightning(
         NotImplementedError: from a third derivative, or forward mode over forward mode.
 
     Rounded to the dtype of q: scores and the state before a chunk, as operands of their dots, and each output and
-    gradient, once. States and all sums are float32. Every run gives the same bits. Memory beside inputs and outputs:
+    gradient, once. States and all sums are float32. Every run gives the same bits. Memory besides inputs and outputs:
     `workspace_bytes`; nothing of size N x N, nor a state per chunk, is kept.
     """
     problem = check(q, k, v, initial_state, return_state, blocks)

@@ -1,6 +1,6 @@
 """Log-sum-exp of attention scores in Triton: forward and VJP, with softcap, sinks, segments and grouped heads.
 
-Import the package under TRITON_INTERPRET=1 to run it without a GPU.
+Import the package with TRITON_INTERPRET=1 set to run it without a GPU.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class BlockSizes:
 
     Every size is a power of two from 16 to 4096. Sizes of the backward are given all or not at all: without any, its
     kernel and its tiles are automatic, as those of the JVP and the HVP always are. A TPU copies `block_kv` keys to the
-    memory beside its cores and takes them `block_kv_compute` at a time. A GPU kernel has no such copy: its tile is the
+    memory next to its cores and takes them `block_kv_compute` at a time. A GPU kernel has no such copy: its tile is the
     compute size, and where that is less than the other, there are as many more tiles. So the partial dq of a fused
     backward, of which there is one a tile, are ceil(M / block_kv_dkv_compute).
 

@@ -60,7 +60,7 @@ def choose(dtype: torch.dtype, features: int, queries: int, keys: int) -> Blocks
 
 
 def specialised(blocks: Blocks, dtype: torch.dtype, features: int) -> bool:
-    """Say whether aligned rows, and plain scores, have compilations of their own: not where a shipped one is forced.
+    """Return whether aligned rows, and plain scores, have compilations of their own: not where a shipped one is forced.
 
     A shipped configuration that is not the automatic one for D is there to be compared with: one compilation serves
     whatever it is given. Sizes of the caller's own are there for speed.

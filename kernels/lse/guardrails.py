@@ -1,4 +1,4 @@
-"""What the LSE kernels accept, checked before any launch: a ValueError names the argument, its value and the want."""
+"""What the LSE kernels accept, checked before any launch; errors name the argument and what is expected."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def check_cotangent(problem: Problem, g: object) -> torch.Tensor:
 def _check_segments(
     q_segments: object, kv_segments: object, q: torch.Tensor, own: tuple[int, int], others: tuple[int, int]
 ) -> None:
-    """See that segment ids are given for both sides or for none, one integer a row."""
+    """Check that segment ids are given for both sides or for none, one integer a row."""
     if (q_segments is None) != (kv_segments is None):
         given, missing = ("q", "kv") if kv_segments is None else ("kv", "q")
         raise ValueError(
@@ -157,7 +157,7 @@ def _check_block_sizes(block_sizes: object, blocks: object) -> BlockSizes | None
 
 
 def _check_backward(backward: object, sizes: BlockSizes | None) -> str:
-    """Return which backward is asked for, by name or by the block sizes."""
+    """Return which backward is requested, by name or by the block sizes."""
     asked = arguments.one_of("backward", backward, BACKWARDS)
     sized = None if sizes is None else sizes.backward
     if sized is None or asked == sized:

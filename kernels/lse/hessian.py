@@ -147,7 +147,7 @@ def run(
     tangent: torch.Tensor,
     needs: tuple[bool, bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return contiguous hq and hk of a checked problem, None where not asked for; `tangent` is that of L."""
+    """Return contiguous hq and hk of a checked problem, None where not needed; `tangent` is that of L."""
     hq, hk = (
         torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
         for primal, need in zip((tensors.q, tensors.k), needs, strict=True)

@@ -49,7 +49,7 @@ def unspecialised(*contiguous: str) -> dict[str, list[str]]:
     the constant ALIGNED alone says so, of q, k and their tangents at once.
 
     Args:
-        contiguous: names of the tensors beside INPUTS.
+        contiguous: names of the tensors besides INPUTS.
     """
     return {
         "do_not_specialize": [*STRIDES, *SCALARS],
@@ -133,7 +133,7 @@ def _strides(tensor: torch.Tensor | None, rank: int) -> tuple[int, ...]:
 
 
 def _aligned(problem: Problem, tensors: Tensors) -> bool:
-    """Say whether rows of q, k and their tangents are contiguous, of 16 n elements, and start at multiples of 16."""
+    """Return whether rows of q, k and their tangents are contiguous, of 16 n elements, and start at multiples of 16."""
     return problem.features % 16 == 0 and all(
         tensor.data_ptr() % 16 == 0
         and tensor.stride(3) == 1

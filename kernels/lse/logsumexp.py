@@ -55,7 +55,7 @@ def lse(
         softcap: S becomes c tanh(S / c), before the mask; none by default.
         backward: "fused" (P is rebuilt once, partial gradients of q lie in a workspace of `workspace_bytes`),
             "separate" (one kernel for dq, one for dk, no workspace), or "auto": fused where the workspace keeps to its
-            limit and both gradients are asked for.
+            limit and both gradients are needed.
         workspace_limit: bytes of that workspace at most; by default 32 MiB for "auto" and none for "fused".
         blocks: forces one block configuration on every pass; automatic by default.
         block_sizes: forces tiles of the forward and of each backward by name, and which backward; or `blocks`.
@@ -220,7 +220,7 @@ class _Hessian(LastFunction):
 
 
 def _fuses(problem: Problem, both: bool) -> bool:
-    """Say whether the backward is the fused one; ``both``: whether dq and dk are asked for."""
+    """Return whether the backward is the fused one; `both`: whether dq and dk are needed."""
     needed = fused.workspace_bytes(
         batch=problem.batch,
         heads=problem.heads,

@@ -122,7 +122,7 @@ def key_kernel(
 def run(
     problem: Problem, tensors: Tensors, m: torch.Tensor, l: torch.Tensor, needs: tuple[bool, bool]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return contiguous dq and dk of a checked problem, None where not asked for."""
+    """Return contiguous dq and dk of a checked problem, None where not needed."""
     dq, dk = (
         torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
         for primal, need in zip((tensors.q, tensors.k), needs, strict=True)

@@ -117,7 +117,7 @@ def scores_with_tangents(q_tile, k_tile, tq_tile, tk_tile, scale, softcap, PLAIN
 
 @triton.jit
 def overlap(query_ids, query_there, key_ids, key_there):
-    """Say whether some segment may hold queries and keys of both tiles: whether the ranges of their ids meet."""
+    """Return whether some segment may hold queries and keys of both tiles: whether the ranges of their ids meet."""
     query_low = tl.min(tl.where(query_there, query_ids, LARGEST_ID), axis=0)
     query_high = tl.max(tl.where(query_there, query_ids, SMALLEST_ID), axis=0)
     key_low = tl.min(tl.where(key_there, key_ids, LARGEST_ID), axis=0)

@@ -1,7 +1,7 @@
 """Scaled dot-product attention in Triton: forward, VJP, JVP (true and frozen), exact HVP, HVP by central differences.
 
 `sdpa` is the differentiable function; the other functions are explicit entry points, one kernel pass each. Import the
-package under TRITON_INTERPRET=1 to run it without a GPU.
+package with TRITON_INTERPRET=1 set to run it without a GPU.
 """
 
 from __future__ import annotations

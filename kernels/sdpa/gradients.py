@@ -117,7 +117,7 @@ def run(
     l: torch.Tensor,
     needs: tuple[bool, bool, bool],
 ) -> Gradients:
-    """Return contiguous dq, dk, dv of a checked problem, None where not asked for; dv alone needs no z."""
+    """Return contiguous dq, dk, dv of a checked problem, None where not needed; dv alone needs no z."""
     dq, dk, dv = (
         torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
         for primal, need in zip(primals, needs, strict=True)

@@ -1,4 +1,4 @@
-"""What the SDPA kernels accept, checked before any launch: a ValueError names the argument, its value and the want."""
+"""What the SDPA kernels accept, checked before any launch; errors name the argument and what is expected."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def check_blocks(blocks: object, dtype: torch.dtype, precision: str) -> Blocks |
 
 
 def check_needs(needs: object) -> tuple[bool, bool, bool]:
-    """Return which of three gradients are asked for, at least one."""
+    """Return which of three gradients are needed, at least one."""
     if not isinstance(needs, (tuple, list)) or len(needs) != 3 or not all(isinstance(need, bool) for need in needs):
         raise ValueError(f"needs is {needs!r}: expected three booleans, for q, k and v")
     if not any(needs):

@@ -171,7 +171,7 @@ def run(
     l: torch.Tensor,
     needs: tuple[bool, bool, bool],
 ) -> Gradients:
-    """Return contiguous hq, hk, hv of a checked problem, None where not asked for; hv alone needs no moment but r."""
+    """Return contiguous hq, hk, hv of a checked problem, None where not needed; hv alone needs no moment but r."""
     hq, hk, hv = (
         torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
         for primal, need in zip(primals, needs, strict=True)

@@ -36,7 +36,7 @@ def unspecialised(*planes: str, rows: Sequence[str] = (), contiguous: Sequence[s
 
 
 def aligned(problem: Problem, planes: Sequence[torch.Tensor]) -> bool:
-    """Say whether the rows of every plane are contiguous, multiples of 16 elements long, and start at multiples of 16.
+    """Return whether the rows of every plane are contiguous, of 16 n elements, and start at multiples of 16.
 
     Pointers are multiples of 16 bytes, strides of 16 elements: then loads and stores are vectors. Outputs are new, so
     that PyTorch's allocator aligns them.

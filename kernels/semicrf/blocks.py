@@ -92,7 +92,7 @@ def padded(size: int) -> int:
 def workspace_bytes(
     *, path: str, batch: int, positions: int, durations: int, labels: int, chunk: int, per_duration: bool = False
 ) -> int:
-    """Return how many bytes forward and backward allocate at most beside inputs, outputs and gradients.
+    """Return how many bytes forward and backward allocate at most, besides inputs, outputs and gradients.
 
     Args:
         path: "sequential" or "parallel".

@@ -1,4 +1,4 @@
-"""What positions before a block contribute to each of its positions, where a ring of K positions fits no registers."""
+"""What positions before a block contribute to each of its positions, where a ring of K does not fit in registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the semi-CRF kernels accept, checked before any launch: a ValueError names argument, value and want."""
+"""What the semi-CRF kernels accept, checked before any launch; errors name the argument and what is expected."""
 
 from __future__ import annotations
 
@@ -125,19 +125,19 @@ def check(
 
 
 def check_cotangent(problem: Problem, g: object) -> None:
-    """See that the cotangent is g [B], float32, on the device of cum_scores."""
+    """Check that the cotangent is g [B], float32, on the device of cum_scores."""
     found = dense("g", g, 1)
     shape("g", found, (problem.batch,), "[B]")
     device("g", found, problem.device, "cum_scores")
 
 
 def _padded(positions: int) -> str:
-    """A hint for who gave cum_scores of so many positions, T of them, without the 0 in front."""
+    """Return a hint for cum_scores of as many positions as T, which lack the leading 0."""
     return f"; if T is {positions}, cum_scores of {positions} positions lacks its leading 0, of a cumsum padded by one"
 
 
 def _check_projection(name: str, projection: torch.Tensor, expected: tuple[int, int, int]) -> None:
-    """See that a projection is [B, T, C]."""
+    """Check that a projection is [B, T, C]."""
     batch, positions, labels = expected
     if tuple(projection.shape) != expected:
         given = tuple(projection.shape)
@@ -148,7 +148,7 @@ def _check_projection(name: str, projection: torch.Tensor, expected: tuple[int, 
 
 
 def _check_lengths(lengths: torch.Tensor, positions: int) -> None:
-    """See that every length is from 0 to T. Reads values."""
+    """Check that every length is from 0 to T. Reads values."""
     wrong = (lengths < 0) | (lengths > positions)
     if bool(wrong.any()):
         at = int(wrong.int().argmax())
@@ -157,7 +157,7 @@ def _check_lengths(lengths: torch.Tensor, positions: int) -> None:
 
 
 def _check_values(cum: torch.Tensor, shared: tuple[tuple[str, torch.Tensor], ...], start: object, end: object) -> None:
-    """See that no score is NaN or +inf, nor cum_scores -inf. Reads values."""
+    """Check that no score is NaN or +inf, nor cum_scores -inf. Reads values."""
     _check_each("cum_scores", cum, cum.isfinite(), "finite numbers")
     for name, tensor in (*shared, ("proj_start", start), ("proj_end", end)):
         if isinstance(tensor, torch.Tensor):

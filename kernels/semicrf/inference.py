@@ -1,4 +1,4 @@
-"""What the recursions know beside log Z: alpha and beta with their log norms, and marginals. Without derivatives."""
+"""What the recursions compute besides log Z: alpha, beta, their log norms, and marginals; not differentiable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Marginals(NamedTuple):
         that errors are absolute, of 1e-16 times the root of T, where the others' are relative.
     boundary: [B, T+1], that no segment goes across t; 1 at 0 and at the sequence's length.
     segment: [B, T, K, C], that [t, t + k + 1) is a segment of label c, whatever the label before it; None where it was
-        not asked for.
+        not requested.
     """
 
     position: torch.Tensor
@@ -96,7 +96,7 @@ def marginals(
     blocks: Blocks | None = None,
     validate: bool = False,
 ) -> Marginals:
-    """Return the marginal probabilities of labels at positions, of boundaries and, if asked for, of segments.
+    """Return the marginal probabilities of labels at positions, of boundaries and, on request, of segments.
 
     Arguments and errors are those of `semicrf`; `segments` asks for the [B, T, K, C] of them.
     """

@@ -64,7 +64,7 @@ def semicrf(
     All tensors have one dtype but lengths, any strides; of large ones none is copied. -inf, in transition,
     duration_bias and projections only, forbids. Everything is computed in float64 from the scores as they are given;
     log Z and each gradient are rounded once. Every run gives the same bits; sums over shared parameters take no
-    atomics. Memory beside inputs and outputs: `workspace_bytes`.
+    atomics. Memory besides inputs and outputs: `workspace_bytes`.
     """
     problem = check(cum_scores, transition, duration_bias, lengths, proj_start, proj_end, path, blocks, validate)
     return _SemiCRF.apply(cum_scores, transition, duration_bias, proj_start, proj_end, lengths, problem)[0]

@@ -1,6 +1,6 @@
 """The sequential path, for any K and C: one chunk after the other, a state kept between two, alpha recomputed backward.
 
-Memory beside inputs and outputs is O(B (sqrt(T K) C + K C^2)), see `workspace_bytes`: forward keeps only the states
+Memory besides inputs and outputs is O(B (sqrt(T K) C + K C^2)), see `workspace_bytes`: forward keeps only the states
 [K, C] at the starts of chunks of about sqrt(T K) positions. Backward walks over the chunks from the last to the first;
 of each it recomputes alpha from its state, extends beta to its start and adds its posteriors to the gradients. Tables
 hold one chunk and K positions, in rows tau % kept.
@@ -114,7 +114,7 @@ def carry(problem: Problem, named: Named, *, tangent: bool = False, table: Table
 def walk(problem: Problem, named: Named, carried: Carried, tangent: bool) -> Iterator[tuple[int, int, Table, Table]]:
     """Yield (first position, how many, alpha, beta) of chunk after chunk, from the last to the first.
 
-    The tables hold what the posteriors of segments that start there need, until the next is asked for.
+    The tables hold what the posteriors of segments that start there need, until the next chunk is requested.
     """
     kept = problem.chunk + problem.durations + 1
     end = problem.chunks * problem.chunk

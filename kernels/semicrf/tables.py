@@ -74,7 +74,7 @@ def slots(problem: Problem) -> int:
 
 
 def needs_far(problem: Problem) -> bool:
-    """Say whether a ring of K positions is too large for a tile."""
+    """Return whether a ring of K positions is too large for a tile."""
     return slots(problem) < problem.durations
 
 

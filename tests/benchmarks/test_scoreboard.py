@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Float
 from scoreboard import record, run, styles
 from scoreboard.bugs import score_bugs
+from scoreboard.correct import BUDGET, CHECK_GRADS, GRADCHECK, prepare, prepare_gradcheck
 from scoreboard.forks import forked
 from scoreboard.page import markdown
 from scoreboard.peers import RULES, Compared, Rule
 from scoreboard.record import mutations
-from scoreboard.rights import BUDGET, CHECK_GRADS, GRADCHECK, prepare, prepare_gradcheck
 from scoreboard.run import Asked, best_peer, rows_of, score_family
 from scoreboard.styles import (
     LISTED,

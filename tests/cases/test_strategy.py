@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 from case_families import CHAIN, FLASH, LOOKUP, NARROW, PLAIN, attention, chain, lookup
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from places import TESTS
 
 from gradoracle.cases.case_space import domain
 from gradoracle.cases.coverage import FULL_RUN, situations, wanted_situations
 from gradoracle.cases.hypothesis_backend import Provider, drawing
+from gradoracle.cases.hypothesis_strategy import cases
 from gradoracle.cases.sample import build
 from gradoracle.cases.strategy import plainest
 from gradoracle.cases.stream import Hashed, _covering, stream
@@ -262,6 +263,21 @@ def test_the_stream_keeps_to_its_domain() -> None:
     for case in stream(attention, NARROW, dtypes=("bfloat16",), dims={"B": choices(2)}, examples=60):
         assert case.dims["B"] == 2 and case.dims["T"] % 16 == 0 and case.dims["D"] in (64, 128)
         assert case.dtype == "bfloat16" and case.options == {"causal": True}
+
+
+@settings(max_examples=60, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases(attention, NARROW, dtypes=("bfloat16",), dims={"B": choices(2)}))
+def test_the_hypothesis_strategy_keeps_to_its_domain(case: Case) -> None:
+    assert case.dims["B"] == 2 and case.dims["T"] % 16 == 0 and case.dims["D"] in (64, 128)
+    assert case.dtype == "bfloat16" and case.options == {"causal": True}
+
+
+def test_the_hypothesis_strategy_shrinks_in_a_users_own_test() -> None:
+    smallest = find(
+        cases(attention, FLASH), lambda c: c.dims["T"] > 16 and c.dtype == "bfloat16",
+        settings=settings(max_examples=500, database=None, derandomize=True, suppress_health_check=list(HealthCheck)),
+    )  # fmt: skip
+    assert smallest == replace(Case("attention", {**dict.fromkeys(attention.dims, 1), "T": 17}), dtype="bfloat16")
 
 
 def test_the_plainest_case_has_nothing_but_its_dims() -> None:

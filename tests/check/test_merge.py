@@ -150,7 +150,7 @@ def test_what_only_all_shards_together_show_is_a_violation_that_is_shown_again(
     assert "--shard" not in found.command and verdict.worst_error == pytest.approx(whole.worst_error, rel=1e-12)
     capsys.readouterr()
     assert main.run([*shlex.split(found.command)[1:], "--workers", "0"]) == 1
-    assert "all of its 60 cases together" in capsys.readouterr().out
+    assert "all 60 cases together" in capsys.readouterr().out
 
 
 def test_correct_kernels_of_the_same_shards_hold(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_what_all_cases_show_together_is_shown_again_by_all_of_them(
     assert words[:2] == ["gradoracle", "check"] and words[5:9] == ["--dim", "N=1:40", "--examples", "60"]
     assert main.run([*words[1:], "--workers", "0"]) == 1
     out = capsys.readouterr().out
-    assert "all of its 60 cases together" in out and f"replay   {found.command}" in out and "first    case:1" in out
+    assert "all 60 cases together" in out and f"replay   {found.command}" in out and "first    case:1" in out
     file.write_text(LEANS.replace("SLOPE", "0"))
     assert main.run([*words[1:], "--workers", "0"]) == 0
 
@@ -253,7 +253,7 @@ def test_an_interrupt_loses_nothing_that_is_known(kernel: str, spot: Spot, monke
         )
     assert any("interrupted" in shown(v).shrink_note for v in failing)
     text = render([report], "terminal")
-    assert f"besides  {report.interrupted}" in text and all(shown(v).shrink_note in text for v in failing[:1])
+    assert f"also     {report.interrupted}" in text and all(shown(v).shrink_note in text for v in failing[:1])
 
 
 def test_what_was_shrunk_before_an_interrupt_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

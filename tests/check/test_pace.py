@@ -187,7 +187,7 @@ def test_the_command_line_fails_fast_and_shows_the_first_failure(capsys: pytest.
     assert main.run([*words, "--property", "vjp*"]) == 1
     out, err = capsys.readouterr()
     assert "gradoracle: first failure: violated vjp_matches_the_oracle of has_a_wrong_backward in float32" in err
-    assert "  replay   gradoracle replay 'case:1 " in err and "besides stopped at the first failure" in " ".join(
+    assert "  replay   gradoracle replay 'case:1 " in err and "also stopped at the first failure" in " ".join(
         out.split()
     )
 

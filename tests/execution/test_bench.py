@@ -114,7 +114,7 @@ def verdict_row() -> Callable[..., Row]:
 
     def make(call: Callable[..., Tensor], seconds: float | None = None) -> Row:
         kernel = Kernel("k", "sdpa", call, options={"scale": (), "causal": ()})
-        row: Row = bench.module_of("sdpa")._verdict_beside_gradcheck("a kernel", kernel, seconds)
+        row: Row = bench.module_of("sdpa")._verdict_against_gradcheck("a kernel", kernel, seconds)
         return row
 
     return make

@@ -1,4 +1,4 @@
-"""What Triton compiles is told to the run that is on, and its time is no part of a call's limit."""
+"""Compilations of Triton are reported to the current run, and their time is not part of a call's limit."""
 
 from __future__ import annotations
 

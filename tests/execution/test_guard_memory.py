@@ -1,4 +1,4 @@
-"""Poisoned memory: what was never written shows, what was written beside a tensor shows, and nothing else does."""
+"""Poisoned memory: unwritten elements show, writes beyond a tensor show, and nothing else does."""
 
 from __future__ import annotations
 

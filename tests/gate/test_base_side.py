@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gradoracle.gate.base_side import Base
 from gradoracle.gate.compare import asked_of_base, proven
+from gradoracle.gate.sides import Base
 from gradoracle.gate.snapshot import OnCase, Snapshot
 from gradoracle.model.verdict import Status
 

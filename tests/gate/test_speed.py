@@ -253,7 +253,7 @@ def test_the_interpreter_is_not_timed(clone: Project, monkeypatch: pytest.Monkey
     [
         (["--baseline", "b.json", "--speed"], "a baseline has no kernel to run; expected --base REF"),
         (["--base", "HEAD", "--speed", "--device", "cpu"], "--speed needs a GPU"),
-        (["--base", "HEAD", "--timed", "T=4"], "--timed says what --speed times; expected --speed with it"),
+        (["--base", "HEAD", "--timed", "T=4"], "--timed says what --speed times; expected --speed too"),
         (["--base", "HEAD", "--timed", "T:4"], "--timed 'T:4': 'T:4' is not understood; expected sizes, such as B=4"),
         (["--base", "HEAD", "--timed", "T=0"], "--timed 'T=0': 'T=0' is not understood"),
     ],

@@ -63,14 +63,14 @@ def test_a_run_that_is_interrupted_tells_what_it_knows_and_goes_on_where_it_ende
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert ran.stderr is not None
-    assert any("2 of 8 faults" in line for line in ran.stderr), "it ended before that"  # the first is on the disk
+    assert any("2 of 8 mutants" in line for line in ran.stderr), "it ended before that"  # the first is on the disk
     os.killpg(ran.pid, signal.SIGINT)  # as ctrl-C does, to the workers too
     said, wrong = ran.communicate(timeout=60)
     assert ran.returncode == 4 and "Traceback" not in wrong, wrong
     assert "interrupted: the same command goes on where this one ended" in said and "not run" in said
     again = mutate(tmp_path, *words)
     assert again.returncode == 0 and " of them known from an earlier run" in again.stdout, again.stderr
-    assert "1 of 8 faults" not in again.stderr, "all were tried again, survivors among them"
+    assert "1 of 8 mutants" not in again.stderr, "all were tried again, survivors among them"
 
 
 @pytest.mark.parametrize(
@@ -104,5 +104,5 @@ def test_a_kernel_that_is_wrong_to_begin_with_is_told_and_not_mutated(tmp_path):
     assert (
         ran.stderr.strip()
         .splitlines()[-1]
-        .startswith("gradoracle: the unmutated kernel triton_rmsnorm does not keep vjp_matches_the_oracle in ")
+        .startswith("gradoracle: the unmutated kernel triton_rmsnorm violates vjp_matches_the_oracle in ")
     ), ran.stderr

@@ -73,7 +73,7 @@ def test_json_has_a_score_and_every_mutant():
 @pytest.mark.parametrize("format", ["terminal", "markdown"])
 def test_survivors_are_shown_as_diffs_and_what_counts_in_neither_apart(format):
     text = render(found(KILLED, SURVIVED, CRASHED), format)
-    assert "score 0.500: 1 of 2 faults caught by a law" in text
+    assert "score 0.500: 1 of 2 mutants killed" in text
     assert "-a + b\n+b + a" in text and "1 crashed" in text
 
 

@@ -1,4 +1,4 @@
-"""Lets the tests of the oracle import the catalogue of operators that lies beside them."""
+"""Lets the tests of the oracle import the catalogue of operators in this folder."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_wrong_answers_are_caught_and_right_ones_are_not(dtype: torch.dtype) -> 
 
 def test_twice_the_radius_shows() -> None:
     x = double(0.3, 0.7)
-    ball = one(torch.exp, x, bits=24)  # so wide that float64 can stand beside it
+    ball = one(torch.exp, x, bits=24)  # so wide that float64 is within it
     assert (ball.radius > 1e-9).all()
     lower, upper = ball.error_bounds(ball.high)
     assert (lower == 0).all() and (upper >= ball.radius).all()

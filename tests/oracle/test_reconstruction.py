@@ -107,7 +107,7 @@ def test_edits_keep_to_the_strides_that_views_were_made_for() -> None:
 
 
 def test_a_kernel_that_keeps_what_forward_saved_is_found_as_such() -> None:
-    """P = exp(S - m) / l of wrong scores with the right m and l: its rows have other sums than 1."""
+    """P = exp(S - m) / l of wrong scores with the correct m and l: its rows do not sum to 1."""
     s = Q @ K.mT * 0.5
     p = P * torch.exp(0.3 * s)
     got, graph = p.mT @ G, trace(gradients, Q, K, V, G)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from right_kernels import budgets_of, fused, in_sigma, normal
+from correct_kernels import budgets_of, fused, in_sigma, normal
 from torch import Tensor
 
 from gradoracle.check.acceptance import Allowance, judge
@@ -18,8 +18,9 @@ from gradoracle.model.derivative import Derivative, program
 from gradoracle.model.finding import Outcome
 from gradoracle.oracle.exact import certified, multiprecision
 from gradoracle.oracle.exact.trace import trace
+from gradoracle.oracle.rounding.annotations import fast_exp
 from gradoracle.oracle.rounding.probes import Dice, rounding_errors
-from gradoracle.oracle.rounding.reading import Budget, budgets, fast_exp
+from gradoracle.oracle.rounding.reading import Budget, budgets
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

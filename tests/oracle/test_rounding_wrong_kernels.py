@@ -1,11 +1,11 @@
-"""Wrong answers: slips of a few parts in a million are seen, and the right answer passes on the same inputs."""
+"""Wrong answers: slips of a few parts in a million are seen, and the correct answer passes on the same inputs."""
 
 from __future__ import annotations
 
+import correct_kernels as ck
 import pytest
-import right_kernels as rk
 import torch
-from right_kernels import NAMES, budgets_of, fused, in_sigma, normal, of_worst, slope
+from correct_kernels import NAMES, budgets_of, fused, in_sigma, normal, of_worst, slope
 
 SLIPS = {torch.float32: 2e-6, torch.float16: 5e-5, torch.bfloat16: 4e-4}
 # the flash algorithm's exponential is off by up to 1.2e-4 in 16 bit, coherently where logits are alike
@@ -71,5 +71,5 @@ def test_one_wrong_element_is_seen() -> None:
 
 def test_a_gradient_stored_through_bfloat16_is_seen_in_float32() -> None:
     inputs = normal((33, 65, 32), torch.float32)
-    for got, budget in zip(rk.torch_math(*inputs), budgets_of(inputs), strict=True):
+    for got, budget in zip(ck.torch_math(*inputs), budgets_of(inputs), strict=True):
         assert in_sigma(got, budget) <= 8 < in_sigma(got.bfloat16(), budget)

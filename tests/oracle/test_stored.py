@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from right_kernels import in_sigma
+from correct_kernels import in_sigma
 from torch import Tensor
 
 from gradoracle.model.contract import PRESETS
 from gradoracle.oracle.exact.trace import trace
-from gradoracle.oracle.rounding.reading import Budget, budgets, running_sums, stored, stored_sum
+from gradoracle.oracle.rounding.annotations import running_sums, stored, stored_sum
+from gradoracle.oracle.rounding.reading import Budget, budgets
 
 
 def random(*shape: int) -> Tensor:

@@ -20,7 +20,6 @@ FORMATS = ("terminal", "json", "junit")
 @pytest.mark.parametrize(
     ("read", "text", "value"),
     [
-        (values.dtypes, None, None),
         (values.dtypes, "float32, bfloat16,float32", ("float32", "bfloat16")),
         (values.contracts, ["float32=tf32", "bfloat16=eager-bf16"], {"float32": "tf32", "bfloat16": "eager-bf16"}),
         (
@@ -33,7 +32,6 @@ FORMATS = ("terminal", "json", "junit")
         (values.workers, "0", 0),
         (values.shard, "2/4", (2, 4)),
         (values.seconds, 0.5, 0.5),
-        (values.saved, None, None),
     ],
 )
 def test_what_is_given_is_read(read: Callable[[Any], Any], text: Any, value: Any) -> None:

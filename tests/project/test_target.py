@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradoracle.model.errors import TargetError, UsageError
+from gradoracle.project import shipped as names
 from gradoracle.project import target
 from gradoracle.project.target import expand, family_for, place_of, resolve, shipped
 
@@ -67,7 +68,8 @@ def package(write: Callable[..., str], tmp_path: Path, monkeypatch: pytest.Monke
     write(f"{name}/universal.py", "LAWS = ()\n")
     write(f"{name}/test_entry.py", "raise AssertionError('imported')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(target, "SHIPPED", name)
+    for module in (target, names):
+        monkeypatch.setattr(module, "SHIPPED", name)
 
 
 def test_a_shipped_name_gives_its_family_and_all_its_kernels() -> None:

@@ -1,4 +1,4 @@
-"""Every view of a gate: red lines, open questions and notes told apart, what is unchanged said, nothing else red."""
+"""Every view of a gate: regressions, open questions and notes told apart, what is unchanged said, nothing else red."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def mutate(
     asked = Mutation(
         target,
         count=values.all_or("--mutants", mutants),
-        equivalents=values.file("--equivalents", equivalents),
+        equivalents=None if equivalents is None else values.file("--equivalents", equivalents),
         fresh=fresh,
         sources=tuple(source or ()),
         **settings.fields(own),

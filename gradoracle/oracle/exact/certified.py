@@ -182,7 +182,6 @@ def certify(
     args: Sequence[Tensor],
     expected: Expected,
     *,
-    bits: int = 128,
     max_bits: int = 4096,
     operations: int = OPERATIONS,
 ) -> list[Enclosure]:
@@ -192,7 +191,7 @@ def certify(
         graph, args, operations: as of ``interpret``; the limit is the same at any precision.
         expected: the largest radius, one float64 tensor per output (broadcast to it), or a function that gives them for
             the enclosures so far.
-        bits, max_bits: the first and the largest precision.
+        max_bits: the largest precision; the first is 128 bits.
 
     Returns:
         Enclosures whose ``undecided`` marks what is still wider than expected (or not known at all).
@@ -200,6 +199,7 @@ def certify(
     Raises:
         UnsupportedOperator, TooLarge, Unavailable: as ``read``.
     """
+    bits = 128
     while True:
         balls = read(graph, args, bits=bits, operations=operations)
         limits = expected(balls) if callable(expected) else expected

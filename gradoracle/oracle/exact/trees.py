@@ -36,12 +36,4 @@ def refilled(tree: Any, filling: Iterable[Any]) -> Any:
 
 def looked_up(tree: Any, known: Mapping[Node, Any]) -> Any:
     """The arguments of a node with each node replaced by its known value."""
-    if isinstance(tree, Node):
-        return known[tree]
-    if isinstance(tree, tuple):
-        return tuple([looked_up(item, known) for item in tree])
-    if isinstance(tree, list):
-        return [looked_up(item, known) for item in tree]
-    if isinstance(tree, dict):
-        return {key: looked_up(item, known) for key, item in tree.items()}
-    return tree
+    return followed(lambda leaf: known[leaf] if isinstance(leaf, Node) else leaf, tree)

@@ -16,26 +16,13 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from gradoracle.model.contract import EXACT, LARGEST, UNIT_ROUNDOFF, Contract
+from gradoracle.model.contract import LARGEST, UNIT_ROUNDOFF, Contract
 from gradoracle.oracle.exact.trace import Graph, widened
 from gradoracle.oracle.rounding import effects
-from gradoracle.oracle.rounding.annotations import accumulated, fast_exp, running_sums, stored, stored_sum
 from gradoracle.oracle.rounding.probes import SPLIT, Dice, mixed
 from gradoracle.oracle.rounding.propagate import propagate
 from gradoracle.oracle.rounding.quantity import Quantity, all_finite
 from gradoracle.oracle.rounding.rounding_model import FAR, Roundoff
-
-__all__ = [
-    "EXACT",
-    "Budget",
-    "InputError",
-    "accumulated",
-    "budgets",
-    "fast_exp",
-    "running_sums",
-    "stored",
-    "stored_sum",
-]
 
 InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
 

@@ -1,4 +1,4 @@
-"""Each corrected operation bit for bit, beside Triton's own interpreter getting it wrong, and beside a GPU."""
+"""Each corrected operation bit for bit, compared with Triton's own interpreter getting it wrong, and with a GPU."""
 
 from __future__ import annotations
 

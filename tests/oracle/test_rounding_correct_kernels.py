@@ -1,0 +1,126 @@
+"""Correct kernels that broke simpler budgets: none may be further out than eight sigma, nor than the worst case."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import correct_kernels as ck
+import pytest
+import torch
+from correct_kernels import NAMES, RECIPES, REPEATING, budgets_of, fused, in_sigma, normal, of_worst, slope
+from sweeps import covering
+
+from gradoracle.model.contract import LARGEST
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+SHAPES = [(33, 65, 32), (1, 200, 8), (100, 40, 128), (1, 1, 1), (7, 1, 64), (64, 64, 1)]
+
+# the budget's algorithm and whether its contract is that of eager execution -> kernels
+KERNELS = {
+    ("definition", False): {
+        "torch math": ck.torch_math,
+        "z from P, exp2": fused,
+        "exp, blocks of 16": partial(fused, block=16, base_two=False),
+        "split sums": partial(fused, split=32),
+    },
+    ("flash", False): {
+        "torch flash": ck.torch_flash,
+        "z from O, log-sum-exp": partial(fused, z_from="O", log_sum_exp=True),
+    },
+    ("definition", True): {"eager": ck.eager},
+}
+EAGER = {torch.float32: "ieee32", torch.bfloat16: "eager-bf16", torch.float16: "eager-fp16"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "dtype", "recipe", "seed"),
+    covering(itertools.product(KERNELS, DTYPES, [*RECIPES, *REPEATING], range(len(SHAPES)))),
+)
+def test_correct_kernels_stay_within_their_budgets(
+    algorithm: tuple[str, bool], dtype: torch.dtype, recipe: str, seed: int
+) -> None:
+    repeats, shape = recipe in REPEATING, SHAPES[seed]
+    change = REPEATING[recipe] if repeats else RECIPES[recipe]
+    inputs = [change(x.double()).to(dtype) for x in normal(shape, dtype, seed, heads=1)]
+    own, in_eager = algorithm
+    preset = EAGER[dtype] if in_eager else None
+    found = budgets_of(inputs, preset=preset, algorithm=own, worst=True, probes=4 if repeats else 16)
+    for name, kernel in KERNELS[algorithm].items():
+        for tensor, got, budget in zip(NAMES, kernel(*inputs), found, strict=True):
+            lost = ~got.isfinite() & (budget.value.abs() <= LARGEST[str(dtype)[6:]])
+            assert not lost.any() or (budget.overflow is not None and budget.overflow[lost].all()), (name, tensor)
+            got = torch.where(got.isfinite(), got.double(), budget.value)
+            assert of_worst(got, budget) <= 1, (name, tensor, shape)
+            assert repeats or in_sigma(got, budget) <= 8, (name, tensor, shape)
+
+
+@pytest.mark.parametrize(
+    ("tf32", "recipe", "seed"),
+    covering(itertools.product([ck.cut_to_tf32, ck.rounded_to_tf32], RECIPES, range(len(SHAPES)))),
+)
+def test_tf32_cut_or_rounded(tf32: object, recipe: str, seed: int) -> None:
+    inputs = [RECIPES[recipe](x.double()).float() for x in normal(SHAPES[seed], torch.float32, seed)]
+    found = budgets_of(inputs, preset="tf32", worst=True)
+    for tensor, got, budget in zip(NAMES, fused(*inputs, tf32=tf32), found, strict=True):
+        assert in_sigma(got, budget) <= 8, tensor
+        assert of_worst(got, budget) <= 1, tensor
+
+
+def test_the_bias_of_cut_operands_is_a_bias_of_the_probes() -> None:
+    inputs = normal((96, 96, 64), torch.float32)
+    for got, budget in zip(fused(*inputs, tf32=ck.cut_to_tf32), budgets_of(inputs, preset="tf32"), strict=True):
+        found, limit = slope(got, budget)
+        assert 1e-4 < abs(found) < limit
+
+
+def test_an_ieee_contract_sees_tf32() -> None:
+    inputs = normal((33, 65, 32), torch.float32)
+    for got, budget in zip(fused(*inputs, tf32=ck.rounded_to_tf32), budgets_of(inputs), strict=True):
+        assert in_sigma(got, budget) > 100
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d)[6:])
+@pytest.mark.parametrize("recipe", ["normal", "positive"])
+def test_four_thousand_keys(dtype: torch.dtype, recipe: str) -> None:
+    inputs = [RECIPES[recipe](x.double()).to(dtype) for x in normal((5, 4096, 16), dtype, heads=1)]
+    for kernel, algorithm in ((fused, "definition"), (ck.torch_math, "definition"), (ck.torch_flash, "flash")):
+        for got, budget in zip(kernel(*inputs), budgets_of(inputs, algorithm=algorithm), strict=True):
+            assert in_sigma(got, budget) <= 8
+            if algorithm == "definition":  # z from a rounded O gives dq of positive inputs away
+                assert float((budget.sigma / budget.value.abs()).median()) < 0.1
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d)[6:])
+@pytest.mark.parametrize("shape", [(33, 65, 32), (20, 50, 8), (50, 20, 8), (1, 1, 4)])
+def test_causal_with_queries_that_see_nothing(dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
+    inputs = normal(shape, dtype)
+    found = budgets_of(inputs, causal=True, worst=True)
+    for got, budget in zip(fused(*inputs, causal=True), found, strict=True):
+        assert in_sigma(got, budget) <= 8
+        assert of_worst(got, budget) <= 1
+    blind = ~ck.visible_to(inputs[0], inputs[1]).any(-1)
+    for budget in found[:2]:
+        for part in (budget.value, budget.sigma, budget.worst, budget.floor, budget.errors.abs().amax(0)):
+            assert part is not None and not part[..., blind, :].any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d)[6:])
+def test_correct_kernels_show_no_bias(dtype: torch.dtype) -> None:
+    inputs = normal((128, 128, 64), dtype)
+    for kernel, algorithm in ((fused, "definition"), (ck.torch_math, "definition"), (ck.torch_flash, "flash")):
+        for got, budget in zip(kernel(*inputs), budgets_of(inputs, algorithm=algorithm), strict=True):
+            found, limit = slope(got, budget)
+            assert abs(found) < limit
+
+
+def test_flash_needs_its_own_algorithm_at_large_logits() -> None:
+    inputs = [x * 3 for x in normal((64, 64, 64), torch.bfloat16)]
+    dq = fused(*inputs, z_from="O")[1]
+    assert in_sigma(dq, budgets_of(inputs)[1]) > 8 > in_sigma(dq, budgets_of(inputs, algorithm="flash")[1])
+
+
+def test_eager_in_16_bit_needs_its_own_contract() -> None:
+    inputs = [x.abs() for x in normal((33, 65, 32), torch.bfloat16)]
+    dq = ck.eager(*inputs)[1]
+    assert in_sigma(dq, budgets_of(inputs)[1]) > 8 > in_sigma(dq, budgets_of(inputs, preset="eager-bf16")[1])

@@ -1,0 +1,140 @@
+"""Log-sum-exps in plain PyTorch, examples/torch_lse.py: right ones hold on the CPU, faults in them are caught."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradoracle.check import minimise
+from gradoracle.check.run import check
+from gradoracle.model.dims import sizes
+from gradoracle.model.verdict import Report, Status
+from gradoracle.project.request import Request
+
+FILE = Path(__file__).parents[3] / "examples" / "torch_lse.py"
+NAMES_NO_OPTION = """
+import torch
+
+def logsumexp(q, k):
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    return torch.logsumexp(q @ k.mT / q.shape[-1] ** 0.5, -1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures are expected, and not small."""
+    monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
+
+
+def checked(file: Path, name: str, *dtypes: str, **fields: object) -> Report:
+    expected = {"property": "[fv]*_matches_the_oracle", "examples": 30 * len(dtypes), **fields}
+    return check(Request(f"{file}:{name}", "lse", device="cpu", dtypes=dtypes, workers=0, **expected))
+
+
+def holds(report: Report, *dtypes: str) -> None:
+    assert report.exit_code == 0
+    assert {(v.law, v.dtype) for v in report.verdicts if v.status is Status.HOLDS} == {
+        (law, dtype) for law in ("forward_matches_the_oracle", "vjp_matches_the_oracle") for dtype in dtypes
+    }
+
+
+def test_the_plain_one_holds_in_float32() -> None:
+    report = checked(FILE, "logsumexp", "float32")
+    holds(report, "float32")
+    met = {name for name, count in report.situations.items() if count}
+    assert met >= {"sinks given", "q_segments given", "kv_segments given", "causal = True", "softcap = 2.0", "H > G"}
+
+
+def test_the_one_that_upcasts_holds_in_every_dtype() -> None:
+    dtypes = ("float32", "bfloat16", "float16")
+    holds(checked(FILE, "upcast", *dtypes), *dtypes)
+
+
+def test_rows_that_see_no_key_hold_too() -> None:
+    report = checked(FILE, "logsumexp", "float32", property="rows_*")
+    assert report.exit_code == 0
+    assert {v.law for v in report.verdicts if v.status is Status.HOLDS} == {
+        "rows_without_a_term_are_minus_infinity",
+        "rows_that_see_no_key_give_the_sink",
+    }
+
+
+def test_one_whose_signature_names_no_option_is_given_none(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text(NAMES_NO_OPTION)
+    holds(checked(file, "logsumexp", "float32"), "float32")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("seen.tril(keys - queries)", "seen.tril(0)"),
+        ("s = softcap * torch.tanh(s / softcap)", "s = torch.clamp(s, -softcap, softcap)"),
+        ("sinks[:, None, None]", "sinks.flip(0)[:, None, None]"),
+        ("k.repeat_interleave(q.shape[1] // k.shape[1], 1)", "k.repeat(1, q.shape[1] // k.shape[1], 1, 1)"),
+        ("q_segments[:, None, :, None] == kv_segments", "q_segments[:, None, :, None] >= kv_segments"),
+        ("1 / math.sqrt(q.shape[-1]) if", "q.shape[-1] ** -0.499 if"),
+    ],
+)
+def test_a_fault_is_caught_on_the_same_cases(right: str, wrong: str, tmp_path: Path) -> None:
+    source = FILE.read_text()
+    assert source.count(right) == 1
+    file = tmp_path / "kernel.py"
+    file.write_text(source.replace(right, wrong))
+    report = checked(file, "logsumexp", "float32")
+    assert report.exit_code == 1 and any(v.status is Status.VIOLATED for v in report.verdicts)
+
+
+def test_a_tangent_of_nan_in_rows_without_a_key_is_caught(tmp_path: Path) -> None:
+    right = "torch.where(some, torch.logsumexp(torch.where(some[..., None], s, 0.0), -1), -torch.inf)"
+    source = FILE.read_text()
+    assert source.count(right) == 1
+    file = tmp_path / "kernel.py"
+    file.write_text(source.replace(right, "torch.logsumexp(s, -1)"))
+    fields = {"property": "jvp_matches_the_oracle", "arguments": {"causal": True}}
+    fields["dims"] = {"T": sizes(8, 40), "M": sizes(1, 6)}  # most queries see no key
+    assert checked(FILE, "logsumexp", "float32", **fields).exit_code == 0
+    report = checked(file, "logsumexp", "float32", **fields)
+    assert report.exit_code == 1 and "NaN" in str(report.verdicts[0].counterexample)
+
+
+def test_16_bit_without_upcasting_is_told_by_its_dtype() -> None:
+    report = checked(FILE, "logsumexp", "bfloat16", property="forward_matches_the_oracle")
+    assert report.exit_code == 1
+    (verdict,) = report.verdicts
+    assert "bfloat16" in str(verdict.counterexample) and "float32" in str(verdict.counterexample)
+
+
+RAISING = """
+
+class Raising(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, lse):
+        return lse.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        raise RuntimeError("no kernel image for bfloat16")
+
+
+def raises_in_bfloat16(q, k, **options):
+    lse = upcast(q, k, **options)
+    return Raising.apply(lse) if q.dtype == torch.bfloat16 else lse
+
+
+raises_in_bfloat16.__signature__ = __import__("inspect").signature(upcast)
+"""
+
+
+def test_a_backward_that_raises_is_refused_by_the_laws_of_exact_zeros_too(tmp_path: Path) -> None:
+    """They pass over derivatives that a kernel lacks; one that lacks all of them gave them nothing to check."""
+    file = tmp_path / "raising.py"
+    file.write_text(FILE.read_text() + RAISING)
+    report = checked(file, "raises_in_bfloat16", "float32", "bfloat16", property="*_no_*gradient")
+    found = {(v.law, v.dtype): v for v in report.verdicts}
+    refused = found["keys_of_another_segment_have_no_gradient", "bfloat16"]
+    assert refused.status is Status.REFUSED and "no kernel image for bfloat16" in str(refused.reasons)
+    assert found["keys_of_another_segment_have_no_gradient", "float32"].status is Status.HOLDS
+    assert not report.errors

@@ -1,0 +1,169 @@
+"""The shipped Triton kernel holds to its laws, and laws see faults planted in its wrapper and its entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from gradoracle.properties import sdpa
+from gradoracle.properties.universal import UNIVERSAL
+
+from gradoracle.check.judge_case import judge_law
+from gradoracle.model.case import parse
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import Outcome
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
+from tests.properties.sdpa import attention
+from tests.properties.sdpa.attention import LAWS, evidence, judge
+
+SHIPPED = sdpa.KERNELS[0]
+UNIVERSAL_LAWS = {law.name: law for law in UNIVERSAL}
+CASES = [
+    "case:1 sdpa cpu float32 B=1 H=2 T=17 M=33 D=16 Dv=8 blocks=small seed=1",
+    "case:1 sdpa cpu bfloat16 B=2 H=1 T=20 M=7 D=5 Dv=9 --causal=true k~normal/transposed blocks=wide seed=2",
+    "case:1 sdpa cpu float16 B=1 H=1 T=9 M=21 D=12 Dv=3 --scale=0.25 --causal=true do~positive/sliced seed=3",
+    "case:1 sdpa cpu float64 B=1 H=2 T=6 M=5 D=4 Dv=3 seed=4",
+    "case:1 sdpa cpu float32 B=2 H=1 T=5 M=1 D=1 Dv=1 --scale=1.0 q~largemean k~ties seed=5",
+    "case:1 sdpa cpu bfloat16 B=1 H=2 T=1 M=40 D=16 Dv=16 q~extreme k~extreme v~outlier seed=6",
+]
+
+
+def test_the_shipped_kernel_breaks_no_law_and_each_is_decided() -> None:
+    held: set[str] = set()
+    for line in CASES:
+        own = evidence(line, SHIPPED)
+        laws = [law for law in LAWS.values() if law.applies(own.case, SHIPPED) is None]
+        found = {law.name: judge_law(law, own) for law in laws}
+        assert not {name: result for name, result in found.items() if result.status is Status.VIOLATED}
+        decided = {name for name, result in found.items() if result.status is Status.HOLDS}
+        assert len(decided) >= 15
+        held |= decided
+    assert held == set(LAWS)
+
+
+def _with_half_of_o(*arguments: Any) -> Any:
+    o, tangent = SHIPPED.extras["jvp_from_statistics"](*arguments)
+    return o / 2, tangent
+
+
+def _without_causal(entry: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        *rest, options, blocks = arguments
+        return entry(*rest, {**options, "causal": False}, blocks)
+
+    return call
+
+
+def _tangents_crossed(inputs: Any, tangents: Any, options: Any, blocks: Any) -> Any:
+    return SHIPPED.jvp(inputs, {**tangents, "k": torch.flip(tangents["k"], (2,))}, options, blocks)
+
+
+def _other_scale(q: Any, k: Any, v: Any, *, scale: Any = None, **options: Any) -> Any:
+    return SHIPPED.call(q, k, v, scale=(scale or q.shape[-1] ** -0.5) * 1.001, **options)
+
+
+def _half_the_tail(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    scale = torch.ones(k.shape[2], dtype=v.dtype)
+    scale[k.shape[2] // 16 * 16 :] = 0.5
+    return SHIPPED.call(q, k, v * scale[:, None], **options)
+
+
+def _hvp_off(inputs: Any, tangents: Any, cotangents: Any, options: Any, blocks: Any) -> Any:
+    return [product + 1e-3 for product in SHIPPED.hvp(inputs, tangents, cotangents, options, blocks)]
+
+
+def _large_output(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    o = SHIPPED.call(q, k, v, **options)
+    return o + 1e-4 * o.detach()
+
+
+WRAPPED: list[tuple[str, str, Kernel]] = [
+    ("explicit_entry_points_agree_with_autograd", CASES[2], replace(SHIPPED, jvp=_without_causal(SHIPPED.jvp))),
+    ("explicit_entry_points_agree_with_autograd", CASES[0], replace(SHIPPED, jvp=_tangents_crossed)),
+    ("explicit_entry_points_agree_with_autograd", CASES[2], replace(SHIPPED, hvp=_without_causal(SHIPPED.hvp))),
+    ("ones_transposed_hvp_v_is_zero", CASES[0], replace(SHIPPED, hvp=_hvp_off)),
+    ("values_of_one_give_outputs_of_one", CASES[0], replace(SHIPPED, call=_half_the_tail)),
+    ("v_dv_equals_o_g", CASES[0], replace(SHIPPED, call=_large_output)),
+    (
+        "backward_from_the_saved_statistics_is_the_vjp",
+        CASES[2],
+        replace(SHIPPED, extras={**SHIPPED.extras, "backward": _without_causal(SHIPPED.extras["backward"])}),
+    ),
+    (
+        "jvp_from_the_saved_statistics_is_the_jvp",
+        CASES[2],
+        replace(SHIPPED, extras={**SHIPPED.extras, "jvp_from_statistics": _with_half_of_o}),
+    ),
+    (
+        "stats_rebuild_p",
+        CASES[0],
+        replace(SHIPPED, call=_other_scale),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("law", "line", "wrong"), WRAPPED, ids=[f"{law}-{i}" for i, (law, _, _) in enumerate(WRAPPED)])
+def test_a_fault_in_the_wrapper_is_caught(law: str, line: str, wrong: Kernel) -> None:
+    assert judge(law, line, SHIPPED).status is Status.HOLDS
+    assert judge(law, line, wrong).status is Status.VIOLATED
+
+
+def test_a_kernel_without_entry_points_is_not_asked_for_them() -> None:
+    bare = replace(SHIPPED, extras={}, jvp=None, hvp=None, deterministic=False)
+    _, _, case = parse(CASES[0])
+    barred = {name for name, law in LAWS.items() if (law.applies(case, bare) or "").startswith("the kernel has no")}
+    assert barred == {
+        "the_saved_statistics_are_those_of_the_scores",
+        "l_lies_between_one_and_the_number_of_keys",
+        "stats_rebuild_p",
+        "backward_from_the_saved_statistics_is_the_vjp",
+        "jvp_from_the_saved_statistics_is_the_jvp",
+        "frozen_stats_jvp_vs_autograd_gap",
+        "frozen_stats_jvp_of_stale_statistics",
+        "the_central_difference_converges_to_the_hvp",
+    }
+
+
+def test_a_ds_beyond_float16_is_a_declared_overflow() -> None:
+    # dS reaches 80 000; the definition's graph multiplies it by the scale before the product, the kernel after it
+    line = "case:1 sdpa cpu float16 B=2 H=3 T=33 M=7 D=127 Dv=127 --causal=true do~extreme blocks=small seed=8439"
+    own = evidence(line, SHIPPED)
+    assert not own.tensors(Derivative.VJP)["dq"].isfinite().all()
+    findings = list(own.compare(Derivative.VJP))
+    assert all(finding.outcome is not Outcome.VIOLATED for finding in findings)
+    assert judge("q_dq_equals_k_dk", line, SHIPPED).status is Status.NOT_CHECKED
+
+
+def test_the_order_of_convergence_is_measured_in_float64() -> None:
+    found = judge("the_central_difference_converges_to_the_hvp", CASES[3], SHIPPED)
+    orders = [finding for finding in found.findings if finding.tensor.startswith("order of")]
+    assert [finding.tensor for finding in orders] == ["order of hvp.q", "order of hvp.k", "order of hvp.v"]
+    assert all(finding.outcome is Outcome.HOLDS for finding in orders)
+
+
+def test_a_one_sided_difference_shows_in_the_order() -> None:
+    found = judge("the_central_difference_converges_to_the_hvp", CASES[3], attention.kernel("one-sided difference"))
+    orders = [finding for finding in found.findings if finding.tensor.startswith("order of")]
+    assert orders and all(finding.outcome is Outcome.VIOLATED for finding in orders)
+    assert "order 0.99" in orders[0].message or "order 1.0" in orders[0].message
+
+
+def _q_doubled(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    with torch.no_grad():
+        q.mul_(2)
+    return SHIPPED.call(q, k, v, **options)
+
+
+def test_a_forward_that_doubles_q_in_place_is_judged_on_the_q_that_it_was_given() -> None:
+    laws = ("forward_matches_the_oracle", "vjp_matches_the_oracle", "inputs_and_cotangents_are_unmodified")
+    for subject, expected in ((SHIPPED, Status.HOLDS), (replace(SHIPPED, call=_q_doubled), Status.VIOLATED)):
+        own = evidence(CASES[3], subject)
+        found = {law: judge_law(UNIVERSAL_LAWS[law], own) for law in laws}
+        assert {result.status for result in found.values()} == {expected}
+    assert max(law.rank for law in LAWS.values()) < UNIVERSAL_LAWS[laws[-1]].rank, "it leads the report"
+    changed = [f for f in found[laws[-1]].findings if f.outcome is Outcome.VIOLATED]
+    assert [(f.tensor, f.message) for f in changed] == [("q", "48 of 48 elements were changed by forward")]

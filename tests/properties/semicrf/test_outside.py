@@ -1,0 +1,103 @@
+"""The semi-CRF in plain PyTorch, examples/torch_semicrf.py: it holds on the CPU, faults in it are caught."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from gradoracle.cases.coverage import wanted_situations
+from gradoracle.check import minimise
+from gradoracle.check.run import check
+from gradoracle.model.dims import sizes
+from gradoracle.model.verdict import Report, Status
+from gradoracle.project.request import Request
+from gradoracle.project.target import resolve
+
+FILE = Path(__file__).parents[3] / "examples" / "torch_semicrf.py"
+DTYPES = ("float32", "bfloat16", "float16")
+CASES = 24
+SMALL = {"dims": {"T": sizes(4, 40), "K": sizes(2, 6)}}
+
+
+@pytest.fixture(autouse=True)
+def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures are expected, and not small."""
+    monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
+
+
+def checked(file: Path, *dtypes: str, **fields: object) -> Report:
+    expected = {"property": "[fv]*_matches_the_oracle", "examples": CASES * len(dtypes), **fields}
+    return check(Request(f"{file}:recursion", "semicrf", device="cpu", dtypes=dtypes, workers=0, **expected))
+
+
+@functools.cache
+def right_one() -> Report:
+    return checked(FILE, "float32", **SMALL)
+
+
+def changed(right: str, wrong: str, folder: Path) -> Path:
+    source = FILE.read_text()
+    assert source.count(right) == 1
+    file = folder / "kernel.py"
+    file.write_text(source.replace(right, wrong))
+    return file
+
+
+def test_it_holds_in_every_dtype() -> None:
+    report = checked(FILE, *DTYPES, examples=40 * len(DTYPES))
+    assert report.exit_code == 0
+    assert {(v.law, v.dtype) for v in report.verdicts if v.status is Status.HOLDS} == {
+        (law, dtype) for law in ("forward_matches_the_oracle", "vjp_matches_the_oracle") for dtype in DTYPES
+    }
+    met = {situation for situation, count in report.situations.items() if count}
+    assert met >= {
+        "transition given", "transition_by_duration given", "proj_start given", "proj_end given", "T has 3 tiles",
+        "joint every path forbidden", "joint no positions", "joint forbidden transitions", "joint forbidden durations",
+    }  # fmt: skip
+
+
+def test_it_is_not_asked_for_sequences_that_take_minutes() -> None:
+    target = resolve(f"{FILE}:recursion", "semicrf")
+    expected = wanted_situations(target.family, target.kernels[0], DTYPES, 126)
+    assert "T > 100 000" not in expected and "T has 3 tiles" in expected
+    (shipped,) = resolve("semicrf").kernels
+    assert "T > 100 000" in wanted_situations(target.family, shipped, DTYPES, 126)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("cum[:, inside] - cum[:, :-1, None]", "cum[:, inside - 1] - cum[:, :-1, None]"),
+        ("alpha[:, None, :, None] + tables, 2)", "alpha[:, None, :, None] + tables.mT, 2)"),
+        ("proj_end.float()[:, inside - 1]", "proj_end.float()[:, (inside - 2).clamp_min(0)]"),
+        ("legal = end <= lengths[:, None, None]", "legal = end < lengths[:, None, None]"),
+        ("ring[:, : durations - 1]", "ring[:, : max(durations - 2, 0)]"),
+        ("norms[: -durations - 1 : -1]", "norms[-1:] * len(norms[: -durations - 1 : -1])"),
+        ("alpha, norm = alpha - top[:, None], norm + top", "alpha, norm = alpha - top[:, None], norm + top.half()"),
+    ],
+)
+@pytest.mark.xdist_group("torch_semicrf on small cases")
+def test_a_fault_is_caught_on_the_same_cases(right: str, wrong: str, tmp_path: Path) -> None:
+    assert right_one().exit_code == 0
+    report = checked(changed(right, wrong, tmp_path), "float32", **SMALL)
+    assert report.exit_code == 1 and any(v.status is Status.VIOLATED for v in report.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "law"),
+    [
+        (
+            "return torch.where(some, torch.where(some, total, 1.0).log(), -torch.inf) + top.squeeze(dim)",
+            "return torch.logsumexp(x, dim)",
+            "where_every_path_is_forbidden_*",
+        ),
+        ("cum, duration = cum_scores.float()", "cum, duration = cum_scores.float().nan_to_num()", "nan_in_*"),
+        ("torch.where(legal[..., None], score, -torch.inf)", "score + legal[..., None].float().log()", "what_lies_*"),
+    ],
+)
+def test_nan_and_what_is_forbidden_are_dealt_with(right: str, wrong: str, law: str, tmp_path: Path) -> None:
+    right_one = checked(FILE, "float32", property=law)
+    assert right_one.exit_code == 0 and any(v.status is Status.HOLDS for v in right_one.verdicts)
+    assert checked(changed(right, wrong, tmp_path), "float32", property=law).exit_code == 1

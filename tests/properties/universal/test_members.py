@@ -1,0 +1,133 @@
+"""Members where outputs are -inf, inputs are shared, and two dims roll together: on LSE and on small families."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gradoracle.properties.members import permutable, rolled, separable
+from gradoracle.properties.universal import UNIVERSAL
+from jaxtyping import Float
+from torch import Tensor
+
+import gradoracle
+from gradoracle.model.case import Case
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
+from tests.properties.lse import logsumexp
+from tests.properties.toys import evidence
+
+LAWS = {law.name: law for law in UNIVERSAL}
+PERMUTATION, INDEPENDENCE, TAILS = (
+    LAWS[name]
+    for name in (
+        "batch_and_head_permutation_equivariance",
+        "batch_members_are_independent",
+        "tail_and_padding_invariance",
+    )
+)
+SIZES = "case:1 lse cpu float32 B=2 H=4 G=2 T=9 M=13 D=8"
+SHARED = f"{SIZES} seed=11"
+SINKS = f"{SIZES} sinks~normal seed=12"
+SEGMENTS = "case:1 lse cpu float32 B=2 H=4 G=2 T=9 M=2 D=8 q_segments~index kv_segments~index seed=15"
+BLIND = "case:1 lse cpu float32 B=2 H=2 G=2 T=17 M=5 D=8 --causal=true seed=17"
+RIGHT = logsumexp.kernel()
+
+
+def changed(change):
+    """The correct kernel of LSE with its output changed by a function of (lse, q, the named inputs)."""
+    own = logsumexp.LogSumExp()
+    return replace(RIGHT, name="wrong", call=lambda q, k, **named: change(own(q, k, **named), q, named))
+
+
+def last_member_apart(lse, q, named):
+    return torch.cat([lse[:-1], lse[-1:] + 0.01])
+
+
+def last_head_apart(lse, q, named):
+    return torch.cat([lse[:, :-1], lse[:, -1:] + 0.01], 1)
+
+
+def large_number_in_the_last_member(lse, q, named):
+    last = torch.arange(len(lse))[:, None, None] == len(lse) - 1
+    return torch.where(lse.isinf() & last, -1e30, lse)
+
+
+def leaking(lse, q, named):
+    return lse + 0 * q.sum()
+
+
+@pytest.mark.parametrize("line", [SHARED, SINKS, SEGMENTS, BLIND])
+def test_the_dims_of_lse_are_found_with_rows_of_minus_infinity_and_shared_sinks(line):
+    own = logsumexp.evidence(line, RIGHT)
+    together = {"H": 1, "G": 1} if line == BLIND else {"H": 2, "G": 1}
+    found = permutable(own)
+    assert found.items() >= {"B": 1, **together}.items() and ("T" in found) is (line != BLIND)
+    assert "B" in separable(own) and "H" not in separable(own), "a further query head has no key head"
+    if line in (SEGMENTS, BLIND):
+        assert own.forward()["lse"].isinf().any()
+
+
+@pytest.mark.parametrize("line", [SHARED, SINKS, SEGMENTS, BLIND])
+@pytest.mark.parametrize("law", [PERMUTATION, INDEPENDENCE, TAILS], ids=lambda law: law.name)
+def test_the_laws_of_members_hold_on_a_right_lse(law, line):
+    assert logsumexp.judge(law, line, RIGHT).status is Status.HOLDS
+
+
+@pytest.mark.parametrize(
+    ("law", "wrong", "line"),
+    [
+        (PERMUTATION, changed(last_member_apart), SINKS),
+        (PERMUTATION, changed(last_head_apart), SHARED),
+        (PERMUTATION, changed(last_head_apart), BLIND),
+        (PERMUTATION, logsumexp.kernel("key heads interleaved"), SHARED),
+        (PERMUTATION, changed(large_number_in_the_last_member), BLIND),
+        (INDEPENDENCE, changed(leaking), SINKS),
+        (INDEPENDENCE, changed(leaking), SEGMENTS),
+    ],
+)
+def test_the_laws_of_members_catch_what_is_wrong_with_one_member_of_lse(law, wrong, line):
+    assert logsumexp.judge(law, line, wrong).status is Status.VIOLATED
+
+
+@gradoracle.family(outputs=("o",), divides={"G": "H", "K": "H"})
+def grouped(q: Float[Tensor, "H"], k: Float[Tensor, "G"], w: Float[Tensor, "K"]) -> Float[Tensor, "H"]:
+    heads = q.shape[0]
+    return q * k.repeat_interleave(heads // k.shape[0]) + w.repeat_interleave(heads // w.shape[0]).sin()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rolls"),
+    [
+        ({"H": 6, "G": 2, "K": 2}, {"H": 3, "G": 1, "K": 1}),
+        ({"H": 8, "G": 2, "K": 4}, {"H": 4, "G": 1, "K": 2}),
+        ({"H": 5, "G": 5, "K": 5}, {"H": 1, "G": 1, "K": 1}),
+        ({"H": 5, "G": 1, "K": 1}, {"H": 1}),
+        ({"H": 6, "G": 2, "K": 3}, {}),
+    ],
+)
+def test_dims_that_divide_one_another_are_rolled_by_the_same_part(sizes, rolls):
+    own = evidence(Kernel("right", "grouped", grouped.definition), Case("grouped", sizes), grouped)
+    assert permutable(own) == rolls
+    assert torch.equal(rolled(torch.arange(6), ("H",), {"H": 3}), torch.tensor([3, 4, 5, 0, 1, 2]))
+
+
+@gradoracle.family(outputs=("o",))
+def exploding(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    return (2000 * x).exp()
+
+
+@gradoracle.family(outputs=("o",))
+def empty_first(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    return torch.where(torch.arange(len(x)) == 0, -torch.inf, x)
+
+
+def test_infinities_that_come_from_values_tell_nothing_and_those_of_a_mask_do():
+    for family in (exploding, empty_first):
+        own = evidence(Kernel("right", family.name, family.definition), Case(family.name, {"N": 4}), family)
+        assert permutable(own) == {}, "neither may be rolled: its infinities would move, or say nothing"
+    assert (
+        separable(evidence(Kernel("e", "exploding", exploding.definition), Case("exploding", {"N": 4}), exploding))
+        == set()
+    )
