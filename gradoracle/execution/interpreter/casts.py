@@ -81,18 +81,41 @@ def create_fp_to_fp(self: Any, src: Handle, dst_type: Any, rounding_mode: Any) -
 def create_bitcast(self: Any, src: Handle, dst_type: Any) -> Handle:
     """The same bits read as another dtype of the same width.
 
+    Widened, a float has the bits of its value in the dtype that it names, and bits may be read as a float where that
+    loses nothing: powers of two, 0 and infinities, which kernels make for exact scalings.
+
     Raises:
-        CannotWiden: the bits are those of a float, which has others when widened.
+        CannotWiden: bits with a significand are read as a float.
     """
     target = dst_type.scalar
     if is_widened() and (src.dtype.is_floating() or target.is_floating()):
-        raise CannotWiden(f"a bitcast from {src.dtype.name} to {target.name}")
+        return TensorHandle(_reread(src, target), target)
     bits = pack_bf16(src.data) if src.dtype.name == BF16 else src.data
     if target.name == BF16:
         return TensorHandle(unpack_bf16(bits.view(in_memory(target))), target)
     return TensorHandle(bits.view(held_as(target)), target)
 
 
+def _reread(src: Handle, target: Any) -> Array:
+    """A float's bits as an integer, or an integer's as a float, while kernels are widened."""
+    if src.dtype.is_floating():
+        narrow = src.data.astype(np.float32 if src.dtype.name == BF16 else _NAMED[src.dtype.name])
+        bits = narrow.view(f"uint{8 * narrow.itemsize}")
+        if src.dtype.name == BF16:
+            bits = (bits >> np.uint32(16)).astype(np.uint16)
+        return bits.view(held_as(target)) if not target.is_floating() else src.data
+    stored = np.ascontiguousarray(src.data)
+    if target.name == BF16:
+        found = (stored.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    else:
+        found = stored.view(_NAMED[target.name])
+    significand, _ = np.frexp(np.abs(found.astype(np.float64)))
+    if not bool(np.all((found == 0) | np.isinf(found) | (significand == 0.5))):
+        raise CannotWiden(f"bits of {src.dtype.name} are read as {target.name}")
+    return found.astype(np.float64)
+
+
+_NAMED = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 METHODS: dict[str, Callable[..., Any]] = {
     "cast_impl": cast_impl,
     "create_fp_to_si": _cast_to_integer,

@@ -176,12 +176,19 @@ def run_grid(fn: Callable[..., Any], grid: Any, given: dict[str, Any]) -> None:
         with language_patch(), np.errstate(all="ignore"):  # a GPU raises no floating-point warnings
             programs = list(itertools.product(range(nx), range(ny), range(nz)))
             lockstep.run(fn, given, programs, lambda program: builder.set_grid_idx(*program))
-    except values.CannotWiden:
-        raise
     except Exception as error:
+        if (inner := _widening_error(error)) is not None:
+            raise inner from None
         if triton.knobs.compilation.front_end_debugging:
             raise
         raise interpreter.InterpreterError(repr(error)) from error
+
+
+def _widening_error(error: BaseException | None) -> values.CannotWiden | None:
+    """What cannot be widened, if that is why a kernel or a function that it calls raised."""
+    while error is not None and not isinstance(error, values.CannotWiden):
+        error = error.__cause__
+    return error
 
 
 def _is_elsewhere(value: Any) -> bool:
