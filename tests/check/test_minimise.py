@@ -93,7 +93,7 @@ def test_a_hang_is_not_made_smaller_and_that_is_said(monkeypatch: pytest.MonkeyP
     report = checked("hangs")
     found = shown(report.verdicts[0])
     assert found.shrunk_from == "" and parse(found.case)[2].dims["N"] > 8
-    assert found.shrink_note == "not shrunk: each try of a call that hangs would take its time limit"
+    assert found.shrink_note == "not shrunk: each attempt at a call that hangs would take its time limit"
     assert found.shrink_note in render([report], "terminal")
 
 
