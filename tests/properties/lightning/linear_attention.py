@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradoracle.cases.sample import build
-from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import judge_law
 from gradoracle.execution.interpreter import activate
-from gradoracle.execution.kernel_runner import Subject
-from gradoracle.model.case import parse
-from gradoracle.model.job import LawResult
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
+from tests.properties import judging
 
 if not torch.cuda.is_available():
     activate()
@@ -25,8 +20,9 @@ if not torch.cuda.is_available():
 from gradoracle.properties.lightning import FAMILY
 
 ORACLE = Oracle(FAMILY)
-LAWS = {law.name: law for law in FAMILY.properties}
 RIGHT = ""
+evidence = functools.partial(judging.evidence, oracle=ORACLE)
+judge = functools.partial(judging.judge, oracle=ORACLE)
 CHUNK = 8
 ONE_PERCENT = 1.01
 
@@ -149,18 +145,3 @@ def kernel(fault: str = RIGHT) -> Kernel:
     own = LinearAttention(fault)
     jvp = _jvp_without_k(LinearAttention()) if fault == "jvp without k'" else None
     return Kernel(fault or "right", "lightning", own, jvp=jvp, algorithm="chunks of 16", deterministic=True)
-
-
-def evidence(line: str, subject: Kernel) -> Evidence:
-    """What a kernel does on a case line."""
-    _, _, case = parse(line)
-    sample = build(case, FAMILY.signature, domains=FAMILY.domains)
-    return Evidence(case, sample, Subject(FAMILY, subject), ORACLE)
-
-
-def judge(law: str | Property, line: str, subject: Kernel) -> LawResult:
-    """What a law says of a kernel on a case line."""
-    found, own = LAWS[law] if isinstance(law, str) else law, evidence(line, subject)
-    reason = found.applies(own.case, subject)
-    assert reason is None, f"{found.name} does not apply: {reason}"
-    return judge_law(found, own)
