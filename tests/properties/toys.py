@@ -1,4 +1,4 @@
-"""Small families and kernels of them, right ones and ones wrong on purpose, for the tests of universal laws."""
+"""Small families and correct kernels of them, for the tests of properties that every family has."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import judge_law
-from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.job import LawResult
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
+from tests.properties import judging
 
 
 @gradoracle.family(outputs=("p", "s"), dtypes=("float32", "float64"))
@@ -96,14 +94,12 @@ def kernel(call: Callable[..., Any], **fields: Any) -> Kernel:
 
 def evidence(subject: Kernel, case: Case = CASE, family: Any = pick) -> Evidence:
     """Evidence of a kernel on a case."""
-    oracle = ORACLES.setdefault(family.name, Oracle(family, "float64"))
-    return Evidence(case, build(case, family.signature), Subject(family, subject), oracle)
+    return judging.evidence(case, subject, ORACLES.setdefault(family.name, Oracle(family, "float64")))
 
 
 def judged(law: Property, subject: Kernel, case: Case = CASE, family: Any = pick) -> LawResult:
-    """What a law says of a kernel on a case, as the engine would."""
-    assert law.applies(case, subject) is None, f"{law.name} does not apply"
-    return judge_law(law, evidence(subject, case, family))
+    """The result of a property for a kernel on a case, as the engine judges it."""
+    return judging.judge_on(law, evidence(subject, case, family))
 
 
 def drawn(**recipes: str) -> Case:

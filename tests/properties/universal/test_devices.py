@@ -1,4 +1,4 @@
-"""Laws of GPUs: what each would catch on one, and that without one they say so."""
+"""Properties of GPUs: what each catches on one, and that without one it is not checked."""
 
 from __future__ import annotations
 
