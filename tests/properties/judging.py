@@ -26,10 +26,10 @@ def property_of(family: Family, name: str) -> Property:
     return found
 
 
-def evidence(case: Case | str, subject: Kernel, oracle: Oracle) -> Evidence:
-    """Evidence of a kernel on a case or case line."""
+def evidence(case: Case | str, subject: Kernel, oracle: Oracle, device: str = "cpu") -> Evidence:
+    """Evidence of a kernel on a case or case line, with tensors on a device."""
     case, family = parse(case)[2] if isinstance(case, str) else case, oracle.family
-    sample = build(case, family.signature, domains=family.domains)
+    sample = build(case, family.signature, domains=family.domains, device=device)
     return Evidence(case, sample, Subject(family, subject), oracle)
 
 

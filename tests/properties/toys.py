@@ -38,24 +38,6 @@ def total(x: Float[Tensor, "B N"], w: Float[Tensor, "N"]) -> Float[Tensor, "B N"
     return torch.cumsum(torch.sin(x) * w, -1)
 
 
-class Edit(torch.autograd.Function):
-    """The identity, whose backward passes its cotangent through a function."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.change = change
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return ctx.change(g), None
-
-
-def edited(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """``x`` with a gradient that goes through ``change``."""
-    return Edit.apply(x, change)
-
-
 def right(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The definition of ``pick`` in eager PyTorch, with the argument checks of a shipped kernel."""
     checked(x=x, y=y)
@@ -92,9 +74,9 @@ def kernel(call: Callable[..., Any], **fields: Any) -> Kernel:
     return replace(RIGHT, name=getattr(call, "__name__", "wrong"), call=call, **fields)
 
 
-def evidence(subject: Kernel, case: Case = CASE, family: Any = pick) -> Evidence:
+def evidence(subject: Kernel, case: Case = CASE, family: Any = pick, device: str = "cpu") -> Evidence:
     """Evidence of a kernel on a case."""
-    return judging.evidence(case, subject, ORACLES.setdefault(family.name, Oracle(family, "float64")))
+    return judging.evidence(case, subject, ORACLES.setdefault(family.name, Oracle(family, "float64")), device)
 
 
 def judged(law: Property, subject: Kernel, case: Case = CASE, family: Any = pick) -> LawResult:

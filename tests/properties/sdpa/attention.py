@@ -1,4 +1,4 @@
-"""SDPA by hand in eager PyTorch, right or with one named fault, for the tests of its laws."""
+"""SDPA by hand in eager PyTorch, correct or with one named fault, for the tests of its laws."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gradoracle.execution.interpreter import activate
 from gradoracle.model.kernel import Kernel
 from gradoracle.oracle.truth import Oracle
 from tests.properties import judging
+from tests.properties.faults import CORRECT, ByHand
 
 if not torch.cuda.is_available():
     activate()
@@ -20,7 +21,6 @@ if not torch.cuda.is_available():
 from gradoracle.properties.sdpa import FAMILY
 
 ORACLE = Oracle(FAMILY)
-RIGHT = ""
 evidence = functools.partial(judging.evidence, oracle=ORACLE)
 judge = functools.partial(judging.judge, oracle=ORACLE)
 
@@ -34,14 +34,8 @@ def _visible(queries: int, keys: int, causal: bool, fault: str) -> Tensor:
     return torch.arange(keys)[None, :] <= torch.arange(queries)[:, None] + offset
 
 
-class Attention:
-    """One right implementation, formula by formula in float32 or float64; ``fault`` names what is wrong with it."""
-
-    def __init__(self, fault: str = RIGHT) -> None:
-        self.fault = fault
-
-    def has(self, fault: str) -> bool:
-        return self.fault == fault
+class Attention(ByHand):
+    """One implementation, formula by formula in float32 or float64; ``fault`` names what is wrong with it."""
 
     def scores(self, q: Tensor, k: Tensor, scale: float | None, causal: bool) -> tuple[Tensor, Tensor, float]:
         factor = q.shape[-1] ** -0.5 if scale is None else scale
@@ -172,7 +166,7 @@ class _Function(torch.autograd.Function):
         return *attention.backward(*ctx.saved_tensors, g, scale, causal), None, None, None
 
 
-def kernel(fault: str = RIGHT) -> Kernel:
+def kernel(fault: str = CORRECT) -> Kernel:
     """The kernel with a fault, or without."""
     own = Attention(fault)
 
@@ -200,7 +194,7 @@ def kernel(fault: str = RIGHT) -> Kernel:
         ),
     }
     return Kernel(
-        fault or "right",
+        fault or "correct",
         "sdpa",
         call,
         jvp=lambda inputs, tangents, given, blocks: own.jvp(_of(inputs), _of(tangents), *options(given)),

@@ -1,9 +1,9 @@
-"""The semi-CRF by hand in eager PyTorch in float64, right or with one named fault, for its laws."""
+"""The semi-CRF by hand in eager PyTorch in float64, correct or with one named fault, for its laws."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from gradoracle.model.contract import Contract
 from gradoracle.model.kernel import Kernel
 from gradoracle.oracle.truth import Oracle
 from tests.properties import judging
+from tests.properties.faults import CORRECT, ByHand
 
 if not torch.cuda.is_available():
     activate()
@@ -26,25 +27,11 @@ CONTRACTS = {
     dtype: Contract(f"float32 inside {dtype}", dtype, operand="float32", output=dtype)
     for dtype in ("float32", "bfloat16", "float16")
 }
-RIGHT = ""
 evidence = functools.partial(judging.evidence, oracle=ORACLE)
 judge = functools.partial(judging.judge, oracle=ORACLE)
 SIZES = "case:1 semicrf cpu float32 B=3 T=9 C=3 K=4"
 PLAIN = f"{SIZES} transition~normal seed=11"
 PROJECTED = f"{SIZES} transition~normal proj_start~normal proj_end~normal seed=12"
-
-
-class _Changed(torch.autograd.Function):
-    """The identity whose gradient is changed by a function: a fault of backward alone."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.change = change
-        return tensor.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.change(gradient), None
 
 
 class _Raised(torch.autograd.Function):
@@ -68,17 +55,8 @@ def lse(x: Tensor, dim: int) -> Tensor:
     return torch.where(some, torch.where(some, total, 1.0).log() + top.squeeze(dim), -torch.inf)
 
 
-class Segmentations:
-    """One right implementation, position by position; ``fault`` names what is wrong with it."""
-
-    def __init__(self, fault: str = RIGHT) -> None:
-        self.fault = fault
-
-    def has(self, fault: str) -> bool:
-        return self.fault == fault
-
-    def backward_changed(self, fault: str, tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        return _Changed.apply(tensor, change) if self.has(fault) else tensor
+class Segmentations(ByHand):
+    """One implementation, position by position; ``fault`` names what is wrong with it."""
 
     def __call__(
         self,
@@ -192,7 +170,7 @@ def _scheme(fault: str) -> Any:
     """Paths of a kernel, both the same but for a fault of one path or of short chunks."""
 
     def run(inputs: Mapping[str, Tensor], cotangent: Tensor, path: str, chunk: int | None) -> dict[str, Tensor]:
-        own = Segmentations("transposed transition" if (fault, path) == ("parallel transposed", "parallel") else RIGHT)
+        own = Segmentations("transposed transition" if (fault, path) == ("parallel transposed", "parallel") else "")
         leaves = {n: t.detach().requires_grad_(t.is_floating_point()) for n, t in inputs.items()}
         given = [leaf for name, leaf in leaves.items() if not name.startswith("proj")]
         with torch.enable_grad():
@@ -208,8 +186,8 @@ def _scheme(fault: str) -> Any:
     return run
 
 
-def kernel(fault: str = RIGHT) -> Kernel:
+def kernel(fault: str = CORRECT) -> Kernel:
     """The kernel with a fault, or without."""
     extras = {"paths": _paths, "scheme": _scheme(fault)}
     own = Segmentations(fault)
-    return Kernel(fault or "right", "semicrf", own, contracts=CONTRACTS, deterministic=True, extras=extras)
+    return Kernel(fault or "correct", "semicrf", own, contracts=CONTRACTS, deterministic=True, extras=extras)

@@ -13,7 +13,8 @@ from gradoracle.properties.universal.strides import OTHERS, layouts_of
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
-from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, edited, evidence, judged, kernel, right, total, weigh
+from tests.properties.faults import edited
+from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, evidence, judged, kernel, right, total, weigh
 
 LAWS = {law.name: law for law in UNIVERSAL}
 INPUTS, COTANGENTS = (LAWS[f"any_layout_of_{what}_is_right_or_refused"] for what in ("inputs", "cotangents"))

@@ -10,12 +10,9 @@ from gradoracle.properties.universal import offsets
 from gradoracle.properties.universal.offsets import offsets_past_2_31_give_the_same
 
 from gradoracle.cases.sample import build
-from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import judge_law
-from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.verdict import Status
-from gradoracle.oracle.truth import Oracle
-from tests.properties.toys import CASE, RIGHT, judged, kernel, pick
+from tests.properties.toys import CASE, RIGHT, evidence, judged, kernel, pick
 from tests.properties.universal.wrong_members import wrapping
 
 LAW = offsets_past_2_31_give_the_same
@@ -59,8 +56,7 @@ def test_without_a_dim_of_several_members_and_without_addresses_it_says_so(monke
 @needs_a_gpu
 def test_on_a_gpu_one_tensor_is_far():
     def on_gpu(subject, case):
-        sample = build(case, pick.signature, device="cuda")
-        return judge_law(LAW, Evidence(case, sample, Subject(pick, subject), Oracle(pick, "float64"))).status
+        return judge_law(LAW, evidence(subject, case, device="cuda")).status
 
     cases = [replace(CASE, seed=seed) for seed in (0, 7)]  # the first input, then the second
     assert [on_gpu(RIGHT, case) for case in cases] == [Status.HOLDS] * 2

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from tests.properties.toys import edited, right
+from tests.properties.faults import edited
+from tests.properties.toys import right
 
 
 def wrong_output(x, y):

@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 from gradoracle.properties.universal.offsets import FAR
 
+from tests.properties.faults import edited
 from tests.properties.lse import logsumexp
-from tests.properties.toys import edited, right
+from tests.properties.toys import right
 
 SIZES = "case:1 lse cpu float32 B=2 H=4 G=2 T=9 M=13 D=8"
 SHARED = f"{SIZES} seed=11"
