@@ -28,7 +28,7 @@ from gradoracle.project.target import shipped
 from gradoracle.report.failure import failures
 from gradoracle.report.formats import render
 
-FILE = TESTS / "faulty.py"
+FILE = TESTS / "check" / "faulty.py"
 FORWARD, VJP = "forward_matches_the_oracle", "vjp_matches_the_oracle"
 
 

@@ -23,7 +23,7 @@ from triton.runtime.interpreter import TensorHandle  # noqa: E402
 
 from gradoracle.execution.interpreter import loads  # noqa: E402
 from gradoracle.execution.interpreter.values import held_as, in_memory, unpack_bf16  # noqa: E402
-from tests.interpreter_builtins import bound, patched  # noqa: E402, F401
+from tests.execution.interpreter.triton_builtins import bound, patched  # noqa: E402, F401
 
 DTYPES = [
     tl.float16, tl.bfloat16, tl.float32, tl.float64, tl.int32, tl.int64, tl.int1, tl.int8, tl.uint32,

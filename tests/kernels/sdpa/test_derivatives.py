@@ -19,7 +19,18 @@ from gradoracle.kernels.sdpa import (
     jvp_frozen,
     vjp,
 )
-from sdpa_reference import DEVICE, SMALLEST, UNIT, Attention, definition, doubled, excess, problem, visible
+
+from tests.kernels.sdpa.reference import (
+    DEVICE,
+    SMALLEST,
+    UNIT,
+    Attention,
+    definition,
+    doubled,
+    excess,
+    problem,
+    visible,
+)
 
 ON_GPU = DEVICE == "cuda"
 DTYPES = [dtype for dtype in UNIT if not (ON_GPU and dtype == torch.float64)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from gradoracle.kernels.sdpa import backward, forward, hvp, jvp, jvp_frozen, sdpa, vjp
-from sdpa_reference import DEVICE, problem
+
+from tests.kernels.sdpa.reference import DEVICE, problem
 
 DIMS = (2, 2, 33, 21, 16, 16)
 
