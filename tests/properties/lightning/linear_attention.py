@@ -1,4 +1,4 @@
-"""Linear attention by hand in eager PyTorch with float32 arithmetic, correct or with one named fault, for its laws."""
+"""Linear attention by hand in eager PyTorch with float32 arithmetic, correct or with one named fault."""
 
 from __future__ import annotations
 

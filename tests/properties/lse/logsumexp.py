@@ -1,4 +1,4 @@
-"""LSE by hand in eager PyTorch with float32 arithmetic, correct or with one named fault, for the tests of its laws."""
+"""LSE by hand in eager PyTorch with float32 arithmetic, correct or with one named fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SDPA by hand in eager PyTorch, correct or with one named fault, for the tests of its laws."""
+"""SDPA by hand in eager PyTorch, correct or with one named fault."""
 
 from __future__ import annotations
 

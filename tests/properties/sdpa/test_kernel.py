@@ -1,4 +1,4 @@
-"""The shipped Triton kernel holds to its laws, and laws see faults planted in its wrapper and its entry points."""
+"""The shipped Triton kernel satisfies its properties, and what they measure of convergence and overflow is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels from outside: the widest algorithm that is shipped decides, for tensors and for laws among them alike."""
+"""Kernels from outside: the widest algorithm that is shipped decides, for tensors and for properties of them alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped semi-CRF with one named fault in scores, gradients, products, alpha, beta or marginals, for its laws."""
+"""The shipped semi-CRF with one named fault in scores, gradients, products, alpha, beta or marginals."""
 
 from __future__ import annotations
 

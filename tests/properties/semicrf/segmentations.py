@@ -1,4 +1,4 @@
-"""The semi-CRF by hand in eager PyTorch in float64, correct or with one named fault, for its laws."""
+"""The semi-CRF by hand in eager PyTorch in float64, correct or with one named fault."""
 
 from __future__ import annotations
 
