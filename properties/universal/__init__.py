@@ -1,6 +1,7 @@
-"""Universal laws: what every kernel of every family obeys (DESIGN 6), in the order in which they are judged.
+"""Universal properties: what every kernel of every family obeys (DESIGN 6), in the order in which they are judged.
 
-Laws that read what other laws made the kernel do come last: memory and unchanged arguments look at every run.
+Properties that read what other properties made the kernel do come last: memory and unchanged arguments look at every
+run.
 """
 
 from __future__ import annotations
