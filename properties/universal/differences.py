@@ -1,4 +1,4 @@
-"""Laws of differences: central differences of the kernel's VJP converge to the definition's HVP, at second order."""
+"""Properties of differences: central differences of the kernel's VJP converge to the true HVP, at second order."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
     It is made smaller until C h^2 bounds what the definition's own difference is off by, which shows that the third
     derivative has no peak between the places where it is evaluated. Where 16 bits leave an element's limit too wide to
     decide, the slope of the errors on the truth decides: roundings average out in it, truncations are added up.
-    Catches: statistics frozen or cached at an earlier point, a VJP that is right at one point by chance, a gradient
+    Catches: statistics frozen or cached at an earlier point, a VJP that is correct at one point by chance, a gradient
     of another function near by. vjp_matches_the_oracle sees what is wrong at the point itself.
-    Cannot catch: a VJP that is wrong by a constant, whose differences are right; vjp_matches_the_oracle does.
+    Cannot catch: a VJP that is wrong by a constant, whose differences are correct; vjp_matches_the_oracle does.
     """
     if evidence.oracle.scalable(evidence.sample) is not None:
         raise Unavailable("the third derivative of this definition has no reading at these sizes")
