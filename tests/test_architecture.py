@@ -173,7 +173,7 @@ def families() -> set[str]:
 
 
 def family_of(name: str) -> str | None:
-    """The family whose kernels or laws a module holds; None for what families share, and outside the two folders."""
+    """The family whose kernels or properties a module holds; None for what families share and for other folders."""
     parts = name.split(".")
     inside = parts[0] == "gradoracle" and len(parts) > 2 and parts[1] in ("kernels", "properties")
     return parts[2] if inside and parts[2] in families() else None

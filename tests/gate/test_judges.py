@@ -1,5 +1,5 @@
-"""A change may not edit its own judge: the base's definition, domain, laws, contracts and settings hold until somebody
-answers for others."""
+"""A change may not edit its own judge: definition, domain, properties, contracts and settings are the base's until
+somebody answers for others."""
 
 from __future__ import annotations
 

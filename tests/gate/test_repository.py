@@ -29,7 +29,7 @@ with found.worktree(found.commit("HEAD")) as tree:
 
 
 def left(clone: Project) -> list[str]:
-    """The worktrees that git knows of beside the clone itself."""
+    """The worktrees that git knows of, without the clone itself."""
     lines = clone.git("worktree", "list", "--porcelain").splitlines()
     found = [line.removeprefix("worktree ") for line in lines if line.startswith("worktree ")]
     return [each for each in found if Path(each).resolve() != clone.folder.resolve()]

@@ -101,7 +101,7 @@ def test_elsewhere_a_value_of_another_dtype(dtype: Any) -> None:
     assert isinstance(loads_alike(pointer, mask, numbers(dtype, (4, 8), 4)), tuple)
 
 
-def test_a_number_elsewhere_is_told_from_its_equals() -> None:
+def test_a_number_elsewhere_is_distinguished_from_its_equals() -> None:
     for element, shape in product((tl.float32, tl.float16, tl.int32), ((4, 8), ())):
         call, pointer = loads.load(bound(_LOAD)), places(buffer(element), element, shape)
         none = tensor(np.zeros(shape or (1,), np.bool_), tl.int1, shape)
