@@ -55,7 +55,7 @@ def test_an_acknowledgement_is_of_one_change_alone(clone: Project) -> None:
         (CONFIG, ('property = "*_matches', 'property = "vjp_matches'), "the settings of rmsnorm"),
     ],
 )
-def test_what_narrows_the_check_is_red(clone: Project, file: str, pair: tuple[str, str], piece: str) -> None:
+def test_what_narrows_the_check_is_a_regression(clone: Project, file: str, pair: tuple[str, str], piece: str) -> None:
     clone.edit(file, pair)
     code, out, _ = clone.gate("--base", "main")
     assert code == 1 and piece in out and ": changed. A change may not edit its own judge" in out

@@ -96,7 +96,7 @@ def test_what_cannot_be_mutated_is_one_sentence(tmp_path, body, words, code, sai
     assert ran.returncode == code and said in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
 
 
-def test_a_kernel_that_is_wrong_to_begin_with_is_reported_and_not_mutated(tmp_path):
+def test_a_kernel_that_violates_a_property_is_reported_and_not_mutated(tmp_path):
     text = (ROOT / "examples" / "rmsnorm.py").read_text()
     (tmp_path / "wrong.py").write_text(text.replace("r * gw - x", "r * gw + x"))
     ran = mutate(tmp_path, "wrong.py", "--mutants", "2", "--examples", "6")
