@@ -138,6 +138,14 @@ READ_BY_PATTERN = {
 }
 
 
+def test_files_that_the_page_names_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    places = re.findall(r"`((?:model|project|cases|oracle|execution|check|report|gate|mutation|cli)/[\w/]+\.py)`", page)
+    assert len(places) > 25
+    for place in places:
+        assert (ROOT / "gradoracle" / place).is_file() or place == "report/NAME.py", place
+
+
 def test_no_module_reads_sentences_by_patterns():
     engine = ROOT / "gradoracle"
     using = {path.relative_to(engine).as_posix() for path in engine.rglob("*.py") if "re" in imported(path)}
