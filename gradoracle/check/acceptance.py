@@ -1,4 +1,4 @@
-"""The rules of the verdict on one tensor (DESIGN 2): exact, local, worst case, bias, pooled; and sensitivity.
+"""The rules of the verdict on one tensor: exact, local, worst case, bias, pooled; and sensitivity.
 
 All of them compare ``kernel - truth`` with what a Budget says that rounding explains. None has a constant to tune:
 ``LOCAL_SIGMA`` is the one level of significance, the same for a single element, a slope and a pooled square.

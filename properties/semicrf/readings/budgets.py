@@ -1,4 +1,4 @@
-"""Semi-CRF: what rounding explains of a correct float32 kernel's error, at any length (DESIGN 2 and 3).
+"""Semi-CRF: what rounding explains of a correct float32 kernel's error, at any length.
 
 The kernel that is imitated adds up each segment's score in float32, takes exponentials, sums over labels and durations,
 holds alpha and beta relative to norms that are exact (float64 or two floats), and multiplies alpha, score and beta into
