@@ -40,6 +40,12 @@ def __getattr__(name: str) -> Any:
 
 
 @functools.cache
+def _digest(folder: Path) -> str:
+    """Of the sources of a folder, read once a process."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()
+
+
+@functools.cache
 def _locator() -> Any:
     """A class that gives numba the cache folder of a file and the stamp of its source."""
     from numba.core.caching import InTreeCacheLocator
@@ -50,8 +56,7 @@ def _locator() -> Any:
         def __init__(self, function: Callable[..., Any], file: str) -> None:
             super().__init__(function, file)
             root = cache.folder()
-            sources = sorted(Path(file).parent.glob("*.py"))
-            self._stamp = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+            self._stamp = _digest(Path(file).parent)
             self._cache_path = "" if root is None else str(root / "numba" / self._stamp)
 
         def get_source_stamp(self) -> str:
