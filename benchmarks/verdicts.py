@@ -41,6 +41,7 @@ TARGETS = (
     "examples/torch_semicrf.py:recursion --family semicrf",
 )
 OPTIONS = ("--seed", "0", "--examples", "60", "--workers", "1")
+COUNTED = ("reasons", "refusals")  # dicts by sentences
 LEFT_OUT = ("environment", "seconds", "seconds_compiling", "locations", "measurements", "schema", "diagnosis")
 
 
@@ -57,13 +58,21 @@ def checked(words: str, device: str = "cpu") -> Any:
 
 
 def without(value: Any) -> Any:
-    """A document without what changes from run to run; of a sentence only its numbers."""
+    """A document without what changes from run to run; of a sentence only its numbers, of reasons their counts."""
     if isinstance(value, dict):
-        return {without(key): without(each) for key, each in value.items() if key not in LEFT_OUT}
+        return {
+            key: _counts(each) if key in COUNTED else without(each)
+            for key, each in value.items()
+            if key not in LEFT_OUT
+        }
     if isinstance(value, list):
         return [without(each) for each in value]
     is_sentence = isinstance(value, str) and " " in value and not value.startswith("case:")
     return " ".join(re.findall(r"\d[\d.e+-]*", value)) if is_sentence else value
+
+
+def _counts(value: dict[str, Any]) -> list[str]:
+    return sorted(json.dumps(each, sort_keys=True) for each in value.values())
 
 
 def differences(before: Any, after: Any, place: str = "") -> list[str]:

@@ -1,1 +1,1 @@
-"""Judges: definitions, laws and kernels of each shipped family, the universal laws, and the pytest entry."""
+"""Definitions, properties and kernels of each shipped family, universal properties, and the pytest entry."""

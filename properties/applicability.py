@@ -1,4 +1,4 @@
-"""Applicability: when a law does not apply to a case and kernel, as a reason; None where it applies."""
+"""Applicability: when a property does not apply to a case and kernel, as a reason; None where it applies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OF_A_DIM_OF_ALL_OUTPUTS = Families(
 
 
 def small_enough(case: Case, kernel: Kernel) -> str | None:
-    """Whether a case is small enough for laws that run the kernel or the oracle again."""
+    """Whether a case is small enough for properties that run the kernel or the oracle again."""
     longest = max(case.dims.values(), default=1)
     if longest > LONGEST_DIM:
         return f"a dim of {longest} is too large for this law: at most {LONGEST_DIM}"
@@ -81,7 +81,7 @@ def all_of(*conditions: Applies) -> Applies:
 
 
 def has(extra: str) -> Applies:
-    """A reason against laws of an entry point that the kernel does not have."""
+    """Why properties of an entry point that the kernel does not have do not apply; None where they do."""
     return lambda case, kernel: None if extra in kernel.extras else f"the kernel has no entry point {extra!r}"
 
 
@@ -96,34 +96,34 @@ def takes(kernel: Kernel, option: str, value: object) -> bool:
 
 
 def causal(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of causal cases."""
+    """Why properties of causal cases do not apply; None where they do."""
     return None if case.options.get("causal", False) else "it is not causal"
 
 
 def bidirectional(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of cases in which every query sees every key."""
+    """Why properties of cases in which every query sees every key do not apply; None where they do."""
     return "it is causal" if case.options.get("causal", False) else None
 
 
 def has_a_later_query(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of what comes after a query."""
+    """Why properties of what comes after a query do not apply; None where they do."""
     return None if case.dims["T"] > 1 else "there is no later query"
 
 
 def bidirectional_too(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws that call the kernel with one query that is not causal."""
+    """Why properties that call the kernel with one query that is not causal do not apply; None where they do."""
     if takes(kernel, "causal", False) and supports(kernel, T=1):
         return None
     return "the kernel does not take one query that is not causal"
 
 
 def may_have_twice_the_keys(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws that call the kernel with every key twice."""
+    """Why properties that call the kernel with every key twice do not apply; None where they do."""
     return None if supports(kernel, M=2 * case.dims["M"]) else "the kernel does not take twice as many keys"
 
 
 def exact_operands(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws in bits: a contract that rounds the inputs themselves (tf32)."""
+    """Why properties in bits do not apply: the contract rounds the inputs themselves (tf32)."""
     contract = kernel.contract(case.dtype)
     if UNIT_ROUNDOFF[contract.operand] <= UNIT_ROUNDOFF[case.dtype]:
         return None

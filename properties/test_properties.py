@@ -1,4 +1,4 @@
-"""The pytest entry, ``pytest -n auto properties/``: every shipped family x kernel x dtype x law (see conftest.py)."""
+"""The pytest entry, ``pytest -n auto properties/``: every family x kernel x dtype x property (see conftest.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(0)  # the first item of a group runs all its ca
 
 
 def brief(family: Family) -> dict[str, Any]:
-    """Fields of the requests of ``--brief``: few and small cases, of a seed by which each law has one to be judged on.
+    """Fields of the requests of ``--brief``: few small cases, of a seed that has a case for every property.
 
     ``tests/properties/test_brief.py`` says where that is no longer so; another seed is then to be looked for.
     """
@@ -30,7 +30,7 @@ def brief(family: Family) -> dict[str, Any]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One item a law; families by ``--family``, cases a dtype by ``--examples`` or the Hypothesis profile."""
+    """One item a property; families by ``--family``, cases a dtype by ``--examples`` or the Hypothesis profile."""
     option = metafunc.config.getoption
     chosen, glob = device.choose(option("device")), option("family")
     examples = option("examples") or settings().max_examples
@@ -56,11 +56,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def judged(item: Item) -> Item:
-    """The item after its group has run; a run that fails is an error of each item and no failure of a law."""
+    """The item after its group has run; a run that fails is an error of each item and no failure of a property."""
     item.run()
     return item
 
 
 def test_law(judged: Item) -> None:
-    """The law holds on all cases of this run."""
+    """The property holds on all cases of this run."""
     judged.judge()

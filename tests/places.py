@@ -12,8 +12,8 @@ ROOT = TESTS.parent
 
 
 def load(name: str) -> ModuleType:
-    """A module of tests/ by its name, loaded anew: its kernels are interpreted from then on."""
-    spec = importlib.util.spec_from_file_location(name, TESTS / f"{name}.py")
+    """A module of tests/ by its dotted name, loaded anew: its kernels are interpreted from then on."""
+    spec = importlib.util.spec_from_file_location(name, TESTS.joinpath(*name.split(".")).with_suffix(".py"))
     assert spec is not None and spec.loader is not None
     sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[name])
@@ -21,5 +21,5 @@ def load(name: str) -> ModuleType:
 
 
 def loaded(name: str) -> ModuleType:
-    """A module of tests/ by its name, loaded if no test has done so yet."""
+    """A module of tests/ by its dotted name, loaded if no test has done so yet."""
     return sys.modules[name] if name in sys.modules else load(name)

@@ -165,7 +165,7 @@ def differs_from_run_to_run(x, w):
 
 
 class _Product(torch.autograd.Function):
-    """The right product with an explicit backward and JVP; subclasses spoil one of them."""
+    """The correct product with an explicit backward and JVP; subclasses spoil one of them."""
 
     @staticmethod
     def forward(x, w):

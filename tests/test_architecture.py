@@ -119,6 +119,39 @@ def test_a_circle_is_seen():
     assert circles(graph) == [{"a", "b", "c"}] and not circles({**graph, "c": frozenset("d")})
 
 
+# modules that use regular expressions, and on what: never on a sentence of gradoracle's own
+READ_BY_PATTERN = {
+    "execution/interpreter/blas.py": "the memory map of a process",
+    "gate/fingerprints.py": "addresses in the repr of objects",
+    "model/property.py": "a property's docstring, which is its contract",
+    "model/wording.py": "numbers in messages, which count together where they differ in nothing else",
+    "mutation/compiled.py": "TTIR and PTX",
+    "mutation/operators/arithmetic.py": "names in kernels",
+    "mutation/operators/kinds.py": "names in kernels",
+    "mutation/operators/place.py": "names in kernels",
+    "mutation/operators/syntax.py": "white space of kernels",
+    "project/shipped.py": "sources of families, before they are imported",
+    "report/failure.py": "characters that a terminal does not show",
+    "report/junit.py": "characters that XML does not allow",
+    "report/markdown.py": "characters of markup",
+    "report/plots.py": "SVG by matplotlib",
+}
+
+
+def test_files_that_the_page_names_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    places = re.findall(r"`((?:model|project|cases|oracle|execution|check|report|gate|mutation|cli)/[\w/]+\.py)`", page)
+    assert len(places) > 25
+    for place in places:
+        assert (ROOT / "gradoracle" / place).is_file() or place == "report/NAME.py", place
+
+
+def test_no_module_reads_sentences_by_patterns():
+    engine = ROOT / "gradoracle"
+    using = {path.relative_to(engine).as_posix() for path in engine.rglob("*.py") if "re" in imported(path)}
+    assert using == set(READ_BY_PATTERN)
+
+
 def test_the_engine_knows_no_property_by_name():
     """What it must know of one, the property declares."""
     names = set(law_names())
@@ -148,7 +181,7 @@ def families() -> set[str]:
 
 
 def family_of(name: str) -> str | None:
-    """The family whose kernels or laws a module holds; None for what families share, and outside the two folders."""
+    """The family whose kernels or properties a module holds; None for what families share and for other folders."""
     parts = name.split(".")
     inside = parts[0] == "gradoracle" and len(parts) > 2 and parts[1] in ("kernels", "properties")
     return parts[2] if inside and parts[2] in families() else None

@@ -1,4 +1,4 @@
-"""The rules of the verdict on one tensor (DESIGN 2): exact, local, worst case, bias, pooled; and sensitivity.
+"""The rules of the verdict on one tensor: exact, local, worst case, bias, pooled; and sensitivity.
 
 All of them compare ``kernel - truth`` with what a Budget says that rounding explains. None has a constant to tune:
 ``LOCAL_SIGMA`` is the one level of significance, the same for a single element, a slope and a pooled square.
@@ -162,9 +162,9 @@ def exactly(
     if bool(mask.any()):
         index = tuple(int(i) for i in mask.nonzero()[0]) if mask.dim() else ()
         worst = Worst(index, math.nan, math.nan, math.inf)
-        where, out = region(mask, axes), math.inf
-        found = Finding(name, Outcome.VIOLATED, "exact", out, out, None, message, worst, str(where), mask.numel())
-        return replace(found, place=str(where), region=where, lost=lost, among=named, map=_facts(mask, axes))
+        where = region(mask, axes)
+        seen = {"pattern": str(where), "place": str(where), "region": where, "map": _facts(mask, axes)}
+        return _fact(name, message, worst, mask.numel(), lost, among=named, **seen)
     return Finding(name, Outcome.HOLDS, "exact", elements=max(elements, mask.numel()), among=named)
 
 
@@ -211,9 +211,16 @@ def _violation(
     index = tuple(int(i) for i in wrong.nonzero()[0])
     worst = Worst(index, float(got[index]), float(truth[index]), math.inf)
     message = f"{int(wrong.sum())} of {wrong.numel()} elements: the kernel's value {what}"
-    seen, out, count = _seen(wrong, got, truth, axes), math.inf, wrong.numel()
-    seen["map"] = _facts(wrong, axes)
-    return Finding(name, Outcome.VIOLATED, "exact", out, out, None, message, worst, elements=count, lost=lost, **seen)
+    seen = _seen(wrong, got, truth, axes) | {"map": _facts(wrong, axes)}
+    return _fact(name, message, worst, wrong.numel(), lost, **seen)
+
+
+def _fact(name: str, message: str, worst: Worst, elements: int, lost: bool, **seen: Any) -> Finding:
+    """The finding of a broken fact, which has no budget."""
+    out = math.inf
+    return Finding(
+        name, Outcome.VIOLATED, "exact", out, out, None, message, worst, elements=elements, lost=lost, **seen
+    )
 
 
 def _facts(wrong: Tensor, axes: Sequence[str]) -> ErrorMap | None:

@@ -47,7 +47,7 @@ class Part:
         return wrong
 
     def finite(self) -> Part:
-        """The part with 0, which is exact, in place of what is infinite in truth."""
+        """The part with its infinite true values replaced by an exact 0."""
         infinite, own = self.true.isinf(), self.allowance
 
         def kept(tensor: Tensor) -> Tensor:

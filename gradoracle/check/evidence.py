@@ -133,7 +133,7 @@ class Evidence:
     @property
     def derivatives(self) -> dict[str, Derivative]:
         """The derivative that each tensor of the family belongs to, by the tensor's name."""
-        return {name: derivative for derivative in Derivative for name in self.names(derivative)}
+        return self.keep("derivatives", lambda: {name: each for each in Derivative for name in self.names(each)})
 
     def axes(self, name: str) -> tuple[str, ...]:
         """The named dims of one of those tensors."""

@@ -168,7 +168,7 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
     marks: set[tuple[str, ...]] = set()
     for finding in _violations(verdict):
         fault = (verdict.kernel, *finding.region.shape, "lost" if finding.lost else "wrong")
-        marks.add((*fault, undifferentiated(finding.named[0]) if finding.is_plain else finding.tensor))
+        marks.add((*fault, undifferentiated(finding.tensor) if finding.is_plain else finding.tensor))
         if finding.region.spans:  # a wrong tail of o makes that of dq, jvp.o and hvp.q wrong
             marks.add(fault)
     return marks or {(verdict.kernel, verdict.law)}

@@ -328,9 +328,7 @@ def judge_law(law: Property, evidence: Evidence) -> LawResult:
     if Outcome.HOLDS in outcomes:
         return LawResult(law.name, Status.HOLDS, tuple(findings))
     first = min(findings, key=lambda finding: finding.message)
-    text = (
-        TOO_WIDE if first.why is Reason.BUDGET else first.message
-    )  # so that equal reasons of many cases are counted together
+    text = TOO_WIDE if first.why is Reason.BUDGET else first.message  # equal reasons of many cases count together
     return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), text, why=first.why)
 
 

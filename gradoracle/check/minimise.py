@@ -26,10 +26,7 @@ from gradoracle.project.request import Progress
 
 SHRINK_SECONDS, SHRINK_SECONDS_IN_ALL = 12.0, 60.0
 EXPLAINED = 3  # cases for which an explaining formula is searched
-TRIES_OF_ONE, EXPLAINED_BY_TRIES = (
-    30,
-    2,
-)  # where attempts are counted instead of seconds; formulas are then searched on smaller cases
+TRIES_OF_ONE, EXPLAINED_BY_TRIES = 30, 2  # where attempts count, not seconds; formulas then come from smaller cases
 INTERRUPTED, NOT_SHRUNK = "shrinking was interrupted", "not shrunk: the run was interrupted"
 NOT_TELLING = "not shrunk: another verdict shows this fault"
 Failing = tuple[Key, Status, Case, LawResult]

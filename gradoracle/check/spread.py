@@ -1,4 +1,4 @@
-"""Spread: rules 2 and 3 of the verdict (DESIGN 2), a bias and a mean square, on one tensor and pooled over cases."""
+"""Spread: the rules bias (2) and pooled (3) of the verdict, on one tensor and pooled over cases."""
 
 from __future__ import annotations
 

@@ -98,9 +98,8 @@ app.command()(mutate.bench)
 def _fault(error: Exception) -> int:
     """Report an internal error in one sentence and keep its traceback: exit code 3."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    shown = " ".join(
-        [lines[0], lines[-1]] if lines and lines[0].endswith(":") else lines[:1]
-    )  # a traceback's last line
+    has_traceback = bool(lines) and lines[0].endswith(":")  # of which the last line says what happened
+    shown = " ".join([lines[0], lines[-1]] if has_traceback else lines[:1])
     what = f"{type(error).__name__}{f': {shown}' if shown else ''}"
     where = showing.keep_trace("".join(traceback.format_exception(type(error), error, error.__traceback__)))
     return showing.fail(f"internal error: {what}; {where}", FAULT)

@@ -281,7 +281,7 @@ class DaskPool:
 def _connected(address: str) -> Any:
     """A client of a scheduler."""
     if find_spec("distributed") is None:
-        raise UsageError("distributed is not installed: expected for --scheduler, by pip install 'gradoracle[cluster]'")
+        raise UsageError("distributed is not installed: needed for --scheduler, by pip install 'gradoracle[cluster]'")
     from distributed import Client
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are reported in one sentence

@@ -65,9 +65,7 @@ class Process:
         lifeline, self._lifeline = os.pipe()  # closed when this process dies, however it dies
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         flags = fcntl.fcntl(self._output, fcntl.F_GETFL)
-        fcntl.fcntl(
-            self._output, fcntl.F_SETFL, flags | os.O_APPEND
-        )  # so that the child goes on writing at the end after a truncation
+        fcntl.fcntl(self._output, fcntl.F_SETFL, flags | os.O_APPEND)  # after a truncation the child writes at the end
         try:
             self.process = fork_server.run(
                 f"import sys; from gradoracle.execution.process import serve; serve({memory}, *map(int, sys.argv[1:]))",

@@ -1,4 +1,4 @@
-"""Accuracy: whether errors in sigma have grown, case by case (DESIGN 8).
+"""Accuracy: whether errors in sigma have grown, case by case.
 
 Accuracy fell if the median of log2(rms of the change / rms of the base) over cases exceeds 0.1 and Wilcoxon's
 signed-rank test gives p < 1e-6: with random signs, a sum of ranks as large would occur less than once in a million

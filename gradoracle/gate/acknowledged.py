@@ -1,4 +1,4 @@
-"""Acknowledged: changes of what judges a kernel that somebody answers for, in a file beside pyproject.toml.
+"""Acknowledged: changes of what judges a kernel that somebody answers for, in a file next to pyproject.toml.
 
 [[change]]
 piece = "the definition of rmsnorm"

@@ -172,7 +172,8 @@ def _regression(failure: Failure, new: Sequence[Verdict], where: Broken, compare
         if where.unasked:
             count = f"on {every + where.unasked} cases; the base held on {where.held} of the {every} it was judged on"
         else:
-            count = f"the base held on {where.held} of these {every} cases" if where.case else "over all cases together"
+            cases = f"{where.held} of these {every} cases" if every > 1 else "this case"
+            count = f"the base held on {cases}" if where.case else "over all cases together"
         text = f"{lead.law} held in the base and {status} ({count})"
     elif where.crashes:
         text = f"{lead.law} {status}, where the base violated it and did not crash"
@@ -259,7 +260,9 @@ def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Lin
         dtypes = ", ".join(dict.fromkeys(key.dtype for key in verdicts))
         also = f" and {counted(len(others), 'further verdict')}" if others else ""
         count = len({case for own in verdicts.values() for case in own})
-        text = f"{first.law}{also} decided by the base, not decided here on {count} cases in {dtypes}: {reason}"
+        text = (
+            f"{first.law}{also} decided by the base, not decided here on {counted(count, 'case')} in {dtypes}: {reason}"
+        )
         weight = Weight.OPEN if memory else Weight.RED
         yield Line(Kind.UNCHECKED, weight, text, kernel, first.law, first.dtype, verdicts[first][0])
 

@@ -65,7 +65,7 @@ class Kept:
             return ""
         try:
             own = kernels.files(target, words)
-            judging = judge.judges([target.target]) if _is_shipped(judge, target) else judge.files(target, words)
+            judging = judge.judges([target.target]) if judge.ships(target.target) else judge.files(target, words)
         except UsageError:
             return ""
         if not own or not judging:
@@ -105,13 +105,9 @@ def _depends_on_machine(case: OnCase) -> bool:
     return Reason.MEMORY in case.why.values() or any(status in _OF_A_MACHINE for status in case.laws.values())
 
 
-def _is_shipped(tree: Tree, target: Entry) -> bool:
-    return tree.is_gradoracle and tree.is_shipped(target.target)
-
-
 def own_files(tree: Tree, target: Entry, files: dict[str, str]) -> dict[str, str]:
     """A target's files without those of its judge, which a shipped target shares with others."""
-    if not _is_shipped(tree, target):
+    if not tree.ships(target.target):
         return files
     return {file: digest for file, digest in files.items() if file.partition("/")[0] == "kernels"}
 

@@ -74,7 +74,7 @@ class Side:
     def news(self) -> dict[str, Snapshot] | None:
         """Wait for the next report of what fails; None: the process has ended.
 
-        There is one when every case is judged, and more while they are judged where a task ``tells``.
+        There is one when every case is judged, and more while they are judged where a task is ``early``.
         """
         while True:
             has_ended = self._process.poll() is not None
@@ -133,7 +133,7 @@ class Side:
 
 
 def write_order(stage: Path, order: Order) -> tuple[Path, Path]:
-    """Write an order into a folder of its own; its file, and one beside it for the process's standard error."""
+    """Write an order into a folder of its own: its file, and another for the standard error of the process."""
     file = Path(tempfile.mkdtemp(dir=stage)) / "order.json"
     file.write_text(json.dumps(serialize.to_plain(order)), encoding="utf-8")
     return file, file.with_name("stderr.txt")

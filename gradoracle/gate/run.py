@@ -24,7 +24,7 @@ from gradoracle.model.errors import UsageError
 from gradoracle.model.verdict import Report
 from gradoracle.project import cache
 from gradoracle.project.config import Entry
-from gradoracle.project.import_closure import differing, together
+from gradoracle.project.import_closure import differing
 from gradoracle.project.settings import Setting, Settings
 
 _REGRESSIONS = (Kind.VIOLATED, Kind.UNCHECKED, Kind.ACCURACY)  # of a kernel: what --fail-fast stops at
@@ -33,9 +33,9 @@ _REGRESSIONS = (Kind.VIOLATED, Kind.UNCHECKED, Kind.ACCURACY)  # of a kernel: wh
 class GateFault(Exception):
     """gradoracle itself failed on some kernels; ``reports`` holds what is known nevertheless."""
 
-    def __init__(self, told: str, reports: list[Report]) -> None:
+    def __init__(self, message: str, reports: list[Report]) -> None:
         self.reports = reports
-        super().__init__(told)
+        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def gate(asked: Asked, tell: Callable[[str], None]) -> list[Report]:
 
     Args:
         asked: what is compared.
-        tell: prints a sentence on the progress.
+        tell: prints a sentence about the progress.
 
     Raises:
         UsageError: no git, no such ref, no common history, or a configuration that cannot be read.
@@ -128,10 +128,9 @@ def snapshots(asked: Asked, tell: Callable[[str], None]) -> tuple[Baseline, list
     if wrong := [line.text for line in lines if line.kind is Kind.BASE and line.weight is not Weight.NOTE]:
         raise UsageError(f"no baseline is saved: {wrong[0]}")
     made = {"targets": ", ".join(found.known), **reports[0].environment}
-    engine = together(head.engine) if head.is_gradoracle else ""
     for report in reports:
         report.comparison = None
-    return Baseline(SCHEMA, __version__, engine, made, found.known), reports
+    return Baseline(SCHEMA, __version__, head.engine, made, found.known), reports
 
 
 class _Gate:
@@ -207,17 +206,11 @@ class _Gate:
         """Whether a target must be checked."""
         if subject.base is None or subject.head is None or self.asked.every or subject.files:
             return True
-        if self._is_own(subject) and self._engine_differs():
+        if self._is_own(subject) and self.base is not None and self.base.engine != self.head.engine:
             return True
         if deciding(subject.settings[0]) != deciding(subject.settings[1]) or subject.base.target != subject.head.target:
             return True
         return isinstance(self.base, Tree) and known_failures(self.base) != known_failures(self.head)
-
-    def _engine_differs(self) -> bool:
-        """Whether the engine or the laws differ, where they are part of the tree."""
-        if isinstance(self.base, Tree):
-            return self.base.engine != self.head.engine
-        return self.base is not None and self.base.engine != together(self.head.engine)
 
     def _judge(self, changed: Sequence[Subject]) -> None:
         """Find what judges each target on both sides; a difference that nobody acknowledges is a regression."""
@@ -238,7 +231,7 @@ class _Gate:
     def _is_own(self, subject: Subject) -> bool:
         """Whether a target is a shipped kernel in gradoracle's own tree: what judges it is compared by files."""
         entry = subject.head or subject.base
-        return self.head.is_gradoracle and entry is not None and self.head.is_shipped(entry.target)
+        return entry is not None and self.head.ships(entry.target)
 
     def _judged(self, subject: Subject, base: Mapping[str, Piece], head: Mapping[str, Piece]) -> None:
         """Report differences in what judges a target, and decide whether the base still judges it."""

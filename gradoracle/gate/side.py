@@ -48,7 +48,7 @@ class Task:
         laws: case -> laws to judge beyond those that measure; None: all.
         measures: whether errors are measured on all cases; if not, ``laws`` alone are judged.
         first: cases to judge before the others.
-        tells: whether each failing verdict is reported when it is found.
+        early: whether each failing verdict is reported as soon as it is found.
         called_in: a folder; which of its functions run on a case is recorded. "": of none.
         barred: a folder that no module may be imported from; "": none.
     """
@@ -59,7 +59,7 @@ class Task:
     laws: dict[str, list[str]] | None = None
     measures: bool = True
     first: list[str] = field(default_factory=list)
-    tells: bool = False
+    early: bool = False
     called_in: str = ""
     barred: str = ""
 
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> None:
     """Execute the order in the first file, and write the snapshots into the second.
 
     Shrinking counterexamples takes time: where something fails, the third file has the snapshot without its report as
-    soon as every case is judged, and earlier, with what fails, where the task ``tells``.
+    soon as every case is judged, and before that whatever fails where the task is ``early``.
     """
     threading.Thread(target=_listen, daemon=True).start()
     given, answer, early = map(Path, arguments)
@@ -149,7 +149,7 @@ def require_apart(task: Task) -> None:
 def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
     """Check a target: by all laws, with a report; or by some of them, without.
 
-    ``failing`` gets the snapshot before counterexamples are shrunk, and where the task ``tells`` each case that fails.
+    ``failing`` gets the snapshot before counterexamples are shrunk; where the task is ``early``, each failing case too.
     """
     from gradoracle.check.plan import plan, require_memory
     from gradoracle.check.run import Listener, running
@@ -160,14 +160,14 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
     own = settings.fields(task.settings)
     request = Request(task.target, places=task.places, called_in=task.called_in, **limits, **own)
     found = Snapshot(task.target, task.settings)
-    told: set[VerdictKey] = set()
+    reported: set[VerdictKey] = set()
 
     def watch(result: CaseResult) -> None:
         line = _key(result.kernel, result.case)
         found.cases[line] = _on_case(result, found.measured)
         broken = {VerdictKey(r.law, result.kernel, result.case.dtype) for r in result.results if r.status in BROKEN}
-        if task.tells and not broken <= told:
-            told.update(broken)
+        if task.early and not broken <= reported:
+            reported.update(broken)
             failing(replace(found, cases={line: found.cases[line]}))
 
     first = set(task.first)

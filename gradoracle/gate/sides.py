@@ -26,7 +26,7 @@ from gradoracle.project.config import Entry
 Laws = dict[str, list[str]]  # by case
 Wait = Callable[[], Snapshot]  # waits for a process, and returns what it found
 Proven = Callable[[Snapshot | None, Snapshot], bool]  # whether a base and a change, as far as known, show a regression
-Place = tuple[Path, list[str], Task]  # current folder, search path, task
+Start = tuple[Path, list[str], Task]  # current folder, search path, task
 
 
 class Base:
@@ -109,7 +109,7 @@ class Sides:
         base: a tree, a saved baseline, or nothing.
         head: the working tree.
         stage: a folder for the files that processes exchange.
-        tell: prints a sentence on the progress.
+        tell: prints a sentence about the progress.
         kept: snapshots of earlier gates.
         stops: whether the change is checked no further once it shows a regression.
     """
@@ -124,7 +124,7 @@ class Sides:
     def survey(self, subjects: Sequence[Subject]) -> dict[str, tuple[Snapshot, Snapshot]]:
         """Snapshots of base and change with what judges targets in their own projects; both trees at once.
 
-        Targets that cannot be imported are left out, and have a line that says why.
+        Targets that cannot be imported are left out, and have a line with the reason.
         """
         if not subjects:
             return {}
@@ -166,7 +166,7 @@ class Sides:
         Args:
             subject: the target.
             entry: the change's entry.
-            proven: says whether what fails is a regression.
+            proven: decides whether what fails is a regression.
         """
         by_base = self.judge(subject) is not self.head
         self.tell(f"{subject.name}: the change, judged by {'the base' if by_base else 'itself'}")
@@ -176,7 +176,7 @@ class Sides:
                 name = self.kept.name(subject.base, subject.settings[0], self.base, self.base)
             base = self._base(stack, subject, name)
             folder, path, task = self._of_change(subject, entry)
-            task = replace(task, first=self._first(subject, base), tells=self.stops)
+            task = replace(task, first=self._first(subject, base), early=self.stops)
             change = self._side(stack, subject, (folder, path, task))
             if base is not None and not may_use_gpu(task.settings):
                 base.measure()
@@ -263,26 +263,26 @@ class Sides:
         except speed.Untimed as error:
             return [_untimed(subject, str(error))]
 
-    def _of_change(self, subject: Subject, entry: Entry) -> Place:
+    def _of_change(self, subject: Subject, entry: Entry) -> Start:
         judge = self.judge(subject)
         by_base = judge is not self.head
         task = Task(entry.target, subject.settings[0 if by_base else 1], called_in=self._called_in(self.head))
-        if by_base and not (judge.is_gradoracle and judge.is_shipped(entry.target)):
+        if by_base and not judge.ships(entry.target):
             task = replace(task, places=Places(str(judge.folder), str(self.head.folder)))
         return self.head.folder, search_path(judge, self.head, self.head, self.stage), task
 
-    def _of_base(self, subject: Subject, entry: Entry, base: Tree) -> Place:
+    def _of_base(self, subject: Subject, entry: Entry, base: Tree) -> Start:
         barred = str(self.head.root)
         task = Task(entry.target, subject.settings[0], called_in=self._called_in(base), barred=barred)
         return base.folder, search_path(base, base, self.head, self.stage), task
 
     def _called_in(self, tree: Tree) -> str:
-        """Where the functions that run are recorded: only kept snapshots are ever asked for them."""
+        """Where the functions that run are recorded: only kept snapshots use them."""
         return str(tree.root) if self.kept.is_on else ""
 
-    def _side(self, stack: contextlib.ExitStack, subject: Subject, of: Place, shows: bool = True) -> Side:
+    def _side(self, stack: contextlib.ExitStack, subject: Subject, start: Start, shows: bool = True) -> Side:
         """A process that checks a target, and ends with the stack."""
-        folder, path, task = of
+        folder, path, task = start
         return stack.enter_context(
             contextlib.closing(Side(folder, path, True, {subject.name: task}, self.stage, shows))
         )

@@ -1,6 +1,6 @@
 """Timing: the process that times the kernels of one of the gate's trees, one call for each question of the gate.
 
-The processes of both sides are alive at once and take turns, so that the machine's other load affects both alike.
+The processes of both sides are alive at once and take turns, so that other load on the machine affects both equally.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ def serve(task: Task, questions: Iterable[str], answers: TextIO) -> None:
     from gradoracle.execution import bench, device
     from gradoracle.project.request import Request
 
-    def say(answer: Any) -> None:
+    def send(answer: Any) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
     request = Request(task.target, places=task.places, **settings.fields(task.settings))
     where = device.choose(request.device)
     works, why = _works(task, request, where)
-    say({"works": list(works), "why": [[*work, reason] for work, reason in why.items()]})
+    send({"works": list(works), "why": [[*work, reason] for work, reason in why.items()]})
     made = list(works.values())
     for question in questions:
         call = made[int(question)]
-        say(bench.device_milliseconds(call) if where == "cuda" else bench.wall_milliseconds(call)[0])
+        send(bench.device_milliseconds(call) if where == "cuda" else bench.wall_milliseconds(call)[0])
 
 
 def _works(task: Task, request: Request, where: str) -> tuple[dict[Work, bench.Work], dict[Work, str]]:

@@ -90,12 +90,12 @@ class Tree:
         return digests(self._closure(starts), self.root)
 
     @cached_property
-    def engine(self) -> dict[str, str]:
-        """Digests of every file of the engine and the laws, if they are this tree's."""
+    def engine(self) -> str:
+        """A digest of the engine and the laws; "" if they are not this tree's."""
         if not self.is_gradoracle:
-            return {}
+            return ""
         files = (file for folder in _ENGINE for file in (self.root / folder).rglob("*.py"))
-        return digests(files, self.root)
+        return together(digests(files, self.root))
 
     def judges(self, names: Iterable[str]) -> dict[str, str]:
         """Digests of the files of the engine and the laws that verdicts on some targets depend on."""
@@ -114,6 +114,10 @@ class Tree:
         """Whether a target names a shipped family."""
         name = target.partition(":")[0]
         return module_file(f"{SHIPPED}.{name}", self.root) is not None and "/" not in name and "." not in name
+
+    def ships(self, target: str) -> bool:
+        """Whether a target names a family that this tree, gradoracle's own, ships."""
+        return self.is_gradoracle and self.is_shipped(target)
 
     def _start(self, target: str) -> Path | None:
         """The file that a target names; None if it is not in this tree."""
@@ -147,9 +151,9 @@ def _holds_config(folder: Path, root: Path) -> bool:
 
 
 def pieces(tree: Tree, entry: Entry, words: Settings, surveyed: Snapshot) -> dict[str, Piece]:
-    """What judges a target, by name: what its side found, and what the tree's files say."""
+    """What judges a target, by name: fingerprints of its side and of the tree's files."""
     found = dict(surveyed.pieces)
-    if tree.is_gradoracle and tree.is_shipped(entry.target):
+    if tree.ships(entry.target):
         found[ENGINE] = Piece(together(tree.judges([entry.target])))
     found[f"the settings of {entry.name}"] = Piece(repr(sorted(deciding(words).items())))
     found[KNOWN] = Piece(known_failures(tree))

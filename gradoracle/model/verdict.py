@@ -111,17 +111,13 @@ class Report:
     environment: Mapping[str, str]
     verdicts: list[Verdict] = field(default_factory=list)
     situations: dict[str, int] = field(default_factory=dict)  # coverage goal -> cases that meet it
-    situations_wanted: dict[str, int] = field(
-        default_factory=dict
-    )  # coverage goal -> the least number of cases expected
+    situations_wanted: dict[str, int] = field(default_factory=dict)  # coverage goal -> the least number of cases
     cases_planned: int = 0
     cases_run: int = 0
     seconds: float = 0.0
     refusals: dict[str, dict[str, int]] = field(default_factory=dict)  # message -> {"dtype=..": n, "layout=..": n}
     notes: list[str] = field(default_factory=list)
-    unmet: list[str] = field(
-        default_factory=list
-    )  # a sentence for each thing that should have been checked and was not
+    unmet: list[str] = field(default_factory=list)  # what should have been checked and was not, a sentence each
     interrupted: str = ""  # why the run stopped early, if it did
     cases_judged: int = 0  # on which some property held, was violated or crashed
     cases_alarming: int = 0  # on which some property was violated or crashed
@@ -131,12 +127,8 @@ class Report:
     faults: list[Fault] = field(default_factory=list)  # the failing verdicts, grouped by cause
     shard: Shard | None = None  # what a merge needs, of one part of a run
     planned: dict[str, int] = field(default_factory=dict)  # "kernel in dtype" -> cases
-    judged: dict[str, int] = field(
-        default_factory=dict
-    )  # those of them on which some property held, was violated or crashed
-    stopped: dict[str, float] = field(
-        default_factory=dict
-    )  # "kernel: call" still running when the time was up -> seconds
+    judged: dict[str, int] = field(default_factory=dict)  # "kernel in dtype" -> those with an answer
+    stopped: dict[str, float] = field(default_factory=dict)  # "kernel: call" running when time was up -> seconds
     seconds_compiling: float = 0.0  # summed over processes, where kernels are compiled
 
     @property

@@ -11,7 +11,7 @@ from gradoracle.mutation.mutant import Mutant
 
 
 class Fate(str, Enum):
-    """What became of a mutant. Only killed and survived ones enter the score (DESIGN 7)."""
+    """What became of a mutant. Only killed and survived ones enter the score."""
 
     KILLED = "killed"  # by a law
     SURVIVED = "survived"

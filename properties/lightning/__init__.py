@@ -1,4 +1,4 @@
-"""Lightning: causal linear attention without decay: definition, cases, algorithms, laws and kernels (DESIGN 9)."""
+"""Lightning: causal linear attention without decay: definition, cases, algorithms, properties and kernels."""
 
 from __future__ import annotations
 

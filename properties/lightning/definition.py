@@ -1,4 +1,4 @@
-"""The definition of causal linear attention without decay (DESIGN 9)."""
+"""The definition of causal linear attention without decay."""
 
 from __future__ import annotations
 

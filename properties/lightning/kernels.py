@@ -1,4 +1,4 @@
-"""The shipped kernels of lightning attention, as laws call them."""
+"""The shipped kernels of lightning attention, as properties call them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples: what lightning laws know of a sample in float64, and the samples that they make of it."""
+"""Samples: what lightning properties know of a sample in float64, and the samples that they make of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS = ("q", "k", "v")  # the inputs with a row for each token
 
 @dataclass(frozen=True)
 class Parts:
-    """One sample's tensors in float64 on the CPU, for the constants of laws and the sizes of what they compare.
+    """One sample's tensors in float64 on the CPU, for the constants of properties and the sizes of what they compare.
 
     Not a truth: truths come from the oracle.
     """
@@ -119,19 +119,19 @@ def split(case: Case) -> int:
 
 
 def several_rows(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of what comes before and after."""
+    """Why properties of what comes before and after do not apply; None where they do."""
     return None if case.dims["N"] > 1 else "it has one row"
 
 
 def any_length(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws that run the kernel on another number of rows."""
+    """Why properties that run the kernel on another number of rows do not apply; None where they do."""
     lengths = (1, case.dims["N"] - 1, case.dims["N"] + 1)
     fits = all(supports(kernel, N=length) for length in lengths if length > 0)
     return None if fits else "the kernel does not take every number of rows"
 
 
 def starts_from_a_state(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws that give a kernel an initial state whatever the case."""
+    """Why properties that give a kernel an initial state whatever the case do not apply; None where they do."""
     try:
         parameters = inspect.signature(kernel.call).parameters
     except (TypeError, ValueError):
@@ -141,12 +141,12 @@ def starts_from_a_state(case: Case, kernel: Kernel) -> str | None:
 
 
 def gives_the_state(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws that ask a kernel for the state whatever the case."""
+    """Why properties that ask a kernel for the state whatever the case do not apply; None where they do."""
     return None if takes(kernel, "return_state", True) else "the kernel does not return the state"
 
 
 def has_initial_state(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of the initial state of a case."""
+    """Why properties of the initial state of a case do not apply; None where they do."""
     return None if INITIAL in case.draws else "it has no initial state"
 
 

@@ -1,4 +1,4 @@
-"""LSE: the log-sum-exp of attention scores: definition, cases, laws and kernels (DESIGN 9)."""
+"""LSE: the log-sum-exp of attention scores: definition, cases, properties and kernels."""
 
 from __future__ import annotations
 

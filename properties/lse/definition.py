@@ -1,4 +1,4 @@
-"""The definition of the log-sum-exp of attention scores (DESIGN 9)."""
+"""The definition of the log-sum-exp of attention scores."""
 
 from __future__ import annotations
 

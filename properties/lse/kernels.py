@@ -1,4 +1,4 @@
-"""The shipped kernels of LSE, as laws call them."""
+"""The shipped kernels of LSE, as properties call them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores: what LSE laws know of a sample without any kernel."""
+"""Scores: what LSE properties know of a sample without a kernel."""
 
 from __future__ import annotations
 
@@ -132,25 +132,25 @@ def with_signless_cotangents(sample: Sample) -> Sample:
 
 
 def has_sinks(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of sinks."""
+    """Why properties of sinks do not apply; None where they do."""
     return None if "sinks" in case.draws else "it has no sinks"
 
 
 def no_sinks(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of rows whose terms are keys alone."""
+    """Why properties of rows whose terms are keys alone do not apply; None where they do."""
     return "it has sinks" if "sinks" in case.draws else None
 
 
 def has_segments(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of segments."""
+    """Why properties of segments do not apply; None where they do."""
     return None if SEGMENTS[0] in case.draws else "it has no segments"
 
 
 def no_segments(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of cases in which segments hide no key."""
+    """Why properties of cases in which segments hide no key do not apply; None where they do."""
     return "it has segments" if SEGMENTS[0] in case.draws else None
 
 
 def no_softcap(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of scores that are linear in q and in k."""
+    """Why properties of scores that are linear in q and in k do not apply; None where they do."""
     return "it has a softcap" if case.options.get("softcap") is not None else None

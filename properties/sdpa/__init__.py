@@ -1,4 +1,4 @@
-"""SDPA: scaled dot-product attention: definition, cases, algorithms, laws and kernels (DESIGN 9)."""
+"""SDPA: scaled dot-product attention: definition, cases, algorithms, properties and kernels."""
 
 from __future__ import annotations
 

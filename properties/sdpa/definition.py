@@ -1,4 +1,4 @@
-"""The definition of scaled dot-product attention (DESIGN 9)."""
+"""The definition of scaled dot-product attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped kernels of SDPA, as laws call them."""
+"""The shipped kernels of SDPA, as properties call them."""
 
 from __future__ import annotations
 

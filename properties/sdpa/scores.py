@@ -1,4 +1,4 @@
-"""Scores: what SDPA laws know of a sample without any kernel: who sees whom, and P and its derivatives in float64."""
+"""Scores: what SDPA properties know of a sample without a kernel: who sees whom, P and its derivatives in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Semi-CRF: log Z over labelled segmentations: definition, cases, laws, kernels, and readings of its own (DESIGN 9)."""
+"""Semi-CRF: log Z over labelled segmentations: definition, cases, properties, kernels, and readings of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The definition of the semi-CRF's log partition function over labelled segmentations (DESIGN 9)."""
+"""The definition of the semi-CRF's log partition function over labelled segmentations."""
 
 from __future__ import annotations
 

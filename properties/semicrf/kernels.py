@@ -1,4 +1,4 @@
-"""The shipped kernels of the semi-CRF, as laws call them."""
+"""The shipped kernels of the semi-CRF, as properties call them."""
 
 from __future__ import annotations
 

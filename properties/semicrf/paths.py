@@ -1,4 +1,4 @@
-"""Paths: what laws of the semi-CRF know of a sample's segmentations without any kernel, and samples made for them."""
+"""Paths: what semi-CRF properties know of a sample's segmentations without a kernel, and samples made for them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Paths:
 
 
 def takes_projections(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws that give a kernel projections whatever the case."""
+    """Why properties that give a kernel projections whatever the case do not apply; None where they do."""
     barred = [name for name in PROJECTIONS if kernel.options.get(name) == ()]
     return f"the kernel takes no {' and no '.join(barred)}" if barred else None
 

@@ -1,4 +1,4 @@
-"""Problems: what laws of the semi-CRF make of a sample, and how they hold two sides against one another."""
+"""Problems: what properties of the semi-CRF make of a sample, and how they hold two sides against one another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORWARD, VJP, JVP, HVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP, Der
 TABLES = ("transition", "transition_by_duration")
 ALONG = ("cum_scores", "proj_start", "proj_end")  # the inputs with rows for each sequence
 LENGTHS = "lengths"
-SHORT = 512  # positions of the samples of laws that run a kernel on part of a long sequence
+SHORT = 512  # positions of the samples of properties that run a kernel on part of a long sequence
 
 Part = tuple[Evidence, Derivative, str]
 Sides = Callable[..., tuple[Tensor, Tensor]]
@@ -214,17 +214,17 @@ def known(evidence: Evidence, label: str, truths: Mapping[str, Known]) -> Iterat
 
 
 def several(dim: str) -> Applies:
-    """A reason against laws of a dim of two or more."""
+    """Why properties of a dim of two or more do not apply; None where they do."""
     return lambda case, kernel: None if case.dims[dim] > 1 else f"{dim} is 1"
 
 
 def one_table(case: Case, kernel: Kernel) -> str | None:
-    """A reason against laws of a transition that is the same for each duration."""
+    """Why properties of a transition that is the same for each duration do not apply; None where they do."""
     return "its transition depends on the duration" if "transition_by_duration" in case.draws else None
 
 
 def takes(sizes: Callable[[Case], Mapping[str, int]]) -> Applies:
-    """A reason against laws that run the kernel on a sample of other sizes, which ``sizes`` tells."""
+    """Why properties that run the kernel with other ``sizes`` do not apply; None where they do."""
 
     def applies(case: Case, kernel: Kernel) -> str | None:
         expected = sizes(case)

@@ -1,4 +1,4 @@
-"""Universal properties: what every kernel of every family obeys (DESIGN 6), in the order in which they are judged.
+"""Universal properties: what every kernel of every family obeys, in the order in which they are judged.
 
 Those of kind MEMORY are judged after all others, wherever they stand here: they look at every run of the kernel.
 """

@@ -1,4 +1,4 @@
-"""Laws of accesses: what programs of a launch touch, by the record of Triton's interpreter; exact, on the CPU."""
+"""Properties of accesses: what programs of a launch touch, as Triton's interpreter records it; exact, on the CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def every_access_stays_inside_its_tensor(evidence: Evidence) -> Iterator[Finding
     same storage, belongs to somebody else. A pointer carries its tensor through whatever arithmetic is done with it.
     Catches: a mask that is missing or one element too wide, also of a load whose value is thrown away; an index into
     the wrong tensor; a stride taken for granted.
-    Cannot catch: an index that is wrong and inside, which the matching laws see; accesses on a GPU, where
+    Cannot catch: an index that is wrong and inside, which the matching properties see; accesses on a GPU, where
     writes_stay_inside_their_tensors sees stores near what the kernel allocated.
     """
     yield from _none_of(evidence, (Kind.READ_OUTSIDE, Kind.WRITTEN_OUTSIDE))

@@ -1,4 +1,4 @@
-"""The law of architectures: what a kernel takes of a GPU, each GPU that it is meant for has."""
+"""The property of architectures: a kernel fits every GPU that it is meant for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of arguments: what a kernel declares it takes, it takes; what it cannot take, it refuses in words."""
+"""Properties of arguments: a kernel takes what it declares, and refuses what it cannot take with a clear error."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: a kernel reads raw addresses, so what it does not check it reads wrongly. A shipped kernel raises
     ValueError with the three parts. A kernel from outside may raise any refusal, TypeError or IndexError, as PyTorch
-    does for a dim that is not there; where it takes without an error what the definition itself refuses, the law says
-    which arguments these are and is not checked.
+    does for a dim that is not there; where it takes without an error what the definition itself refuses, the property
+    says which arguments these are and is not checked.
     Catches: a missing guardrail, a mismatch that is broadcast or cut off in silence, a silent reference path on
     another device, an error that says neither what was given nor what is expected.
     Cannot catch: arguments that are refused but should be taken; declared_support_is_accepted does.
@@ -83,8 +83,8 @@ def declared_support_is_accepted(evidence: Evidence) -> Iterator[Finding]:
     Holds because: cases are drawn inside the dims, dtypes and options that the kernel declares. A shipped kernel
     declares every layout too; a kernel from outside, which declares dims or dtypes, contiguous tensors.
     Catches: a guardrail that is too narrow, an error raised for a size at an edge, a backward that refuses what its
-    forward took. Without this law such cases would only be counted as refused.
-    Cannot catch: wrong results; the matching laws do.
+    forward took. Without this property such cases would only be counted as refused.
+    Cannot catch: wrong results; the matching properties do.
     """
     for name, call in (("forward", evidence.forward), ("backward", evidence.vjp)):
         try:

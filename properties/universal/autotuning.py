@@ -1,4 +1,4 @@
-"""Laws of autotuned kernels: results are right whichever configuration timings choose, and while they choose."""
+"""Properties of autotuned kernels: results are correct whichever configuration is chosen, and during the choice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _is_autotuned(case: Case, kernel: Kernel) -> str | None:
     kind=PropertyKind.ORACLE,
 )
 def every_autotuned_configuration_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
-    """Outputs and gradients are right under each configuration of the kernel's autotuners, forced in turn.
+    """Outputs and gradients are correct under each configuration of the kernel's autotuners, forced in turn.
 
     Holds because: a configuration decides the order of sums and nothing else. Which one is forced, for each autotuner
     of the module at its own place in its list, changes from case to case, so that a run meets all of them.
@@ -59,7 +59,7 @@ def every_autotuned_configuration_matches_the_oracle(evidence: Evidence) -> Iter
     kind=PropertyKind.MEMORY,
 )
 def trials_of_an_autotuner_leave_nothing_behind(evidence: Evidence) -> Iterator[Finding]:
-    """Outputs and gradients are right in the call in which the kernel's autotuners try their configurations.
+    """Outputs and gradients are correct in the call in which the kernel's autotuners try their configurations.
 
     Holds because: a trial runs on the caller's tensors, many times, before the run that counts. So what a kernel writes
     must not depend on what was there, or be cleared (`reset_to_zero`) or put back (`restore_value`) at each trial. In

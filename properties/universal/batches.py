@@ -1,4 +1,4 @@
-"""Laws of batches: members that the definition treats apart are treated apart, in any order and any company."""
+"""Properties of batches: members that are independent in the definition are so in the kernel, in any order."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
     all members share is left out: it is a sum over them.
     Catches: a load that runs over into the next member and is masked by multiplication, a reduction over the whole
     tensor, a sum across the batch, programs that share a tile. tail_and_padding_invariance sees the sums.
-    Cannot catch: what happens within a member; the matching laws do.
+    Cannot catch: what happens within a member; the matching properties do.
     """
     family = evidence.oracle.family
     dims = sorted(separable(evidence))
@@ -91,7 +91,7 @@ def tail_and_padding_invariance(evidence: Evidence) -> Iterator[Finding]:
     Catches: tails: results that depend on whether a dim fills its tile, a mask off by one at the end, a grid too
     short, a row read from beyond the end, members that leak into one another. vjp_matches_the_oracle sees it at the
     sizes that it meets.
-    Cannot catch: tails of dims that are summed over; the laws of each family look at those.
+    Cannot catch: tails of dims that are summed over; the properties of each family look at those.
     """
     family, case = evidence.oracle.family, evidence.case
     dims = frozenset(d for d in extensible(evidence) if _allowed(evidence, d, case.dims[d] + 1))

@@ -1,4 +1,4 @@
-"""Laws of derivatives against the truth: the function, J^T g, J t and H t, whole and one argument at a time."""
+"""Properties of derivatives against the truth: the function, J^T g, J t and H t, whole and one argument at a time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def forward_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     Holds because: the definition is the mathematics that the kernel claims, and the budget is the rounding reading of
     it under the kernel's precision contract.
     Catches: any wrong output: a mask, a tail, a scale, a dropped tile, a cast that the contract does not have. A fault
-    in one member or tile shows in the equivariance and block laws too.
-    Cannot catch: a backward that is wrong while the forward is right; vjp_matches_the_oracle does.
+    in one member or tile shows in the equivariance and block properties too.
+    Cannot catch: a backward that is wrong while the forward is correct; vjp_matches_the_oracle does.
     """
     yield from evidence.compare(Derivative.FORWARD)
 
@@ -39,9 +39,9 @@ def vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     Holds because: the VJP of the definition is derived from it by torch.func and not written by hand; the budget is
     the rounding reading of that derivative.
     Catches: any wrong gradient: a term or cotangent dropped, a wrong scale, sign, mask, tail or index, z taken from a
-    rounded O. vjp_and_jvp_are_adjoint sees it too wherever the JVP is right.
+    rounded O. vjp_and_jvp_are_adjoint sees it too wherever the JVP is correct.
     Cannot catch: a fault on inputs, layouts or configurations that this case does not have; the layout, block and
-    permutation laws vary these.
+    permutation properties vary these.
     """
     yield from evidence.compare(Derivative.VJP)
 
@@ -98,9 +98,9 @@ def jvp_of_a_tangent_on_each_input_alone(evidence: Evidence) -> Iterator[Finding
     Holds because: J t is a sum of one term for each input, and each term has a truth and a budget of its own. A tangent
     that forward mode does not give and a zero tangent mean the same. The input changes from case to case, so a run
     meets all of them.
-    Catches: a term that is missing, doubled or wrong but small beside the others, a tangent routed to the wrong input,
-    one that is computed only where another input has a tangent too. jvp_matches_the_oracle sees those that are not
-    small, but for the last.
+    Catches: a term that is missing, doubled or wrong but small compared with the others, a tangent routed to the wrong
+    input, one that is computed only where another input has a tangent too. jvp_matches_the_oracle sees those that are
+    not small, but for the last.
     Cannot catch: terms that mix two tangents: there are none in a first derivative; hvp_matches_the_oracle looks there.
     """
     primals = list(evidence.sample.tangents)
@@ -124,7 +124,7 @@ def vjp_of_a_cotangent_on_each_output_alone(evidence: Evidence) -> Iterator[Find
     cotangent mean the same. The output changes from case to case, so a run meets all of them.
     Catches: the cotangent of a second output dropped in silence (log-sum-exp, final state), a backward that fails on
     a missing cotangent, a cotangent counted twice. vjp_matches_the_oracle sees the first and the last.
-    Cannot catch: anything for a family with one output, which has no such law.
+    Cannot catch: anything for a family with one output, which has no such property.
     """
     outputs = list(evidence.sample.cotangents)
     if len(outputs) < 2:
@@ -148,7 +148,7 @@ def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
     Holds because: a correct kernel loses a finite truth only where an intermediate declared by its contract overflows;
     such elements are excused, and only these.
     Catches: exp without its maximum subtracted, inf - inf on masked rows, 0 * inf, log of 0, an fp16 accumulator.
-    forward_matches_the_oracle and vjp_matches_the_oracle see it too; this law is the one that names it.
+    forward_matches_the_oracle and vjp_matches_the_oracle see it too; this property is the one that names it.
     Cannot catch: wrong finite values; those two do.
     """
     for derivative in (Derivative.FORWARD, Derivative.VJP):

@@ -1,4 +1,4 @@
-"""Laws of GPUs: streams and devices. What this machine cannot run says so and is counted."""
+"""Properties of GPUs: streams and devices. What this machine cannot run is reported as not checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of differences: central differences of the kernel's VJP converge to the definition's HVP, at second order."""
+"""Properties of differences: central differences of the kernel's VJP converge to the true HVP, at second order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLOPES = (1.9, 2.1)
 SMALLEST_EXPONENT = -40  # of a step
 NEGLIGIBLE = 1e-3  # of a standard deviation of the kernel: room for the roundings of float64
 OWN_SLOPE = 0.04  # how far the definition's own order may be from 2 for a gradient to be counted
-SMALLER = 8.0  # how much a step is made smaller where its truncation is not bounded
+SMALLER = 8.0  # the factor by which a step is reduced where its truncation is not bounded
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
     of the definition along the step that was really taken, both ends rounded to the dtype. C is the third derivative of
     the gradient along it over six (a JVP of the JVP of the HVP of the definition, in float64), the largest over the
     interval; floor(h) is the budget of both VJPs over 2h. The step is the power of two at which the two are balanced.
-    It is made smaller until C h^2 bounds what the definition's own difference is off by, which shows that the third
+    It is reduced until C h^2 bounds what the definition's own difference is off by, which shows that the third
     derivative has no peak between the places where it is evaluated. Where 16 bits leave an element's limit too wide to
     decide, the slope of the errors on the truth decides: roundings average out in it, truncations are added up.
-    Catches: statistics frozen or cached at an earlier point, a VJP that is right at one point by chance, a gradient
+    Catches: statistics frozen or cached at an earlier point, a VJP that is correct at one point by chance, a gradient
     of another function near by. vjp_matches_the_oracle sees what is wrong at the point itself.
-    Cannot catch: a VJP that is wrong by a constant, whose differences are right; vjp_matches_the_oracle does.
+    Cannot catch: a VJP that is wrong by a constant, whose differences are correct; vjp_matches_the_oracle does.
     """
     if evidence.oracle.scalable(evidence.sample) is not None:
         raise Unavailable("the third derivative of this definition has no reading at these sizes")

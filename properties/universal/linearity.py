@@ -1,4 +1,4 @@
-"""Laws of linear maps: J^T is linear and the transpose of J, and the Hessian is its own transpose."""
+"""Properties of linear maps: J^T is linear and the transpose of J, and the Hessian is its own transpose."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def vjp_and_jvp_are_adjoint(evidence: Evidence) -> Iterator[Finding]:
     that the contract allows each of them through both inner products.
     Catches: a VJP and a JVP that belong to different functions: statistics frozen in one of them, a term dropped, a
     scale. jvp_matches_the_oracle and vjp_matches_the_oracle see it too, and say which of the two is wrong.
-    Cannot catch: one wrong Jacobian in both, or errors that are orthogonal to g and t; those two laws do.
+    Cannot catch: one wrong Jacobian in both, or errors that are orthogonal to g and t; those two properties do.
     """
     parts = [(evidence, Derivative.JVP, name) for name in evidence.names(Derivative.JVP)]
     parts += [(evidence, Derivative.VJP, name) for name in evidence.names(Derivative.VJP)]
@@ -123,7 +123,7 @@ def _inner_products(
     weights: Sequence[Tensor],
     left: int,
 ) -> Finding:
-    """The law that the inner products of all ``parts`` with their ``weights`` sum to 0; the first ``left`` are a side.
+    """Judge that the inner products of all ``parts`` with their ``weights`` sum to 0; the first ``left`` are a side.
 
     Its sensitivity is measured against the size that an inner product of such terms has: the root of the sum of their
     squares, on the larger side.

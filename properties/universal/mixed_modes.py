@@ -1,4 +1,4 @@
-"""Mixed modes: universal laws of second derivatives that mix forward and reverse mode, or are of some inputs alone."""
+"""Properties of mixed modes: second derivatives that mix forward and reverse mode, or are of some inputs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of large offsets: an element may lie further from its tensor's first than 32 bits count."""
+"""The property of large offsets: an element may lie further from its tensor's first than 32 bits count."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _derivatives(evidence: Evidence, fars: list[_Far]) -> list[tuple[Tensors, Te
         except (Refused, Unavailable):
             if derivative is Derivative.VJP:
                 raise
-            continue  # the law of that derivative says so
+            continue  # the property of that derivative says so
         found.append((getattr(evidence.subject, derivative.value)(moved, evidence.blocks)[0], expected))
     return found
 

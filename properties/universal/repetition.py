@@ -1,4 +1,4 @@
-"""Laws of repetition: the same question has the same answer, however often and in whichever way it is put."""
+"""Properties of repetition: the same call gives the same result, however often and in whichever way it is made."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
     rounding of both runs bounds what that does.
     Catches: atomics in what is claimed deterministic, a race, uninitialised memory that enters a result, state that
     one run leaves to the next. no_memory_is_left_unwritten names the third.
-    Cannot catch: a wrong answer that is given every time; the matching laws do.
+    Cannot catch: a wrong answer that is given every time; the matching properties do.
     """
     again = evidence.variant("again", lambda sample: sample)
     yield from agree(evidence, again.vjp(), evidence.vjp(), exact=evidence.kernel.deterministic)
@@ -111,7 +111,7 @@ def every_block_configuration_agrees(evidence: Evidence) -> Iterator[Finding]:
     Catches: a fault that only some tile sizes have: a mask that a full tile hides, a loop bound by the wrong block, a
     configuration that was never run because the autotuner does not choose it. Cases that force blocks let
     vjp_matches_the_oracle see it too.
-    Cannot catch: a fault of all configurations; the matching laws do.
+    Cannot catch: a fault of all configurations; the matching properties do.
     """
     names = [name for name in evidence.kernel.blocks if name != evidence.blocks]
     if not names:

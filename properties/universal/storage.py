@@ -1,4 +1,4 @@
-"""Laws of memory: everything that is returned is written, nothing else is, and arguments stay as they were."""
+"""Properties of memory: everything that is returned is written, nothing else is, and arguments stay unchanged."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
     Holds because: while the kernel runs, torch.empty and its kin give memory filled with a NaN whose payload no
     arithmetic makes; a result that still holds it was never stored to, or was copied from memory that was not.
     Catches: a tail that is not stored, a grid that is too small, a branch that returns early, a gradient of masked or
-    skipped tiles that is left as it was. The matching laws see it as NaN.
-    Cannot catch: memory from torch.zeros that should have been written; the matching laws do.
+    skipped tiles that is left as it was. The matching properties see it as NaN.
+    Cannot catch: memory from torch.zeros that should have been written; the matching properties do.
     """
     for derivative in _run(evidence):
         for name, tensor in evidence.tensors(derivative).items():
@@ -61,10 +61,10 @@ def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding
     """No run changes a bit of inputs, cotangents and tangents, or of the storage around them.
 
     Holds because: a function reads its arguments; only those that the kernel declares in ``mutates`` may change. They
-    are compared bit for bit after each call, poison between the elements included, and put back, so that other laws
-    judge the kernel on what it was given; in the end they are compared with a sample built anew.
+    are compared bit for bit after each call, poison between the elements included, and put back, so that other
+    properties judge the kernel on what it was given; in the end they are compared with a sample built anew.
     Catches: a scale applied in place, a cotangent reused as a buffer, a write into the gap of a sliced tensor, an
-    output written over an input. This law leads the report.
+    output written over an input. This property leads the report.
     Cannot catch: a change that is undone before the call returns; a changed saved tensor, which
     saved_tensors_are_unmodified sees.
     """
@@ -90,7 +90,7 @@ def saved_tensors_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
     and whoever else holds it. The hooks of torch.autograd.graph see every tensor given to save_for_backward.
     Catches: a backward that scales or overwrites a saved statistic or input in place, a workspace that is saved and
     used again. backward_twice_with_retain_graph_gives_the_same sees its effect.
-    Cannot catch: tensors kept on ctx by other means, which no hook sees; that law does.
+    Cannot catch: tensors kept on ctx by other means, which no hook sees; that property does.
     """
     saved: list[tuple[Tensor, Tensor]] = []
     changed_early = []
@@ -138,7 +138,7 @@ def _refusal(evidence: Evidence) -> Refused | Unavailable | None:
 
 
 def _unchanged(name: str, tensor: Tensor, original: Tensor, noted: tuple[str, Change] | None) -> Finding:
-    """The law on one tensor: what calls did and was undone; then elements, which have an index; then its storage."""
+    """Judge one tensor: what calls did and was undone; then elements, which have an index; then its storage."""
     if noted is not None:
         call, change = noted
         if change.elements is not None and change.elements.any():

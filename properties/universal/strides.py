@@ -1,4 +1,4 @@
-"""Laws of layouts: where a tensor's elements lie in memory is no part of the mathematics."""
+"""Properties of layouts: where a tensor's elements lie in memory is no part of the mathematics."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Group = Callable[[Sample, Callable[[Tensor], Tensor]], Sample]
 def any_layout_of_inputs_is_right_or_refused(evidence: Evidence) -> Iterator[Finding]:
     """Inputs in another layout (transposed, sliced, strided, expanded, offset) give what contiguous ones give.
 
-    Holds because: a layout moves values and changes none; a kernel may refuse it with an error, and then this law says
-    refused. All inputs take the same layout, one that their shapes have; which one changes from case to case. Between
-    their elements lies NaN. Different bits are judged within the rounding of both runs, since a layout may choose
-    another order of sums.
+    Holds because: a layout moves values and changes none; a kernel may refuse it with an error, and then this property
+    says refused. All inputs take the same layout, one that their shapes have; which one changes from case to case.
+    Between their elements lies NaN. Different bits are judged within the rounding of both runs, since a layout may
+    choose another order of sums.
     Catches: a stride that is assumed, a swapped pair of strides, an ``.view`` of what is not contiguous, stride 0 read
-    as a step, an address that must be aligned. The matching laws see it on cases that have the layout.
+    as a step, an address that must be aligned. The matching properties see it on cases that have the layout.
     Cannot catch: layouts of cotangents; any_layout_of_cotangents_is_right_or_refused does.
     """
     yield from _same_in_another_layout(evidence, "inputs", _inputs)

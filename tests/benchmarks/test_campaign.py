@@ -147,7 +147,7 @@ def test_a_cut_run_and_a_missing_shard_are_said(tmp_path: Path) -> None:
     assert "- lse_shipped on cpu lacks the shards 1/3, 3/3." in text
 
 
-def test_alarms_are_told_by_law_and_case_and_raise_the_bound(tmp_path: Path) -> None:
+def test_alarms_are_reported_by_property_and_case_and_raise_the_bound(tmp_path: Path) -> None:
     shown = {"case": "case:1 lse cpu float32 N=3", "pooled": False}
     broken = verdict(status="violated", cases_held=88, cases_violated=2, counterexample=shown)
     pooled = verdict("float16", status="violated", counterexample={"case": "case:1 lse cpu float16", "pooled": True})
@@ -159,7 +159,7 @@ def test_alarms_are_told_by_law_and_case_and_raise_the_bound(tmp_path: Path) -> 
     assert "float16: violated (pooled): `case:1 lse cpu float16`" in text
 
 
-def test_superseded_runs_are_in_no_row_and_their_alarms_are_told_with_the_commit(tmp_path: Path) -> None:
+def test_superseded_runs_are_in_no_row_and_their_alarms_are_reported_with_the_commit(tmp_path: Path) -> None:
     broken = verdict(status="violated", counterexample={"case": "case:1 lse cpu float32 N=3", "pooled": False})
     file = tmp_path / "campaigns.csv"
     recorded(file, "lse_shipped", "cpu", (1, 2))
@@ -282,7 +282,7 @@ def test_a_line_is_one_command() -> None:
     assert campaign_rows.stem(line.name, plan.device, plan.shard) == "campaign_semicrf_many_states_cuda_2_of_4"
 
 
-def test_a_wrong_kernel_is_an_alarm_with_its_case_and_a_right_one_beside_it_is_none(tmp_path: Path) -> None:
+def test_a_wrong_kernel_is_an_alarm_with_its_case_and_a_correct_one_is_none(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(WRONG)
     plan, rows = campaign.Plan(cases=3, workers=0), tmp_path / "campaigns.csv"
     wrong = campaign.Line("sdpa_eager", "sdpa", f"{tmp_path / 'kernel.py'}:wrong")

@@ -1,4 +1,4 @@
-"""Peers' rules: each accepts a right tensor, rejects a grossly wrong one, and lets through what its statement lets."""
+"""Peers' rules: each accepts a correct tensor, rejects a grossly wrong one, and lets the rest through."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def run(factor: float, dtype: torch.dtype = torch.float64) -> Run:
 
 
 @pytest.mark.parametrize("rule", FUNCTION_RULES, ids=lambda rule: rule.name)
-def test_a_function_with_a_right_gradient_is_accepted_and_one_with_a_wrong_one_is_not(rule):
+def test_a_function_with_a_correct_gradient_is_accepted_and_one_with_a_wrong_one_is_not(rule):
     assert rule.accepts(run(1.0))
     assert not rule.accepts(run(-1.0))
     assert not rule.accepts(run(math.nan))

@@ -1,4 +1,4 @@
-"""Scoreboard: what is caught, what is a false alarm, what is kept; wrong kernels beside the right one."""
+"""Scoreboard: what is caught, what is a false alarm, what is kept; wrong kernels and the correct one."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_kernel_that_raises_is_caught_by_all():
     assert "no such backward" in fault.verdicts[OURS, BENCH].failure
 
 
-def test_a_gradient_in_the_memory_of_the_cotangent_is_right_to_who_compares_tensors():
+def test_a_gradient_in_the_memory_of_the_cotangent_looks_correct_where_tensors_are_compared():
     fault = tried(rights(case()), subject(lambda dx, g: g.copy_(dx)))
     assert BENCH not in caught(fault) and BUDGET not in caught(fault)
 

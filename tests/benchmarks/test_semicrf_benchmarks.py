@@ -1,4 +1,4 @@
-"""The semi-CRF's benchmark rows: what the peer computes is right, and the oracles' rows run and say their radius."""
+"""The semi-CRF's benchmark rows: what the peer computes is correct, and the oracles' rows run and say their radius."""
 
 from __future__ import annotations
 

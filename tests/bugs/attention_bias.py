@@ -1,4 +1,4 @@
-"""Attention with a bias and keys that all heads share, read by strides: the right one, and released bugs.
+"""Attention with a bias and keys that all heads share, read by strides: the correct one, and released bugs.
 
 Arithmetic is in float32, with autograd's own backward.
 """

@@ -1,4 +1,4 @@
-"""Attention in blocks of queries and keys, as flash kernels do it, in eager PyTorch: the right one, and released bugs.
+"""Attention in blocks of queries and keys as in flash kernels, in eager PyTorch: the correct one, and released bugs.
 
 Statistics, sums and products are in float32 (float64 for float64); outputs and gradients are rounded once.
 """

@@ -1,4 +1,4 @@
-"""The backward of attention in Triton, two launches: the right one, and released bugs of addresses, tails and barriers.
+"""The backward of attention in Triton, two launches: correct, and released bugs of addresses, tails and barriers.
 
 The forward is eager PyTorch. delta = rowsum(dO * O) is kept in a buffer padded to whole blocks of queries, which the
 second launch loads without a mask; dQ is summed by atomics in float32.

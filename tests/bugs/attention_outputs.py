@@ -28,7 +28,7 @@ def with_lse(
 
 
 class Gradients:
-    """The right backward; each bug overrides what it does with the cotangent of lse."""
+    """The correct backward; each bug overrides what it does with the cotangent of lse."""
 
     def of_scores(self, p: Tensor, dp: Tensor, dlse: Tensor) -> Tensor:
         return p * (dp - (dp * p).sum(-1, keepdim=True) + dlse[..., None])

@@ -1,4 +1,4 @@
-"""Attention that masks the first keys of each member (left padding), online and in splits: right, and released bugs.
+"""Attention that masks the first keys of each member (left padding), online and in splits: correct, and released bugs.
 
 A block of keys may be masked as a whole, so that running statistics are -inf for a while. Arithmetic is in float32.
 """

@@ -1,4 +1,4 @@
-"""Attention within a sliding window, over a list of the key blocks that a query block needs: right, and a released bug.
+"""Attention within a sliding window, over the list of key blocks of each query block: correct, and a released bug.
 
 Arithmetic is in float32, with autograd's own backward.
 """

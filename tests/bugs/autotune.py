@@ -3,7 +3,7 @@
     gradoracle check tests/bugs/autotune.py:reset_while_tuning
 
 Triton times each configuration by running it on the caller's tensors. Its interpreter has no GPU to time on, and
-gradoracle's tries them where a law asks for it.
+gradoracle's tries them where a property asks for it.
 """
 
 from __future__ import annotations

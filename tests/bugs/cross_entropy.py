@@ -156,7 +156,7 @@ def projected(e: Float[Tensor, "B D"], c: Float[Tensor, "V D"], target: Int[Tens
 
 
 class Projected:
-    """The right gradients of the logits, tile by tile; each bug overrides one piece."""
+    """The correct gradients of the logits, tile by tile; each bug overrides one piece."""
 
     def kept(self, ds: Tensor, shares: Tensor) -> Tensor:
         """A tile of the gradient of the logits."""

@@ -1,4 +1,4 @@
-"""Faults of released linear attentions that work chunk by chunk, each one line of a right implementation in PyTorch.
+"""Faults of released linear attentions that work chunk by chunk, each one line of a correct implementation in PyTorch.
 
     gradoracle check tests/bugs/lightning_chunks.py:states_of_16_bits
 

@@ -72,7 +72,7 @@ def selected(
 
 
 class Selection:
-    """The right backward; the bug overrides what becomes of the cotangent of the entropy."""
+    """The correct backward; the bug overrides what becomes of the cotangent of the entropy."""
 
     def of_entropy(self, p: Tensor, logs: Tensor, entropy: Tensor, g: Tensor) -> Tensor:
         return -g * p * (logs + entropy)

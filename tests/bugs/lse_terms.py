@@ -1,4 +1,4 @@
-"""LSE by splits of the keys, with its backward by hand, in eager PyTorch: the right one, and released bugs.
+"""LSE by splits of the keys, with its backward by hand, in eager PyTorch: the correct one, and released bugs.
 
 All arithmetic is in float32 (float64 for float64); gradients are rounded once.
 """

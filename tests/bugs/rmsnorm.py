@@ -1,4 +1,4 @@
-"""RMSNorm in Triton with a backward by hand: the right one, and a released bug of what its backward writes to.
+"""RMSNorm in Triton with a backward by hand: the correct one, and a released bug of what its backward writes to.
 
 Arithmetic is in float32, gradients are rounded once.
 """

@@ -1,4 +1,4 @@
-"""Faults of a released semi-CRF, each one line of a right forward-backward in PyTorch.
+"""Faults of a released semi-CRF, each one line of a correct forward-backward in PyTorch.
 
 gradoracle check tests/bugs/semicrf_recursion.py:last_segment_missing
 """

@@ -1,4 +1,4 @@
-"""Bugs of released attention, LSE, loss and norm kernels: the law that each names catches it, the right one holds."""
+"""Bugs of released attention, LSE, loss and norm kernels: each is caught by the property that it names."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def target(module: Any, subject: Any) -> str:
 
 
 def judged(module: Any, bug: Bug, subject: Any, examples: int) -> Report:
-    """The bug's law on a kernel, on the same cases for the wrong and the right one."""
+    """The bug's property on a kernel, on the same cases for the wrong and the correct one."""
     dims = dict(parse_sizes(f"{dim}={size}") for dim, size in bug.dims.items())
     where = target(module, subject)
     return check(

@@ -1,4 +1,4 @@
-"""Faults of released linear attentions, semi-CRFs and autotuned kernels: the law that a bug names catches it."""
+"""Faults of released linear attentions, semi-CRFs and autotuned kernels: the property that a bug names catches it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fault of attention as Triton's tutorial had it, beside a right one, in PyTorch.
+"""A fault of attention as Triton's tutorial had it, and a correct one, in PyTorch.
 
 gradoracle check tests/bugs/tutorial_attention.py:causal_start_always --family sdpa
 """

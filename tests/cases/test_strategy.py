@@ -60,12 +60,12 @@ def test_a_stream_has_exactly_so_many_distinct_cases(subject: Any, kernel: Kerne
 
 @pytest.mark.parametrize(("subject", "kernel"), SUBJECTS, ids=IDS)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_every_wanted_situation_is_reached(subject: Any, kernel: Kernel, seed: int) -> None:
+def test_every_coverage_goal_is_reached(subject: Any, kernel: Kernel, seed: int) -> None:
     for examples in (FULL_RUN, 260):
         assert not short_of(subject, kernel, stream(subject, kernel, examples=examples, seed=seed), examples)
 
 
-def test_what_is_wanted_names_what_the_design_names() -> None:
+def test_the_coverage_goals_are_those_of_the_design() -> None:
     expected = wanted_situations(attention, FLASH, attention.dtypes, 126)
     named = "T < M, T > M, D < Dv, D > Dv, T > 100 000, T has 3 tiles, causal = True, scale = 0.25, scale = None"
     assert set(named.split(", ")) <= set(expected)
@@ -79,7 +79,7 @@ def test_what_is_wanted_names_what_the_design_names() -> None:
     assert {"bias given", "bias absent", "recipe collisions", "recipe index", "T > 100 000"} <= set(others)
 
 
-def test_what_a_kernel_cannot_have_is_not_wanted() -> None:
+def test_what_a_kernel_cannot_have_is_no_coverage_goal() -> None:
     expected = set(wanted_situations(attention, NARROW, ("bfloat16",), 126))
     assert not expected & {
         "T has a tail",

@@ -1,4 +1,4 @@
-"""The rules of the verdict, each with an answer that breaks it alone and a right answer that passes beside it."""
+"""The rules of the verdict, each with an answer that breaks it alone and a correct answer that passes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_coherent_bias_far_below_the_local_limit_is_wrong(truth, allowance):
     assert "+1.0" in found.message or "+9." in found.message
 
 
-def test_bias_that_the_probes_show_is_right(truth, allowance):
+def test_bias_that_the_probes_show_is_correct(truth, allowance):
     slopes = torch.linspace(-2e-6, 2e-6, PROBES, dtype=torch.float64).view(-1, 1, 1)
     shared = Allowance(allowance.sigma, allowance.errors + slopes * truth, None, allowance.floor)
     got = right(truth, allowance) + 1e-6 * truth

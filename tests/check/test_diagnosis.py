@@ -28,7 +28,7 @@ from gradoracle.project.target import shipped
 from gradoracle.report.failure import failures
 from gradoracle.report.formats import render
 
-FILE = TESTS / "faulty.py"
+FILE = TESTS / "check" / "faulty.py"
 FORWARD, VJP = "forward_matches_the_oracle", "vjp_matches_the_oracle"
 
 
@@ -94,7 +94,7 @@ def test_of_values_that_have_nothing_to_do_with_the_true_ones_nothing_is_said() 
     assert failure.diagnosis == UNKNOWN and "  likely " not in render([report], "terminal")
 
 
-def test_the_terminal_report_and_json_tell_it_once_a_fault() -> None:
+def test_the_terminal_report_and_json_show_it_once_a_fault() -> None:
     report = checked("sign")
     said = f"  likely   {CAUSES['sign']} ("
     assert render([report], "terminal").count(said) == len(failures(report)) == 1

@@ -38,7 +38,7 @@ INFINITE = torch.tensor([1.0, 2.0, -torch.inf, -torch.inf], dtype=torch.float64)
 
 
 def differing(got, true, other=None):
-    """That two outputs are equal, the second of them right."""
+    """That two outputs are equal, the second of them correct."""
     parts = [part(got, true), part(true.float() if other is None else other, true)]
     return related("a - b", lambda a, b: a - b, parts, scale=lambda a, b: a.abs(), continuous=True)
 

@@ -1,4 +1,4 @@
-"""One case through its laws: what a law does becomes a status, what it found before is kept."""
+"""One case through its properties: what a property does becomes a status, what it found before is kept."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def evidence(setup: Setup = SETUP, case: Case = CASE) -> Evidence:
 
 
 def does(*steps: Any) -> Any:
-    """A law that yields findings and raises exceptions in this order."""
+    """A property that yields findings and raises exceptions in this order."""
 
     @law()
     def some_law(evidence: Any) -> Iterator[Any]:

@@ -202,7 +202,7 @@ def test_an_interrupted_shard_is_not_green(tmp_path: Path) -> None:
     assert merged.interrupted == "shard 2/2: interrupted after 1 of 5 cases" and merged.exit_code == 4
 
 
-def test_of_a_call_that_several_shards_stopped_the_longest_is_told(tmp_path: Path) -> None:
+def test_of_a_call_that_several_shards_stopped_the_longest_is_reported(tmp_path: Path) -> None:
     def mend(part: int, report: Report) -> Report:
         return dataclasses.replace(report, stopped={"right: forward": 9.0 - part, f"right: shard {part}": 1.0})
 

@@ -93,7 +93,7 @@ def test_a_hang_is_not_made_smaller_and_that_is_said(monkeypatch: pytest.MonkeyP
     report = checked("hangs")
     found = shown(report.verdicts[0])
     assert found.shrunk_from == "" and parse(found.case)[2].dims["N"] > 8
-    assert found.shrink_note == "not shrunk: each try of a call that hangs would take its time limit"
+    assert found.shrink_note == "not shrunk: each attempt at a call that hangs would take its time limit"
     assert found.shrink_note in render([report], "terminal")
 
 
@@ -159,18 +159,18 @@ def test_what_all_cases_show_together_is_shown_again_by_all_of_them(
     assert main.run([*words[1:], "--workers", "0"]) == 0
 
 
-def test_a_crash_on_saved_tensors_is_told_by_the_file_too(saved: str) -> None:
+def test_a_crash_on_saved_tensors_names_the_file_too(saved: str) -> None:
     found = shown(checked("exits", workers=0, inputs=saved).verdicts[0])
     assert found.case.startswith(f"the tensors x, w of {saved}: float32 B=4 N=12")
     assert found.message == "forward called for an exit with code 5" and "--inputs" in found.command
 
 
-def test_options_are_part_of_what_is_told_of_saved_tensors(saved: str) -> None:
+def test_options_are_part_of_what_is_reported_of_saved_tensors(saved: str) -> None:
     case = Case("scaled", {"B": 4, "N": 12}, "float32", {"causal": True}, seed=3)
     assert "float32 B=4 N=12 --causal=True; drawn with seed 3" in saved_line(case, scaled, saved)
 
 
-def test_the_pattern_of_the_first_case_is_kept_beside_the_smallest_case() -> None:
+def test_the_pattern_of_the_first_case_is_kept_with_the_smallest_case() -> None:
     report = checked("loses_its_tail", FORWARD, workers=0)
     found = shown(report.verdicts[0])
     (smallest,), (first,) = found.findings, found.first_findings
@@ -303,7 +303,7 @@ def test_where_time_for_explaining_is_up_a_violation_stands_as_it_was_found(
 
 
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The laws whose cases are made smaller, in turn, once a check runs."""
+    """The properties whose cases are made smaller, in turn, once a check runs."""
     found: list[str] = []
     violation = _Minimiser._violation
 
@@ -315,7 +315,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_what_tells_a_fault_is_made_smaller_before_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_counterexample_of_a_fault_is_shrunk_first(monkeypatch: pytest.MonkeyPatch) -> None:
     found = turns(monkeypatch)
     report = checked("loses_its_tail", "*", workers=0)
     leads = [fault.lead.law for fault in failures(report)]

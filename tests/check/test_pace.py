@@ -49,7 +49,7 @@ def second(x):
 
 
 class Told(Silent):
-    """Keeps what a run tells of itself."""
+    """Keeps what a run reports of itself."""
 
     def __init__(self) -> None:
         self.cases: list[tuple[int, int, int, str]] = []
@@ -79,7 +79,7 @@ class Ticks:
 
 @pytest.fixture
 def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each case takes a second of the run's time, and each law one of its case's."""
+    """Each case takes a second of the run's time, and each property one of its case's."""
     clock = Ticks()
     for module in (engine, execute):
         monkeypatch.setattr(module, "time", clock)
@@ -113,7 +113,7 @@ def test_a_kernel_and_dtype_below_its_minimum_of_cases_is_inconclusive_and_named
 
 
 def test_of_each_dtype_the_first_case_has_the_decisive_laws_and_a_later_one_the_compilations() -> None:
-    """And each law that applies to a case is judged on one."""
+    """And each property that applies to a case is judged on one."""
     target = shipped()["sdpa"]
     run = resolved(Request("sdpa", device="cpu", workers=0))
     (kernel,) = target.kernels

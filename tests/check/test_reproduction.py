@@ -60,7 +60,7 @@ def run(text: str, wrong: bool = False) -> list[str]:
     return printed.getvalue().splitlines()
 
 
-def test_a_wrong_gradient_shows_beside_a_right_forward() -> None:
+def test_a_wrong_gradient_shows_after_a_correct_forward() -> None:
     out, dx = run(reproduce(CASE.format("wrong", "")), wrong=True)
     assert "; 0 of 6 elements" in out and "; 6 of 6 elements" in dx
 

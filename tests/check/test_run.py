@@ -1,4 +1,4 @@
-"""The loop with wrong kernels: each ends in its verdict, exit code and a case that replays; the right one passes."""
+"""The loop with wrong kernels: each ends in its verdict, exit code and a case that replays; the correct one passes."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_an_error_of_our_own_keeps_the_other_cases(monkeypatch: pytest.MonkeyPat
 def test_an_error_of_one_law_is_one_entry_and_hides_no_violation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kernel: str, code: int
 ) -> None:
-    """The other laws go on; every view shows the entry with a line that replays it."""
+    """The other properties go on; every view shows the entry with a line that replays it."""
     real = judge_case.laws_of
 
     def laws_of(family: Any) -> list[Any]:

@@ -49,7 +49,7 @@ def shard(file: Path, part: int) -> Path:
 
 
 @pytest.mark.parametrize("name", ["tuned.json", "tuned.toml", "tuned.yaml", "lib.so", "kernel.cubin", "weights.pt"])
-def test_another_table_or_library_beside_the_kernel_is_another_run(own: Path, name: str) -> None:
+def test_another_table_or_library_of_the_kernel_is_another_run(own: Path, name: str) -> None:
     own.with_name(name).write_text('{"BLOCK": 64}')
     first = shard(own, 1)
     assert merge([first, shard(own, 2)]), "the same content, and the report of another shard"
@@ -78,7 +78,7 @@ def test_a_text_of_a_package_is_part_of_it_and_a_broken_table_too(own: Path) -> 
     assert {"table.txt", "table.json", "own.py"} <= set(files_of([], f"{own}:right"))
 
 
-def test_the_package_of_a_kernel_is_told_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_package_of_a_kernel_is_reported_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site-packages"
     (site / "fast_product").mkdir(parents=True)
     (site / "fast_product" / "__init__.py").write_text("def product(x, w):\n    return x * w\n")

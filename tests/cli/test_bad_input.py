@@ -1,4 +1,4 @@
-"""The issue's "Bad input", each on the command line: one sentence, the right exit code, no traceback, nothing lost."""
+"""The issue's "Bad input", on the command line: one sentence, the correct exit code, no traceback, nothing lost."""
 
 from __future__ import annotations
 

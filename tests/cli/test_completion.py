@@ -1,4 +1,4 @@
-"""Completion: names of kernels, profiles and laws as they are, quickly, and nothing of a broken project."""
+"""Completion: names of kernels, profiles and properties as they are, quickly, and nothing of a broken project."""
 
 from __future__ import annotations
 

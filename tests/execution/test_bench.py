@@ -120,7 +120,7 @@ def verdict_row() -> Callable[..., Row]:
     return make
 
 
-def test_the_verdict_row_tells_a_wrong_kernel_from_a_right_one(verdict_row: Callable[..., Row]) -> None:
+def test_the_verdict_row_distinguishes_a_wrong_kernel_from_a_correct_one(verdict_row: Callable[..., Row]) -> None:
     fast = "gradcheck, fast mode"
     for call, dv in ((right, "holds"), (without_dv, "violated")):
         row = verdict_row(call)
@@ -156,7 +156,7 @@ def test_every_shipped_family_has_rows_in_the_source_tree(name: str) -> None:
     assert file is not None and Path(file) == ROOT / "benchmarks" / "families" / f"{name}.py"
 
 
-def test_without_the_source_tree_one_sentence_says_what_is_wanted(
+def test_without_the_source_tree_one_sentence_says_what_is_expected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "source_tree", lambda: tmp_path)

@@ -241,7 +241,7 @@ def test_without_the_extra_one_sentence_says_so(
     monkeypatch.setattr(dask_pool, "find_spec", lambda name: None if name == "distributed" else real(name))
     assert main.run(["check", f"{FILE}:right", "--scheduler", "tcp://host:8786", "--device", "cpu"]) == 2
     assert capsys.readouterr().err == (
-        "gradoracle: distributed is not installed: expected for --scheduler, by pip install 'gradoracle[cluster]'\n"
+        "gradoracle: distributed is not installed: needed for --scheduler, by pip install 'gradoracle[cluster]'\n"
     )
 
 

@@ -27,7 +27,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LocalPool]]:
     opened: list[LocalPool] = []
 
     def build(count: int = 1, setup: object = None, **more: object) -> LocalPool:
-        opened.append(LocalPool("workload:start", setup, count=count, **more))  # type: ignore[arg-type]
+        opened.append(LocalPool("execution.workload:start", setup, count=count, **more))  # type: ignore[arg-type]
         return opened[-1]
 
     yield build
@@ -265,7 +265,7 @@ def test_a_kernel_that_prints_without_end_fills_no_disk(
 
 @pytest.mark.parametrize("kind", ["echo", "fault", "raise in kernel", "sys.exit", "poisoned"])
 def test_without_processes_a_job_says_the_same(pool: Callable[..., LocalPool], kind: str) -> None:
-    apart, here = one(pool(1), kind, "x"), InProcess("workload:start", None).run_alone((kind, "x"))
+    apart, here = one(pool(1), kind, "x"), InProcess("execution.workload:start", None).run_alone((kind, "x"))
     assert (here.value, here.crash) == (apart.value, apart.crash)
     assert bool(here.error) == bool(apart.error)
 
@@ -274,7 +274,7 @@ PARENT = """
 import sys
 sys.path.insert(0, {here!r})
 from gradoracle.execution.local_pool import LocalPool
-workers = LocalPool("workload:start", None, count=2)
+workers = LocalPool("execution.workload:start", None, count=2)
 try:
     for result in workers.run([("pid", None), ("pid", None), ("hang with the lock", 1000), ("hang", 1000)]):
         print(result.value, flush=True)

@@ -1,4 +1,4 @@
-"""A saved baseline: compared both ways, and never green where it is missing, damaged, foreign or of another schema."""
+"""A saved baseline: compared both ways; the gate never passes where it is missing, damaged, foreign or outdated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_it_is_compared_with_in_both_directions(clone: Project) -> None:
     assert code == 1 and "there is no such case" in out
 
 
-def test_a_definition_that_has_changed_since_is_red(clone: Project) -> None:
+def test_a_definition_that_has_changed_since_is_a_regression(clone: Project) -> None:
     save(clone)
     clone.edit(KERNEL, ("+ 1e-6) * w\n", "+ 1e-5) * w\n"), ("root(x32, 1e-6)", "root(x32, 1e-5)"))
     code, out, _ = clone.gate("--baseline", FILE)
@@ -74,7 +74,7 @@ def document(**fields: object) -> str:
         (document(snapshots={"a": {"target": "a", "cases": {"c": {}}}}), "has no field 'kernel'"),
     ],
 )
-def test_what_is_no_baseline_is_told_apart(tmp_path: Path, text: str | None, said: str) -> None:
+def test_each_file_that_is_no_baseline_has_its_own_message(tmp_path: Path, text: str | None, said: str) -> None:
     file = tmp_path / "base.json"
     if text is not None:
         file.write_text(text)

@@ -1,4 +1,4 @@
-"""The gate on changes of a kernel: green where nothing is worse, red on what is, by the base's own judge."""
+"""The gate on changes of a kernel: it passes where nothing is worse, and reports regressions, by the base's judge."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_the_base_breaks_too_is_a_note(clone: Project) -> None:
     assert "· VIOLATED" in out and "✗ VIOLATED" not in out
 
 
-def test_cases_that_are_refused_now_are_red(clone: Project) -> None:
+def test_cases_that_are_refused_now_are_a_regression(clone: Project) -> None:
     clone.edit(
         KERNEL, ("    return _Norm", "    if x.shape[1] > 32:\n        raise ValueError('narrow')\n    return _Norm")
     )
@@ -59,7 +59,7 @@ def test_cases_that_are_refused_now_are_red(clone: Project) -> None:
     assert code == 1 and "decided by the base, not decided here" in out and "narrow" in out
 
 
-def test_accuracy_that_fell_within_its_budget_is_red(clone: Project) -> None:
+def test_accuracy_that_fell_within_its_budget_is_a_regression(clone: Project) -> None:
     checkered = "torch.where(torch.arange(dx.numel()).reshape(dx.shape) % 2 == 0, 1, -1)"
     clone.edit(KERNEL, ("return dx.to", f"dx = dx + dx * 2**-24 * {checkered}\n        return dx.to"))
     code, out, _ = clone.gate("--base", "main", "--examples", "180")

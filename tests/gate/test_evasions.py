@@ -20,7 +20,7 @@ def test_a_package_that_hides_a_module_is_a_change(clone: Project) -> None:
     assert code == 1 and "forward_matches_the_oracle held in the base and is violated" in out
 
 
-def test_a_source_of_another_language_beside_a_module_is_a_change(clone: Project) -> None:
+def test_a_source_of_another_language_next_to_a_module_is_a_change(clone: Project) -> None:
     (clone.folder / "my_kernels/norm.cu").write_text("// one\n")
     _, _, err = clone.gate("--base", "main")
     assert "1 of 1 kernels to check" in err

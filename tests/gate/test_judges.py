@@ -1,5 +1,5 @@
-"""A change may not edit its own judge: the base's definition, domain, laws, contracts and settings hold until somebody
-answers for others."""
+"""A change may not edit its own judge: definition, domain, properties, contracts and settings are the base's until
+somebody answers for others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_acknowledgement_is_of_one_change_alone(clone: Project) -> None:
         (CONFIG, ('property = "*_matches', 'property = "vjp_matches'), "the settings of rmsnorm"),
     ],
 )
-def test_what_narrows_the_check_is_red(clone: Project, file: str, pair: tuple[str, str], piece: str) -> None:
+def test_what_narrows_the_check_is_a_regression(clone: Project, file: str, pair: tuple[str, str], piece: str) -> None:
     clone.edit(file, pair)
     code, out, _ = clone.gate("--base", "main")
     assert code == 1 and piece in out and ": changed. A change may not edit its own judge" in out

@@ -93,7 +93,7 @@ def test_only_what_any_machine_would_find_is_kept(tmp_path: Path, change: dict[s
     assert (entries.find("name") is not None) == is_kept
 
 
-def test_what_no_digest_tells_has_no_name(clone: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_digest_covers_has_no_name(clone: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(clone.folder)
     tree, entries = project(), Kept(tmp_path / "cache", lambda text: None)
     (entry,) = tree.entries(()).values()

@@ -1,4 +1,4 @@
-"""Known failures: a note while they last, red once they hold or expire, and no way around the base's judge."""
+"""Known failures: a note while they last, a regression once they hold or expire, no way around the base's judge."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def known(clone: Project, law: str = LAWS, expires: str = "2999-01-31") -> None:
     clone.commit("a fault that is known")
 
 
-def test_one_that_lasts_is_a_note_and_one_that_holds_is_red(clone: Project) -> None:
+def test_one_that_lasts_is_a_note_and_one_that_holds_a_regression(clone: Project) -> None:
     known(clone)
     clone.edit(KERNEL, ("2**-10", "2**-9"))
     code, out, _ = clone.gate("--base", "HEAD")
@@ -47,7 +47,7 @@ def test_one_that_has_expired_is_red_and_excuses_nothing(clone: Project) -> None
     assert code == 1 and "known failure that has expired" in out
 
 
-def test_an_entry_of_no_law_is_red(clone: Project) -> None:
+def test_an_entry_that_matches_no_property_is_a_regression(clone: Project) -> None:
     known(clone, law="vjp_matches_the_orakle")
     clone.edit(KERNEL, ("gw", "weighted"))
     code, out, _ = clone.gate("--base", "HEAD")

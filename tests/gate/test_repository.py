@@ -1,4 +1,4 @@
-"""Git around a gate: each thing that can be wrong with it told apart, and no worktree left behind, however it ends."""
+"""Git around a gate: a message for each thing that can be wrong, and no worktree left behind, however it ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with found.worktree(found.commit("HEAD")) as tree:
 
 
 def left(clone: Project) -> list[str]:
-    """The worktrees that git knows of beside the clone itself."""
+    """The worktrees that git knows of, without the clone itself."""
     lines = clone.git("worktree", "list", "--porcelain").splitlines()
     found = [line.removeprefix("worktree ") for line in lines if line.startswith("worktree ")]
     return [each for each in found if Path(each).resolve() != clone.folder.resolve()]
@@ -119,7 +119,7 @@ def test_a_base_is_where_the_branches_part(clone: Project) -> None:
     assert repository(clone.folder).base("main") == first
 
 
-def test_mistakes_are_told_apart(clone: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_mistake_has_its_own_message(clone: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = repository(clone.folder)
     with pytest.raises(UsageError, match=r"--base nowhere names no commit of this repository$"):
         found.base("nowhere")

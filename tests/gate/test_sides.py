@@ -1,4 +1,4 @@
-"""A side tells how cases stand before it has made those that fail smaller, so that the other side need not wait."""
+"""A side reports outcomes before it shrinks counterexamples, so that the other side need not wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _side(clone: Project, stage: Path, **more: object) -> Side:
     return Side(clone.folder, [str(clone.folder), *sys.path], True, {"rmsnorm": task}, stage)
 
 
-def test_what_fails_is_told_with_all_cases_and_before_the_report(clone: Project, tmp_path: Path) -> None:
+def test_what_fails_is_reported_with_all_cases_before_the_report(clone: Project, tmp_path: Path) -> None:
     clone.edit(KERNEL, (RIGHT, WRONG))
     side = _side(clone, tmp_path)
     early = side.news()
@@ -30,7 +30,7 @@ def test_what_fails_is_told_with_all_cases_and_before_the_report(clone: Project,
     assert early["rmsnorm"] == replace(last, report=None)
 
 
-def test_where_nothing_fails_or_no_report_is_wanted_there_is_the_answer_alone(clone: Project, tmp_path: Path) -> None:
+def test_without_a_failure_or_a_report_there_is_only_the_answer(clone: Project, tmp_path: Path) -> None:
     side = _side(clone, tmp_path)
     assert side.news() is None and side.answer()["rmsnorm"].report is not None
     clone.edit(KERNEL, (RIGHT, WRONG))
@@ -61,7 +61,7 @@ def test_laws_are_judged_on_the_cases_that_are_named_alone(clone: Project, tmp_p
     assert nothing["rmsnorm"].cases == {} and not nothing["rmsnorm"].error
 
 
-def test_what_ran_on_a_case_is_told_of_the_folder_that_is_named(clone: Project, tmp_path: Path) -> None:
+def test_functions_of_the_named_folder_that_ran_are_recorded(clone: Project, tmp_path: Path) -> None:
     found = _side(clone, tmp_path, laws={}, called_in=str(clone.folder)).answer()["rmsnorm"]
     text = (clone.folder / KERNEL).read_text().splitlines()
     names = {
@@ -76,9 +76,9 @@ def test_what_ran_on_a_case_is_told_of_the_folder_that_is_named(clone: Project, 
     assert not any(case.called for case in _side(clone, tmp_path, laws={}).answer()["rmsnorm"].cases.values())
 
 
-def test_a_side_that_tells_says_what_fails_as_it_goes_and_stops_when_it_is_told(clone: Project, tmp_path: Path) -> None:
+def test_an_early_side_reports_failures_as_it_goes_and_stops_on_request(clone: Project, tmp_path: Path) -> None:
     clone.edit(KERNEL, (RIGHT, WRONG))
-    side = _side(clone, tmp_path, tells=True)
+    side = _side(clone, tmp_path, early=True)
     news = side.news()
     assert news is not None
     (case,) = news["rmsnorm"].cases.values()

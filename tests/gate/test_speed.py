@@ -1,4 +1,4 @@
-"""Times of both sides: taken in turns, of what both can do, told with their noise, and never a reason to be red."""
+"""Times of both sides: taken in turns, of what both can do, reported with their noise, and never a regression."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_no_time_at_all_is_no_division() -> None:
     assert "nan" not in Rounds(BOTH, [0.0, 0.0], [0.0, 0.0], [0.0, 1.0]).line().text
 
 
-def test_what_a_side_fails_at_or_has_alone_is_told() -> None:
+def test_what_a_side_fails_at_or_has_alone_is_reported() -> None:
     more = ("my_rmsnorm", CASE, "more")
     base, head = Clock("base", [], [BOTH, ALONE], []), Clock("head", [], [BOTH, more], [])
     head.why = {ALONE: "RuntimeError: no"}
@@ -210,7 +210,7 @@ def test_a_process_that_ends_says_why(timer: Any) -> None:
         own.time(own.works[0])
 
 
-def test_a_gate_tells_times_beside_all_else_and_is_green(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_reports_times_as_notes_and_passes(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "DEVICES", ("cpu",))
     clone.edit(KERNEL, ("r = root(x32, 1e-6)", "r = root(x32, 1e-6) * 1"))
     monkeypatch.chdir(clone.folder)

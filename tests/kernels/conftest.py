@@ -1,9 +1,6 @@
-"""Interprets the kernels where there is no GPU, and lets these tests import the references beside them."""
+"""Interprets the kernels where there is no GPU, before any of these tests imports one."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import torch
 
@@ -11,4 +8,3 @@ from gradoracle.execution import interpreter
 
 if not torch.cuda.is_available():
     interpreter.activate()
-sys.path.insert(0, str(Path(__file__).parent))

@@ -87,7 +87,7 @@ def judged(got: torch.Tensor, truth: torch.Tensor) -> object:
     return judge("o", got, truth, allowance, continuous=True, axes=("T", "D"))
 
 
-def test_a_wrong_tensor_has_one_and_a_right_one_has_none() -> None:
+def test_a_wrong_tensor_has_one_and_a_correct_one_has_none() -> None:
     truth = torch.randn(40, 8, dtype=torch.float64)
     found = judged(truth, truth)
     assert found.outcome is Outcome.HOLDS and found.map is None

@@ -69,7 +69,7 @@ def test_a_signature_that_cannot_be_read_is_given_no_optional_input():
 
 
 @pytest.mark.parametrize(("function", "there"), [(plain, False), (biased, True)])
-def test_situations_of_what_is_not_taken_are_not_wanted(function, there):
+def test_coverage_goals_of_what_is_not_taken_are_not_expected(function, there):
     subject = adopted(function)
     expected = wanted_situations(shifted, subject, ("float32",), 150)
     assert {"bias given" in expected, "bias absent" in expected, "joint large" in expected} == {there}

@@ -67,7 +67,7 @@ def test_every_recipe_is_finite_in_every_dtype_and_shape(name: str, dtype: str) 
 
 
 @pytest.mark.parametrize(("name", "dtype"), [*itertools.product(RECIPES, ("float32", "float16"))])
-def test_a_continuous_recipe_repeats_nothing_that_its_dtype_can_tell_apart(name: str, dtype: str) -> None:
+def test_a_continuous_recipe_repeats_nothing_that_its_dtype_distinguishes(name: str, dtype: str) -> None:
     tensor = values(name, (40, 50), "float64", seed=2, name="q")
     distinct = len(tensor.unique()) / tensor.numel()
     if is_continuous(name):
@@ -128,7 +128,7 @@ def test_integers() -> None:
 
 
 def hard_numbers(lowest: int, highest: int, fraction: int) -> np.ndarray:
-    """Numbers at and beside ties, subnormal and overflowing ones included."""
+    """Numbers at and next to ties, subnormal and overflowing ones included."""
     generator = np.random.default_rng(0)
     exponents = generator.integers(lowest - fraction - 3, highest + 2, 20_000)
     bits = generator.integers(0, 2 << (fraction + 1), 20_000)
@@ -202,7 +202,7 @@ def test_canonical(text: str, short: str) -> None:
         ("index:3", "is unknown"),
     ],
 )
-def test_malformed_recipes_say_what_is_wanted(text: str, message: str) -> None:
+def test_malformed_recipes_say_what_is_expected(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         canonical(text)
 

@@ -29,7 +29,7 @@ def test_each_spread_is_in_the_bin_that_ends_next_above_it(rms: float) -> None:
     assert rms <= edge(bin) and (bin == 0 or rms > edge(bin - 1))
 
 
-def test_only_what_stands_beside_the_truth_is_counted() -> None:
+def test_only_what_is_compared_with_the_truth_is_counted() -> None:
     seen = Measurements("T")
     seen.add("k", case(5), [found(1.0, 2.0)], direct=False)
     assert not seen.spread and not seen.growth

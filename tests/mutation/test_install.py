@@ -129,7 +129,7 @@ def test_lines_and_launches_of_a_call_are_seen(kernel):
     assert dict(constants) == {"BLOCK": 64}
 
 
-def test_mutants_that_compile_to_the_same_are_told_from_those_that_do_not(kernel, monkeypatch):
+def test_only_mutants_that_compile_to_the_same_code_are_equivalent(kernel, monkeypatch):
     mutants = [
         kernel.mutant("n = tl.arange(0, BLOCK)", "n = tl.arange(0, BLOCK) + 0", "_twice"),
         kernel.mutant("mask=n < N, other=0.0", "mask=n < N, other=1.0", "_twice"),

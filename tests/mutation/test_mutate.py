@@ -55,7 +55,7 @@ def test_faults_of_a_users_kernel_are_caught_and_known_the_next_time(tmp_path):
     assert cut.returncode == 4 and "8 not run" in cut.stdout, "outcomes of another source were taken for this one's"
 
 
-def test_a_run_that_is_interrupted_tells_what_it_knows_and_goes_on_where_it_ended(tmp_path):
+def test_an_interrupted_run_reports_what_it_knows_and_goes_on_where_it_ended(tmp_path):
     shutil.copy(ROOT / "examples" / "rmsnorm.py", tmp_path)
     words = ("rmsnorm.py", "--mutants", "8", "--examples", "9", "--workers", "1")
     command = [sys.executable, "-m", "gradoracle", "mutate", *words]
@@ -96,7 +96,7 @@ def test_what_cannot_be_mutated_is_one_sentence(tmp_path, body, words, code, sai
     assert ran.returncode == code and said in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
 
 
-def test_a_kernel_that_is_wrong_to_begin_with_is_told_and_not_mutated(tmp_path):
+def test_a_kernel_that_violates_a_property_is_reported_and_not_mutated(tmp_path):
     text = (ROOT / "examples" / "rmsnorm.py").read_text()
     (tmp_path / "wrong.py").write_text(text.replace("r * gw - x", "r * gw + x"))
     ran = mutate(tmp_path, "wrong.py", "--mutants", "2", "--examples", "6")

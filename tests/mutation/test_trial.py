@@ -1,4 +1,4 @@
-"""A mutant's fate: killed by a law, or a crash, a hang, a refusal, a birth that fails, which are no kills."""
+"""A mutant's fate: killed by a property, or a crash, a hang, a refusal, a birth that fails, which are no kills."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_statement_spans_its_lines_and_a_compound_one_its_head():
     assert [statements.span(line) for line in range(2, 8)] == [(2, 3), (2, 3), (4, 6), (4, 6), (4, 6), (7, 7)]
 
 
-def test_a_case_of_normal_values_and_several_elements_tells_by_its_values_what_is_wrong():
+def test_a_case_of_normal_values_and_several_elements_shows_by_its_values_what_is_wrong():
     case = Case("f", {"T": 9, "D": 4}, draws={"q": Draw("normal", "sliced")})
     assert trials._is_ordinary(case)
     assert not trials._is_ordinary(case.with_draws(q=Draw("normal:30")))

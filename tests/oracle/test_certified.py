@@ -34,7 +34,7 @@ def one(function: Callable[..., Tensor], *args: Tensor, bits: int = 128) -> Encl
 # Precision.
 
 
-def test_precision_is_raised_until_the_radius_is_wanted() -> None:
+def test_precision_is_raised_until_the_radius_is_reached() -> None:
     # (exp(x) + 2^200) - 2^200 loses 200 bits: at 128 nothing of exp(x) is left
     def cancelling(x: Tensor) -> Tensor:
         return torch.exp(x) + 2.0**200 - 2.0**200
@@ -192,7 +192,7 @@ def test_a_logical_operator_is_decided_where_one_side_is_enough() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_wrong_answers_are_caught_and_right_ones_are_not(dtype: torch.dtype) -> None:
+def test_wrong_answers_are_caught_and_correct_ones_are_not(dtype: torch.dtype) -> None:
     x = torch.linspace(0.1, 3.0, 50, dtype=torch.float64)
     ball = one(lambda x: torch.exp(x) / 3.0, x)
     right = ball.high.to(dtype)

@@ -1,4 +1,4 @@
-"""Small families and kernels of them, right ones and ones wrong on purpose, for the tests of universal laws."""
+"""Small families and correct kernels of them, for the tests of properties that every family has."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import judge_law
-from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.job import LawResult
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
+from tests.properties import judging
 
 
 @gradoracle.family(outputs=("p", "s"), dtypes=("float32", "float64"))
@@ -38,24 +36,6 @@ def weigh(x: Float[Tensor, "B N"], w: Float[Tensor, "N"]) -> Float[Tensor, "B N"
 def total(x: Float[Tensor, "B N"], w: Float[Tensor, "N"]) -> Float[Tensor, "B N"]:
     """Running sums of sin(x) w: the order along N matters, and what comes later leaves what was before."""
     return torch.cumsum(torch.sin(x) * w, -1)
-
-
-class Edit(torch.autograd.Function):
-    """The identity, whose backward passes its cotangent through a function."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.change = change
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return ctx.change(g), None
-
-
-def edited(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """``x`` with a gradient that goes through ``change``."""
-    return Edit.apply(x, change)
 
 
 def right(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,16 +74,14 @@ def kernel(call: Callable[..., Any], **fields: Any) -> Kernel:
     return replace(RIGHT, name=getattr(call, "__name__", "wrong"), call=call, **fields)
 
 
-def evidence(subject: Kernel, case: Case = CASE, family: Any = pick) -> Evidence:
+def evidence(subject: Kernel, case: Case = CASE, family: Any = pick, device: str = "cpu") -> Evidence:
     """Evidence of a kernel on a case."""
-    oracle = ORACLES.setdefault(family.name, Oracle(family, "float64"))
-    return Evidence(case, build(case, family.signature), Subject(family, subject), oracle)
+    return judging.evidence(case, subject, ORACLES.setdefault(family.name, Oracle(family, "float64")), device)
 
 
 def judged(law: Property, subject: Kernel, case: Case = CASE, family: Any = pick) -> LawResult:
-    """What a law says of a kernel on a case, as the engine would."""
-    assert law.applies(case, subject) is None, f"{law.name} does not apply"
-    return judge_law(law, evidence(subject, case, family))
+    """The result of a property for a kernel on a case, as the engine judges it."""
+    return judging.judge_on(law, evidence(subject, case, family))
 
 
 def drawn(**recipes: str) -> Case:

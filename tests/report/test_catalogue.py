@@ -1,4 +1,4 @@
-"""A law's name that several families have: one text where they say the same, else one for each."""
+"""A property's name that several families have: one text where they say the same, else one for each."""
 
 from __future__ import annotations
 

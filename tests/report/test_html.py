@@ -83,7 +83,7 @@ def test_it_is_one_file_that_neither_runs_nor_loads_anything(made: Report) -> No
         assert "".join(target) in ids
 
 
-def test_it_leads_with_the_outcome_and_tells_each_fault() -> None:
+def test_it_leads_with_the_outcome_and_reports_each_fault() -> None:
     text = shown(report(holding(dtype="bfloat16"), violated()))
     heading = text.index("✗ sdpa: 1 fault, 1 property violated (exit code 1)")
     assert heading < text.index("VIOLATED vjp_matches_the_oracle")
@@ -206,7 +206,7 @@ def test_a_tensor_that_is_only_lost_has_no_values_to_compare() -> None:
         ((0, 0), (65, 40), "; the kernel declares no tiles of these dims", 0),
     ],
 )
-def test_a_caption_tells_of_the_tiles_that_are_drawn(
+def test_a_caption_names_the_tiles_that_are_drawn(
     tiles: tuple[int, int], shape: tuple[int, int], said: str, lines: int
 ) -> None:
     from gradoracle.report import html as view
@@ -236,11 +236,11 @@ def test_a_value_that_is_lost_is_in_the_table_and_a_fact_is_not() -> None:
     assert "dq [3] nan 1.25 inf 4.25" in text and "dk [4]" not in text
 
 
-def test_where_refusals_came_is_told() -> None:
+def test_where_refusals_came_is_reported() -> None:
     assert "refused: D must be a multiple of 16, got 7 [see docs] dtype=float16 x42, D=7 x3" in shown(everything())
 
 
-def test_points_that_no_picture_holds_are_told() -> None:
+def test_points_that_no_picture_holds_are_reported() -> None:
     made = pictured()
     assert made.measurements is not None
     made.measurements.growth.append(Growth("triton_sdpa", "float32", 7, math.inf))

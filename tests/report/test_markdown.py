@@ -22,7 +22,7 @@ def shown(*reports: Report) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", rendered(*reports)))
 
 
-def test_it_leads_with_the_outcome_and_tells_each_fault() -> None:
+def test_it_leads_with_the_outcome_and_reports_each_fault() -> None:
     text = shown(report(holding(dtype="bfloat16"), violated()))
     assert text.startswith("✗ gradoracle sdpa: 1 fault, 1 property violated (exit code 1)")
     assert f"replay gradoracle replay '{CASE}'" in text and f"case {CASE}" in text
@@ -39,7 +39,7 @@ def test_the_table_has_a_row_for_each_law_and_a_column_for_each_dtype() -> None:
     assert "<strong>vjp_matches_the_oracle</strong>" in found and "✓ 42 3.1σ 2e-6" in found
 
 
-def test_what_was_not_checked_is_told_and_too_few_situations_stand_out() -> None:
+def test_what_was_not_checked_is_reported_and_missed_coverage_goals_stand_out() -> None:
     text = rendered(everything())
     assert "also: interrupted after 100 of 126 cases" in text and "needs a GPU" in text
     assert "T &gt; 100 000: 0 <strong>too few</strong>" in text

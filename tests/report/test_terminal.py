@@ -37,7 +37,7 @@ def test_cases_that_did_not_hold_show_in_the_cell() -> None:
     assert "✓ 42/45" in render(report(verdict), "terminal")
 
 
-def test_a_failure_tells_law_element_pattern_case_and_replay() -> None:
+def test_a_failure_reports_property_element_pattern_case_and_replay() -> None:
     text = lines(render(report(violated()), "terminal"))
     for line in (
         "✗ VIOLATED vjp_matches_the_oracle triton_sdpa, float32, 3 of 42 cases",
@@ -54,7 +54,7 @@ def test_a_failure_tells_law_element_pattern_case_and_replay() -> None:
     assert shlex.split(replay)[1:] == ["gradoracle", "replay", CASE]
 
 
-def test_one_fault_is_told_once_by_its_most_specific_law() -> None:
+def test_one_fault_is_reported_once_by_its_most_specific_property() -> None:
     text = lines(
         render(
             report(
@@ -140,7 +140,7 @@ def test_a_law_among_tensors_joins_the_law_that_finds_one_of_them_wrong() -> Non
     assert "shown by" not in render(report(core), "terminal")
 
 
-def test_the_same_law_in_other_dtypes_is_told_by_these_alone() -> None:
+def test_the_same_property_in_other_dtypes_is_reported_by_these_alone() -> None:
     made = [violated("forward_matches", dtype) for dtype in ("float32", "bfloat16", "float16")]
     assert "also the same in bfloat16, float16" in lines(render(report(*made), "terminal"))
 
@@ -155,7 +155,9 @@ def test_the_same_law_in_other_dtypes_is_told_by_these_alone() -> None:
         ("only T >= 16 (of 18)", "", False),
     ],
 )
-def test_the_first_case_s_pattern_is_told_where_the_smallest_has_another(smallest: str, first: str, said: bool) -> None:
+def test_the_first_case_s_pattern_is_reported_where_the_smallest_has_another(
+    smallest: str, first: str, said: bool
+) -> None:
     made = violated("forward_matches", "float32", 0, replace(wrong("o", smallest), rule="worst case"))
     assert made.counterexample is not None
     seen = (wrong("dq", "only H = 1"), wrong("o", first))
@@ -165,7 +167,7 @@ def test_the_first_case_s_pattern_is_told_where_the_smallest_has_another(smalles
     assert any(line.startswith("shrunk first seen on") for line in text)
 
 
-def test_what_every_law_lacks_is_told_by_the_first_that_met_it() -> None:
+def test_what_every_property_lacks_is_reported_by_the_first_that_met_it() -> None:
     lacking = Finding("o", Outcome.VIOLATED, "exact", message="o has shape (1, 1), expected (1, 2)", malformed=True)
     match, storage = (
         violated("vjp_matches", "float32", 0, lacking),
@@ -178,7 +180,7 @@ def test_what_every_law_lacks_is_told_by_the_first_that_met_it() -> None:
     assert other.lead.law == "inputs_unmodified"
 
 
-def test_reasons_and_refusals_that_differ_in_numbers_alone_are_told_once() -> None:
+def test_reasons_and_refusals_that_differ_in_numbers_alone_are_reported_once() -> None:
     first, second = refused(), refused()
     first.reasons, second.reasons = {"D is 7": 2, "D is 9": 1}, {"D is 7": 1, "M is 9": 4}
     refusals = {"D is 7": {"dtype=float32": 1, "D=7": 1}, "D is 9": {"dtype=float32": 2}, "M is 9": {"M=9": 4}}
@@ -189,13 +191,13 @@ def test_reasons_and_refusals_that_differ_in_numbers_alone_are_told_once() -> No
     assert "where dtype=float32 x3, D=7 x1" in text
 
 
-def test_a_crash_is_told_with_its_cause() -> None:
+def test_a_crash_is_reported_with_its_cause() -> None:
     text = lines(render(report(holding(), crashed()), "terminal"))
     assert "✗ CRASHED hvp_matches_the_oracle triton_sdpa, bfloat16, 2 of 42 cases" in text
     assert "crash hvp: killed by signal 11 (segmentation fault)" in text
 
 
-def test_what_was_not_checked_is_told_with_reasons_counts_and_refusals() -> None:
+def test_what_was_not_checked_is_reported_with_reasons_counts_and_refusals() -> None:
     text = lines(render(everything(), "terminal"))
     assert "42 D must be a multiple of 16, got 7 [see docs] (forward_matches_the_oracle)" in text
     assert "30 needs a GPU (second_device)" in text

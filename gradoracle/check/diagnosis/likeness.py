@@ -124,7 +124,7 @@ def _within(x: Tensor, places: Sequence[Tensor]) -> Tensor:
 
 
 def _most(sizes: Tensor) -> float:
-    """What more than half of the sizes are within: of two the larger, which their median in torch is not."""
+    """The upper median of the sizes; torch.median gives the lower one."""
     return float(sizes.flatten().kthvalue(sizes.numel() // 2 + 1).values)
 
 
@@ -170,7 +170,7 @@ def _off_diagonal(apart: Tensor, a: int, b: int) -> float:
 
 
 def _disordered(got: Tensor, truth: Tensor, dim: int, axis: str) -> Likeness:
-    """Whether what stands at most indices of a dim is what belongs to others."""
+    """Whether most slices along a dim hold the true values of other slices."""
     count = truth.shape[dim]
     mine, true = (x.movedim(dim, 0).reshape(count, -1) for x in (got, truth))
     if count < 2 or count > _LONGEST or mine.numel() > _LARGEST or (mine.shape[1] < 3 and count < _FEWEST):

@@ -202,7 +202,7 @@ def _laid_out_as(value: Any, base: Any) -> Any:
 
 
 class _Over(Mapping[Node, Any]):
-    """Values of which some have others over them."""
+    """A mapping with some values overridden."""
 
     def __init__(self, over: Mapping[Node, Any], under: Mapping[Node, Any]) -> None:
         self._over, self._under = over, under

@@ -87,9 +87,9 @@ class Seen:
 
     @property
     def finest(self) -> Seen:
-        """The same of the dtype that rounds least, of those in which a law that compares with the truth is broken.
+        """The symptoms of the most precise dtype in which a property that compares with the truth is violated.
 
-        All where there is none: what a dtype rounds more hides what is wrong.
+        All symptoms where there is none. Coarser rounding hides a fault.
         """
         dtypes = {symptom.dtype for symptom, _ in self.tensors}
         finest = next((dtype for dtype in _BY_PRECISION if dtype in dtypes), "")

@@ -1,4 +1,4 @@
-"""Place: one function in which faults are planted, and what its code says about its names."""
+"""Place: one function in which faults are planted, and what its code shows about its names."""
 
 from __future__ import annotations
 

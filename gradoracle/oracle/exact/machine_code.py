@@ -1,4 +1,4 @@
-"""Machine code: numeric functions compiled by numba if it is installed, cached by the content of their file.
+"""Machine code: numeric functions compiled by numba if it is installed, cached by the content of their folder.
 
 numba's own cache lies next to the source file, so every checkout and worktree would compile anew.
 """
@@ -40,17 +40,23 @@ def __getattr__(name: str) -> Any:
 
 
 @functools.cache
+def _digest(folder: Path) -> str:
+    """Of the sources of a folder, read once a process."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()
+
+
+@functools.cache
 def _locator() -> Any:
     """A class that gives numba the cache folder of a file and the stamp of its source."""
     from numba.core.caching import InTreeCacheLocator
 
     class ByContent(InTreeCacheLocator):
-        """A folder of the cache for each content of a file."""
+        """A folder of the cache for each content of a file's folder, where the functions that it calls may lie."""
 
         def __init__(self, function: Callable[..., Any], file: str) -> None:
             super().__init__(function, file)
             root = cache.folder()
-            self._stamp = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+            self._stamp = _digest(Path(file).parent)
             self._cache_path = "" if root is None else str(root / "numba" / self._stamp)
 
         def get_source_stamp(self) -> str:

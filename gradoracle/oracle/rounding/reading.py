@@ -28,9 +28,7 @@ InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
 
 _PROBED_AT = 2.0**-30  # the unit that float64 is probed with
 _ELEMENTS_AT_ONCE = 1 << 24  # of all probes of the largest tensor together
-_SPLIT_WITHIN = (
-    3 / FAR
-)  # a correct kernel may err by three times what the probe that splits shows: at other significands
+_SPLIT_WITHIN = 3 / FAR  # at other significands a correct kernel may err by three times what the split probe shows
 _FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # largest tensor of the graph, probes at most
 _OUTPUT, _INPUT = 9, 11
 

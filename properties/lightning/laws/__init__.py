@@ -1,4 +1,4 @@
-"""The laws of lightning attention, beside the universal ones."""
+"""The properties of lightning attention, besides the universal ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of causality, as exact independence: what cannot reach a row changes none of its bits."""
+"""Properties of causality, as exact independence: what cannot reach a row changes none of its bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of lightning among what a kernel gives on one sample: inner products, and rows that are known by themselves."""
+"""Properties of lightning on one sample: inner products, and rows that are known without a sum."""
 
 from __future__ import annotations
 

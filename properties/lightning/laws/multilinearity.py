@@ -1,4 +1,4 @@
-"""Laws of lightning as a multilinear map: powers of two, tangents taken apart, and differences without truncation."""
+"""Properties of lightning as a multilinear map: powers of two, separate tangents, differences without truncation."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def no_gradient_depends_on_its_own_input(evidence: Evidence) -> Iterator[Finding
     Holds because: o and the state are linear in each of them, and a derivative of a linear map is the same everywhere.
     Catches: a backward that reads the output or an input that it should not, a normaliser, a gradient of q in the place
     of that of k.
-    Cannot catch: a wrong gradient that reads the right inputs; vjp_matches_the_oracle does.
+    Cannot catch: a wrong gradient that reads the correct inputs; vjp_matches_the_oracle does.
     """
     once = evidence.variant("contiguous", plain)
     for name in once.sample.inputs:

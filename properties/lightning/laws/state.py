@@ -1,4 +1,4 @@
-"""Laws of lightning's state: what it holds, what it answers, where it starts, and splitting a sequence at it."""
+"""Properties of lightning's state: what it holds, what it answers, where it starts, and splitting a sequence at it."""
 
 from __future__ import annotations
 

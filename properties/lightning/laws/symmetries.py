@@ -1,4 +1,4 @@
-"""Laws of lightning between two samples: order of the past, time shifts, time reversal, and tokens taken apart."""
+"""Properties of lightning between two samples: order of the past, time shifts and reversal, and split tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of tile shapes: what a chunked kernel keeps in shared memory grows with the chunk, not with its square."""
+"""The property of tile shapes: what a chunked kernel keeps in shared memory is linear in the chunk, not quadratic."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def no_shared_allocation_has_two_chunk_axes(evidence: Evidence) -> Iterator[Find
         raise Unavailable("the kernel names no compilation for this dtype")
     for (name, capability), taken in found.items():
         shown, lengths = f"{name} on sm_{capability}", _lengths(known[name], chunks)
-        if isinstance(taken, str):  # whether it compiles, the law of architectures judges
+        if isinstance(taken, str):  # whether it compiles, the property of architectures judges
             yield not_checked(shown, "it does not compile")
             continue
         others = [other for (of, _), other in again.items() if of == name and isinstance(other, Allotment)]

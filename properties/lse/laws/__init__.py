@@ -1,4 +1,4 @@
-"""The laws of LSE, beside the universal ones."""
+"""The properties of LSE, besides the universal ones."""
 
 from __future__ import annotations
 

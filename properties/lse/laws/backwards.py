@@ -1,4 +1,4 @@
-"""LSE laws of its two backwards: fused, with partial gradients of q summed afterwards, and separate kernels."""
+"""LSE properties of its two backwards: fused, with partial gradients of q summed afterwards, and separate kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of LSE among what a kernel gives on one sample: sums, bounds, sinks and convexity."""
+"""Properties of LSE on one sample: sums, bounds, sinks and convexity."""
 
 from __future__ import annotations
 

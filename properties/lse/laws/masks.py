@@ -1,4 +1,4 @@
-"""Laws of what masks hide: causal LSE, segments, and rows that see no key."""
+"""Properties of what masks hide: causal LSE, segments, and rows that see no key."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def rows_that_see_no_key_give_the_sink(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: the sink is the only term, log(e^sink) = sink, and q does not enter it.
     Catches: a sink that such rows skip, -inf in place of the sink, a result in base 2, top-left alignment.
-    Cannot catch: anything in rows that see a key; dsinks: its own law does.
+    Cannot catch: anything in rows that see a key; dsinks: its own property does.
     """
     variant = _without_keys(evidence)
     scores = Scores(variant.sample)

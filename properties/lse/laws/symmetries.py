@@ -1,4 +1,4 @@
-"""Laws of LSE between two samples: what a change of keys, heads, sinks or options does to what the kernel gives."""
+"""Properties of LSE between two samples: what a change of keys, heads, sinks or options does to the results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
-FAR = 150.0  # e^-150 is 0 beside 1 in every format
+FAR = 150.0  # e^-150 is lost next to 1 in every format
 
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, no_sinks, no_softcap), rank=4)
@@ -225,7 +225,7 @@ def a_sink_adds_one_term(evidence: Evidence) -> Iterator[Finding]:
 def a_sink_far_below_is_no_sink(evidence: Evidence) -> Iterator[Finding]:
     """With sinks far below every score, rows that see a key have the lse and dq that they have without sinks.
 
-    Holds because: e^sink is then less than e^-150 of the sum, 0 beside it in every format.
+    Holds because: e^sink is then less than e^-150 of the sum, 0 next to it in every format.
     Catches: a maximum that starts at the sink and is not raised, a sink that is clamped, NaN from an underflow.
     Cannot catch: a wrong sink of ordinary size; a_sink_adds_one_term does.
     """

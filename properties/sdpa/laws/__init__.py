@@ -1,4 +1,4 @@
-"""The laws of SDPA, beside the universal ones."""
+"""The properties of SDPA, besides the universal ones."""
 
 from __future__ import annotations
 

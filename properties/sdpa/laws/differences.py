@@ -1,4 +1,4 @@
-"""Laws of SDPA's explicit entry points: the HVP by central differences, and what autograd reaches otherwise."""
+"""Properties of SDPA's explicit entry points: the HVP by central differences, and what autograd reaches otherwise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gradoracle.model.property import law
 
 JVP, VJP, HVP = Derivative.JVP, Derivative.VJP, Derivative.HVP
 STEPS = {"float32": (2.0**-5, 2.0**-6), "float64": (2.0**-9, 2.0**-10)}  # truncation well above rounding
-MOST_SCORES = 60_000  # the law runs eight backward passes and traces two of them
+MOST_SCORES = 60_000  # the property runs eight backward passes and traces two of them
 NAMES = ("hvp.q", "hvp.k", "hvp.v")
 ORDER = (1.9, 2.1)  # of convergence, where only the leading term of the truncation is left
 ASYMPTOTIC = (1.99, 2.01)  # the order that the definition itself must show there

@@ -1,4 +1,4 @@
-"""Laws of SDPA among what a kernel gives on one sample: sums, hull, masked rows, and the tangent of P."""
+"""Properties of SDPA on one sample: sums, hull, masked rows, and the tangent of P."""
 
 from __future__ import annotations
 

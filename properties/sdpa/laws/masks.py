@@ -1,4 +1,4 @@
-"""Laws of causal SDPA: which keys a query sees, and that nothing else reaches it."""
+"""Properties of causal SDPA: which keys a query sees, and that nothing else reaches it."""
 
 from __future__ import annotations
 

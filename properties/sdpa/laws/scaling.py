@@ -1,4 +1,4 @@
-"""Laws of SDPA under powers of two: what scales with what, bit for bit."""
+"""Properties of SDPA under powers of two: what scales with what, bit for bit."""
 
 from __future__ import annotations
 

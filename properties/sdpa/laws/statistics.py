@@ -1,6 +1,6 @@
-"""Laws of SDPA about the row statistics m and l that a forward keeps, and about JVPs that hold them frozen.
+"""Properties of SDPA about the row statistics m and l that a forward keeps, and about JVPs that hold them frozen.
 
-Kernels show them through extra entry points (``Kernel.extras``); without one, its laws do not apply::
+Kernels show them through extra entry points (``Kernel.extras``); without one, its properties do not apply::
 
     stats(inputs, options, blocks) -> (o, m, l)                          m, l [B, H, T], natural log units
     jvp_frozen(inputs, tangents, statistics, options, blocks) -> tangent of o; statistics: (m, l) or None
@@ -68,7 +68,7 @@ def the_saved_statistics_are_those_of_the_scores(evidence: Evidence) -> Iterator
 
     Holds because: they are defined so; both are held to their own truth and budget.
     Catches: a padded or masked key in m or l, base-2 units, a running sum that is not rescaled, a lower bound as m.
-    Cannot catch: a right m and l next to a wrong o; stats_rebuild_p does.
+    Cannot catch: a correct m and l next to a wrong o; stats_rebuild_p does.
     """
     for part in statistics(evidence).values():
         yield judge(

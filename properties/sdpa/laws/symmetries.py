@@ -1,4 +1,4 @@
-"""Laws of SDPA between two samples: what a change of the inputs does to what the kernel gives."""
+"""Properties of SDPA between two samples: what a change of the inputs does to the results."""
 
 from __future__ import annotations
 

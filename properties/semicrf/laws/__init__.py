@@ -1,4 +1,4 @@
-"""The laws of the semi-CRF, beside the universal ones."""
+"""The properties of the semi-CRF, besides the universal ones."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Laws of the semi-CRF's alpha and beta, which a kernel shows by an extra entry point (``Kernel.extras``)::
+"""Properties of the semi-CRF's alpha and beta, which a kernel shows by an extra entry point (``Kernel.extras``)::
 
     forward_backward(inputs, options, blocks) -> (alpha, beta [B T+1 C], alpha_norm, beta_norm [B T+1], log_z [B])
 
 alpha + alpha_norm sums in natural logarithms over what ends at t with a label (0 at t = 0), beta + beta_norm over what
-follows; norms and log Z are float64. Without the entry point laws of alpha and beta do not apply; what gradients say of
-boundaries is judged always.
+follows; norms and log Z are float64. Without the entry point properties of alpha and beta do not apply; what gradients
+say of boundaries is judged always.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Laws of the semi-CRF's convexity: log Z is the lse of scores that are linear in all inputs together."""
+"""Properties of the semi-CRF's convexity: log Z is the lse of scores that are linear in all inputs together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the semi-CRF's gauges: changes of several scores at once that leave each path's score, or move all alike.
+"""Properties of the semi-CRF's gauges: changes of several scores that leave every path's score, or move all alike.
 
 Samples are first rounded to a grid so coarse that scores and moved scores are held exactly; both runs are of such ones.
 """
@@ -185,7 +185,7 @@ def steps_between_places_may_leave_the_range_of_exp(evidence: Evidence) -> Itera
         try:
             found = before.tensors(derivative)
         except (Refused, Unavailable):
-            continue  # the law of that derivative says so
+            continue  # the property of that derivative says so
         for name in found:
             pair: list[Part] = [(each, derivative, name) for each in (before, after)]
             yield equal(f"{name}, level and steep", lambda a, b: (a, b), pair)

@@ -1,4 +1,4 @@
-"""Laws of the semi-CRF between samples that must give the same: batch, lengths, cotangents, chunks and time."""
+"""Properties of the semi-CRF between samples that must give the same: batch, lengths, cotangents, chunks and time."""
 
 from __future__ import annotations
 
@@ -242,8 +242,8 @@ def parallel_equals_sequential(evidence: Evidence) -> Iterator[Finding]:
     """The paths of a kernel give the same log Z and gradients, within the rounding of both.
 
     Holds because: they order one sum differently.
-    Catches: a fault of the path that is not chosen by itself, which no other law runs: an operator of a chunk applied
-    on the wrong side, a checkpoint that is one position off.
+    Catches: a fault of the path that is not chosen by itself, which no other property runs: an operator of a chunk
+    applied on the wrong side, a checkpoint that is one position off.
     Cannot catch: what is wrong on every path; vjp_matches_the_oracle does.
     """
     variant = evidence.variant("few positions", _few)

@@ -1,4 +1,4 @@
-"""The semi-CRF's law of long sequences: errors grow with the length as much as rounding explains, and no more."""
+"""The semi-CRF's property of long sequences: errors grow with the length as much as rounding explains, and no more."""
 
 from __future__ import annotations
 

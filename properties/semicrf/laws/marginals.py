@@ -1,8 +1,8 @@
-"""Laws of the semi-CRF's marginals: through gradients alone, and of the entry point that gives them.
+"""Properties of the semi-CRF's marginals: through gradients alone, and of the entry point that gives them.
 
 A gradient of log Z by a score is the expected number of segments that the score is part of, times the cotangent. So
 gradients alone say what a kernel holds for the probabilities of segments. Kernels that show those themselves
-(``Kernel.extras``) are held to more; without the entry point those laws do not apply::
+(``Kernel.extras``) are held to more; without the entry point those properties do not apply::
 
     marginals(inputs, options, blocks) -> (position [B T C], boundary [B T+1], segment [B T K C])
 """

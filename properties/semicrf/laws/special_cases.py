@@ -1,4 +1,4 @@
-"""Laws of the semi-CRF's special cases: few paths, one position, linear chains, nothing to sum, what is forbidden."""
+"""Properties of the semi-CRF's special cases: few paths, one position, linear chains, empty sums, forbidden paths."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
 MOST_PATHS = 700  # of a sequence that is enumerated: a tenth of a second
-FAR = 30.0  # e^30 beside 1: what must not count would be all that counts
+FAR = 30.0  # e^30 next to 1: what must not count would be all that counts
 
 
 def _enumerable(case: Case) -> dict[str, int]:
@@ -155,7 +155,7 @@ def a_sequence_of_length_0_gives_log_c(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: there is one path for each label before the first segment, and none has a score.
     Catches: 0 or -inf in place of log C, a sequence that takes one step at least, gradients that are left unwritten.
-    Cannot catch: anything in sequences with a position; the matching laws do.
+    Cannot catch: anything in sequences with a position; the matching properties do.
     """
     variant = evidence.variant("length 0", lambda s: short(s).with_inputs(lengths=torch.zeros_like(s.inputs[LENGTHS])))
     b, _, labels, _ = extents(variant.sample)
@@ -307,7 +307,7 @@ def nan_in_gives_nan_out_for_its_sequence_alone(evidence: Evidence) -> Iterator[
     sequence reads what is not shared, and 0 times NaN is NaN.
     Catches: a maximum that drops NaN, a clamp, a comparison that sends NaN to the branch of forbidden paths, sequences
     of one tile that share a peak.
-    Cannot catch: NaN that only some paths read; no law asks for that.
+    Cannot catch: NaN that only some paths read; no property asks for that.
     """
     plain = evidence.variant("at most 512 positions", short)
     sample = plain.sample

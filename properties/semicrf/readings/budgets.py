@@ -1,4 +1,4 @@
-"""Semi-CRF: what rounding explains of a right float32 kernel's error, at any length (DESIGN 2 and 3).
+"""Semi-CRF: what rounding explains of a correct float32 kernel's error, at any length.
 
 The kernel that is imitated adds up each segment's score in float32, takes exponentials, sums over labels and durations,
 holds alpha and beta relative to norms that are exact (float64 or two floats), and multiplies alpha, score and beta into
@@ -51,7 +51,7 @@ MEETINGS = "meetings"
 # Roundings of a node and the segment to it at the size of what grew since the norm. Of cum_scores: less that at s, with
 # the start's score, that at t, with the end's, both together with a duration's: five. Of alpha: from norm to norm, with
 # a score, its sum over durations, with a transition, its sum over labels: five. One more for what is moved from norm to
-# norm, which may be as large as both. Right float64 kernels stayed below 0.007 of the bound.
+# norm, which may be as large as both. Correct float64 kernels stayed below 0.007 of the bound.
 AT_HEIGHT = 6.0
 
 

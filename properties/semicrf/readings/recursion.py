@@ -135,7 +135,7 @@ def marginals(inputs: Mapping[str, Tensor]) -> Marginals:
 def _difference(ended: Array, begun: Array) -> Array:
     """ended - begun [T+1 C], 0 where they differ by less than the last roundings of the two alone.
 
-    What the recursion errs by before these only adds to that, so a smaller difference has no digit that is right, and 0
+    What the recursion errs by before these only adds to that, so a smaller difference has no correct digit, and 0
     is no further from the truth. Larger ones may be noise, too; their radius is the budget's in units of float64.
     """
     difference = ended - begun

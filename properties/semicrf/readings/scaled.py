@@ -226,7 +226,7 @@ def backward(
 
 @jitted
 def paths(length: int, tr: Any, dur: Any, start: Any, end: Any) -> int:
-    """How many paths a sequence has, the label before the first segment told apart; 2 where there are more.
+    """How many paths a sequence has, counted apart by the label before the first segment; 2 where there are more.
 
     By scores tr [J C C], dur [K C], start, end [T C] ([0 C] where there are none), where -inf forbids.
     """

@@ -27,7 +27,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 ROUND = """
 import torch, triton.language as tl
-import interpreter_kernels as kernels
+from execution.interpreter import kernels
 x, out = torch.full((16,), 1 + 2.0**-8 + 2.0**-9), torch.empty(16, dtype=torch.bfloat16)
 kernels.cast[(1,)](x, out, N=16, TO=tl.bfloat16)
 y, total = torch.ones(4, 8), torch.empty(4)

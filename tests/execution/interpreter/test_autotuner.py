@@ -17,7 +17,7 @@ import json
 from gradoracle.execution import interpreter
 import gradoracle.execution.interpreter.autotuner
 interpreter.activate()
-from tests import autotuned_kernels as k
+from tests.execution.interpreter import autotuned_kernels as k
 
 found = {
     "first": [k.stored(k.tagged), k.tagged.best_config.kwargs["TAG"], len(k.tagged.cache), list(k.hooked)],

@@ -21,8 +21,8 @@ pytestmark = [
 
 
 interpreter.activate()
-reference = loaded("interpreter_reference")
-scenarios = loaded("interpreter_scenarios")
+reference = loaded("execution.interpreter.reference")
+scenarios = loaded("execution.interpreter.scenarios")
 
 
 def dot(a: torch.Tensor, b: torch.Tensor, precision: str = "ieee", c: torch.Tensor | None = None) -> torch.Tensor:
@@ -117,15 +117,7 @@ def test_repeated_operand_is_multiplied_like_any_other():
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory):
-    path = tmp_path_factory.mktemp("stock") / "stock.pt"
-    subprocess.run(
-        [sys.executable, str(TESTS / "interpreter_scenarios.py"), "stock", str(path)],
-        check=True,
-        capture_output=True,
-        env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"},
-        timeout=300,
-    )
-    return torch.load(path)
+    return scenarios.in_subprocess("stock", tmp_path_factory.mktemp("stock"))
 
 
 @pytest.mark.parametrize("name", ["dot bf16", "dense dot bf16", "dot fp32 tf32", "dense dot fp32 tf32"])
@@ -148,7 +140,7 @@ import sys
 import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from interpreter_kernels import dot
+from execution.interpreter.kernels import dot
 for capability in (80, 90):
     for precision in ("tf32", "tf32x3", "ieee"):
         constants = dict(M=16, N=16, K=16, PRECISION=precision, OUT=tl.float32)

@@ -23,7 +23,7 @@ from triton.runtime.interpreter import TensorHandle  # noqa: E402
 from gradoracle.execution.interpreter import expressions  # noqa: E402
 from gradoracle.execution.interpreter.rounding import to_bf16  # noqa: E402
 from gradoracle.execution.interpreter.values import held_as  # noqa: E402
-from tests.interpreter_builtins import bound, patched  # noqa: E402, F401
+from tests.execution.interpreter.triton_builtins import bound, patched  # noqa: E402, F401
 
 _BUILTINS = {name: vars(tl.tensor)[name] for name in expressions.OPERATORS}
 _WHERE = tl.where

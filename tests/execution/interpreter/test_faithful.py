@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
-from places import TESTS, loaded
+from places import loaded
 from torch import bfloat16, float16, float32, float64, int32, int64
 
 from gradoracle.execution import interpreter
@@ -22,34 +18,21 @@ pytestmark = [
 
 
 interpreter.activate()
-reference = loaded("interpreter_reference")
-scenarios = loaded("interpreter_scenarios")
+reference = loaded("execution.interpreter.reference")
+scenarios = loaded("execution.interpreter.scenarios")
 DTYPES = {"fp16": float16, "bf16": bfloat16, "fp32": float32, "fp64": float64}
-
-
-def in_subprocess(where: str, folder: Path) -> dict[str, torch.Tensor | str]:
-    path = folder / f"{where}.pt"
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    subprocess.run(
-        [sys.executable, str(TESTS / "interpreter_scenarios.py"), where, str(path)],
-        check=True,
-        capture_output=True,
-        env=environment,
-        timeout=300,
-    )
-    return torch.load(path)
 
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory):
-    return in_subprocess("stock", tmp_path_factory.mktemp("stock"))
+    return scenarios.in_subprocess("stock", tmp_path_factory.mktemp("stock"))
 
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory):
     if not torch.cuda.is_available():
         pytest.skip("not checked: needs a GPU")
-    return in_subprocess("gpu", tmp_path_factory.mktemp("gpu"))
+    return scenarios.in_subprocess("gpu", tmp_path_factory.mktemp("gpu"))
 
 
 def number_of(choose: Callable[..., torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 from triton.runtime.errors import InterpreterError  # noqa: E402
 
-kernels = loaded("interpreter_kernels")
+kernels = loaded("execution.interpreter.kernels")
 
 
 def language() -> dict[str, object]:

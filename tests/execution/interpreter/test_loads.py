@@ -23,7 +23,7 @@ from triton.runtime.interpreter import TensorHandle  # noqa: E402
 
 from gradoracle.execution.interpreter import loads  # noqa: E402
 from gradoracle.execution.interpreter.values import held_as, in_memory, unpack_bf16  # noqa: E402
-from tests.interpreter_builtins import bound, patched  # noqa: E402, F401
+from tests.execution.interpreter.triton_builtins import bound, patched  # noqa: E402, F401
 
 DTYPES = [
     tl.float16, tl.bfloat16, tl.float32, tl.float64, tl.int32, tl.int64, tl.int1, tl.int8, tl.uint32,
@@ -101,7 +101,7 @@ def test_elsewhere_a_value_of_another_dtype(dtype: Any) -> None:
     assert isinstance(loads_alike(pointer, mask, numbers(dtype, (4, 8), 4)), tuple)
 
 
-def test_a_number_elsewhere_is_told_from_its_equals() -> None:
+def test_a_number_elsewhere_is_distinguished_from_its_equals() -> None:
     for element, shape in product((tl.float32, tl.float16, tl.int32), ((4, 8), ())):
         call, pointer = loads.load(bound(_LOAD)), places(buffer(element), element, shape)
         none = tensor(np.zeros(shape or (1,), np.bool_), tl.int1, shape)

@@ -20,7 +20,7 @@ from gradoracle.execution.interpreter import lockstep, reduction  # noqa: E402
 PROGRAMS = 7
 
 
-kernels = load("lockstep_kernels")
+kernels = load("execution.interpreter.lockstep_kernels")
 
 
 @pytest.fixture

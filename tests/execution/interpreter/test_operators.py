@@ -49,7 +49,7 @@ def partial_sums(programs: int, zeroed: bool = False) -> Tensor:
     return partials.sum(0)
 
 
-def test_partial_sums_of_which_a_row_was_never_written_are_told_with_operator_element_and_line():
+def test_partial_sums_of_which_a_row_was_never_written_are_reported_with_operator_element_and_line():
     (fault,) = faults(lambda: partial_sums(ROWS - 1))
     assert (fault.kind, fault.kernel, fault.tensor) == (Kind.UNWRITTEN, "aten.sum.dim_IntList", "partials")
     assert (fault.index, fault.count, fault.shape, fault.programs) == ((ROWS - 1, 0), COLUMNS, (ROWS, COLUMNS), ())
@@ -146,7 +146,7 @@ def test_of_a_triangle_the_half_that_is_read_counts():
     assert (fault.kernel, fault.element, fault.count) == ("aten.triu.default", "x[0, 1]", 3)
 
 
-def test_an_element_is_told_by_the_variable_that_holds_it_and_else_by_the_operators_argument():
+def test_an_element_is_named_by_the_variable_that_holds_it_and_else_by_the_operators_argument():
     def sliced() -> None:
         named = {"partials": partly()}
         named["partials"][1:].sum()

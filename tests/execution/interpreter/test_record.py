@@ -51,7 +51,7 @@ def either(request, monkeypatch):
         monkeypatch.setattr(lockstep, "MOST_PROGRAMS", 1)
 
 
-def test_a_right_copy_has_no_fault_and_gives_what_it_gives_without_a_record(either):
+def test_a_correct_copy_has_no_fault_and_gives_what_it_gives_without_a_record(either):
     x, y = torch.randn(N), torch.zeros(N)
     assert not faults(lambda: copy(x, y))
     assert torch.equal(x, y)
@@ -177,7 +177,7 @@ def test_programs_that_part_and_run_again_are_not_taken_for_others(monkeypatch):
     assert not faults(lambda: kernels.parting[(5,)](x, y, BLOCK))
 
 
-def test_memory_that_nothing_wrote_is_told_when_it_is_loaded():
+def test_memory_that_nothing_wrote_is_reported_when_it_is_loaded():
     y = torch.zeros(N)
     with poisoned() as memory, recording(memory.unwritten) as record:
         x = torch.empty(N)

@@ -15,8 +15,8 @@ from gradoracle.execution.interpreter import rounding
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's on overflow, off during a launch
 
 
-reference = loaded("interpreter_reference")
-scenarios = loaded("interpreter_scenarios")
+reference = loaded("execution.interpreter.reference")
+scenarios = loaded("execution.interpreter.scenarios")
 
 
 def tensor(array: np.ndarray) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Right lightning kernels in PyTorch for the validity of budgets: chunked, and the quadratic form."""
+"""Correct lightning kernels in PyTorch for the validity of budgets: chunked, and the quadratic form."""
 
 from __future__ import annotations
 

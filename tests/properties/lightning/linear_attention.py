@@ -1,23 +1,19 @@
-"""Linear attention by hand in eager PyTorch with float32 arithmetic, right or with one named fault, for its laws."""
+"""Linear attention by hand in eager PyTorch with float32 arithmetic, correct or with one named fault."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradoracle.cases.sample import build
-from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import judge_law
 from gradoracle.execution.interpreter import activate
-from gradoracle.execution.kernel_runner import Subject
-from gradoracle.model.case import parse
-from gradoracle.model.job import LawResult
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
+from tests.properties import judging
+from tests.properties.faults import CORRECT, ByHand, edited
 
 if not torch.cuda.is_available():
     activate()
@@ -25,36 +21,14 @@ if not torch.cuda.is_available():
 from gradoracle.properties.lightning import FAMILY
 
 ORACLE = Oracle(FAMILY)
-LAWS = {law.name: law for law in FAMILY.properties}
-RIGHT = ""
+evidence = functools.partial(judging.evidence, oracle=ORACLE)
+judge = functools.partial(judging.judge, oracle=ORACLE)
 CHUNK = 8
 ONE_PERCENT = 1.01
 
 
-class _Changed(torch.autograd.Function):
-    """The identity whose gradient is changed by a function: a fault of backward alone."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.change = change
-        return tensor.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.change(gradient), None
-
-
-class LinearAttention:
-    """One right implementation, chunk by chunk; ``fault`` names what is wrong with it."""
-
-    def __init__(self, fault: str = RIGHT) -> None:
-        self.fault = fault
-
-    def has(self, fault: str) -> bool:
-        return self.fault == fault
-
-    def backward_changed(self, fault: str, tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        return _Changed.apply(tensor, change) if self.has(fault) else tensor
+class LinearAttention(ByHand):
+    """One implementation, chunk by chunk; ``fault`` names what is wrong with it."""
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, *, initial_state: Tensor | None = None, return_state: bool = False
@@ -73,7 +47,7 @@ class LinearAttention:
             state = self.updated(state, q[:, :, rows], k[:, :, rows], v[:, :, rows], last=first + CHUNK >= q.shape[2])
         o = self.outputs(torch.cat(outputs, 2), q, k, v)
         if self.has("state cotangent dropped"):
-            state = _Changed.apply(state, torch.zeros_like)
+            state = edited(state, torch.zeros_like)
         return (o.to(dtype), state) if return_state else o.to(dtype)
 
     def inputs(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,7 +56,7 @@ class LinearAttention:
         k = self.backward_changed("dk one percent large", k, lambda g: ONE_PERCENT * g)
         v = self.backward_changed("dv one percent large", v, lambda g: ONE_PERCENT * g)
         if self.has("dk and dv one percent large"):
-            k, v = (_Changed.apply(x, lambda g: ONE_PERCENT * g) for x in (k, v))
+            k, v = (edited(x, lambda g: ONE_PERCENT * g) for x in (k, v))
         k = self.backward_changed("dk leaks to the next row", k, lambda g: g + 1e-6 * g.roll(1, 2))
         if self.has("a query reads its neighbour"):
             q = q + 1e-6 * q.roll(1, 2)
@@ -144,23 +118,8 @@ def _jvp_without_k(own: LinearAttention) -> Callable[..., Any]:
     return jvp
 
 
-def kernel(fault: str = RIGHT) -> Kernel:
+def kernel(fault: str = CORRECT) -> Kernel:
     """The kernel with a fault, or without."""
     own = LinearAttention(fault)
     jvp = _jvp_without_k(LinearAttention()) if fault == "jvp without k'" else None
-    return Kernel(fault or "right", "lightning", own, jvp=jvp, algorithm="chunks of 16", deterministic=True)
-
-
-def evidence(line: str, subject: Kernel) -> Evidence:
-    """What a kernel does on a case line."""
-    _, _, case = parse(line)
-    sample = build(case, FAMILY.signature, domains=FAMILY.domains)
-    return Evidence(case, sample, Subject(FAMILY, subject), ORACLE)
-
-
-def judge(law: str | Property, line: str, subject: Kernel) -> LawResult:
-    """What a law says of a kernel on a case line."""
-    found, own = LAWS[law] if isinstance(law, str) else law, evidence(line, subject)
-    reason = found.applies(own.case, subject)
-    assert reason is None, f"{found.name} does not apply: {reason}"
-    return judge_law(found, own)
+    return Kernel(fault or "correct", "lightning", own, jvp=jvp, algorithm="chunks of 16", deterministic=True)

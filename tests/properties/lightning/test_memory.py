@@ -1,4 +1,4 @@
-"""The law of tile shapes: scores in registers hold, scores that go through shared memory are named with the GPU."""
+"""The property of tile shapes: scores in registers hold, scores that go through shared memory name the GPU."""
 
 from __future__ import annotations
 

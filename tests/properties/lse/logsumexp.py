@@ -1,23 +1,19 @@
-"""LSE by hand in eager PyTorch with float32 arithmetic, right or with one named fault, for the tests of its laws."""
+"""LSE by hand in eager PyTorch with float32 arithmetic, correct or with one named fault."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradoracle.cases.sample import build
-from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import judge_law
 from gradoracle.execution.interpreter import activate
-from gradoracle.execution.kernel_runner import Subject
-from gradoracle.model.case import parse
-from gradoracle.model.job import LawResult
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
+from tests.properties import judging
+from tests.properties.faults import CORRECT, ByHand
 
 if not torch.cuda.is_available():
     activate()
@@ -25,35 +21,13 @@ if not torch.cuda.is_available():
 from gradoracle.properties.lse import FAMILY
 
 ORACLE = Oracle(FAMILY)
-LAWS = {law.name: law for law in FAMILY.properties}
-RIGHT = ""
+evidence = functools.partial(judging.evidence, oracle=ORACLE)
+judge = functools.partial(judging.judge, oracle=ORACLE)
 LOG2_E = 1.4426950408889634
 
 
-class _Changed(torch.autograd.Function):
-    """The identity whose gradient is changed by a function: a fault of backward alone."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, change: Any) -> Tensor:
-        ctx.change = change
-        return tensor.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.change(gradient), None
-
-
-class LogSumExp:
-    """One right implementation, formula by formula; ``fault`` names what is wrong with it."""
-
-    def __init__(self, fault: str = RIGHT) -> None:
-        self.fault = fault
-
-    def has(self, fault: str) -> bool:
-        return self.fault == fault
-
-    def backward_changed(self, fault: str, tensor: Tensor, change: Any) -> Tensor:
-        return _Changed.apply(tensor, change) if self.has(fault) else tensor
+class LogSumExp(ByHand):
+    """One implementation, formula by formula; ``fault`` names what is wrong with it."""
 
     def visible(self, batch: int, queries: int, keys: int, causal: bool, segments: Any) -> Tensor:
         """[B, 1, T, M] which keys each query sees."""
@@ -179,22 +153,7 @@ class Backwards:
         return gradients
 
 
-def kernel(fault: str = RIGHT) -> Kernel:
+def kernel(fault: str = CORRECT) -> Kernel:
     """The kernel with a fault, or without."""
     own = LogSumExp(fault)
-    return Kernel(fault or "right", "lse", own, deterministic=True, extras={"backward": Backwards(own)})
-
-
-def evidence(line: str, subject: Kernel) -> Evidence:
-    """What a kernel does on a case line."""
-    _, _, case = parse(line)
-    sample = build(case, FAMILY.signature, domains=FAMILY.domains)
-    return Evidence(case, sample, Subject(FAMILY, subject), ORACLE)
-
-
-def judge(law: str | Property, line: str, subject: Kernel) -> LawResult:
-    """What a law says of a kernel on a case line."""
-    found, own = LAWS[law] if isinstance(law, str) else law, evidence(line, subject)
-    reason = found.applies(own.case, subject)
-    assert reason is None, f"{found.name} does not apply: {reason}"
-    return judge_law(found, own)
+    return Kernel(fault or "correct", "lse", own, deterministic=True, extras={"backward": Backwards(own)})

@@ -1,4 +1,4 @@
-"""Log-sum-exps in plain PyTorch, examples/torch_lse.py: right ones hold on the CPU, faults in them are caught."""
+"""Log-sum-exps in plain PyTorch, examples/torch_lse.py: correct ones hold on the CPU, faults in them are caught."""
 
 from __future__ import annotations
 

@@ -1,23 +1,19 @@
-"""SDPA by hand in eager PyTorch, right or with one named fault, for the tests of its laws."""
+"""SDPA by hand in eager PyTorch, correct or with one named fault."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradoracle.cases.sample import build
-from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import judge_law
 from gradoracle.execution.interpreter import activate
-from gradoracle.execution.kernel_runner import Subject
-from gradoracle.model.case import parse
-from gradoracle.model.job import LawResult
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import Property
 from gradoracle.oracle.truth import Oracle
+from tests.properties import judging
+from tests.properties.faults import CORRECT, ByHand
 
 if not torch.cuda.is_available():
     activate()
@@ -25,8 +21,8 @@ if not torch.cuda.is_available():
 from gradoracle.properties.sdpa import FAMILY
 
 ORACLE = Oracle(FAMILY)
-LAWS = {law.name: law for law in FAMILY.properties}
-RIGHT = ""
+evidence = functools.partial(judging.evidence, oracle=ORACLE)
+judge = functools.partial(judging.judge, oracle=ORACLE)
 
 
 def _visible(queries: int, keys: int, causal: bool, fault: str) -> Tensor:
@@ -38,14 +34,8 @@ def _visible(queries: int, keys: int, causal: bool, fault: str) -> Tensor:
     return torch.arange(keys)[None, :] <= torch.arange(queries)[:, None] + offset
 
 
-class Attention:
-    """One right implementation, formula by formula in float32 or float64; ``fault`` names what is wrong with it."""
-
-    def __init__(self, fault: str = RIGHT) -> None:
-        self.fault = fault
-
-    def has(self, fault: str) -> bool:
-        return self.fault == fault
+class Attention(ByHand):
+    """One implementation, formula by formula in float32 or float64; ``fault`` names what is wrong with it."""
 
     def scores(self, q: Tensor, k: Tensor, scale: float | None, causal: bool) -> tuple[Tensor, Tensor, float]:
         factor = q.shape[-1] ** -0.5 if scale is None else scale
@@ -176,7 +166,7 @@ class _Function(torch.autograd.Function):
         return *attention.backward(*ctx.saved_tensors, g, scale, causal), None, None, None
 
 
-def kernel(fault: str = RIGHT) -> Kernel:
+def kernel(fault: str = CORRECT) -> Kernel:
     """The kernel with a fault, or without."""
     own = Attention(fault)
 
@@ -204,7 +194,7 @@ def kernel(fault: str = RIGHT) -> Kernel:
         ),
     }
     return Kernel(
-        fault or "right",
+        fault or "correct",
         "sdpa",
         call,
         jvp=lambda inputs, tangents, given, blocks: own.jvp(_of(inputs), _of(tangents), *options(given)),
@@ -219,18 +209,3 @@ def kernel(fault: str = RIGHT) -> Kernel:
 def _of(named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """(of q, of k, of v)."""
     return named["q"], named["k"], named["v"]
-
-
-def evidence(line: str, subject: Kernel) -> Evidence:
-    """What a kernel does on a case line."""
-    _, _, case = parse(line)
-    sample = build(case, FAMILY.signature, domains=FAMILY.domains)
-    return Evidence(case, sample, Subject(FAMILY, subject), ORACLE)
-
-
-def judge(law: str | Property, line: str, subject: Kernel) -> LawResult:
-    """What a law says of a kernel on a case line."""
-    found, own = LAWS[law] if isinstance(law, str) else law, evidence(line, subject)
-    reason = found.applies(own.case, subject)
-    assert reason is None, f"{found.name} does not apply: {reason}"
-    return judge_law(found, own)

@@ -1,12 +1,10 @@
-"""The shipped Triton kernel holds to its laws, and laws see faults planted in its wrapper and its entry points."""
+"""The shipped Triton kernel satisfies its properties, and what they measure of convergence and overflow is correct."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
 from gradoracle.properties import sdpa
 from gradoracle.properties.universal import UNIVERSAL
@@ -15,12 +13,12 @@ from gradoracle.check.judge_case import judge_law
 from gradoracle.model.case import parse
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
-from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
 from tests.properties.sdpa import attention
-from tests.properties.sdpa.attention import LAWS, evidence, judge
+from tests.properties.sdpa.attention import evidence, judge
 
 SHIPPED = sdpa.KERNELS[0]
+LAWS = {law.name: law for law in sdpa.FAMILY.properties}
 UNIVERSAL_LAWS = {law.name: law for law in UNIVERSAL}
 CASES = [
     "case:1 sdpa cpu float32 B=1 H=2 T=17 M=33 D=16 Dv=8 blocks=small seed=1",
@@ -43,73 +41,6 @@ def test_the_shipped_kernel_breaks_no_law_and_each_is_decided() -> None:
         assert len(decided) >= 15
         held |= decided
     assert held == set(LAWS)
-
-
-def _with_half_of_o(*arguments: Any) -> Any:
-    o, tangent = SHIPPED.extras["jvp_from_statistics"](*arguments)
-    return o / 2, tangent
-
-
-def _without_causal(entry: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        *rest, options, blocks = arguments
-        return entry(*rest, {**options, "causal": False}, blocks)
-
-    return call
-
-
-def _tangents_crossed(inputs: Any, tangents: Any, options: Any, blocks: Any) -> Any:
-    return SHIPPED.jvp(inputs, {**tangents, "k": torch.flip(tangents["k"], (2,))}, options, blocks)
-
-
-def _other_scale(q: Any, k: Any, v: Any, *, scale: Any = None, **options: Any) -> Any:
-    return SHIPPED.call(q, k, v, scale=(scale or q.shape[-1] ** -0.5) * 1.001, **options)
-
-
-def _half_the_tail(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    scale = torch.ones(k.shape[2], dtype=v.dtype)
-    scale[k.shape[2] // 16 * 16 :] = 0.5
-    return SHIPPED.call(q, k, v * scale[:, None], **options)
-
-
-def _hvp_off(inputs: Any, tangents: Any, cotangents: Any, options: Any, blocks: Any) -> Any:
-    return [product + 1e-3 for product in SHIPPED.hvp(inputs, tangents, cotangents, options, blocks)]
-
-
-def _large_output(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    o = SHIPPED.call(q, k, v, **options)
-    return o + 1e-4 * o.detach()
-
-
-WRAPPED: list[tuple[str, str, Kernel]] = [
-    ("explicit_entry_points_agree_with_autograd", CASES[2], replace(SHIPPED, jvp=_without_causal(SHIPPED.jvp))),
-    ("explicit_entry_points_agree_with_autograd", CASES[0], replace(SHIPPED, jvp=_tangents_crossed)),
-    ("explicit_entry_points_agree_with_autograd", CASES[2], replace(SHIPPED, hvp=_without_causal(SHIPPED.hvp))),
-    ("ones_transposed_hvp_v_is_zero", CASES[0], replace(SHIPPED, hvp=_hvp_off)),
-    ("values_of_one_give_outputs_of_one", CASES[0], replace(SHIPPED, call=_half_the_tail)),
-    ("v_dv_equals_o_g", CASES[0], replace(SHIPPED, call=_large_output)),
-    (
-        "backward_from_the_saved_statistics_is_the_vjp",
-        CASES[2],
-        replace(SHIPPED, extras={**SHIPPED.extras, "backward": _without_causal(SHIPPED.extras["backward"])}),
-    ),
-    (
-        "jvp_from_the_saved_statistics_is_the_jvp",
-        CASES[2],
-        replace(SHIPPED, extras={**SHIPPED.extras, "jvp_from_statistics": _with_half_of_o}),
-    ),
-    (
-        "stats_rebuild_p",
-        CASES[0],
-        replace(SHIPPED, call=_other_scale),
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("law", "line", "wrong"), WRAPPED, ids=[f"{law}-{i}" for i, (law, _, _) in enumerate(WRAPPED)])
-def test_a_fault_in_the_wrapper_is_caught(law: str, line: str, wrong: Kernel) -> None:
-    assert judge(law, line, SHIPPED).status is Status.HOLDS
-    assert judge(law, line, wrong).status is Status.VIOLATED
 
 
 def test_a_kernel_without_entry_points_is_not_asked_for_them() -> None:

@@ -1,4 +1,4 @@
-"""Kernels from outside: the widest algorithm that is shipped decides, for tensors and for laws among them alike."""
+"""Kernels from outside: the widest algorithm that is shipped decides, for tensors and for properties of them alike."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import torch
 from gradoracle.properties.sdpa import FAMILY
 from torch import Tensor
 
-from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import judge_law, laws_of
-from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.case import parse
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import LawResult
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
-from tests.properties.sdpa.attention import ORACLE
+from tests.properties.sdpa.attention import evidence
 
 CASE = parse("case:1 sdpa cpu bfloat16 B=1 H=2 T=64 M=128 D=64 Dv=64 q~normal:8 seed=3")[2]
 LAWS = {law.name: law for law in laws_of(FAMILY)}
@@ -51,8 +49,8 @@ class Gradients(torch.autograd.Function):
 def judged(law: str, origin: str, outside: bool) -> tuple[LawResult, Evidence]:
     kernel = Kernel("gradients", "sdpa", lambda q, k, v: Gradients.apply(q, k, v, origin), outside=outside)
     kernel = replace(kernel, options={"causal": (), "scale": ()})
-    evidence = Evidence(CASE, build(CASE, FAMILY.signature), Subject(FAMILY, kernel), ORACLE)
-    return judge_law(LAWS[law], evidence), evidence
+    own = evidence(CASE, kernel)
+    return judge_law(LAWS[law], own), own
 
 
 @pytest.mark.parametrize("law", [SUM, VJP])
@@ -80,8 +78,8 @@ def test_the_second_algorithm_is_read_only_where_the_first_explains_too_little()
     """A typical error is pooled under the first budget; one that is not brings the second in, for its pool too."""
     computed = {}
     for origin in ("exact", "stored"):
-        found, evidence = judged(VJP, origin, outside=True)
-        computed[origin] = "budgets vjp flash" in evidence._kept
+        found, own = judged(VJP, origin, outside=True)
+        computed[origin] = "budgets vjp flash" in own._kept
         assert all(finding.pool is not None for finding in found.findings)
     assert computed == {"exact": False, "stored": True}
 
@@ -89,6 +87,6 @@ def test_the_second_algorithm_is_read_only_where_the_first_explains_too_little()
 def test_an_algorithm_without_a_program_of_its_own_adds_no_budget() -> None:
     from gradoracle.model.derivative import Derivative
 
-    _, evidence = judged(VJP, "exact", outside=True)
-    assert evidence.algorithms(Derivative.VJP) == evidence.algorithms(Derivative.FORWARD) == ("definition", "flash")
-    assert evidence.algorithms(Derivative.JVP) == evidence.algorithms(Derivative.HVP) == ("definition",)
+    _, own = judged(VJP, "exact", outside=True)
+    assert own.algorithms(Derivative.VJP) == own.algorithms(Derivative.FORWARD) == ("definition", "flash")
+    assert own.algorithms(Derivative.JVP) == own.algorithms(Derivative.HVP) == ("definition",)

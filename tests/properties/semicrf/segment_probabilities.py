@@ -1,4 +1,4 @@
-"""The shipped semi-CRF with one named fault in scores, gradients, products, alpha, beta or marginals, for its laws."""
+"""The shipped semi-CRF with one named fault in scores, gradients, products, alpha, beta or marginals."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.model.kernel import Kernel
+from tests.properties.faults import edited
 from tests.properties.semicrf.segmentations import SHIPPED
 
 Change = Callable[[Tensor, Tensor], Tensor]  # a tensor and the lengths
@@ -87,19 +88,6 @@ MARGINALS: dict[str, Callable[[list[Tensor]], list[Tensor]]] = {
 }
 
 
-class _Changed(torch.autograd.Function):
-    """The identity whose gradient is changed by a function: a fault of backward alone."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.change = change
-        return tensor.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.change(gradient), None
-
-
 def _faulty(fault: str) -> Callable[..., Tensor]:
     """The kernel with a fault in what it reads, or in the gradient that it gives."""
 
@@ -120,9 +108,9 @@ def _faulty(fault: str) -> Callable[..., Tensor]:
             given[name] = change(given[name], lengths)
         if fault in GRADIENTS and GRADIENTS[fault][0] in given:
             name, change = GRADIENTS[fault]
-            given[name] = _Changed.apply(given[name], lambda g: change(g, lengths))
+            given[name] = edited(given[name], lambda g: change(g, lengths))
         log_z = SHIPPED.call(**given, lengths=lengths, blocks=blocks)
-        return _Changed.apply(log_z, lambda g: 2 * g) if fault == "cotangent applied twice" else log_z
+        return edited(log_z, lambda g: 2 * g) if fault == "cotangent applied twice" else log_z
 
     return call
 
@@ -195,7 +183,7 @@ def kernel(fault: str = "") -> Kernel:
     """The shipped kernel, or one with a fault."""
     return replace(
         SHIPPED,
-        name=fault or "right",
+        name=fault or "correct",
         call=_faulty(fault),
         extras=_entries(fault),
         hvp=_products(fault),

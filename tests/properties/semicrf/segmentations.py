@@ -1,26 +1,20 @@
-"""The semi-CRF by hand in eager PyTorch in float64, right or with one named fault, for its laws."""
+"""The semi-CRF by hand in eager PyTorch in float64, correct or with one named fault."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradoracle.cases.sample import build
-from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import judge_law
 from gradoracle.execution.interpreter import activate
-from gradoracle.execution.kernel_runner import Subject
-from gradoracle.model.case import parse
 from gradoracle.model.contract import Contract
-from gradoracle.model.finding import Outcome
-from gradoracle.model.job import LawResult
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import Property
-from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
+from tests.properties import judging
+from tests.properties.faults import CORRECT, ByHand
 
 if not torch.cuda.is_available():
     activate()
@@ -33,23 +27,11 @@ CONTRACTS = {
     dtype: Contract(f"float32 inside {dtype}", dtype, operand="float32", output=dtype)
     for dtype in ("float32", "bfloat16", "float16")
 }
-RIGHT = ""
+evidence = functools.partial(judging.evidence, oracle=ORACLE)
+judge = functools.partial(judging.judge, oracle=ORACLE)
 SIZES = "case:1 semicrf cpu float32 B=3 T=9 C=3 K=4"
 PLAIN = f"{SIZES} transition~normal seed=11"
 PROJECTED = f"{SIZES} transition~normal proj_start~normal proj_end~normal seed=12"
-
-
-class _Changed(torch.autograd.Function):
-    """The identity whose gradient is changed by a function: a fault of backward alone."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.change = change
-        return tensor.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.change(gradient), None
 
 
 class _Raised(torch.autograd.Function):
@@ -73,17 +55,8 @@ def lse(x: Tensor, dim: int) -> Tensor:
     return torch.where(some, torch.where(some, total, 1.0).log() + top.squeeze(dim), -torch.inf)
 
 
-class Segmentations:
-    """One right implementation, position by position; ``fault`` names what is wrong with it."""
-
-    def __init__(self, fault: str = RIGHT) -> None:
-        self.fault = fault
-
-    def has(self, fault: str) -> bool:
-        return self.fault == fault
-
-    def backward_changed(self, fault: str, tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        return _Changed.apply(tensor, change) if self.has(fault) else tensor
+class Segmentations(ByHand):
+    """One implementation, position by position; ``fault`` names what is wrong with it."""
 
     def __call__(
         self,
@@ -197,7 +170,7 @@ def _scheme(fault: str) -> Any:
     """Paths of a kernel, both the same but for a fault of one path or of short chunks."""
 
     def run(inputs: Mapping[str, Tensor], cotangent: Tensor, path: str, chunk: int | None) -> dict[str, Tensor]:
-        own = Segmentations("transposed transition" if (fault, path) == ("parallel transposed", "parallel") else RIGHT)
+        own = Segmentations("transposed transition" if (fault, path) == ("parallel transposed", "parallel") else "")
         leaves = {n: t.detach().requires_grad_(t.is_floating_point()) for n, t in inputs.items()}
         given = [leaf for name, leaf in leaves.items() if not name.startswith("proj")]
         with torch.enable_grad():
@@ -213,49 +186,8 @@ def _scheme(fault: str) -> Any:
     return run
 
 
-def kernel(fault: str = RIGHT) -> Kernel:
+def kernel(fault: str = CORRECT) -> Kernel:
     """The kernel with a fault, or without."""
     extras = {"paths": _paths, "scheme": _scheme(fault)}
     own = Segmentations(fault)
-    return Kernel(fault or "right", "semicrf", own, contracts=CONTRACTS, deterministic=True, extras=extras)
-
-
-def evidence(line: str, subject: Kernel) -> Evidence:
-    """What a kernel does on a case line."""
-    _, _, case = parse(line)
-    sample = build(case, FAMILY.signature, domains=FAMILY.domains)
-    return Evidence(case, sample, Subject(FAMILY, subject), ORACLE)
-
-
-def judge(law: Property, line: str, subject: Kernel) -> LawResult:
-    """What a law says of a kernel on a case line."""
-    own = evidence(line, subject)
-    reason = law.applies(own.case, subject)
-    assert reason is None, f"{law.name} does not apply: {reason}"
-    return judge_law(law, own)
-
-
-def assert_caught(law: Property, line: str, right: Kernel, wrong: Kernel) -> None:
-    """The correct kernel holds on a case, and the wrong one violates the law there."""
-    good = judge(law, line, right)
-    assert good.status is Status.HOLDS, [f for f in good.findings if f.outcome is Outcome.VIOLATED] or good.reason
-    bad = judge(law, line, wrong)
-    assert bad.status is Status.VIOLATED, (bad.status, bad.reason, bad.findings)
-
-
-def assert_holds(law: Property, line: str, subject: Kernel, dtype: str = "float32") -> None:
-    """A kernel holds on a case of float32, or on the same of another dtype."""
-    found = judge(law, line.replace("float32", dtype), subject)
-    assert found.status is Status.HOLDS, (found.status, found.reason, found.findings)
-
-
-def assert_not_violated_without_paths(law: Property, subject: Kernel) -> None:
-    """Nor where a sequence has no segmentation, or no position."""
-    for words in (
-        "transition~normal duration_bias~forbidden:1",
-        "transition~normal lengths~lowest",
-        "duration_bias~forbidden:0.3 transition~forbidden:0.4",
-    ):
-        found = judge(law, f"{SIZES} {words} seed=5", subject)
-        assert not any(f.outcome is Outcome.VIOLATED for f in found.findings), (words, found.findings)
-        assert found.status in (Status.HOLDS, Status.NOT_CHECKED)
+    return Kernel(fault or "correct", "semicrf", own, contracts=CONTRACTS, deterministic=True, extras=extras)

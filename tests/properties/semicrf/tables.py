@@ -1,4 +1,4 @@
-"""A right float32 semi-CRF kernel that shows alpha, beta and marginals, in eager PyTorch; and wrong ones.
+"""A correct float32 semi-CRF kernel that shows alpha, beta and marginals, in eager PyTorch; and wrong ones.
 
 Log domain, float32 throughout; norms are taken at each position and kept in float64.
 Sequences are as long as T.

@@ -12,18 +12,16 @@ from gradoracle.properties.semicrf.readings.scalable import LARGEST_SYSTEM
 from gradoracle.properties.universal.derivatives import forward_matches_the_oracle, vjp_matches_the_oracle
 from torch import Tensor
 
-from gradoracle.cases.sample import build
 from gradoracle.check.acceptance import judge
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import judge_law
-from gradoracle.execution.kernel_runner import Subject
-from gradoracle.model.case import parse
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.truth import Oracle
+from tests.properties import judging
 from tests.properties.semicrf import plain, segmentations
 from tests.properties.semicrf.samples import apart, defined
 
@@ -38,9 +36,8 @@ def kernel(**fault: int) -> Callable[..., Tensor]:
 
 
 def evidence(words: str, call: Callable[..., Tensor], reading: str = "auto") -> Evidence:
-    _, _, case = parse(f"case:1 semicrf cpu float32 {words} lengths~highest seed=5")
-    sample = build(case, semicrf.signature, domains=semicrf.domains)
-    return Evidence(case, sample, Subject(semicrf, Kernel("plain", "semicrf", call)), Oracle(semicrf, reading))
+    line = f"case:1 semicrf cpu float32 {words} lengths~highest seed=5"
+    return judging.evidence(line, Kernel("plain", "semicrf", call), Oracle(semicrf, reading))
 
 
 CASES = [

@@ -1,4 +1,4 @@
-"""The law of architectures, on a kernel that fits each GPU, on one that fits some, and on one that does not compile."""
+"""The property of architectures: a kernel that fits each GPU, one that fits some, and one that does not compile."""
 
 from __future__ import annotations
 

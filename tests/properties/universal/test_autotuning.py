@@ -1,4 +1,4 @@
-"""The laws of autotuned kernels find the one wrong configuration and what trials leave, and change no autotuner."""
+"""Properties of autotuned kernels find the one wrong configuration and what trials leave, and change no autotuner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue is complete: every law of the universal modules is in UNIVERSAL, once, with its whole contract."""
+"""The catalogue is complete: every property of the universal modules is in UNIVERSAL, once, with all its parts."""
 
 from __future__ import annotations
 

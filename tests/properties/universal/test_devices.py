@@ -1,4 +1,4 @@
-"""Laws of GPUs: what each would catch on one, and that without one they say so."""
+"""Properties of GPUs: what each catches on one, and that without one it is not checked."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ import pytest
 import torch
 from gradoracle.properties.universal.devices import non_default_stream_gives_the_same, second_device_gives_the_same
 
-from gradoracle.cases.sample import build
-from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import judge_law
-from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.case import Draw
 from gradoracle.model.verdict import Status
-from gradoracle.oracle.truth import Oracle
-from tests.properties.toys import CASE, RIGHT, judged, kernel, pick, right
+from tests.properties.toys import CASE, RIGHT, evidence, judged, kernel, right
 
 LAWS = (non_default_stream_gives_the_same, second_device_gives_the_same)
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def on_gpu(law, subject, case=CASE):
-    sample = build(case, pick.signature, device="cuda")
-    return judge_law(law, Evidence(case, sample, Subject(pick, subject), Oracle(pick, "float64")))
+    return judge_law(law, evidence(subject, case, device="cuda"))
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from gradoracle.properties.members import permutable, rolled, separable
@@ -17,6 +15,7 @@ from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
 from tests.properties.lse import logsumexp
 from tests.properties.toys import evidence
+from tests.properties.universal.wrong_members import BLIND, CORRECT_LSE, SEGMENTS, SHARED, SINKS
 
 LAWS = {law.name: law for law in UNIVERSAL}
 PERMUTATION, INDEPENDENCE, TAILS = (
@@ -27,40 +26,11 @@ PERMUTATION, INDEPENDENCE, TAILS = (
         "tail_and_padding_invariance",
     )
 )
-SIZES = "case:1 lse cpu float32 B=2 H=4 G=2 T=9 M=13 D=8"
-SHARED = f"{SIZES} seed=11"
-SINKS = f"{SIZES} sinks~normal seed=12"
-SEGMENTS = "case:1 lse cpu float32 B=2 H=4 G=2 T=9 M=2 D=8 q_segments~index kv_segments~index seed=15"
-BLIND = "case:1 lse cpu float32 B=2 H=2 G=2 T=17 M=5 D=8 --causal=true seed=17"
-RIGHT = logsumexp.kernel()
-
-
-def changed(change):
-    """The correct kernel of LSE with its output changed by a function of (lse, q, the named inputs)."""
-    own = logsumexp.LogSumExp()
-    return replace(RIGHT, name="wrong", call=lambda q, k, **named: change(own(q, k, **named), q, named))
-
-
-def last_member_apart(lse, q, named):
-    return torch.cat([lse[:-1], lse[-1:] + 0.01])
-
-
-def last_head_apart(lse, q, named):
-    return torch.cat([lse[:, :-1], lse[:, -1:] + 0.01], 1)
-
-
-def large_number_in_the_last_member(lse, q, named):
-    last = torch.arange(len(lse))[:, None, None] == len(lse) - 1
-    return torch.where(lse.isinf() & last, -1e30, lse)
-
-
-def leaking(lse, q, named):
-    return lse + 0 * q.sum()
 
 
 @pytest.mark.parametrize("line", [SHARED, SINKS, SEGMENTS, BLIND])
 def test_the_dims_of_lse_are_found_with_rows_of_minus_infinity_and_shared_sinks(line):
-    own = logsumexp.evidence(line, RIGHT)
+    own = logsumexp.evidence(line, CORRECT_LSE)
     together = {"H": 1, "G": 1} if line == BLIND else {"H": 2, "G": 1}
     found = permutable(own)
     assert found.items() >= {"B": 1, **together}.items() and ("T" in found) is (line != BLIND)
@@ -72,23 +42,7 @@ def test_the_dims_of_lse_are_found_with_rows_of_minus_infinity_and_shared_sinks(
 @pytest.mark.parametrize("line", [SHARED, SINKS, SEGMENTS, BLIND])
 @pytest.mark.parametrize("law", [PERMUTATION, INDEPENDENCE, TAILS], ids=lambda law: law.name)
 def test_the_laws_of_members_hold_on_a_right_lse(law, line):
-    assert logsumexp.judge(law, line, RIGHT).status is Status.HOLDS
-
-
-@pytest.mark.parametrize(
-    ("law", "wrong", "line"),
-    [
-        (PERMUTATION, changed(last_member_apart), SINKS),
-        (PERMUTATION, changed(last_head_apart), SHARED),
-        (PERMUTATION, changed(last_head_apart), BLIND),
-        (PERMUTATION, logsumexp.kernel("key heads interleaved"), SHARED),
-        (PERMUTATION, changed(large_number_in_the_last_member), BLIND),
-        (INDEPENDENCE, changed(leaking), SINKS),
-        (INDEPENDENCE, changed(leaking), SEGMENTS),
-    ],
-)
-def test_the_laws_of_members_catch_what_is_wrong_with_one_member_of_lse(law, wrong, line):
-    assert logsumexp.judge(law, line, wrong).status is Status.VIOLATED
+    assert logsumexp.judge(law, line, CORRECT_LSE).status is Status.HOLDS
 
 
 @gradoracle.family(outputs=("o",), divides={"G": "H", "K": "H"})

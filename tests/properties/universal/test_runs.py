@@ -1,12 +1,9 @@
-"""Laws of repetition, of memory and of arguments: each has a kernel that it catches; the right one holds beside it."""
+"""Properties of repetition, memory and arguments: what they allow, and what their findings say."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
-from typing import Any
 
-import pytest
 import torch
 from gradoracle.properties.universal import UNIVERSAL
 from jaxtyping import Float
@@ -19,115 +16,9 @@ from gradoracle.model.dims import sizes
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, RIGHT, WEIGH, evidence, judged, kernel, right, weigh
+from tests.properties.universal.wrong_runs import with_fault
 
 LAWS = {law.name: law for law in UNIVERSAL}
-
-
-class Pick(torch.autograd.Function):
-    """``pick`` with a backward of its own, whose faults are switched on by name."""
-
-    @staticmethod
-    def forward(ctx: Any, x, y, fault: str):
-        p = torch.empty_like(x)
-        p.copy_(torch.softmax(x, -1))
-        out = torch.empty(x.shape, dtype=x.dtype)
-        rows = len(x) - 1 if fault == "tail unwritten" else len(x)
-        out[:rows] = (p * y * y)[:rows]
-        if fault == "writes behind":
-            out.as_strided((1,), (1,), out.storage_offset() + out.numel()).fill_(1.0)
-        if fault == "writes before":
-            out.as_strided((1,), (1,), out.storage_offset() - 1).fill_(1.0)
-        if fault == "scales its input":
-            x.detach().mul_(0.5)
-        if fault == "writes around its input":
-            x.detach().as_strided((1,), (1,), x.storage_offset() - 1).fill_(0.0)
-        ctx.fault, ctx.kept = fault, p
-        ctx.save_for_backward(p, y)
-        return out, torch.logsumexp(x, -1)
-
-    @staticmethod
-    def backward(ctx: Any, dp, ds):
-        p, y = ctx.saved_tensors
-        if ctx.fault == "keeps on ctx":
-            p = ctx.kept
-        inner = dp * y * y
-        dx = p * (inner - (inner * p).sum(-1, keepdim=True)) + ds[:, None] * p
-        dy = 2 * dp * p * y
-        if ctx.fault in ("overwrites what it saved", "keeps on ctx"):
-            p.data.mul_(0.5)
-        if ctx.fault == "overwrites its cotangent":
-            dp.data.mul_(0.5)
-        if ctx.fault == "gradient unwritten":
-            return torch.empty_like(dx), dy, None
-        if ctx.fault == "y by way of x" and not ctx.needs_input_grad[0]:
-            dy = torch.zeros_like(dy)
-        return dx, dy, None
-
-
-def with_fault(fault: str, **fields: Any) -> Kernel:
-    def call(x, y):
-        return Pick.apply(x, y, fault)
-
-    return kernel(call, **fields)
-
-
-def counting():
-    calls = []
-
-    def drifting(x, y):
-        p, s = right(x, y)
-        calls.append(1)
-        return p * (1 + 1.2e-7 * len(calls)), s
-
-    return drifting
-
-
-def cached():
-    kept: dict[int, Any] = {}
-
-    def by_address(x, y):
-        p, s = right(x, y)
-        first = kept.setdefault(x.data_ptr(), (p.detach(), x))  # x keeps its address from being given away
-        return p - p.detach() + first[0], s
-
-    return by_address
-
-
-FAULTS = {
-    "backward_twice_with_retain_graph_gives_the_same": "keeps on ctx",
-    "every_subset_of_requires_grad_gives_the_same_gradients": "y by way of x",
-    "saved_tensors_are_unmodified": "overwrites what it saved",
-    "no_memory_is_left_unwritten": "tail unwritten",
-    "writes_stay_inside_their_tensors": "writes behind",
-    "inputs_and_cotangents_are_unmodified": "scales its input",
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_each_law_catches_its_fault_where_the_same_kernel_without_it_holds(name):
-    assert judged(LAWS[name], with_fault("")).status is Status.HOLDS
-    assert judged(LAWS[name], with_fault(FAULTS[name])).status is Status.VIOLATED
-
-
-@pytest.mark.parametrize(
-    "name,fault",
-    [
-        ("backward_twice_with_retain_graph_gives_the_same", "overwrites its cotangent"),
-        ("no_memory_is_left_unwritten", "gradient unwritten"),
-        ("writes_stay_inside_their_tensors", "writes before"),
-        ("inputs_and_cotangents_are_unmodified", "overwrites its cotangent"),
-    ],
-)
-def test_further_faults_are_caught(name, fault):
-    assert judged(LAWS[name], with_fault(fault)).status is Status.VIOLATED
-
-
-def test_a_write_into_the_gap_of_a_sliced_input_is_seen():
-    law, case = LAWS["inputs_and_cotangents_are_unmodified"], CASE.with_draws(x=Draw("normal", "sliced"))
-    assert judged(law, with_fault(""), case).status is Status.HOLDS
-    found = judged(law, with_fault("writes around its input"), case)
-    assert found.status is Status.VIOLATED
-    assert "bytes around the elements of x" in next(f.message for f in found.findings if f.message)
 
 
 def test_a_declared_mutation_is_allowed_and_leaves_the_sample_alone():
@@ -137,67 +28,6 @@ def test_a_declared_mutation_is_allowed_and_leaves_the_sample_alone():
     before = one.sample.inputs["x"].clone()
     one.vjp()
     assert torch.equal(one.sample.inputs["x"], before)
-
-
-def test_a_second_backward_that_raises_is_a_violation():
-    class Once(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x, y):
-            ctx.inputs = (x.detach(), y.detach())
-            return right(x, y)
-
-        @staticmethod
-        def backward(ctx: Any, dp, ds):
-            if ctx.inputs is None:
-                raise RuntimeError("the workspace of this graph was given back")
-            (x, y), ctx.inputs = ctx.inputs, None
-            with torch.enable_grad():
-                return torch.func.vjp(right, x, y)[1]((dp, ds))
-
-    law = LAWS["backward_twice_with_retain_graph_gives_the_same"]
-    found = judged(law, kernel(Once.apply))
-    assert found.status is Status.VIOLATED
-    assert "the workspace of this graph was given back" in found.findings[0].message
-
-
-def test_bits_that_drift_are_wrong_where_determinism_is_claimed_and_noise_elsewhere():
-    law = LAWS["runs_are_bit_identical"]
-    assert judged(law, RIGHT).status is Status.HOLDS
-    assert judged(law, kernel(counting())).status is Status.VIOLATED
-    assert judged(law, kernel(counting(), deterministic=False)).status is Status.HOLDS
-
-    noise = itertools.cycle((0.0, 1e-4))  # drawn, two of them may be alike
-
-    def noisy(x, y):
-        p, s = right(x, y)
-        return p * (1 + next(noise)), s
-
-    assert judged(law, kernel(noisy, deterministic=False)).status is Status.VIOLATED
-
-
-def test_an_answer_cached_by_address_is_seen():
-    law = LAWS["first_call_equals_second"]
-    assert judged(law, RIGHT).status is Status.HOLDS
-    assert judged(law, kernel(cached())).status is Status.VIOLATED
-    assert judged(law, kernel(cached(), deterministic=False)).status is Status.VIOLATED
-
-
-def test_a_result_that_a_later_call_overwrites_is_seen():
-    buffers: dict[Any, Any] = {}
-
-    class Reusing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x, y):
-            ctx.save_for_backward(x, y)
-            p, s = right(x, y)
-            out = buffers.setdefault(p.shape, torch.zeros_like(p))
-            return out.copy_(p).detach(), s
-
-        @staticmethod
-        def backward(ctx: Any, dp, ds):
-            return torch.func.vjp(right, *ctx.saved_tensors)[1]((dp, ds))
-
-    assert judged(LAWS["first_call_equals_second"], kernel(Reusing.apply)).status is Status.VIOLATED
 
 
 def test_a_kernel_that_returns_its_input_is_right():

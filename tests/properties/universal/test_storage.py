@@ -1,4 +1,4 @@
-"""A kernel that writes to its arguments: its law says so, and no other law judges it on what it has written."""
+"""A kernel that writes to its arguments: its property reports it, and no other is judged on what was written."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from gradoracle.kernels import semicrf as kernels
 from sweeps import covering, slow
-from test_semicrf_reference import Scores, draw, enumerated, log_z
+
+from tests.kernels.semicrf.test_reference import Scores, draw, enumerated, log_z
 
 UNIT = 2.0**-24
 SMALL = {"sequential": kernels.Blocks(4, 16), "parallel": kernels.Blocks(4, 512)}

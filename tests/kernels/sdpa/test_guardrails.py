@@ -19,7 +19,8 @@ from gradoracle.kernels.sdpa import (
     vjp,
 )
 from programs import python
-from sdpa_reference import DEVICE, problem
+
+from tests.kernels.sdpa.reference import DEVICE, problem
 
 (Q, K, V), TANGENTS, G = problem((2, 2, 5, 7, 4, 3), torch.float32)
 

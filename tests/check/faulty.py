@@ -1,4 +1,4 @@
-"""Attention with a backward written out, right and with one fault of each cause: what test_diagnosis.py checks."""
+"""Attention with a backward written out, correct and with one fault of each cause: what test_diagnosis.py checks."""
 
 from __future__ import annotations
 

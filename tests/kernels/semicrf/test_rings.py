@@ -7,11 +7,11 @@ import torch
 from gradoracle.kernels import semicrf as kernels
 from gradoracle.kernels.semicrf import sequential, tables
 from gradoracle.kernels.semicrf.guardrails import Problem
-from test_semicrf_kernel import assert_right, computed
-from test_semicrf_reference import draw
 
 from gradoracle.execution.interpreter.faults import Kind
 from gradoracle.execution.interpreter.record import recording
+from tests.kernels.semicrf.test_kernel import assert_right, computed
+from tests.kernels.semicrf.test_reference import draw
 
 SIZES = [(K, C) for K in (1, 2, 3, 5) for C in (1, 5, 17, 33)]
 

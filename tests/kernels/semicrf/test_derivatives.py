@@ -8,8 +8,9 @@ import pytest
 import torch
 from gradoracle.kernels import semicrf as kernels
 from sweeps import covering, slow
-from test_semicrf_kernel import SMALL, UNIT, call, computed, floor, is_rounded, weights
-from test_semicrf_reference import Scores, draw, log_z
+
+from tests.kernels.semicrf.test_kernel import SMALL, UNIT, call, computed, floor, is_rounded, weights
+from tests.kernels.semicrf.test_reference import Scores, draw, log_z
 
 Tensors = tuple[torch.Tensor, ...]
 FORBIDDEN = "forbidden entries"

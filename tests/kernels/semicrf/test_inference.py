@@ -7,8 +7,9 @@ import itertools
 import pytest
 import torch
 from gradoracle.kernels import semicrf as kernels
-from test_semicrf_kernel import SMALL, computed
-from test_semicrf_reference import Scores, draw, segmentations
+
+from tests.kernels.semicrf.test_kernel import SMALL, computed
+from tests.kernels.semicrf.test_reference import Scores, draw, segmentations
 
 CASES = [(path, small, per) for path in kernels.PATHS for small in (False, True) for per in (False, True)]
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 from gradoracle.kernels import semicrf as kernels
 from gradoracle.kernels.semicrf.guardrails import check
-from test_semicrf_kernel import call, computed, weights
-from test_semicrf_reference import Scores, draw
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
+
+from tests.kernels.semicrf.test_kernel import call, computed, weights
+from tests.kernels.semicrf.test_reference import Scores, draw
 
 
 def given(**changed: Any) -> dict[str, Any]:

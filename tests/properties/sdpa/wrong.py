@@ -1,18 +1,25 @@
-"""Each law of SDPA catches a kernel that is wrong in its way, and the correct kernel holds on the same case."""
+"""Wrong kernels of SDPA and the properties that they violate: by hand, and the shipped kernel with a wrong wrapper."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
-from gradoracle.model.finding import Outcome
-from gradoracle.model.verdict import Status
-from tests.properties.sdpa.attention import LAWS, judge, kernel
+import torch
+from gradoracle.properties import sdpa
+
+from gradoracle.model.kernel import Kernel
+from tests.properties.judging import Row
+from tests.properties.sdpa.attention import ORACLE, kernel
 
 PLAIN = "case:1 sdpa cpu float32 B=2 H=2 T=9 M=13 D=8 Dv=6 seed=11"
 CAUSAL = "case:1 sdpa cpu float32 B=2 H=2 T=9 M=13 D=8 Dv=6 --causal=true seed=12"
 BLIND = "case:1 sdpa cpu float32 B=2 H=2 T=17 M=5 D=8 Dv=6 --causal=true seed=13"
+TILED = "case:1 sdpa cpu float32 B=1 H=2 T=17 M=33 D=16 Dv=8 blocks=small seed=1"
+NARROW = "case:1 sdpa cpu float16 B=1 H=1 T=9 M=21 D=12 Dv=3 --scale=0.25 --causal=true do~positive/sliced seed=3"
 
-# law, fault, case
+# property, fault, case
 CAUGHT = [
     ("outputs_lie_in_the_hull_of_the_values", "output one percent large", BLIND),
     ("outputs_lie_in_the_hull_of_the_values", "blind rows average", BLIND),
@@ -62,20 +69,66 @@ CAUGHT = [
 ]
 
 
-@pytest.mark.parametrize(("law", "fault", "line"), CAUGHT, ids=[f"{law}-{fault}" for law, fault, _ in CAUGHT])
-def test_the_wrong_kernel_is_caught_and_the_right_one_holds(law: str, fault: str, line: str) -> None:
-    right = judge(law, line, kernel())
-    assert right.status is Status.HOLDS, [f for f in right.findings if f.outcome is Outcome.VIOLATED] or right.reason
-    wrong = judge(law, line, kernel(fault))
-    assert wrong.status is Status.VIOLATED, (wrong.status, wrong.reason, wrong.findings)
+def _with_half_of_o(*arguments: Any) -> Any:
+    o, tangent = SHIPPED.extras["jvp_from_statistics"](*arguments)
+    return o / 2, tangent
 
 
-def test_every_law_has_a_fault_that_it_catches() -> None:
-    elsewhere = {"explicit_entry_points_agree_with_autograd"}  # test_kernel.py: a fault in the Triton wrapper
-    assert {law for law, _, _ in CAUGHT} | elsewhere == set(LAWS)
+def _without_causal(entry: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        *rest, options, blocks = arguments
+        return entry(*rest, {**options, "causal": False}, blocks)
+
+    return call
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_every_law_tells_its_contract(law: str) -> None:
-    found = LAWS[law]
-    assert found.statement.endswith(".") and found.because and found.catches and found.cannot_catch
+def _tangents_crossed(inputs: Any, tangents: Any, options: Any, blocks: Any) -> Any:
+    return SHIPPED.jvp(inputs, {**tangents, "k": torch.flip(tangents["k"], (2,))}, options, blocks)
+
+
+def _other_scale(q: Any, k: Any, v: Any, *, scale: Any = None, **options: Any) -> Any:
+    return SHIPPED.call(q, k, v, scale=(scale or q.shape[-1] ** -0.5) * 1.001, **options)
+
+
+def _half_the_tail(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    scale = torch.ones(k.shape[2], dtype=v.dtype)
+    scale[k.shape[2] // 16 * 16 :] = 0.5
+    return SHIPPED.call(q, k, v * scale[:, None], **options)
+
+
+def _hvp_off(inputs: Any, tangents: Any, cotangents: Any, options: Any, blocks: Any) -> Any:
+    return [product + 1e-3 for product in SHIPPED.hvp(inputs, tangents, cotangents, options, blocks)]
+
+
+def _large_output(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    o = SHIPPED.call(q, k, v, **options)
+    return o + 1e-4 * o.detach()
+
+
+(SHIPPED,) = sdpa.KERNELS
+# property, case, the shipped kernel with a wrong wrapper or entry point
+WRAPPED: list[tuple[str, str, Kernel]] = [
+    ("explicit_entry_points_agree_with_autograd", NARROW, replace(SHIPPED, jvp=_without_causal(SHIPPED.jvp))),
+    ("explicit_entry_points_agree_with_autograd", TILED, replace(SHIPPED, jvp=_tangents_crossed)),
+    ("explicit_entry_points_agree_with_autograd", NARROW, replace(SHIPPED, hvp=_without_causal(SHIPPED.hvp))),
+    ("ones_transposed_hvp_v_is_zero", TILED, replace(SHIPPED, hvp=_hvp_off)),
+    ("values_of_one_give_outputs_of_one", TILED, replace(SHIPPED, call=_half_the_tail)),
+    ("v_dv_equals_o_g", TILED, replace(SHIPPED, call=_large_output)),
+    (
+        "backward_from_the_saved_statistics_is_the_vjp",
+        NARROW,
+        replace(SHIPPED, extras={**SHIPPED.extras, "backward": _without_causal(SHIPPED.extras["backward"])}),
+    ),
+    (
+        "jvp_from_the_saved_statistics_is_the_jvp",
+        NARROW,
+        replace(SHIPPED, extras={**SHIPPED.extras, "jvp_from_statistics": _with_half_of_o}),
+    ),
+    ("stats_rebuild_p", TILED, replace(SHIPPED, call=_other_scale)),
+]
+
+CORRECT = kernel()
+ROWS = [
+    *(Row(law, fault, line, kernel(fault), [CORRECT], ORACLE) for law, fault, line in CAUGHT),
+    *(Row(law, "in the wrapper", line, wrong, [SHIPPED], ORACLE) for law, line, wrong in WRAPPED),
+]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from gradoracle.kernels.sdpa import backward, forward, hvp, jvp, sdpa
-from sdpa_reference import DEVICE, definition, doubled, problem
 from torch.autograd import forward_ad
+
+from tests.kernels.sdpa.reference import DEVICE, definition, doubled, problem
 
 DTYPE = torch.float32 if DEVICE == "cuda" else torch.float64
 # the composition is under test here, not the rounding: entries are of order 1 and sums of 20 terms

@@ -19,7 +19,18 @@ from gradoracle.kernels.sdpa import (
     jvp_frozen,
     vjp,
 )
-from sdpa_reference import DEVICE, SMALLEST, UNIT, Attention, definition, doubled, excess, problem, visible
+
+from tests.kernels.sdpa.reference import (
+    DEVICE,
+    SMALLEST,
+    UNIT,
+    Attention,
+    definition,
+    doubled,
+    excess,
+    problem,
+    visible,
+)
 
 ON_GPU = DEVICE == "cuda"
 DTYPES = [dtype for dtype in UNIT if not (ON_GPU and dtype == torch.float64)]
@@ -83,7 +94,7 @@ def test_extreme_inputs_are_within_their_bound(dtype, recipe):
 
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.parametrize("dims", [(1, 2, 70, 50, 24, 9), (1, 1, 50, 70, 32, 32)], ids=["T > M", "T < M"])
-def test_every_block_configuration_is_right(name, dims):
+def test_every_block_configuration_is_correct(name, dims):
     if name not in fitting(torch.float32, *dims[4:]):
         pytest.skip(f"{name} does not fit this GPU in float32")
     found = excesses(dims, torch.float32, blocks=BLOCKS[name], causal=True)

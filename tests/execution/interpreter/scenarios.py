@@ -1,17 +1,19 @@
 """One table of small problems, each run in three places: the interpreter layer, Triton's own interpreter, a GPU.
 
-`python interpreter_scenarios.py stock|gpu FILE` writes what Triton's own interpreter or a GPU computes.
+`python scenarios.py stock|gpu FILE` writes what Triton's own interpreter or a GPU computes.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import torch
-from places import loaded
+from places import TESTS, loaded
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 I32, I64 = torch.int32, torch.int64
@@ -20,7 +22,7 @@ Scenario = Callable[[str], torch.Tensor]
 
 
 def kernels() -> ModuleType:
-    return loaded("interpreter_kernels")
+    return loaded("execution.interpreter.kernels")
 
 
 def values(dtype: torch.dtype) -> torch.Tensor:
@@ -201,6 +203,15 @@ def _bitcast(source: torch.dtype, target: torch.dtype, name: str, device: str) -
     out = torch.empty(len(x), dtype=target, device=device)
     kernels().bitcast[(1,)](x, out, N=len(x), TO=getattr(tl, name))
     return out
+
+
+def in_subprocess(where: str, folder: Path) -> dict[str, torch.Tensor | str]:
+    """What ``run_all`` gives in a process of its own: with "stock" Triton's interpreter, with "gpu" a GPU."""
+    path = folder / f"{where}.pt"
+    variables = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(TESTS)}
+    words = [sys.executable, __file__, where, str(path)]
+    subprocess.run(words, check=True, capture_output=True, env=variables, timeout=300)
+    return torch.load(path)
 
 
 def run_all(device: str) -> dict[str, torch.Tensor | str]:

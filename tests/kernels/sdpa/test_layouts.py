@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from gradoracle.kernels.sdpa import backward, forward, hvp, jvp, jvp_frozen, sdpa, vjp
-from sdpa_reference import DEVICE, problem
+
+from tests.kernels.sdpa.reference import DEVICE, problem
 
 DIMS = (2, 2, 33, 21, 16, 16)
 
@@ -68,7 +69,7 @@ def test_a_layout_of_any_one_tensor_changes_no_bit(layout):
 
 
 @pytest.mark.parametrize("dims", [(0,), (1,), (2,), (3,), (0, 1, 2, 3)], ids=str)
-def test_stride_0_expanded_inputs_and_cotangents_are_right(dims):
+def test_results_of_expanded_inputs_and_cotangents_are_correct(dims):
     primals, tangents, g = problem(DIMS, torch.float32)
 
     def expanded(x):
@@ -88,7 +89,7 @@ def test_stride_0_expanded_inputs_and_cotangents_are_right(dims):
         assert torch.equal(a, b)
 
 
-def test_the_cotangent_of_a_sum_is_expanded_and_is_right():
+def test_gradients_of_the_expanded_cotangent_of_a_sum_are_correct():
     primals, _, _ = problem(DIMS, torch.float32)
     leaves = [x.clone().requires_grad_() for x in primals]
     sdpa(*leaves).sum().backward()

@@ -1,4 +1,4 @@
-"""Small autotuned kernels, for the interpreter: which configuration ran is told by what they store."""
+"""Small autotuned kernels, for the interpreter: what they store shows which configuration ran."""
 
 from __future__ import annotations
 

@@ -1,0 +1,81 @@
+"""One kernel judged by one property on one case, as the engine judges it; and rows of wrong kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradoracle.properties.universal import UNIVERSAL
+
+from gradoracle.cases.sample import build
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_case import judge_law
+from gradoracle.execution.kernel_runner import Subject
+from gradoracle.model.case import Case, parse
+from gradoracle.model.family import Family
+from gradoracle.model.job import LawResult
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.property import Property
+from gradoracle.oracle.truth import Oracle
+
+
+def property_of(family: Family, name: str) -> Property:
+    """A property of a family or of all families, by its name."""
+    (found,) = (law for law in (*family.properties, *UNIVERSAL) if law.name == name)
+    return found
+
+
+def evidence(case: Case | str, subject: Kernel, oracle: Oracle, device: str = "cpu") -> Evidence:
+    """Evidence of a kernel on a case or case line, with tensors on a device."""
+    case, family = parse(case)[2] if isinstance(case, str) else case, oracle.family
+    sample = build(case, family.signature, domains=family.domains, device=device)
+    return Evidence(case, sample, Subject(family, subject), oracle)
+
+
+def judge(law: Property | str, case: Case | str, subject: Kernel, oracle: Oracle) -> LawResult:
+    """The result of a property on a case, which it has to apply to."""
+    return judge_on(law, evidence(case, subject, oracle))
+
+
+def judge_on(law: Property | str, own: Evidence) -> LawResult:
+    """The result of a property on evidence, which it has to apply to."""
+    family, subject = own.oracle.family, own.subject.kernel
+    law = property_of(family, law) if isinstance(law, str) else law
+    reason = law.applies(own.case, subject)
+    assert reason is None, f"{law.name} does not apply: {reason}"
+    return judge_law(law, own)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A wrong kernel with the property that it violates on a case, and correct kernels that satisfy it there.
+
+    Attributes:
+        law: the property's name.
+        fault: what is wrong with the kernel, for the test's id.
+        case: a case or a case line.
+        wrong: the kernel.
+        correct: kernels that satisfy the property, one at least.
+        oracle: of the kernels' family.
+        also: further properties that the wrong kernel violates and the correct ones satisfy.
+        holds: properties that the wrong kernel satisfies all the same.
+        says: a part of the message of a violation.
+        marks: of pytest.
+    """
+
+    law: str
+    fault: str
+    case: Case | str
+    wrong: Kernel
+    correct: Sequence[Kernel]
+    oracle: Oracle
+    also: Sequence[str] = ()
+    holds: Sequence[str] = ()
+    says: str = ""
+    marks: Sequence[Any] = ()
+
+
+def last_cases(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Each property of the rows with the case line of the last of its rows."""
+    return list({row.law: str(row.case) for row in rows}.items())

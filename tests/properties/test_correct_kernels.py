@@ -1,0 +1,57 @@
+"""Correct kernels satisfy, in each dtype, the properties that wrong ones violate, on the same cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradoracle.model.finding import Outcome
+from gradoracle.model.kernel import Kernel
+from gradoracle.model.verdict import Status
+from gradoracle.oracle.truth import Oracle
+from gradoracle.project.target import shipped
+from tests.properties.judging import judge, last_cases
+from tests.properties.lightning import wrong as lightning
+from tests.properties.lse import wrong as lse
+from tests.properties.semicrf import segmentations
+from tests.properties.semicrf import wrong as semicrf
+
+NARROW = ("bfloat16", "float16")
+NAN = [(semicrf.NAN, line) for line in (*semicrf.READ.values(), semicrf.READ_BY_DURATION)]
+BY_HAND = [*(pair for pair in last_cases(semicrf.OF_HAND) if pair[0] != semicrf.NAN), *NAN]
+SWEEPS = [
+    ("lse", lse.CORRECT, lse.ORACLE, last_cases(lse.ROWS), (*NARROW, "float64")),
+    ("lightning", lightning.CORRECT, lightning.ORACLE, last_cases(lightning.ROWS), (*NARROW, "float64")),
+    ("semicrf by hand", semicrf.BY_HAND, semicrf.ORACLE, BY_HAND, (*NARROW, "float64")),
+    ("semicrf", segmentations.SHIPPED, semicrf.ORACLE, BY_HAND, ("float32", *NARROW)),
+    ("semicrf", semicrf.SHIPPED, semicrf.ORACLE, last_cases(semicrf.OF_SHIPPED), NARROW),
+]
+EVERY = [
+    pytest.param(subject, oracle, law, line.replace("float32", dtype), id=f"{title}-{law}-{dtype}")
+    for title, subject, oracle, cases, dtypes in SWEEPS
+    for law, line in cases
+    for dtype in dtypes
+]
+LAWS = [law for target in shipped().values() for law in target.family.properties]
+
+
+@pytest.mark.parametrize(("subject", "oracle", "law", "line"), EVERY)
+def test_a_correct_kernel_holds_in_every_dtype(subject: Kernel, oracle: Oracle, law: str, line: str) -> None:
+    found = judge(law, line, subject, oracle)
+    assert found.status is Status.HOLDS, (found.status, found.reason, found.findings)
+
+
+@pytest.mark.parametrize("law", dict(last_cases(semicrf.OF_SHIPPED)))
+def test_the_semi_crf_holds_where_a_sequence_has_no_segmentation_or_no_position(law: str) -> None:
+    for words in (
+        "transition~normal duration_bias~forbidden:1",
+        "transition~normal lengths~lowest",
+        "duration_bias~forbidden:0.3 transition~forbidden:0.4",
+    ):
+        found = judge(law, f"{segmentations.SIZES} {words} seed=5", semicrf.SHIPPED, semicrf.ORACLE)
+        assert not any(f.outcome is Outcome.VIOLATED for f in found.findings), (words, found.findings)
+        assert found.status in (Status.HOLDS, Status.NOT_CHECKED)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+def test_each_property_of_a_family_states_its_reason_and_its_reach(law) -> None:
+    assert law.statement.endswith(".") and law.because and law.catches and law.cannot_catch

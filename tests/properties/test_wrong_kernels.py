@@ -1,0 +1,117 @@
+"""Each property is violated by a wrong kernel, on a case where correct kernels satisfy it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gradoracle.properties.universal import UNIVERSAL
+
+from gradoracle.check.evidence import Evidence
+from gradoracle.model.finding import Outcome
+from gradoracle.model.verdict import Status
+from gradoracle.project.target import shipped
+from tests.properties.judging import Row, evidence, judge_on
+from tests.properties.lightning import wrong as lightning
+from tests.properties.lse import wrong as lse
+from tests.properties.sdpa import wrong as sdpa
+from tests.properties.semicrf import wrong as semicrf
+from tests.properties.universal import wrong as universal
+
+ROWS = [*sdpa.ROWS, *lse.ROWS, *lightning.ROWS, *semicrf.ROWS, *universal.ROWS]
+NAMED = [pytest.param(row, id=f"{row.oracle.family.name}-{row.law}-{row.fault}", marks=row.marks) for row in ROWS]
+# where no row does, the test that shows a violation
+ELSEWHERE = {
+    "no_shared_allocation_has_two_chunk_axes": (
+        "lightning/test_memory.py",
+        "test_scores_that_are_turned_are_named_with_the_gpu",
+    ),
+    "any_layout_of_inputs_is_right_or_refused": (
+        "universal/test_batches.py",
+        "test_a_kernel_blind_to_strides_is_caught_in_every_layout_that_it_can_read",
+    ),
+    "any_layout_of_cotangents_is_right_or_refused": (
+        "universal/test_batches.py",
+        "test_a_kernel_blind_to_strides_is_caught_in_every_layout_that_it_can_read",
+    ),
+    "every_block_configuration_agrees": (
+        "universal/test_runs.py",
+        "test_a_wrong_block_configuration_is_found_among_right_ones",
+    ),
+    "bad_arguments_raise_value_error": (
+        "universal/test_runs.py",
+        "test_guardrails_are_held_to_argument_value_and_want",
+    ),
+    "declared_support_is_accepted": (
+        "universal/test_runs.py",
+        "test_a_refusal_inside_declared_support_is_a_violation",
+    ),
+    "every_autotuned_configuration_matches_the_oracle": (
+        "universal/test_autotuning.py",
+        "test_the_wrong_configuration_is_found_and_the_autotuner_left_as_it_was",
+    ),
+    "trials_of_an_autotuner_leave_nothing_behind": (
+        "universal/test_autotuning.py",
+        "test_the_wrong_configuration_is_found_and_the_autotuner_left_as_it_was",
+    ),
+    "shared_memory_fits_each_architecture": (
+        "universal/test_architectures.py",
+        "test_tiles_that_fit_hold_and_tiles_that_do_not_are_named_with_the_gpu",
+    ),
+    "non_default_stream_gives_the_same": (
+        "universal/test_devices.py",
+        "test_a_launch_on_the_default_stream_reads_too_soon",
+    ),
+    "second_device_gives_the_same": (
+        "universal/test_devices.py",
+        "test_a_second_device_gives_the_same_or_is_missing",
+    ),
+}
+
+
+def holding(own: Evidence, laws: tuple[str, ...]) -> None:
+    for law in laws:
+        found = judge_on(law, own)
+        violated = [finding for finding in found.findings if finding.outcome is Outcome.VIOLATED]
+        assert found.status is Status.HOLDS, (law, found.status, violated or found.reason)
+
+
+@pytest.mark.parametrize("row", NAMED)
+def test_the_wrong_kernel_is_caught_where_correct_ones_hold(row: Row) -> None:
+    laws = (row.law, *row.also)
+    for subject in row.correct:
+        holding(evidence(row.case, subject, row.oracle), laws)
+    own = evidence(row.case, row.wrong, row.oracle)
+    for law in laws:
+        found = judge_on(law, own)
+        assert found.status is Status.VIOLATED, (law, found.status, found.reason, found.findings)
+        if law == row.law:
+            violated = [finding.message for finding in found.findings if finding.outcome is Outcome.VIOLATED]
+            assert any(row.says in message for message in violated)
+    holding(evidence(row.case, row.wrong, row.oracle), tuple(row.holds))
+
+
+FAMILIES = {name: target.family for name, target in shipped().items()}
+PROPERTIES = {name: family.properties for name, family in FAMILIES.items()} | {"universal": UNIVERSAL}
+VIOLATED = {
+    name: {law for row in found.ROWS for law in (row.law, *row.also)}
+    for name, found in {
+        "sdpa": sdpa,
+        "lse": lse,
+        "lightning": lightning,
+        "semicrf": semicrf,
+        "universal": universal,
+    }.items()
+}
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_every_property_has_a_row_or_a_test_of_its_own(name: str) -> None:
+    own = {law.name for law in PROPERTIES[name]}
+    assert own - VIOLATED[name] == own & set(ELSEWHERE)
+
+
+def test_the_tests_elsewhere_exist() -> None:
+    for file, test in ELSEWHERE.values():
+        assert f"\ndef {test}(" in (Path(__file__).parent / file).read_text()
+    assert set(ELSEWHERE) <= {law.name for laws in PROPERTIES.values() for law in laws}
