@@ -16,7 +16,8 @@ from gradoracle.check.error_relation import PROBES
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.kernel_runner import Subject
 from gradoracle.execution.widened import widen
-from gradoracle.model.contract import LARGEST, PRESETS, WIDENED
+from gradoracle.model.contract import LARGEST, PRESETS
+from gradoracle.model.contract import widened as widened_contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.oracle.rounding.reading import Budget
@@ -27,7 +28,7 @@ def widened(evidence: Evidence) -> Evidence:
 
     def make() -> Evidence:
         own, dtype = evidence.subject, evidence.case.dtype
-        kernel = replace(own.kernel, contracts={**own.kernel.contracts, dtype: WIDENED})
+        kernel = replace(own.kernel, contracts={**own.kernel.contracts, dtype: widened_contract(evidence.contract)})
         subject = Subject(own.family, kernel, own.guard, f"{own.label}widened: ", records=False, wide=True)
         sample = evidence.sample.map(widen)
         return Evidence(evidence.case, sample, subject, evidence.oracle, evidence.blocks, evidence.root)
@@ -65,10 +66,11 @@ def compare_widened(evidence: Evidence, derivative: Derivative) -> Iterator[Find
 
 def _of_both(kernel: Budget, definition: Budget) -> Allowance:
     """What rounding explains of the difference of two float64 computations that err independently."""
+    probes = min(len(kernel.errors), len(definition.errors))  # large graphs run fewer
     worst = None if kernel.worst is None or definition.worst is None else kernel.worst + definition.worst
     return Allowance(
         torch.hypot(kernel.sigma, definition.sigma),
-        kernel.errors - definition.errors.roll(1, 0),
+        kernel.errors[:probes] - definition.errors[:probes].roll(1, 0),
         worst,
         torch.hypot(kernel.floor, definition.floor),
         kernel.overflow,

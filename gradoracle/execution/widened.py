@@ -27,35 +27,45 @@ class Wide(Tensor):
     """A tensor that names ``dtype`` and carries float64 values.
 
     Args:
-        values: float64.
+        carried: the values, float64.
         dtype: that it names.
     """
 
-    values: Tensor
+    carried: Tensor
 
     @staticmethod
-    def __new__(cls, values: Tensor, dtype: torch.dtype) -> Wide:
-        """A tensor with the shape and strides of ``values``."""
+    def __new__(cls, carried: Tensor, dtype: torch.dtype) -> Wide:
+        """A tensor with the shape and strides of ``carried``."""
         made: Wide = torch.Tensor._make_wrapper_subclass(
             cls,
-            values.shape,
-            strides=values.stride(),
-            storage_offset=values.storage_offset(),
+            carried.shape,
+            strides=carried.stride(),
+            storage_offset=carried.storage_offset(),
             dtype=dtype,
-            device=values.device,
+            device=carried.device,
         )
-        made.values = values
+        made.carried = carried
         return made
 
     def data_ptr(self) -> int:
         """The address of the float64 values."""
-        return self.values.data_ptr()
+        return self.carried.data_ptr()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"Wide({self.values!r}, dtype={self.dtype})"
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"Wide({self.carried!r}, dtype={self.dtype})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A call as ever, but that PyTorch would round a number to the named dtype before it is assigned."""
+        if func is Tensor.__setitem__ and isinstance(args[2], float):
+            args = (*args[:2], Wide(torch.tensor(args[2], dtype=torch.float64), args[0].dtype))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """An operation on the values within."""
         return _computed(func, args, kwargs or {})
 
@@ -72,7 +82,8 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     name = func._schema.name
     if name in _RAW or (str(func) == "aten.view.dtype"):
         raise CannotWiden(f"{func} reads the bits of a float")
-    found = func(*tree_map(_within, args), **tree_map(_within, kwargs))
+    with _float64_by_default():
+        found = func(*tree_map(_within, args), **tree_map(_within, kwargs))
     values = found if isinstance(found, (tuple, list)) else (found,)
     if not any(isinstance(value, Tensor) and value.dtype is torch.float64 for value in values):
         return found
@@ -80,6 +91,17 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     wrapped = [_wrapped(value, dtype) for value, dtype in zip(values, dtypes, strict=True)]
     result = type(found)(wrapped) if isinstance(found, (tuple, list)) else wrapped[0]
     return return_and_correct_aliasing(func, args, kwargs, result)
+
+
+@contextmanager
+def _float64_by_default() -> Iterator[None]:
+    """What PyTorch allocates without being given a dtype is float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _named(func: Any, args: Any, kwargs: Any, count: int) -> list[torch.dtype | None]:
@@ -103,7 +125,7 @@ def _outlined(value: Any) -> Any:
 def _within(value: Any) -> Any:
     """The float64 values of an argument; a dtype of a float is float64."""
     if isinstance(value, Wide):
-        return value.values
+        return value.carried
     if isinstance(value, Tensor):
         return value.double() if value.dtype in FLOATS else value
     return torch.float64 if isinstance(value, torch.dtype) and value in FLOATS else value
@@ -125,7 +147,7 @@ def widen(tensor: Tensor) -> Tensor:
 
 def narrowed(tensor: Tensor) -> Tensor:
     """The float64 values of a ``Wide`` tensor; any other is itself."""
-    return tensor.values if isinstance(tensor, Wide) else tensor
+    return tensor.carried if isinstance(tensor, Wide) else tensor
 
 
 @contextmanager

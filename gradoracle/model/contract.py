@@ -113,8 +113,6 @@ PRESETS: Mapping[str, Contract] = MappingProxyType(
     }
 )  # fmt: skip
 
-# Of a kernel in which every float is a float64: constants are as its source writes them, often to float32's digits.
-WIDENED = replace(PRESETS["float64"], name="widened", constants="float32")
 EXACT = replace(PRESETS["float64"], name="exact", rounds=False)
 
 _DEFAULTS = {"float32": "ieee32", "bfloat16": "bf16", "float16": "fp16", "float64": "float64"}
@@ -143,6 +141,28 @@ def contract(name: str, dtype: str) -> Contract:
     known = f"contract {name!r} is for {PRESETS[name].dtype}" if name in PRESETS else f"no contract is named {name!r}"
     expected = f"for {dtype} choose one of: {', '.join(fitting)}" if fitting else f"no preset fits dtype {dtype!r}"
     raise ValueError(f"{known}; {expected}")
+
+
+def widened(own: Contract) -> Contract:
+    """The contract of a kernel with every float in float64, whose contract as written is ``own``.
+
+    Constants are as its source writes them, to the digits of float32 unless ``own`` promises more. Approximations that
+    are declared coarser than the presets' stay as coarse as they are.
+    """
+    base, units = PRESETS["float64"], UNIT_ROUNDOFF[own.elementwise] / UNIT_ROUNDOFF["float64"]
+
+    def kept(declared: float, usual: float) -> float:
+        return usual + max(declared - usual, 0.0) * units
+
+    return replace(
+        base,
+        name="widened",
+        constants="float64" if own.constants == "float64" else "float32",
+        exp_ulps=kept(own.exp_ulps, base.exp_ulps),
+        log_ulps=kept(own.log_ulps, base.log_ulps),
+        special_ulps=kept(own.special_ulps, base.special_ulps),
+        fast_exp=0.0 if own.name in PRESETS else own.fast_exp,
+    )
 
 
 def representable(number: float, dtype: str) -> bool:

@@ -1,4 +1,4 @@
-"""Properties of a widened kernel: with every float in float64, what is wrong shows beneath the rounding of the dtype."""
+"""The property of a widened kernel: with every float in float64, errors show that the dtype's rounding hides."""
 
 from __future__ import annotations
 

@@ -98,24 +98,36 @@ def create_bitcast(self: Any, src: Handle, dst_type: Any) -> Handle:
 
 def _reread(src: Handle, target: Any) -> Array:
     """A float's bits as an integer, or an integer's as a float, while kernels are widened."""
-    if src.dtype.is_floating():
-        narrow = src.data.astype(np.float32 if src.dtype.name == BF16 else _NAMED[src.dtype.name])
-        bits = narrow.view(f"uint{8 * narrow.itemsize}")
-        if src.dtype.name == BF16:
-            bits = (bits >> np.uint32(16)).astype(np.uint16)
-        return bits.view(held_as(target)) if not target.is_floating() else src.data
-    stored = np.ascontiguousarray(src.data)
-    if target.name == BF16:
-        found = (stored.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    else:
-        found = stored.view(_NAMED[target.name])
-    significand, _ = np.frexp(np.abs(found.astype(np.float64)))
-    if not bool(np.all((found == 0) | np.isinf(found) | (significand == 0.5))):
-        raise CannotWiden(f"bits of {src.dtype.name} are read as {target.name}")
-    return found.astype(np.float64)
+    name, stored = src.dtype.name, np.ascontiguousarray(src.data)
+    if target.name == name:
+        return stored
+    if src.dtype.is_floating() and not target.is_floating():
+        return _bits_of(stored, name).view(held_as(target))
+    found = _float_of(stored, target.name) if target.is_floating() and not src.dtype.is_floating() else None
+    if found is None or not bool(np.all((found == 0) | np.isinf(found) | (np.frexp(np.abs(found))[0] == 0.5))):
+        raise CannotWiden(f"bits of {name} are read as {target.name}")
+    return found
 
 
-_NAMED = {"fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
+def _bits_of(values: Array, name: str) -> Array:
+    """The bits of float64 values in the format that they name."""
+    if name == BF16:
+        return (values.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return values.astype(_NAMED[name])
+
+
+def _float_of(bits: Array, name: str) -> Array:
+    """The values, in float64, of bits in a named format."""
+    if name == BF16:
+        return (bits.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    return bits.view(_NAMED[name]).astype(np.float64)
+
+
+_NAMED: dict[str, np.dtype[Any]] = {
+    "fp16": np.dtype(np.float16),
+    "fp32": np.dtype(np.float32),
+    "fp64": np.dtype(np.float64),
+}
 METHODS: dict[str, Callable[..., Any]] = {
     "cast_impl": cast_impl,
     "create_fp_to_si": _cast_to_integer,

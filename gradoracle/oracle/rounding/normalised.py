@@ -10,7 +10,7 @@ from torch import Tensor
 from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.oracle.rounding import bounds, independent
 from gradoracle.oracle.rounding.call import Call
-from gradoracle.oracle.rounding.probes import LOG2_E, mixed
+from gradoracle.oracle.rounding.probes import LN_2, LOG2_E, mixed
 from gradoracle.oracle.rounding.quantity import Quantity, plus
 from gradoracle.oracle.rounding.rounding_model import SUM_BITS, Roundoff
 
@@ -75,19 +75,21 @@ def log_softmax(roundoff: Roundoff, call: Call) -> Quantity:
     unit = UNIT_ROUNDOFF[contract.elementwise] if contract.rounds else 0.0
     steps = float(x.value.shape[dim])
     finite = value.isfinite()
+    mean_depth = (share * depth).sum(dim, keepdim=True)  # what the constant of exp multiplies; that of log, log_sum
     # per row: the sum and the logarithm; per element: two differences
     row = unit * torch.sqrt(steps / 3 + 2 + contract.exp_ulps**2 + (contract.log_ulps * log_sum.clamp_min(1.0)) ** 2)
     own = unit * torch.sqrt(depth.square() + torch.where(finite, value, 0.0).square())
     variance = floor = bound = probes = None
     if roundoff.variances or x.variance is not None:
         passed = None if x.variance is None else independent.log_softmax(share, x.variance, dim)
-        committed = (row.square() + own.square()) / 3
+        constants = (roundoff.literal * mean_depth).square() + (roundoff.literal * log_sum).square()
+        committed = (row.square() + own.square() + constants) / 3
         variance = torch.where(finite, committed if passed is None else committed + passed, 0.0)
         floor = None if x.floor is None else torch.where(finite, independent.log_softmax(share, x.floor, dim), 0.0)
     if roundoff.worst or x.worst is not None:
         shifts = None if x.worst is None else x.worst + x.worst.amax(dim, keepdim=True)
         local = unit * (steps + 2 + 2 * contract.exp_ulps + 2 * contract.log_ulps * log_sum.clamp_min(1.0))
-        local = local + 2 * own
+        local = local + 2 * own + roundoff.literal * (mean_depth + log_sum)
         bound = torch.where(finite, local if shifts is None else local + shifts, 0.0)
     if roundoff.dice is not None or x.probes is not None:
         moved = x.value if x.probes is None else x.probes
@@ -100,4 +102,7 @@ def log_softmax(roundoff: Roundoff, call: Call) -> Quantity:
                 + roundoff.noise(key, row, mixed(place, 1), SUM_BITS)
                 + roundoff.noise(value, own, mixed(place, 2))
             )
+            for constant, moves in ((LOG2_E, mean_depth), (LN_2, log_sum)) if roundoff.literal else ():
+                drawn = roundoff.dice.constant(constant).view(-1, *[1] * x.value.dim())
+                probes = probes + drawn * (roundoff.literal * roundoff.magnify * moves)
     return Quantity(value, variance, floor, bound, probes, place=place)

@@ -24,6 +24,7 @@ _MASK = (1 << 64) - 1
 # The mean square of a rounding error in units of u |x| is 3 / (8 ln 2) / 3 for significands that are uniform in their
 # logarithm (docs/background/budgets.md): this factor brings it to the 1/3 of a uniform error of half-width u |x|.
 LOG2_E = 0x1062E  # the place of a constant that exp is computed with: one rounding wherever exp is
+LN_2 = 0x11712  # likewise of log
 EVEN_SPREAD = math.sqrt(8 * math.log(2) / 3)
 LITERAL = 0  # the probe that rounds each value as it is; to few bits, times a number for which errors lean one way
 SPLIT = 1  # with a format of few bits, the probe in which each group of values straddles two neighbours of the format

@@ -17,7 +17,7 @@ from gradoracle.oracle.rounding import bounds, effects, independent
 from gradoracle.oracle.rounding.annotations import FAST_EXP
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.normalised import log_softmax, softmax
-from gradoracle.oracle.rounding.probes import LOG2_E, mixed
+from gradoracle.oracle.rounding.probes import LN_2, LOG2_E, mixed
 from gradoracle.oracle.rounding.quantity import (
     Quantity,
     any_error,
@@ -283,7 +283,9 @@ def _own_rounding(roundoff: Roundoff, q: Quantity, call: Call) -> Quantity:
         steep = torch.where(steep.isfinite(), steep, 0.0)
         q = roundoff.shared(q, steep * q.value, LOG2_E)
         ulps: float | Tensor = contract.exp_ulps
-    elif name in effects.LOGARITHM:
+    elif name in effects.LOGARITHM:  # that to base 2 is scaled by ln 2
+        if roundoff.literal:
+            q = roundoff.shared(q, q.value, LN_2)
         ulps = contract.log_ulps if name == "log1p" else contract.log_ulps / size.clamp_max(1.0)
     elif name == "rsqrt":
         ulps = 2.0
@@ -291,6 +293,8 @@ def _own_rounding(roundoff: Roundoff, q: Quantity, call: Call) -> Quantity:
         for argument, slope in independent.slopes(call, q.value.shape, of_all=True):
             steep = steep + torch.nan_to_num((slope * argument.value / size).square(), nan=0.0, posinf=0.0)
         steep, ulps = steep.sqrt(), contract.special_ulps
+        if roundoff.literal:
+            q = roundoff.shared(q, steep * q.value, LOG2_E)
     units = torch.sqrt(torch.as_tensor(ulps).square() + steep.square())
     return roundoff.elementwise(q, call.place, units, 2 * units)
 

@@ -27,6 +27,7 @@ from gradoracle.oracle.rounding.rounding_model import FAR, Roundoff
 InputError = tuple[Tensor, "Tensor | None", "Tensor | None"]
 
 _PROBED_AT = 2.0**-30  # the unit that float64 is probed with
+_CONSTANTS_AT = 2.0**-18  # the unit of constants is at most this then, so that their effect remains linear
 _ELEMENTS_AT_ONCE = 1 << 24  # of all probes of the largest tensor together
 _SPLIT_WITHIN = 3 / FAR  # at other significands a correct kernel may err by three times what the split probe shows
 _FEW_PROBES = ((1 << 21, 4), (1 << 19, 8))  # largest tensor of the graph, probes at most
@@ -95,7 +96,7 @@ def budgets(
     carried = [error[2] for error in given if error is not None and error[2] is not None]
     if carried:
         count = min(count, *(len(c) for c in carried))
-    magnify = max(_PROBED_AT / UNIT_ROUNDOFF[contract.dtype], 1.0) if contract.rounds else 1.0
+    magnify = _magnified(contract)
     found: list[Quantity] = []
     signed: list[list[Tensor]] = []
     overflowing: dict[Node, list[tuple[int | None, Tensor]]] = {}
@@ -128,6 +129,14 @@ def budgets(
     largest = [LARGEST[dtype] if contract.rounds else math.inf for dtype in dtypes]
     split = SPLIT if splits else None
     return [_budget(q, e, m, worst, most, split) for q, e, m, most in zip(found, errors, masks, largest, strict=True)]
+
+
+def _magnified(contract: Contract) -> float:
+    """The factor by which units are larger in probes, so that float64 shows the errors of float64."""
+    if not contract.rounds:
+        return 1.0
+    units = UNIT_ROUNDOFF[contract.dtype], UNIT_ROUNDOFF[contract.constants]
+    return max(min(_PROBED_AT / units[0], _CONSTANTS_AT / units[1]), 1.0)
 
 
 def _schedule(graph: Graph, args: Sequence[Tensor], probes: int) -> tuple[int, int]:

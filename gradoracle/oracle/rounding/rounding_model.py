@@ -33,6 +33,7 @@ _OPERAND = 1
 _FLUSH = 2
 FLUSHED = ("float32", "tf32", "tf32x3", "bfloat16")  # formats with the exponents of float32
 FAR = 8.0  # standard deviations that a correct kernel may be off
+SQUARABLE = 2.0**-510  # squares of smaller half-widths underflow in the variances, which are float64
 
 
 class Roundoff:
@@ -86,6 +87,8 @@ class Roundoff:
             half_width = torch.where(finite, half_width, 0.0)
             bound = None if bound is None else torch.where(finite, bound, 0.0)
             shift = None if shift is None else torch.where(finite, shift, 0.0)
+        if self.contract.elementwise == "float64":
+            half_width = torch.where(half_width > 0, half_width.clamp_min(SQUARABLE), half_width)
         variance, floor, worst, probes = q.variance, q.floor, q.worst, q.probes
         if self.variances:
             own_floor = None if low is None else low.mean_square
@@ -134,6 +137,12 @@ class Roundoff:
             noise = drawn * (unit * self.magnify * sensitivity)
             probes = noise.add_(q.value if probes is None else probes)
         return replace(q, variance=variance, worst=worst, probes=probes, held=None)
+
+    @property
+    def literal(self) -> float:
+        """The unit roundoff of constants where it is not that of operations, whose errors include it otherwise."""
+        unit = UNIT_ROUNDOFF[self.contract.constants]
+        return unit if self.contract.rounds and unit > UNIT_ROUNDOFF[self.contract.elementwise] else 0.0
 
     def constant(self, q: Quantity, number: float, sensitivity: Tensor) -> Quantity:
         """``q`` with the error of the literal ``number``, unless its format holds it exactly."""

@@ -38,7 +38,7 @@ from gradoracle.model.contract import PRECISION_BITS, SMALLEST_NORMAL, SMALLEST_
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.rounding.probes import Dice, mixed, rounding_errors
 from gradoracle.oracle.rounding.reading import Budget
-from gradoracle.oracle.rounding.rounding_model import FLUSHED, half_spacing
+from gradoracle.oracle.rounding.rounding_model import FLUSHED, SQUARABLE, half_spacing
 
 FEW_PROBES = ((1 << 17, 8),)  # elements of the largest tensor, probes at most
 _PROBED_BITS = 30
@@ -295,8 +295,8 @@ def returned(
     size = torch.where(finite, value.abs(), 0.0)
     spacing = half_spacing(size, UNIT_ROUNDOFF[format_])
     low = (size > 0) | (pooled > 0) | (independent > 0)  # what is exactly 0 in every kernel has no floor either
-    least = SMALLEST_NORMAL[format_] if format_ in FLUSHED else SMALLEST_SUBNORMAL[format_]
-    floor = torch.where(low, least, 0.0).double()
+    least = SMALLEST_NORMAL[format_] if format_ in FLUSHED else max(SMALLEST_SUBNORMAL[format_], SQUARABLE)
+    floor = low.double() * least
     if spacing.count_nonzero():  # equal numbers are returned alike, and opposite ones opposite
         factors, number = Dice(0, range(len(errors))).factors(mixed(*name.encode())), torch.where(finite, value, 0.0)
         width = torch.copysign(spacing, number)

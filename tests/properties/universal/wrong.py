@@ -14,7 +14,7 @@ from gradoracle.oracle.truth import Oracle
 from tests.properties.judging import Row
 from tests.properties.lse import logsumexp
 from tests.properties.toys import CASE, RIGHT, drawn, kernel, pick, right
-from tests.properties.universal import launches
+from tests.properties.universal import launches, widened
 from tests.properties.universal import wrong_derivatives as derivatives
 from tests.properties.universal import wrong_members as members
 from tests.properties.universal import wrong_modes as modes
@@ -163,4 +163,29 @@ LAUNCHES = [
         for order in ("none", "atomic")
     ),
 ]  # fmt: skip
-ROWS = [*DERIVATIVES, *MODES, *RUNS, *MEMBERS, *LAUNCHES]
+FORMULA = "formula_is_exact_when_widened"
+SOFTMAX, NORMED = Oracle(widened.scaled_softmax, "float64"), Oracle(widened.normed, "float64")
+# wrong kernels whose results in 16 bits are as good as those of correct ones
+HIDDEN = [
+    *(
+        Row(
+            FORMULA, wrong.name, widened.case("scaled_softmax", dtype), wrong, widened.CORRECT_SOFTMAX, SOFTMAX,
+            holds=["forward_matches_the_oracle", VJP], marks=[TRITON],
+        )
+        for dtype in ("bfloat16", "float16")
+        for wrong in (
+            widened.softmax("scale 1e-5 large", slip=1e-5),
+            widened.softmax("scale 2e-6 large", slip=2e-6),
+            widened.softmax("log2 e to four digits", log2_e=1.4427),
+        )
+    ),
+    *(
+        Row(
+            FORMULA, wrong.name, widened.case("normed", dtype), wrong, [widened.norm("correct")], NORMED,
+            holds=["forward_matches_the_oracle", VJP], marks=[TRITON],
+        )
+        for dtype in ("bfloat16", "float16")
+        for wrong in (widened.norm("eps outside the root", outside=True), widened.norm("eps 2e-6 small", eps=8e-6))
+    ),
+]  # fmt: skip
+ROWS = [*DERIVATIVES, *MODES, *RUNS, *MEMBERS, *LAUNCHES, *HIDDEN]
