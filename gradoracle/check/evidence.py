@@ -161,8 +161,8 @@ class Evidence:
         chosen = self.blocks if blocks is None else blocks
 
         def make() -> Evidence:
-            own = Subject(self.subject.family, self.kernel, self.subject.guard, f"{self.subject.label}{key}: ")
-            return Evidence(self.case, change(self.sample), own, self.oracle, chosen, self.root)
+            own = self.subject.labelled(key)
+            return type(self)(self.case, change(self.sample), own, self.oracle, chosen, self.root)
 
         return self._once(f"variant {key}", make)
 

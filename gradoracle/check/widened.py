@@ -1,77 +1,98 @@
-"""Widened: what a kernel gives with every float in float64, compared with the definition in float64.
+"""Widened evidence: a kernel with every float in float64, compared with the definition in float64.
 
 An error that stays is in the formula, a mask or an index, however small it is against the rounding of the kernel's
-dtype; what goes away is lost precision (DESIGN 2b).
+dtype; what goes away is lost precision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
-from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.check.error_relation import PROBES
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import Subject
-from gradoracle.execution.widened import widen
-from gradoracle.model.contract import LARGEST, PRESETS
+from gradoracle.execution.kernel_runner import Subject, Tensors
+from gradoracle.execution.widened import narrowed, widen
+from gradoracle.model.contract import PRESETS
 from gradoracle.model.contract import widened as widened_contract
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.finding import Finding
 from gradoracle.oracle.rounding.reading import Budget
+from gradoracle.oracle.truth import Truth
 
 
-def widened(evidence: Evidence) -> Evidence:
-    """Evidence of the kernel widened on the same sample, judged under the contract ``widened``."""
+class Widened(Evidence):
+    """Evidence of the kernel of other evidence, widened, on the same sample.
 
-    def make() -> Evidence:
+    The truth is the definition in float64, which rounds like the kernel: budgets allow for the errors of both.
+    """
+
+    def forward(self) -> Tensors:
+        """As ``Evidence.forward``, float64."""
+        return _narrowed(super().forward())
+
+    def vjp(self) -> Tensors:
+        """As ``Evidence.vjp``, float64."""
+        return _narrowed(super().vjp())
+
+    def jvp(self) -> Tensors:
+        """As ``Evidence.jvp``, float64."""
+        return _narrowed(super().jvp())
+
+    def hvp(self) -> Tensors:
+        """As ``Evidence.hvp``, float64."""
+        return _narrowed(super().hvp())
+
+    def dtype(self, name: str) -> str:
+        """That of the values, whatever dtype their tensor names."""
+        return "float64"
+
+    def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
+        """What rounding explains of the difference of the kernel and the definition, which err independently."""
+        kernel = super().budgets(derivative, algorithm)
+        definition = self._definition(derivative)
+        return {name: _of_both(budget, definition[name]) for name, budget in kernel.items()}
+
+    def truths(self, derivative: Derivative) -> Mapping[str, Truth]:
+        """The definition in float64, whose errors are in the budgets."""
+        definition = self._definition(derivative)
+        return {name: Truth(each.value, torch.zeros_like(each.sigma), "float64") for name, each in definition.items()}
+
+    def _definition(self, derivative: Derivative) -> Mapping[str, Budget]:
+        """The definition's values and budgets in float64."""
+        shared = self._read_with(derivative)
+        contract, worst = PRESETS["float64"], not self.continuous
+        return self.keep(
+            f"float64 {shared.value}",
+            lambda: self.oracle.budgets(self.sample, shared, contract, worst=worst, probes=PROBES),
+        )
+
+
+def widened(evidence: Evidence) -> Widened:
+    """The kernel of some evidence widened, kept with it."""
+
+    def make() -> Widened:
         own, dtype = evidence.subject, evidence.case.dtype
         kernel = replace(own.kernel, contracts={**own.kernel.contracts, dtype: widened_contract(evidence.contract)})
         subject = Subject(own.family, kernel, own.guard, f"{own.label}widened: ", records=False, wide=True)
-        sample = evidence.sample.map(widen)
-        return Evidence(evidence.case, sample, subject, evidence.oracle, evidence.blocks, evidence.root)
+        return Widened(evidence.case, evidence.sample.map(widen), subject, evidence.oracle, evidence.blocks)
 
     return evidence.keep("widened", make)
 
 
-def compare_widened(evidence: Evidence, derivative: Derivative) -> Iterator[Finding]:
-    """One Finding for each tensor of a derivative: the kernel widened against the definition, both in float64.
-
-    Both err by roundings in float64, and the kernel by those of its constants; the budget allows for both.
-    """
-    wide = widened(evidence)
-    got = wide.tensors(derivative)
-    budgets = wide.budgets(derivative)
-    definition = evidence.keep(
-        f"float64 {derivative.value}",
-        lambda: evidence.oracle.budgets(
-            evidence.sample, derivative, PRESETS["float64"], worst=not evidence.continuous, probes=PROBES
-        ),
-    )
-    for name in wide.names(derivative):
-        if name in got:
-            yield judge(
-                f"{name} widened",
-                got[name].double(),
-                definition[name].value,
-                _of_both(budgets[name], definition[name]),
-                continuous=evidence.continuous,
-                largest=LARGEST["float64"],
-                axes=evidence.axes(name),
-                of=name,
-            )
+def _narrowed(tensors: Tensors) -> Tensors:
+    return {name: narrowed(tensor) for name, tensor in tensors.items()}
 
 
-def _of_both(kernel: Budget, definition: Budget) -> Allowance:
-    """What rounding explains of the difference of two float64 computations that err independently."""
+def _of_both(kernel: Budget, definition: Budget) -> Budget:
+    """The budget of the difference of two float64 computations that err independently."""
     probes = min(len(kernel.errors), len(definition.errors))  # large graphs run fewer
-    worst = None if kernel.worst is None or definition.worst is None else kernel.worst + definition.worst
-    return Allowance(
-        torch.hypot(kernel.sigma, definition.sigma),
-        kernel.errors[:probes] - definition.errors[:probes].roll(1, 0),
-        worst,
-        torch.hypot(kernel.floor, definition.floor),
-        kernel.overflow,
+    return replace(
+        kernel,
+        sigma=torch.hypot(kernel.sigma, definition.sigma),
+        independent=torch.hypot(kernel.independent, definition.independent),
+        errors=kernel.errors[:probes] - definition.errors[:probes].roll(1, 0),
+        worst=None if kernel.worst is None or definition.worst is None else kernel.worst + definition.worst,
+        floor=torch.hypot(kernel.floor, definition.floor),
     )

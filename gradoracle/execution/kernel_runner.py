@@ -77,6 +77,11 @@ class Subject:
         self.family, self.kernel, self.guard, self.label, self.records = family, kernel, guard, label, records
         self.wide = wide
 
+    def labelled(self, key: str) -> Subject:
+        """The same kernel, whose calls are named after what is done to the sample."""
+        label = f"{self.label}{key}: "
+        return Subject(self.family, self.kernel, self.guard, label, self.records, self.wide)
+
     def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The outputs by name, and the memory allocated for them."""
         with self.running("forward", sample) as memory, torch.no_grad():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradoracle.properties.applicability import small_enough
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.widened import compare_widened
+from gradoracle.check.widened import widened
 from gradoracle.execution.endings import Refused, Unavailable
 from gradoracle.execution.interpreter import is_active
 from gradoracle.model.case import Case
@@ -33,10 +33,11 @@ def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
     """
     if not is_active():
         raise Unavailable("a kernel is widened in Triton's interpreter, on the CPU", Reason.LACKING)
-    yield from compare_widened(evidence, Derivative.FORWARD)
-    yield from compare_widened(evidence, Derivative.VJP)
+    wide = widened(evidence)
+    yield from wide.compare(Derivative.FORWARD)
+    yield from wide.compare(Derivative.VJP)
     for derivative in (Derivative.JVP, Derivative.HVP):
         try:
-            yield from compare_widened(evidence, derivative)
+            yield from wide.compare(derivative)
         except (Unavailable, Refused):
             continue  # a derivative that the kernel need not have; the properties that match it say so
