@@ -110,11 +110,20 @@ def test_autograd_saves_and_differentiates_float64() -> None:
     assert dx.dtype is second.dtype is torch.bfloat16
 
 
-def test_forward_mode_carries_float64_tangents() -> None:
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (lambda x: x.float() * x, 4 * FINE),
+        (lambda x: x * 3, 3 * FINE),  # a number has no tangent, and no memory for it
+        (lambda x: torch.where(x > 0, x, -torch.inf), FINE),
+        (lambda x: torch.softmax(torch.cat([x, x]), -1)[:1], 0.0),
+    ],
+)
+def test_forward_mode_carries_float64_tangents(made: Callable[[Tensor], Tensor], expected: float) -> None:
     with widening(), torch.autograd.forward_ad.dual_level():
         x = torch.autograd.forward_ad.make_dual(wide([2.0]), wide([FINE]))
-        tangent = torch.autograd.forward_ad.unpack_dual(x.float() * x).tangent
-    assert narrowed(tangent).item() == 4 * FINE
+        tangent = torch.autograd.forward_ad.unpack_dual(made(x)).tangent
+    assert narrowed(tangent).item() == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.float16])
