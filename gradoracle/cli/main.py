@@ -1,7 +1,7 @@
 """The command line: arguments in, exit code out.
 
 Exit codes: 0 every checked property holds; 1 a property is violated, or the kernel crashed or hung on a valid case;
-2 usage or configuration; 3 an internal error of gradoracle; 4 inconclusive. Heavy modules are imported when needed.
+2 usage or configuration error; 3 internal error of gradoracle; 4 inconclusive. Heavy modules are imported when needed.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def _program(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Check the gradients of GPU kernels: truth derived from one definition, error budgets instead of tolerances.
+    """Check the derivatives of GPU kernels against a definition in PyTorch; error budgets replace tolerances.
 
     Exit codes: 0 every checked property holds; 1 a property is violated, or a kernel crashed or hung; 2 usage or
-    configuration; 3 an internal error of gradoracle; 4 inconclusive: something that should have been checked was not.
+    configuration error; 3 internal error of gradoracle; 4 inconclusive: something that should be checked was not.
     """
 
 

@@ -58,7 +58,7 @@ class Item:
         """
         report = _report(self.request)
         if self._verdict(report) is None and (report.cases_run < report.cases_planned or not report.verdicts):
-            raise NotRun(f"{self.law} did not run: {report.cases_run} of {report.cases_planned} cases did")
+            raise NotRun(f"{self.law} has no verdict: {report.cases_run} of {report.cases_planned} cases were judged")
         return report
 
     def judge(self) -> None:

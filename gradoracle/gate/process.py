@@ -28,7 +28,7 @@ import sys
 try:
     from {module} import main
 except ModuleNotFoundError as error:
-    sys.exit(f"its gradoracle knows no {what}: {{error}}")
+    sys.exit(f"its gradoracle has no {what}: {{error}}")
 main(sys.argv[1:])
 """
 
@@ -122,11 +122,11 @@ class Side:
         """The snapshots in a file, which is complete once it exists."""
         document = json.loads(file.read_text(encoding="utf-8"))
         if document.get("protocol") != PROTOCOL:
-            return self._failed(f"its gradoracle answers by {document.get('protocol')!r}; expected {PROTOCOL!r}")
+            return self._failed(f"its gradoracle speaks protocol {document.get('protocol')!r}; expected {PROTOCOL!r}")
         try:
             return serialize.from_plain(dict[str, Snapshot], document["snapshots"], "snapshots")
         except (KeyError, serialize.Unreadable) as error:
-            return self._failed(f"its gradoracle's answer cannot be read: {error}")
+            return self._failed(f"the answer of its gradoracle cannot be read: {error}")
 
     def _failed(self, error: str, is_lost: bool = True) -> dict[str, Snapshot]:
         return {name: Snapshot(task.target, error=error, is_lost=is_lost) for name, task in self._tasks.items()}

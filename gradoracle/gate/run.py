@@ -245,8 +245,8 @@ class _Gate:
                 subject.lines.append(Line(Kind.JUDGE, Weight.NOTE, text))
                 continue
             text = (
-                f"{name}: {what}. A change may not edit its own judge; the base's judge holds until somebody answers "
-                f"for it in {acknowledged.FILE}: {acknowledged.entry(name, change)}"
+                f"{name}: {what}. A change may not edit its own judge; the base's applies until somebody "
+                f"acknowledges the change in {acknowledged.FILE}: {acknowledged.entry(name, change)}"
             )
             subject.lines.append(Line(Kind.JUDGE, Weight.RED, text))
         lines = [line for line in subject.lines if line.kind is Kind.JUDGE]
@@ -255,7 +255,7 @@ class _Gate:
     def _report(self, subject: Subject, worse: str = "") -> Report:
         """Check a target on both sides and compare; not if ``worse``, another target, already stopped the gate."""
         if worse:
-            text = f"{subject.name} is not checked, since {worse} is worse than the base"
+            text = f"{subject.name} is not checked because {worse} is worse than the base"
             return self._empty(subject, Line(Kind.BASE, Weight.OPEN, text))
         if subject.head is None:
             text = f"{subject.name} was checked in the base and no longer exists in this tree"
@@ -273,7 +273,7 @@ class _Gate:
             head, settings=subject.settings[1], files=subject.digests[1], pieces=own.pieces, report=None
         )
         if self.base is not None and subject.base is None:
-            text = f"{subject.name} is new: it is judged alone, by its own definition"
+            text = f"{subject.name} is new: it is judged by its own definition"
             subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
         is_same = not any(line.kind is Kind.JUDGE and line.weight is Weight.NOTE for line in subject.lines)
         found = compare(base, head, known, self.asked.today, is_same)
@@ -284,7 +284,7 @@ class _Gate:
     def _unchanged(self, subject: Subject) -> Report:
         lines = []
         if subject.head is not None and not subject.digests[1]:
-            text = f"{subject.name} is in no file of this tree, so that changes of it are not seen"
+            text = f"{subject.name} is in no file of this tree, so changes to it go unnoticed"
             weight = Weight.NOTE if self.head.is_shipped(subject.head.target) else Weight.OPEN
             lines.append(Line(Kind.BASE, weight, text))
         return self._empty(subject, *lines, unchanged=True)

@@ -105,7 +105,7 @@ _stopped = threading.Event()
 
 
 def _listen() -> None:
-    """Read the pipe from the gate: a byte asks for no further case; its end is the gate's end, and this process's."""
+    """Read the pipe from the gate: a byte asks to stop after the current case; its end ends this process."""
     while os.read(0, 1):
         _stopped.set()
     os._exit(1)
@@ -143,7 +143,7 @@ def _fingerprinted(task: Task) -> Snapshot:
 def require_apart(task: Task) -> None:
     """Raise Apart if something was imported from the other tree, as an import hook may do."""
     if task.barred and (found := modules_of(task.barred)):
-        raise Apart(f"it imports {found[0][1]}, which is not of the base; is the project installed in editable mode?")
+        raise Apart(f"it imports {found[0][1]}, which is not the base's; is the project installed in editable mode?")
 
 
 def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:

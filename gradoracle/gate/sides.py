@@ -169,7 +169,7 @@ class Sides:
             proven: decides whether what fails is a regression.
         """
         by_base = self.judge(subject) is not self.head
-        self.tell(f"{subject.name}: the change, judged by {'the base' if by_base else 'itself'}")
+        self.tell(f"{subject.name}: checking the change, judged by {'the base' if by_base else 'itself'}")
         with contextlib.ExitStack() as stack:
             name = ""
             if isinstance(self.base, Tree) and subject.base is not None:
@@ -193,7 +193,7 @@ class Sides:
                 return head, None
             base.ask(asked_of_base(head), head.measured, soon=is_stopped)
             if base.is_asked:
-                self.tell(f"{subject.name}: the base")
+                self.tell(f"{subject.name}: checking the base")
             there = (base.answers() if is_stopped else None) or base.snapshot()
             if not there.error and not is_stopped:
                 base.ask(asked_of_base(head, there), head.measured)
@@ -215,7 +215,7 @@ class Sides:
                 return False
             there = None if base is None else base.answers()
             if (there is None or not there.error) and proven(there, failing):
-                self.tell(f"{subject.name}: worse than the base, so that no further case is judged")
+                self.tell(f"{subject.name}: worse than the base, so no further case is judged")
                 change.stop()
                 return True
         return False
@@ -234,7 +234,7 @@ class Sides:
             return None
         known = self.kept.find(name)
         if known is not None:
-            self.tell(f"{subject.name}: the results of the base are known from an earlier gate")
+            self.tell(f"{subject.name}: reusing the base's results from an earlier gate")
         folder, path, task = self._of_base(subject, entry, tree)
 
         def begin(laws: Laws | None) -> Wait:
@@ -245,12 +245,12 @@ class Sides:
         return Base(begin, known)
 
     def timed(self, subject: Subject) -> list[Line]:
-        """Times of a target compared with its base's, and what of it cannot be timed, as notes."""
+        """Times of a target compared with those of its base, and what could not be timed, as notes."""
         assert isinstance(self.base, Tree) and subject.base is not None and subject.head is not None
         asked = settings.fields({name: word for name, word in subject.settings[1].items() if name == "device"})
         if device.choose(asked.get("device", "auto")) not in speed.DEVICES:
-            return [_untimed(subject, "the interpreter's time says nothing about a kernel")]
-        self.tell(f"{subject.name}: timing both sides in turns")
+            return [_untimed(subject, "times in the interpreter say nothing about a kernel")]
+        self.tell(f"{subject.name}: timing both sides alternately")
         there, here = self._of_base(subject, subject.base, self.base), self._of_change(subject, subject.head)
         try:
             with contextlib.ExitStack() as stack:

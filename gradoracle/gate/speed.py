@@ -55,7 +55,7 @@ class Rounds:
         """By how much the change takes longer or less long, unless identical code differs as much."""
         kernel, case, what = self.work
         ratios, same = _ratios(self.head, self.base), _ratios(self.twin, self.base)
-        noise = f"ratios {_range(ratios)}, of the base to itself {_range(same)}, {len(ratios)} rounds"
+        noise = f"ratios {_range(ratios)}, base against itself {_range(same)}, {len(ratios)} rounds"
         times = f"{median(self.head):.4g} ms, the base {median(self.base):.4g} ms"
         if ratios[0] > max(1.0, same[-1]) or ratios[-1] < min(1.0, same[0]):
             difference = _difference(median(ratios))

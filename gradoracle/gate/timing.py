@@ -35,13 +35,13 @@ Work = tuple[str, str, str]  # kernel, case, what is timed
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Read an order of one task from a file, then the number of a work on each line; answer with its milliseconds.
+    """Read an order of one task from a file, then the number of a work from each line; answer with its milliseconds.
 
-    The first answer lists the works, and why others cannot be timed. The end of the questions is the gate's end, and
-    the end of this process whatever it does then.
+    The first answer lists the works, and those that cannot be timed with the reason. When the gate closes the pipe,
+    this process exits at once, even in the middle of a measurement.
     """
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)  # what kernels print is no answer
+        os.dup2(2, 1)  # so that what kernels print is not taken for an answer
         questions: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=_listen, args=(questions,), daemon=True).start()
         (task,) = read_order(Path(arguments[0])).tasks.values()
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _listen(questions: queue.SimpleQueue[str]) -> None:
-    """Pass on the lines of standard input, and end this process with it."""
+    """Pass on the lines of standard input, and exit at its end."""
     for line in sys.stdin:
         questions.put(line)
     os._exit(1)

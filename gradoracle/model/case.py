@@ -92,7 +92,7 @@ class Case:
         if self.dtype not in recipes.DTYPES:
             raise ValueError(f"dtype {self.dtype!r} is unknown; expected one of {', '.join(recipes.DTYPES)}")
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"seed {self.seed!r} is not understood; expected a whole number from 0 to 2^63 - 1")
+            raise ValueError(f"seed {self.seed!r} is invalid; expected a whole number from 0 to 2^63 - 1")
 
     @property
     def continuous(self) -> bool:

@@ -227,7 +227,7 @@ def split(text: str) -> tuple[str, float | None]:
         raise ValueError(f"recipe {text!r} is unknown; expected NAME or NAME:NUMBER with NAME one of {known}")
     if recipe.parameter is None:
         if colon:
-            raise ValueError(f"recipe {text!r} is not understood; {name} takes no number")
+            raise ValueError(f"recipe {text!r} is invalid; {name} takes no number")
         return name, None
     if not colon:
         return name, recipe.parameter
@@ -239,7 +239,7 @@ def split(text: str) -> tuple[str, float | None]:
     if not (math.isfinite(parameter) and fits):
         expected = f"a whole number from {recipe.least} to 64" if recipe.whole else "a finite number"
         above = " above 0" if recipe.least == 0 and not recipe.whole else ""
-        raise ValueError(f"recipe {text!r} is not understood; after {name}: expected {expected}{above}")
+        raise ValueError(f"recipe {text!r} is invalid; after {name}: expected {expected}{above}")
     return name, parameter
 
 

@@ -176,7 +176,7 @@ def read_signature(
         optional_outputs: output -> the bool option without which it is not returned.
 
     Raises:
-        TypeError: naming the parameter whose annotation is missing or is not understood, and what is expected.
+        TypeError: naming the parameter whose annotation is missing or is invalid, and what is expected.
         ValueError: an optional output or its option is not one of the definition's, or every output is optional.
     """
     name = getattr(function, "__name__", str(function))
@@ -239,7 +239,7 @@ def _require_dims(name: str, tensor: str, dims: Sequence[str]) -> None:
     for dim in dims:
         if not all(term.isidentifier() or term.isdigit() for term in dim.split("+")):
             raise TypeError(
-                f'the dims "{" ".join(dims)}" of {tensor} of {name} have {dim!r}, which is not understood; expected '
+                f'the dims "{" ".join(dims)}" of {tensor} of {name} have {dim!r}, which is invalid; expected '
                 "names, numbers and sums of these, such as T+1"
             )
 

@@ -142,7 +142,7 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
         except KeyboardInterrupt:
             if not known:
                 raise
-            found.notes.append("interrupted: the same command goes on where this one ended")
+            found.notes.append("interrupted; the same command resumes where this run stopped")
     for mutant in plan.chosen:
         if mutant.key in plan.proofs:
             found.outcomes.append(Outcome(mutant, Fate.PROVEN, reason=plan.proofs[mutant.key]))

@@ -66,7 +66,7 @@ def _module_of(call: Any, kernel: str) -> ModuleType:
     call = getattr(call, "func", call)  # of a partial
     module = sys.modules.get(getattr(call, "__module__", None) or "")
     if module is None or not getattr(module, "__file__", None):
-        raise UsageError(f"the source of {kernel} is in no file; expected a kernel written in Python")
+        raise UsageError(f"the source of {kernel} is not in a file; expected a kernel written in Python")
     return module
 
 

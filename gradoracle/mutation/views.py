@@ -69,7 +69,7 @@ def _scored(found: Found) -> str:
     """The score as a sentence."""
     killed, survived = len(_of(found, Fate.KILLED)), len(_of(found, Fate.SURVIVED))
     if found.score is None:
-        return "no score: no mutant was killed or survived"
+        return "no score: no mutant was killed and none survived"
     return f"score {found.score:.3f}: {killed} of {killed + survived} mutants killed"
 
 

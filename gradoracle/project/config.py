@@ -71,7 +71,7 @@ class Config:
         """
         if not targets and not self.kernels:
             raise UsageError(
-                "no TARGET is given; expected a shipped family, a file, or kernels in [tool.gradoracle] of "
+                "no TARGET was given; expected a shipped family, a file, or kernels in [tool.gradoracle] of "
                 "pyproject.toml"
             )
         names = dict.fromkeys(targets or self.kernels)

@@ -43,7 +43,7 @@ def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
         raise UsageError(f"the formats {' and '.join(printed)} cannot share standard output; give one an --output PATH")
     files = [output.path for output in found if output.path is not None]
     if len({file.resolve() for file in files}) < len(files):
-        raise UsageError(f"two formats would be written to one file: {', '.join(map(str, files))}")
+        raise UsageError(f"two formats have the same output file: {', '.join(map(str, files))}")
     for format in {output.format for output in found} & _NEEDS.keys():
         lacking = [package for package in _NEEDS[format] if find_spec(package) is None]
         if lacking:

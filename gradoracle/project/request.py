@@ -84,11 +84,14 @@ class Request:
             raise UsageError(f"call_seconds must be a positive number, got {self.call_seconds!r}")
         if self.scheduler is not None and self.workers is not None:
             raise UsageError(
-                f"--workers {self.workers} cannot go with --scheduler: each thread of a dask worker runs one case; "
-                "expected --workers auto"
+                f"--workers {self.workers} cannot be combined with --scheduler: each thread of a dask worker runs one "
+                "case; expected --workers auto"
             )
         if self.scheduler is not None and self.inputs is not None:
-            raise UsageError("--scheduler cannot go with --inputs: saved tensors are one case, which is checked here")
+            raise UsageError(
+                "--scheduler cannot be combined with --inputs: saved tensors are one case, which is checked on this "
+                "machine"
+            )
 
 
 class Progress:

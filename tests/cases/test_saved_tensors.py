@@ -167,7 +167,7 @@ def test_a_saved_input_that_is_changed_is_noticed(saved: str) -> None:
 
 
 def test_what_cannot_go_with_saved_tensors_is_said(saved: str) -> None:
-    with pytest.raises(UsageError, match="--dim N cannot go with --inputs"):
+    with pytest.raises(UsageError, match="--dim N cannot be combined with --inputs"):
         checked("right", saved, dims={"N": sizes(1, 4)})
     with pytest.raises(UsageError, match="holds float32 tensors, but --dtype is float16,bfloat16"):
         checked("right", saved, dtypes=("float16", "bfloat16"))

@@ -329,5 +329,5 @@ def test_a_file_of_bytes_is_one_sentence(tmp_path: Path) -> None:
 def test_saved_tensors_have_no_shards(tmp_path: Path) -> None:
     saved = tmp_path / "saved.pt"
     saved.write_bytes(b"")
-    with pytest.raises(UsageError, match="--shard cannot go with --inputs: saved tensors are one case"):
+    with pytest.raises(UsageError, match="--shard cannot be combined with --inputs: saved tensors are one case"):
         check(request("right", inputs=str(saved), shard=(1, 2)))

@@ -137,7 +137,7 @@ def test_what_was_not_checked_is_skipped_with_its_reason(runs: list[Request], la
 def test_a_law_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(testing, "_runs", {})
     monkeypatch.setattr(testing, "check", lambda request: _report(run=1))
-    with pytest.raises(NotRun, match="did not run: 1 of 3 cases did"):
+    with pytest.raises(NotRun, match="has no verdict: 1 of 3 cases were judged"):
         _item("applies_nowhere").run()
     _item("holds").judge()
 

@@ -248,9 +248,9 @@ def test_without_the_extra_one_sentence_says_so(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--scheduler", "host:8786"], "--scheduler 'host:8786' is not understood; expected the address of a dask"),
-        (["--scheduler", "tcp://h:1", "--workers", "2"], "--workers 2 cannot go with --scheduler"),
-        (["--scheduler", "tcp://h:1", "--inputs", __file__], "--scheduler cannot go with --inputs"),
+        (["--scheduler", "host:8786"], "--scheduler 'host:8786' is invalid; expected the address of a dask"),
+        (["--scheduler", "tcp://h:1", "--workers", "2"], "--workers 2 cannot be combined with --scheduler"),
+        (["--scheduler", "tcp://h:1", "--inputs", __file__], "--scheduler cannot be combined with --inputs"),
     ],
 )
 def test_what_cannot_go_with_it_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -167,4 +167,4 @@ def test_a_kernel_that_registers_an_operator_is_an_open_question_and_no_fault_of
     clone.commit("an operator")
     clone.edit(HELPER, ("eps", "small"))
     code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 4 and "cannot be imported into one process with its base" in " ".join(out.split())
+    assert code == 4 and "cannot be imported into the same process as its base" in " ".join(out.split())

@@ -16,7 +16,7 @@ from gradoracle.gate.tree import project
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 
-KNOWN = "the results of the base are known from an earlier gate"
+KNOWN = "reusing the base's results from an earlier gate"
 WRONG = ("dx = r * gw", "dx = (1 + 2**-8) * r * gw")
 
 
@@ -69,7 +69,11 @@ def test_where_nothing_can_be_kept_the_gate_says_so_once_and_answers(clone: Proj
     (tmp_path / "cache").write_text("a file")
     clone.edit(KERNEL, WRONG)
     code, out, said = clone.gate("--base", "HEAD", cache=tmp_path / "cache")
-    assert code == 1 and "vjp_matches_the_oracle held in the base" in out and said.count("nothing more is kept") == 1
+    assert (
+        code == 1
+        and "vjp_matches_the_oracle held in the base" in out
+        and said.count("no further results are kept") == 1
+    )
 
 
 CASE = OnCase("fast", "float32", {"vjp": Status.HOLDS, "causal": Status.REFUSED}, {"causal": "no mask"})

@@ -223,7 +223,7 @@ def test_a_gate_reports_times_as_notes_and_passes(clone: Project, monkeypatch: p
     assert sorted((line.dtype, line.text.partition(" in ")[0]) for line in lines) == sorted(
         (dtype, what) for dtype in dtypes for what in (FORWARD, VJP)
     )
-    assert told[-1] == "rmsnorm: timing both sides in turns"
+    assert told[-1] == "rmsnorm: timing both sides alternately"
 
 
 def test_what_one_side_cannot_do_is_a_note(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_the_interpreter_is_not_timed(clone: Project, monkeypatch: pytest.Monkey
     (report,) = gate(Asked("HEAD", given={"device": "cpu"}, speed=True), lambda text: None)
     assert report.comparison is not None and report.exit_code == 0
     assert [line.text for line in report.comparison.lines] == [
-        "rmsnorm is not timed: the interpreter's time says nothing about a kernel"
+        "rmsnorm is not timed: times in the interpreter say nothing about a kernel"
     ]
 
 
@@ -253,9 +253,9 @@ def test_the_interpreter_is_not_timed(clone: Project, monkeypatch: pytest.Monkey
     [
         (["--baseline", "b.json", "--speed"], "a baseline has no kernel to run; expected --base REF"),
         (["--base", "HEAD", "--speed", "--device", "cpu"], "--speed needs a GPU"),
-        (["--base", "HEAD", "--timed", "T=4"], "--timed says what --speed times; expected --speed too"),
-        (["--base", "HEAD", "--timed", "T:4"], "--timed 'T:4': 'T:4' is not understood; expected sizes, such as B=4"),
-        (["--base", "HEAD", "--timed", "T=0"], "--timed 'T=0': 'T=0' is not understood"),
+        (["--base", "HEAD", "--timed", "T=4"], "--timed has no effect without --speed; expected both"),
+        (["--base", "HEAD", "--timed", "T:4"], "--timed 'T:4': 'T:4' is invalid; expected sizes, such as B=4"),
+        (["--base", "HEAD", "--timed", "T=0"], "--timed 'T=0': 'T=0' is invalid"),
     ],
 )
 def test_times_that_say_nothing_are_refused(clone: Project, words: list[str], said: str) -> None:

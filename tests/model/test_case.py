@@ -131,7 +131,7 @@ def test_continuous() -> None:
         ("case:1 sdpa cpu float32 --causal=true --causal=true seed=0", "gives causal twice"),
         ("case:1 sdpa cpu float32 T=1 seed=0 seed=0", "gives seed twice"),
         ("case:1 sdpa cpu float32 q~gaussian seed=0", "tensor q: recipe 'gaussian' is unknown"),
-        ("case:1 sdpa cpu float32 q~normal:much seed=0", "tensor q: recipe 'normal:much' is not understood"),
+        ("case:1 sdpa cpu float32 q~normal:much seed=0", "tensor q: recipe 'normal:much' is invalid"),
         ("case:1 sdpa cpu float32 q~normal/zigzag seed=0", "tensor q: layout 'zigzag' is unknown"),
         ("case:1 sdpa cpu float32 q~normal/ seed=0", "tensor q: layout '' is unknown"),
         ("case:1 sdpa cpu float32 q~ seed=0", "tensor q: recipe '' is unknown"),

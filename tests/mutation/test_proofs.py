@@ -23,7 +23,7 @@ def test_each_proof_is_of_a_mutant_that_there_is(family):
 def test_a_family_without_proofs_has_none_and_a_broken_file_is_one_sentence(tmp_path):
     assert proofs_beside("no_such_family") is None and read_proofs(None) == {}
     file = tmp_path / "proofs.toml"
-    for text, said in (("[[equivalent]]\nmutant = '1'\n", "entry 1 has no proof"), ("[[", "is no TOML")):
+    for text, said in (("[[equivalent]]\nmutant = '1'\n", "entry 1 has no proof"), ("[[", "is not valid TOML")):
         file.write_text(text)
         with pytest.raises(UsageError, match=said):
             read_proofs(file)

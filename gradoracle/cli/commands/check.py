@@ -51,7 +51,7 @@ def check(
     output: Outputs = None,
     **options: Any,
 ) -> None:
-    """Check kernels on drawn cases, by every property that applies."""
+    """Check kernels on drawn cases against every property that applies."""
     from gradoracle.project import settings
     from gradoracle.report.formats import FORMATS
 
@@ -63,7 +63,7 @@ def check(
     chosen = project.profile(profile)
     entries = _touched(project, targets or []) if touched else project.chosen(targets or [])
     if touched and not entries:
-        say(f"no kernel of the project depends on {', '.join(targets or ['no file'])}, so none was checked\n")
+        say(f"no kernel of the project depends on {', '.join(targets or ['no file'])}, so nothing was checked\n")
         raise typer.Exit(0)
     layers = ((each.target, (project.settings, each.settings, chosen, own)) for each in entries)
     merged = [(target, settings.together(each)) for target, each in layers]
@@ -110,26 +110,26 @@ def _touched(config: Config, files: Sequence[str]) -> list[Entry]:
     "property",
     "oracle",
     "call-seconds",
-    device="Default: the one in the case line.",
-    contract="As for the check. Repeatable.",
-    arg="As for the check. Repeatable.",
+    device="Device to run the kernel on. Default: the one in the case line.",
+    contract="As given to check. Repeatable.",
+    arg="As given to check. Repeatable.",
 )
 def replay(
     context: typer.Context,
     case: Annotated[str, typer.Argument(metavar="CASE", help="A case line in quotes, as printed with a failure.")],
     script: Annotated[
-        bool, typer.Option("--script", help="Print a standalone reproduction that needs only torch.")
+        bool, typer.Option("--script", help="Print a reproduction that needs only torch and the kernel.")
     ] = False,
     **options: Any,
 ) -> None:
-    """Judge one case again, by every property that applies."""
+    """Judge one case again by every property that applies."""
     from gradoracle.project import settings
 
     fields = settings.fields(given(context))
     if script and "arguments" in fields:
-        raise UsageError("--arg cannot go with --script: a script calls the kernel with the options of the case alone")
+        raise UsageError("--arg cannot be combined with --script: a script uses only the options in the case line")
     if script and "call_seconds" in fields:
-        raise UsageError("--call-seconds cannot go with --script: a script calls the kernel without a time limit")
+        raise UsageError("--call-seconds cannot be combined with --script: a script has no time limit")
     from gradoracle.model.case import parse
 
     with contextlib.suppress(ValueError):  # the line is no case line, which is reported below

@@ -17,7 +17,7 @@ def merge(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...", help="What check --shard I/N --format json --output FILE wrote for each shard."
+            metavar="FILE...", help="Reports of all shards, written by check --shard I/N --format json --output FILE."
         ),
     ],
     format: Formats = None,
@@ -25,7 +25,7 @@ def merge(
 ) -> None:
     """Merge the reports of all shards of a run.
 
-    The result is the report that a single process would have given.
+    The result is the report that a single process would have written.
     """
     from gradoracle.check.merge import merge as merge_reports
     from gradoracle.report.formats import FORMATS, exit_code

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from gradoracle.model.errors import UsageError
 
 if find_spec("libcst") is None:
-    raise UsageError("libcst is not installed: needed for planting faults, by pip install 'gradoracle[mutate]'")
+    raise UsageError("libcst is not installed; gradoracle mutate needs it: pip install 'gradoracle[mutate]'")
 
 from gradoracle.mutation.operators import (
     arithmetic,
