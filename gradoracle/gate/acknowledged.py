@@ -3,7 +3,7 @@
 [[change]]
 piece = "the definition of rmsnorm"
 change = "9f31c2d4a0b85e67"       # as the gate prints it: this change of the piece and no other
-reason = "eps is inside of the root, as the paper has it"
+reason = "eps belongs inside the root, as in the paper"
 author = "A. Kernel-Author"
 """
 

@@ -143,7 +143,7 @@ def _fingerprinted(task: Task) -> Snapshot:
 def require_apart(task: Task) -> None:
     """Raise Apart if something was imported from the other tree, as an import hook may do."""
     if task.barred and (found := modules_of(task.barred)):
-        raise Apart(f"it imports {found[0][1]}, which is not the base's; is the project installed in editable mode?")
+        raise Apart(f"it imports {found[0][1]}, which is not the base's (is the project installed in editable mode?)")
 
 
 def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:

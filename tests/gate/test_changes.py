@@ -31,7 +31,7 @@ def test_a_scale_off_by_one_thousandth_is_red_on_the_gradient(clone: Project, co
     if committed:
         clone.commit()
     code, out, _ = clone.gate("--base", "main")
-    assert code == 1 and "✗ status vjp_matches_the_oracle held in the base and is violated in float32 (the" in out
+    assert code == 1 and "✗ status vjp_matches_the_oracle held in the base and is violated in float32 (in the" in out
     assert "forward_matches_the_oracle held" not in out
     assert "\n  dx " in out
 

@@ -55,12 +55,12 @@ def test_sides_take_turns_and_so_does_who_begins() -> None:
 @pytest.mark.parametrize(
     ("twin", "head", "said"),
     [
-        ([1.0, 1.01], [1.5, 1.7], "60 % more time than the base (1.6 ms, the base 1 ms; ratios 1.500 to 1.700, of"),
+        ([1.0, 1.01], [1.5, 1.7], "60 % more time than the base (1.6 ms, the base 1 ms; ratios 1.500 to 1.700, base"),
         ([1.0, 0.99], [0.5, 0.52], "49 % less time than the base (0.51 ms, the base 1 ms; ratios 0.500 to 0.520"),
         ([1.0, 1.0], [1.002, 1.002], "0.2 % more time than the base ("),
         ([1.0, 1.0], [4.0, 5.0], "4.5 times the base's time ("),
         ([1.0, 1.6], [1.5, 1.7], "no measurable difference from the base (1.6 ms, the base 1 ms; ratios 1.500 to "
-         "1.700, of the base to itself 1.000 to 1.600, 2 rounds)"),
+         "1.700, base against itself 1.000 to 1.600, 2 rounds)"),
         ([1.0, 1.0], [0.9, 1.7], "no measurable difference from the base ("),
         ([0.9, 1.0], [0.91, 0.91], "no measurable difference from the base ("),
         ([0.0, 1.0], [1.0, 1.0], "no measurable difference from the base ("),
@@ -251,7 +251,7 @@ def test_the_interpreter_is_not_timed(clone: Project, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--baseline", "b.json", "--speed"], "a baseline has no kernel to run; expected --base REF"),
+        (["--baseline", "b.json", "--speed"], "a baseline file holds none; expected --base REF"),
         (["--base", "HEAD", "--speed", "--device", "cpu"], "--speed needs a GPU"),
         (["--base", "HEAD", "--timed", "T=4"], "--timed has no effect without --speed; expected both"),
         (["--base", "HEAD", "--timed", "T:4"], "--timed 'T:4': 'T:4' is invalid; expected sizes, such as B=4"),

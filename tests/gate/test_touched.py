@@ -25,7 +25,7 @@ def test_a_kernel_is_checked_where_a_file_that_it_imports_was_touched(clone: Pro
     assert code == 0 and "on 30 cases" in out and "my_kernels/rmsnorm.py: every checked property holds" in out
     (clone.folder / "notes.py").write_text("x = 1\n")
     code, out, _ = check(clone, "--touched", "notes.py", "README.md")
-    assert (code, out) == (0, "no kernel of the project depends on notes.py, README.md, so nothing was checked\n")
+    assert (code, out) == (0, "no kernel of the project depends on notes.py, README.md, so none was checked\n")
     (clone.folder / CONFIG).write_text("")
     code, _, err = check(clone, "--touched", HELPER)
     assert code == 2 and "--touched needs kernels in [tool.gradoracle]" in err

@@ -37,7 +37,7 @@ def test_the_terminal_marks_what_is_new_and_what_is_not() -> None:
     assert "✓ lse: unchanged since 1a2b3c4 (main), not checked (exit code 0)" in text
     assert text.endswith("✗ gate: sdpa: regression; 1 unchanged (exit code 1)\n")
     alone = render([unchanged()], "terminal")
-    assert alone.endswith("✓ no kernel has changed since 1a2b3c4 (main), so nothing was checked (exit code 0)\n")
+    assert alone.endswith("✓ no kernel has changed since 1a2b3c4 (main), so none was checked (exit code 0)\n")
 
 
 def test_markdown_leads_with_the_verdict_and_its_lines() -> None:

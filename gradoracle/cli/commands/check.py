@@ -63,7 +63,7 @@ def check(
     chosen = project.profile(profile)
     entries = _touched(project, targets or []) if touched else project.chosen(targets or [])
     if touched and not entries:
-        say(f"no kernel of the project depends on {', '.join(targets or ['no file'])}, so nothing was checked\n")
+        say(f"no kernel of the project depends on {', '.join(targets or ['no file'])}, so none was checked\n")
         raise typer.Exit(0)
     layers = ((each.target, (project.settings, each.settings, chosen, own)) for each in entries)
     merged = [(target, settings.together(each)) for target, each in layers]

@@ -15,7 +15,7 @@ from gradoracle.report import showing
 
 @takes(
     "family",
-    seconds="Time limit; no mutant is begun after it.",
+    seconds="Time limit; no mutant starts after it.",
     seed="Seed for choosing mutants and drawing cases.",
     examples="Number of cases. Default: as for check.",
     workers="Number of worker processes.",
