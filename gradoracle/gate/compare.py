@@ -22,9 +22,9 @@ _SUSPECT = 0.01  # p below which a line says that there were too few pairs
 
 
 def asked_of_base(head: Snapshot, base: Snapshot | None = None) -> dict[str, list[str]]:
-    """Laws by which the base must be judged, by case: some of the cases on which a law does not hold in the change.
+    """By case, the properties by which the base must be judged: on some of the cases on which they fail in the change.
 
-    One case on which the law holds in the base decides; where it holds on none of those tried, all are needed.
+    One case on which a property holds in the base decides; if it holds on none of those tried, all are needed.
 
     Args:
         head: of the change.
@@ -269,8 +269,8 @@ def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Lin
 
 
 def _accuracy(base: Snapshot, head: Snapshot, broken: Mapping[VerdictKey, Broken]) -> Iterator[Line]:
-    """Where errors have grown: by tensor and dtype, else by tensor over all dtypes; not where a law broke anyway."""
-    pairs: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}  # kernel, law, error -> by dtype
+    """Where errors have grown: by tensor and dtype, else by tensor over all dtypes; not where one is violated."""
+    pairs: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}  # kernel, property, error -> dtype
     for line, case in head.cases.items():
         there = base.cases.get(line)
         if there is None:

@@ -151,12 +151,12 @@ def program(module: str, what: str = "gate") -> str:
 
 
 def search_path(judge: Tree, kernels: Tree, here: Tree, stage: Path) -> list[str]:
-    """The search path of a side: the engine and laws of one tree, the kernels of another, and what is installed.
+    """The search path of a side: the engine and properties of one tree, the kernels of another, and what is installed.
 
     Where a tree is gradoracle's own, a folder of links puts its packages together as setup.py does.
 
     Args:
-        judge: whose engine, laws and declarations judge.
+        judge: whose engine, properties and declarations judge.
         kernels: whose kernels are judged.
         here: the working tree that the gate runs in; its entries of the search path are replaced by the judge's.
         stage: a folder for the links.

@@ -33,7 +33,7 @@ class Base:
     """What is known of one target's base: kept from an earlier gate, or asked of processes.
 
     Args:
-        begin: starts a process that judges some laws on some cases; None: that measures errors on all of them.
+        begin: starts a process that judges some properties on some cases; None: that measures errors on all of them.
         kept: the snapshot of an earlier gate; None: there is none.
 
     Attributes:
@@ -159,9 +159,9 @@ class Sides:
     def check(self, subject: Subject, entry: Entry, proven: Proven) -> tuple[Snapshot, Snapshot | None]:
         """Check the change, and the base on the same cases; None: there is no base.
 
-        The base measures its errors on all cases, at once where both sides run on the CPU. It is judged by the laws
-        that do not hold in the change as soon as these are known, while counterexamples are shrunk. What an earlier
-        gate kept is not judged again.
+        The base's errors are measured on all cases, while the change runs if both are on the CPU. It is
+        judged by the properties that fail in the change as soon as these are known, while counterexamples are shrunk.
+        What an earlier gate kept is not judged again.
 
         Args:
             subject: the target.

@@ -71,7 +71,7 @@ def _module_of(call: Any, kernel: str) -> ModuleType:
 
 
 def _beside(module: ModuleType, target: Target) -> Iterator[Source]:
-    """A module and the loaded ones in or below its folder, without gradoracle's own laws."""
+    """A module and the loaded ones in or below its folder, without gradoracle's own properties."""
     yield _source(module, target)
     folder = Path(str(module.__file__)).resolve().parent
     for name, other in list(sys.modules.items()):

@@ -92,7 +92,7 @@ def saved_exchanged(node: cst.Assign, place: Place) -> Iterator[Fault]:
 
 
 def _exchanged(node: cst.CSTNode | None) -> Iterator[Fault]:
-    """Yield a fault for each two neighbours of a tuple that differ and are not starred."""
+    """Yield a mistake for each two neighbours of a tuple that differ and are not starred."""
     for one, other, code in exchanges(node.elements if isinstance(node, cst.Tuple) else ()):
         starred = isinstance(one, cst.StarredElement) or isinstance(other, cst.StarredElement)
         if not starred and text(one.value) != text(other.value):

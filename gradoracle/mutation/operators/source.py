@@ -1,4 +1,4 @@
-"""Source: a parsed module, and the functions of it in which faults are planted.
+"""Source: a parsed module, and the functions of it in which mistakes are planted.
 
 Faults are planted in
 
@@ -33,7 +33,7 @@ class Source:
 
     Attributes:
         text: as given.
-        places: the functions in which faults are planted, in the order of the text.
+        places: the functions in which mistakes are planted, in the order of the text.
 
     Raises:
         UsageError: where the text is not Python.
