@@ -143,7 +143,7 @@ def testcase(
 
     Args:
         kernel: declared with ``@gradoracle.kernel``, or any callable (with ``family``); a name of its module.
-        family: the definition that an outside callable claims to implement: a shipped name, or a Family of its module.
+        family: the family that an outside callable implements: a shipped name, or a Family of its module.
         dtypes: None: those of the family that the kernel supports.
         examples: cases for each dtype.
         **fields: further fields of ``gradoracle.project.request.Request``, such as ``device``, ``seed``, ``dims``

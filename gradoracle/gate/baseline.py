@@ -1,7 +1,7 @@
 """Baseline: the snapshots of a project's kernels in a file, to compare with where the base cannot be built.
 
 A file that is missing, damaged, of something else or of another schema is never taken for a baseline: a sentence says
-what is wrong with it, and the gate is not green. Errors are in sigma, the same on every machine, so a file travels.
+what is wrong with it, and the gate is inconclusive. Errors are in sigma, so a file is valid on every machine.
 """
 
 from __future__ import annotations

@@ -72,9 +72,9 @@ class Side:
             )
 
     def news(self) -> dict[str, Snapshot] | None:
-        """Wait for the next report of what fails; None: the process has ended.
+        """Wait for the next report of failures; None: the process has ended.
 
-        There is one when every case is judged, and more while they are judged where a task is ``early``.
+        There is one once every case is judged, and there are earlier ones if a task is ``early``.
         """
         while True:
             has_ended = self._process.poll() is not None
@@ -88,7 +88,7 @@ class Side:
             time.sleep(_PAUSE)
 
     def stop(self) -> None:
-        """Make it begin no further case, and answer with what it knows."""
+        """Stop it after the current case; it answers with its results so far."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.write(b"s")

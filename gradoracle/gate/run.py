@@ -100,7 +100,7 @@ def _head(asked: Asked) -> Tree:
 
 
 def _with_baseline(asked: Asked, tell: Callable[[str], None], head: Tree, file: Path) -> list[Report]:
-    """Compare with a saved baseline; if it cannot be used, check the change alone, which leaves the gate open."""
+    """Compare with a saved baseline; if it cannot be used, check the change alone; the gate is then inconclusive."""
     base: Baseline | None = None
     why = ""
     try:

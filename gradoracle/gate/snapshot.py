@@ -1,4 +1,4 @@
-"""Snapshot: what a gate knows of one target in one tree: settings, what judges it, the outcome of every case."""
+"""Snapshot: what a gate knows about one target in one tree: settings, what judges it, the outcome of every case."""
 
 from __future__ import annotations
 

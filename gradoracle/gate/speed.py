@@ -1,7 +1,7 @@
-"""Speed: the time of a kernel compared with its base's, both timed in turns on one GPU, with the noise of that.
+"""Speed: the time of a kernel compared with its base's, both timed alternately on one GPU, with the noise.
 
 A third process runs the base once more, to show by how much the times of identical code differ. A time is a note: it
-never closes the gate.
+never fails the gate.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Rounds:
     head: list[float] = field(default_factory=list)
 
     def line(self) -> Line:
-        """By how much the change takes longer or less long, unless identical code differs as much."""
+        """How much slower or faster the change is, unless identical code differs as much."""
         kernel, case, what = self.work
         ratios, same = _ratios(self.head, self.base), _ratios(self.twin, self.base)
         noise = f"ratios {_range(ratios)}, base against itself {_range(same)}, {len(ratios)} rounds"

@@ -44,7 +44,7 @@ class Subject:
         return [] if self.base is None or self.head is None else differing(*self.digests)
 
     def base_failed(self, snapshot: Snapshot) -> None:
-        """Report that the base cannot be checked, if so: an open question."""
+        """Report that the base cannot be checked, if so: the gate is then inconclusive."""
         if snapshot.error:
             self.has_base = False
             self._failed("the base", snapshot, Weight.OPEN, "; compare with a saved baseline instead (--baseline FILE)")

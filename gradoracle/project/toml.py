@@ -22,7 +22,7 @@ def read(file: Path, shown: str) -> dict[str, Any]:
         shown: its name in error messages.
 
     Raises:
-        UsageError: it cannot be read, or is no TOML.
+        UsageError: it cannot be read, or is not valid TOML.
     """
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """Source: a parsed module, and the functions of it in which mistakes are planted.
 
-Faults are planted in
+Mistakes are planted in
 
 1. every function with a decorator whose last name is ``jit``: ``@triton.jit``, ``@triton.jit(...)``, ``@jit``,
    whatever its other decorators;
