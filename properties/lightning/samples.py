@@ -127,7 +127,7 @@ def any_length(case: Case, kernel: Kernel) -> str | None:
     """Why properties that run the kernel on another number of rows do not apply; None where they do."""
     lengths = (1, case.dims["N"] - 1, case.dims["N"] + 1)
     fits = all(supports(kernel, N=length) for length in lengths if length > 0)
-    return None if fits else "the kernel does not take every number of rows"
+    return None if fits else "the kernel takes only some numbers of rows"
 
 
 def starts_from_a_state(case: Case, kernel: Kernel) -> str | None:
