@@ -91,9 +91,7 @@ def _multiple(once: Evidence, twice: Evidence, name: str, factor: float) -> Find
         fine = fine if overflow is None else fine & ~overflow
     exact = once.kernel.deterministic and not has_subnormals(once.sample)
     if exact and bool((wrong & fine & ~_underflows(once, name)).any()):
-        message = (
-            f"{int((wrong & fine).sum())} of {wrong.numel()} elements are not scaled by exactly the power of two"
-        )
+        message = f"{int((wrong & fine).sum())} of {wrong.numel()} elements are not scaled by exactly the power of two"
         return exactly(label, wrong & fine, message, of=name)
     return once.relate(
         label,
