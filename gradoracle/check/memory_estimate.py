@@ -46,7 +46,7 @@ def require(case: Case, family: Family, there: int | None = None, where: str = "
         sizes = " ".join(f"{dim}={size}" for dim, size in case.dims.items())
         raise UsageError(
             f"a {case.dtype} case of {sizes} needs at least {_text(needed.held)} of memory ({needed.largest}), but "
-            f"there is {_text(there)} {where}; choose smaller sizes, or a machine with more memory"
+            f"only {_text(there)} is available {where}; choose smaller sizes, or a machine with more memory"
         )
 
 

@@ -327,7 +327,7 @@ def _slope(found: Finding, got: Tensor, truth: Tensor, allowance: Allowance) -> 
     slope = float((weight * (got[own] - true)).sum()) / bottom
     ratio = abs(slope) / limit
     outcome = Outcome.VIOLATED if ratio > 1 else Outcome.HOLDS
-    message = f"is {slope:+.2e} of the truth too large throughout; truncation and rounding explain {limit:.1e}"
+    message = f"the error is {slope:+.2e} of the truth throughout; truncation and rounding explain {limit:.1e}"
     return replace(
         found, outcome=outcome, rule="bias", error=ratio, sensitivity=limit, message=message if ratio > 1 else ""
     )

@@ -276,7 +276,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         ({"shard": {"asked": {"--examples": "9"}}}, "--examples is 4 in one and 9 in the other"),
         ({"shard": {"asked": {"--property": "hvp_*"}}}, f"--property is {FORWARD} in one and hvp_* in the other"),
         ({"shard": {"asked": {"--oracle": "mpmath"}}}, "--oracle is auto in one and mpmath in the other"),
-        ({"shard": None}, "that is of no shard; expected reports of shards"),
+        ({"shard": None}, "that is not of a shard; expected reports of shards"),
     ],
     ids=str,
 )

@@ -91,14 +91,14 @@ def test_a_call_that_hangs_is_made_no_more_after_two_cases(monkeypatch: pytest.M
     (verdict,) = checked("hangs", FORWARD, workers=1, examples=10).verdicts
     assert verdict.cases_crashed == 2 and verdict.cases_held + verdict.cases_not_checked == 8
     assert verdict.reasons == {
-        "forward was called no more: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
+        "forward was not called again: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
     }
 
 
 @pytest.mark.parametrize(
     ("kernel", "how"),
     [
-        ("exits", "forward called for an exit with code 5"),
+        ("exits", "forward called exit with code 5"),
         ("raises_index_error", "forward raised IndexError: row 8 of 7"),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_call_that_hangs_is_run_again_alone_and_then_called_so(address: str, m
     (verdict,) = report.verdicts
     assert verdict.status is Status.CRASHED and (verdict.cases_crashed, report.cases_run) == (2, 5)
     assert verdict.reasons == {
-        "forward was called no more: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
+        "forward was not called again: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
     }
 
 

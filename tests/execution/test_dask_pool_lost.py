@@ -124,7 +124,7 @@ def test_a_cluster_that_is_lost_while_it_is_looked_at_is_said(
     monkeypatch.setattr(dask_pool.DaskPool, "_require_versions", emptied)
     assert main.run(words) == 2
     assert capsys.readouterr().err == (
-        f"gradoracle: the dask cluster at {address} lost all its workers as they were looked at\n"
+        f"gradoracle: the dask cluster at {address} lost all its workers while they were inspected\n"
     )
 
 
@@ -136,5 +136,7 @@ def test_memory_is_that_of_the_cluster_and_not_of_this_machine(address: str, mon
         check(dataclasses.replace(request("right", address, examples=4), scheduler=None, workers=0))
     real = dask_pool.DaskPool._facts
     monkeypatch.setattr(dask_pool.DaskPool, "_facts", lambda self: (real(self)[0], 32))
-    with pytest.raises(UsageError, match="there is 32 bytes on the dask worker that has least; choose smaller sizes"):
+    with pytest.raises(
+        UsageError, match="only 32 bytes is available on the dask worker with the least memory; choose smaller sizes"
+    ):
         check(request("right", address, examples=4))

@@ -53,7 +53,7 @@ def test_bare_decorators_work():
         ({"dims": {"Q": gradoracle.sizes(1, 2)}}, r"dims \['Q'\] do not occur"),
         ({"dtypes": ("float8",)}, r"dtypes \['float8'\] are unknown"),
         ({"joint": {"both": {"z": "normal"}}}, r"joint recipe 'both' names \['z'\]"),
-        ({"beside_large": {"Z": 3}}, r"beside_large names \['Z'\], no dims or tensors of it"),
+        ({"beside_large": {"Z": 3}}, r"beside_large names \['Z'\], which are neither dims nor tensors of it"),
     ],
 )
 def test_a_family_that_does_not_fit_its_definition_says_so(keywords, words):

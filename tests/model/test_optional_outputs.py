@@ -261,9 +261,9 @@ def definition(
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"z": "flag"}, "names 'z', no output of it; expected some of o, s"),
-        ({"s": "scale"}, "asked for by 'scale', no bool option of it; expected one of flag"),
-        ({"s": "flags"}, "asked for by 'flags', no bool option of it; expected one of flag"),
+        ({"z": "flag"}, "names 'z', which is not an output of it; expected some of o, s"),
+        ({"s": "scale"}, "asked for by 'scale', which is not a bool option of it; expected one of flag"),
+        ({"s": "flags"}, "asked for by 'flags', which is not a bool option of it; expected one of flag"),
         ({"o": "flag", "s": "flag"}, "names every output; expected at least one"),
     ],
 )

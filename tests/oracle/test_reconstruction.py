@@ -60,7 +60,7 @@ def test_a_changed_formula_is_found(output: int, fault: dict[str, float], cause:
     [
         (P.mT @ G.roll(-1, 1), "shift", "moved by one"),
         (P.mT @ Q, "term", "with q for do"),
-        (P.mT @ G.flatten().roll(-1).view(G.shape), "shift", "do read one element further"),
+        (P.mT @ G.flatten().roll(-1).view(G.shape), "shift", "do read one element later"),
         (P.mT @ G.as_strided(G.shape, (120, 1, 1)), "layout", "do read by the stride of dim 2 along dim 1"),
         (P.mT.bfloat16().double() @ G, "dtype", "rounded to bfloat16"),
     ],
@@ -116,7 +116,7 @@ def test_a_kernel_that_keeps_what_forward_saved_is_found_as_such() -> None:
     assert reconstruct(graph, (Q, K, V, G), NAMES, expected).words == ""
     assert reconstruct(graph, (Q, K, V, G), NAMES, [Expected(2, shifted, expected[0].sigma)]).words == ""
     found = reconstruct(graph, (Q, K, V, G), NAMES, [Expected(2, shifted, expected[0].sigma)], saved=True)
-    assert found.cause == "shift" and "q read one element further" in found.words
+    assert found.cause == "shift" and "q read one element later" in found.words
 
 
 def test_sums_that_are_lost_together_are_found() -> None:
@@ -127,4 +127,4 @@ def test_sums_that_are_lost_together_are_found() -> None:
     got = two(*(x[:, last] for x in args))[0]
     expected = [Expected(0, got, torch.full_like(got, 1e-9))]
     likeness = reconstruct(trace(two, *args), args, ("a", "b", "c"), expected)
-    assert likeness.cause == "sum" and "of its last 2 alone" in likeness.words
+    assert likeness.cause == "sum" and "over its last 2 only" in likeness.words

@@ -128,7 +128,7 @@ def test_a_family_has_no_law_that_its_signature_rules_out_for_every_case():
     assert missing == {"cube": {outputs, subsets, "hvp_of_some_inputs_alone"}, "dot": {outputs, members}, **alone}
     assert (
         no_such_law(weigh, outputs)
-        == f"{outputs} is a property of every family with two or more float outputs, and weigh is none"
+        == f"{outputs} is a property of every family with two or more float outputs, which weigh is not"
     )
     assert no_such_law(weigh, "x*") == "no property of weigh matches 'x*'; see gradoracle list"
     told = explanation(
