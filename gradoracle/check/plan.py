@@ -294,10 +294,10 @@ def _saved_jobs(subjects: Subjects, inputs: str) -> tuple[Job, ...]:
     """The case of saved tensors for every kernel, with all properties that apply."""
     request = subjects.request
     if request.shard != (1, 1):
-        raise UsageError("--shard cannot be combined with --inputs: saved tensors are a single case")
+        raise UsageError("--shard cannot go with --inputs: saved tensors are one case, which has no parts")
     if request.dims:
         raise UsageError(
-            f"--dim {next(iter(request.dims))} cannot be combined with --inputs, whose tensors fix all sizes"
+            f"--dim {next(iter(request.dims))} cannot go with --inputs: sizes are those of the saved tensors"
         )
     jobs = []
     for name, kernel in subjects.kernels.items():

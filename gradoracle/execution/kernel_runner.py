@@ -21,6 +21,7 @@ from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
 from gradoracle.model.signature import cotangent_name, tangent_name
+from gradoracle.model.wording import counted
 from gradoracle.oracle.truth import names
 
 Tensors = dict[str, Tensor]
@@ -285,7 +286,8 @@ class Subject:
         """The tensors by name, each checked for shape and dtype."""
         keys = names(self.family, derivative, sample)
         if len(tensors) != len(keys):
-            raise _wrong(keys[0], f"the kernel returned {len(tensors)} tensors, expected {len(keys)}: {keys}")
+            count = counted(len(tensors), "tensor")
+            raise _wrong(keys[0], f"the kernel returned {count}, expected {len(keys)}: {keys}")
         shapes = dict(zip(keys, self._shapes(derivative, sample), strict=True))
         for key, tensor in zip(keys, tensors, strict=True):
             if not isinstance(tensor, Tensor):
@@ -296,7 +298,7 @@ class Subject:
     def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensors:
         found = {}
         if len(gradients) != len(keys):
-            raise _wrong(keys[0], f"the kernel returned {len(gradients)} gradients, expected {len(keys)}")
+            raise _wrong(keys[0], f"the kernel returned {counted(len(gradients), 'gradient')}, expected {len(keys)}")
         for key, gradient in zip(keys, gradients, strict=True):
             name = key[1:]
             if gradient is None:

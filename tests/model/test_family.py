@@ -84,7 +84,7 @@ def test_outputs_are_of_floats():
     def largest(x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B"], Int[Tensor, "B"]]:
         return x.max(-1)
 
-    with pytest.raises(ValueError, match=r"outputs \['i'\] are integers.* expected a definition that returns float"):
+    with pytest.raises(ValueError, match=r"outputs \['i'\] are integers.* a definition that returns only float"):
         gradoracle.family(largest, outputs=("y", "i"))
 
 

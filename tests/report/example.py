@@ -205,7 +205,7 @@ def shard() -> Report:
         {"budget too wide": Seen(2, 5)},
         {"budget too wide": Reason.BUDGET},
         {"D must be even": Seen(1, 6)},
-        {"gives away accuracy": 3},
+        {"less accurate": 3},
         {"dq": 42},
         {"dk": Left("budget too wide", 5)},
         [1e-6, math.inf],
