@@ -21,9 +21,9 @@ def every_access_stays_inside_its_tensor(evidence: Evidence) -> Iterator[Finding
     """No program accesses memory outside the tensor whose pointer it received.
 
     Holds because: a kernel may touch what it was given; what lies between the elements of a view, or beyond them in the
-    same storage, belongs to somebody else. A pointer keeps its tensor through any arithmetic on it.
+    same storage, is not part of it. A pointer keeps its tensor through any arithmetic on it.
     Catches: a mask that is missing or one element too wide, also on a load whose value is discarded; an index into
-    the wrong tensor; a stride taken for granted.
+    the wrong tensor; a stride that is assumed.
     Cannot catch: a wrong index inside the tensor, which the matching properties see; accesses on a GPU, where
     writes_stay_inside_their_tensors sees stores near what the kernel allocated.
     """

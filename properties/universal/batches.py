@@ -30,11 +30,11 @@ def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Find
     """Permuting the members of a batch, or the heads, permutes outputs and gradients alike, with no other change.
 
     Holds because: the definition itself has this symmetry, which is tried on it in float64 for each named dim before
-    the kernel is asked (so the queries of attention count, and those of causal attention do not). The gradient of
+    the kernel is called (so the queries of attention count, and those of causal attention do not). The gradient of
     what all members share does not change. All such dims are rolled at once by one member, dims of which one divides
     another (key heads and the query heads that share them) by the same part of each.
-    Catches: an index that takes one member's data for another's, a stride multiplied by the wrong id, the first or
-    last member treated apart, a tile that is skipped at some places. vjp_matches_the_oracle sees it too.
+    Catches: an index that exchanges the data of members, a stride multiplied by the wrong id, the first or
+    last member treated differently, a tile that is skipped at some places. vjp_matches_the_oracle sees it too.
     Cannot catch: a fault that is the same for all members; forward_matches_the_oracle does.
     """
     along, family = permutable(evidence), evidence.oracle.family
@@ -87,9 +87,10 @@ def tail_and_padding_invariance(evidence: Evidence) -> Iterator[Finding]:
     """Appending a member along a dim, where the definition allows it, does not change the results for existing members.
 
     Holds because: the definition, tried in float64 for each dim first, gives the existing members the same outputs. The
-    new members' cotangents are 0 where an input is shared or an earlier member enters later ones, so gradients stay.
+    new members' cotangents are 0 where an input is shared or an earlier member enters later ones, so gradients are
+    unchanged.
     Catches: tails: results that depend on whether a dim fills its tile, a mask off by one at the end, a grid too
-    short, a row read from beyond the end, members that leak into one another. vjp_matches_the_oracle sees it at the
+    short, a row read from beyond the end, members that affect each other. vjp_matches_the_oracle sees it at the
     sizes that it meets.
     Cannot catch: tails of dims that are summed over; the properties of each family look at those.
     """

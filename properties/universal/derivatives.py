@@ -36,7 +36,7 @@ def forward_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
 def vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Each gradient J^T g equals that of the definition, within what rounding explains.
 
-    Holds because: the VJP of the definition is derived from it by torch.func and not written by hand; the budget is
+    Holds because: the VJP of the definition is derived from it by torch.func, not written by hand; the budget is
     the rounding reading of that derivative.
     Catches: any wrong gradient: a term or cotangent dropped, a wrong scale, sign, mask, tail or index, the row
     constant of a softmax backward taken from a rounded output. vjp_and_jvp_are_adjoint sees it too wherever the JVP is
@@ -69,7 +69,7 @@ def the_outputs_of_an_explicit_jvp_match_the_oracle(evidence: Evidence) -> Itera
     """The outputs that an explicit JVP returned with the tangents equal those of the definition.
 
     Holds because: they are the same outputs, whichever pass computes them.
-    Catches: a JVP that computes its outputs by code of its own and wrongly, which jvp_matches_the_oracle does not see.
+    Catches: a JVP with separate, wrong code for its outputs, which jvp_matches_the_oracle does not see.
     Cannot catch: wrong tangents; jvp_matches_the_oracle does.
     """
     found = evidence.jvp()

@@ -60,11 +60,11 @@ def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
     of the definition along the actual step, both ends rounded to the dtype. C is the third derivative of
     the gradient along it over six (a JVP of the JVP of the HVP of the definition, in float64), the largest over the
     interval; floor(h) is the budget of both VJPs over 2h. The step is the power of two at which the two are balanced.
-    It is reduced until C h^2 bounds what the definition's own difference is off by, which shows that the third
+    It is reduced until C h^2 bounds the error of the definition's own difference, which shows that the third
     derivative has no peak between the places where it is evaluated. Where 16 bits leave an element's limit too wide to
     decide, the slope of the errors on the truth decides: roundings average out in it, truncations are added up.
     Catches: statistics frozen or cached at an earlier point, a VJP that is correct at one point by chance, a gradient
-    of a similar function. vjp_matches_the_oracle sees what is wrong at the point itself.
+    of a similar function. vjp_matches_the_oracle sees errors at the point itself.
     Cannot catch: a VJP that is wrong by a constant, whose differences are correct; vjp_matches_the_oracle does.
     """
     if evidence.oracle.scalable(evidence.sample) is not None:

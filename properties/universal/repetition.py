@@ -85,7 +85,7 @@ def backward_twice_with_retain_graph_gives_the_same(evidence: Evidence) -> Itera
 def every_subset_of_requires_grad_gives_the_same_gradients(evidence: Evidence) -> Iterator[Finding]:
     """A gradient is the same whichever other inputs require one.
 
-    Holds because: whether another gradient is asked for is no part of the mathematics. Each case tries one input alone
+    Holds because: a gradient does not depend on whether another is requested. Each case tries one input alone
     and all inputs but that one; which one changes from case to case.
     Catches: a gradient that is computed only as a by-product of another, gradients returned in the wrong place when
     some are None, an output that loses its graph, needs_input_grad read at the wrong index.
@@ -107,7 +107,7 @@ def every_block_configuration_agrees(evidence: Evidence) -> Iterator[Finding]:
     """The results of each block configuration equal those of the kernel's own choice, within the rounding of both.
 
     Holds because: blocks decide the order of sums and nothing else. Which configuration is forced changes from case to
-    case, so that a run meets all of them; the next one is taken for one that this GPU has no room for.
+    case, so that a run meets all of them; the next one replaces one that does not fit this GPU.
     Catches: a fault that only some tile sizes have: a mask that a full tile hides, a loop bound by the wrong block, a
     configuration that was never run because the autotuner does not choose it. Cases that force blocks let
     vjp_matches_the_oracle see it too.

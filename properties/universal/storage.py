@@ -86,8 +86,8 @@ def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding
 def saved_tensors_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
     """Tensors saved for backward have the same bits when they are packed, when they are unpacked and after backward.
 
-    Holds because: a saved tensor belongs to the graph; whoever writes to it breaks a second backward, double backward
-    and whoever else holds it. The hooks of torch.autograd.graph see every tensor given to save_for_backward.
+    Holds because: a saved tensor belongs to the graph; writing to it breaks a second backward, double backward
+    and every other user of it. The hooks of torch.autograd.graph see every tensor given to save_for_backward.
     Catches: a backward that scales or overwrites a saved statistic or input in place, a workspace that is saved and
     used again. backward_twice_with_retain_graph_gives_the_same sees its effect.
     Cannot catch: tensors kept on ctx by other means, which no hook sees; that property does.

@@ -1,4 +1,4 @@
-"""Properties of layouts: where a tensor's elements lie in memory is no part of the mathematics."""
+"""Properties of layouts: results do not depend on where a tensor's elements lie in memory."""
 
 from __future__ import annotations
 

@@ -168,8 +168,8 @@ def steps_between_places_may_leave_the_range_of_exp(evidence: Evidence) -> Itera
 
     Holds because: along a path the scores telescope; e to the power of a part of them must not be formed, since it
     leaves float64's range within one step. A kernel that treats many durations separately does so here too.
-    Catches: a sum of exponentials whose maximum is not taken off, of what a block's own positions and earlier ones
-    contribute, of chunks, of states and what follows them, in any derivative.
+    Catches: a sum of exponentials without its maximum subtracted, over a block's own and earlier positions, over
+    chunks, or over states and what follows them, in any derivative.
     Cannot catch: errors that do not depend on cum_scores; forward_matches_the_oracle does.
     """
     sizes = _steep(evidence.case)

@@ -207,7 +207,7 @@ def lengths_of_32_and_of_64_bits_give_the_same(evidence: Evidence) -> Iterator[F
     """Lengths in int32 give the same bits as in int64, where determinism is claimed, or are refused.
 
     Holds because: they are the same numbers.
-    Catches: a pointer of another width, every second length read, upper halves taken for lengths.
+    Catches: a pointer of another width, every second length read, upper halves read as lengths.
     Cannot catch: errors that both share; forward_matches_the_oracle does.
     """
     narrow = evidence.variant("lengths in int32", lambda s: s.with_inputs(lengths=s.inputs[LENGTHS].to(torch.int32)))
@@ -278,7 +278,7 @@ def time_may_be_reversed(evidence: Evidence) -> Iterator[Finding]:
     """With a transition that depends on c - c' modulo C alone, the reversed sequence has the same log Z.
 
     Reversed: cum_scores[t] is -cum_scores[len - t], starts and ends change places, and the transition is transposed.
-    dcum changes sign and order, dproj_start and dproj_end change places; dduration_bias stays.
+    dcum changes sign and order, dproj_start and dproj_end change places; dduration_bias is unchanged.
     Holds because: the score of a path read backwards is the same but for the step from the label before the first
     segment. That label is summed over, and with such a transition the sum is the same for every label, as it is for its
     transpose.
