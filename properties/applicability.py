@@ -97,12 +97,12 @@ def takes(kernel: Kernel, option: str, value: object) -> bool:
 
 def causal(case: Case, kernel: Kernel) -> str | None:
     """Why properties of causal cases do not apply; None where they do."""
-    return None if case.options.get("causal", False) else "it is not causal"
+    return None if case.options.get("causal", False) else "the case is not causal"
 
 
 def bidirectional(case: Case, kernel: Kernel) -> str | None:
     """Why properties of cases in which every query sees every key do not apply; None where they do."""
-    return "it is causal" if case.options.get("causal", False) else None
+    return "the case is causal" if case.options.get("causal", False) else None
 
 
 def has_a_later_query(case: Case, kernel: Kernel) -> str | None:

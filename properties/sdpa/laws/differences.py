@@ -38,7 +38,7 @@ def _wide(case: Case, kernel: Kernel) -> str | None:
         return "in 16 bits no step is suitable, since the perturbed inputs are rounded to the dtype"
     dims = case.dims
     scores = dims["B"] * dims["H"] * dims["T"] * dims["M"]
-    return None if scores <= MOST_SCORES else f"it has more than {MOST_SCORES} scores"
+    return None if scores <= MOST_SCORES else f"the case has more than {MOST_SCORES} scores"
 
 
 @law(needs=(HVP,), applies=all_of(_wide, has("hvp_central_difference")), one_in=4, rank=2)
