@@ -154,7 +154,7 @@ def test_a_kernel_that_lacks_memory_is_not_checked() -> None:
         ("gives_another_dtype", FORWARD, "y has dtype float64, expected float32"),
         ("gives_no_gradient_of_w", VJP, "dw is None: w takes part in the definition, so it has a gradient"),
         ("gives_no_gradient", VJP, "the output y has no gradient: it does not require grad"),
-        ("gives_nan", FORWARD, "1 of 1 elements: the kernel's value is not finite where the truth is"),
+        ("gives_nan", FORWARD, "1 of 1 elements: the kernel's value is not finite although the truth is"),
         ("gives_a_list_of_numbers", FORWARD, "the kernel returned list, expected y[B N]"),
         ("gives_nothing", FORWARD, "the kernel returned NoneType, expected y[B N]"),
         ("gives_too_few", FORWARD, "the kernel returned 0 tensors, expected 1"),

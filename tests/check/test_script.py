@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path: Path) -> None:
         "outputs": [],
         "names": [],
     }
-    with pytest.raises(ValueError, match=r"option mode is \[1\], which a script cannot hold"):
+    with pytest.raises(ValueError, match=r"option mode is \[1\], which a script cannot contain"):
         reproduction(
             **common,
             inputs={},

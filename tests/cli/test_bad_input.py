@@ -147,7 +147,7 @@ def test_a_mistake_in_a_file_is_one_sentence(run: Run, text: str, says: str) -> 
         ),
         (LINE.replace("N=3", "N=3 x~lowest"), "tensor x holds floats, recipe 'lowest' draws integers; expected one of"),
         (LINE.replace("N=3", "N=3 x~normal/flat"), "tensor x: layout 'flat' is unknown; expected one of contiguous"),
-        (LINE.replace("N=3", f"N={10**12}"), "needs at least 18.2 TiB of memory (x alone 3.64 TiB), but only "),
+        (LINE.replace("N=3", f"N={10**12}"), "needs at least 18.2 TiB of memory (x alone 3.64 TiB); available "),
         (LINE.replace("N=3 ", ""), "the case gives no size of dim N; scaled needs all of B, N"),
         (LINE.replace("N=3", "N=3 M=3"), "the case names dim M, which scaled does not have; expected some of B, N"),
         (
