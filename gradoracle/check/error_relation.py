@@ -28,10 +28,10 @@ class Part:
     allowance: Allowance
 
     def carried(self, turn: int) -> tuple[Tensor, Tensor | None, Tensor]:
-        """What it may err by, as the rounding reading takes the errors of an input.
+        """Its error as the rounding reading expects the errors of an input: variance, worst case, probes.
 
         Args:
-            turn: by how many the probes are shifted, so that parts with other turns err independently.
+            turn: by how many the probes are shifted, so that the errors of parts with different turns are independent.
         """
         own = self.allowance
         radius = torch.zeros_like(own.sigma) if own.radius is None else own.radius

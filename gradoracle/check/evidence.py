@@ -245,9 +245,7 @@ class Evidence:
             best = min(found, key=lambda f: (f.outcome is Outcome.VIOLATED, f.error))
             if found[0].outcome is Outcome.VIOLATED and best.outcome is Outcome.HOLDS:
                 algorithm = shipped[found.index(best)]
-                note = (
-                    f"gives away accuracy: {found[0].error:.3g} times the budget of 'definition', held to '{algorithm}'"
-                )
+                note = f"loses accuracy: {found[0].error:.3g} times the budget of 'definition'; judged by '{algorithm}'"
                 best = replace(best, message=note, gives_away=found[0].error)
             yield best
 

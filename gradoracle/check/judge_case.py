@@ -44,7 +44,7 @@ from gradoracle.project.base_overlay import Places, resolved
 from gradoracle.project.provenance import Provenance, ProvenanceJob, provenance
 
 _LARGEST_TRIED = 512  # sizes up to which a definition is tried before the run
-LACKING = "memory: the device has not enough of it"
+LACKING = "not enough memory on the device"
 ENTRY = "gradoracle.check.judge_case:entry"  # the entry point of worker processes
 CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging, once it has done so again alone
 
@@ -98,7 +98,7 @@ def require_case(
             memory than there is.
     """
     if case.family != family.name:
-        raise UsageError(f"the case is one of family {case.family!r}, but its target is judged by {family.name}")
+        raise UsageError(f"the case belongs to family {case.family!r}, but its target is checked against {family.name}")
     if case.blocks and case.blocks not in kernel.blocks:
         known = ", ".join(kernel.blocks) or "none"
         raise UsageError(f"{kernel.name} has no block configuration {case.blocks!r}; it has {known}")
@@ -161,7 +161,7 @@ def no_such_law(family: Family, glob: str) -> str:
     """Why no property of a family matches a glob, as a sentence."""
     for law in universal_laws():
         if fnmatch.fnmatchcase(law.name, glob) and not law.families.hold(family):
-            return f"{law.name} is a property of {law.families.words}, and {family.name} is none"
+            return f"{law.name} is a property of {law.families.words}, which {family.name} is not"
     return f"no property of {family.name} matches {glob!r}; see gradoracle list"
 
 

@@ -45,8 +45,8 @@ def require(case: Case, family: Family, there: int | None = None, where: str = "
     if needed.held > there:
         sizes = " ".join(f"{dim}={size}" for dim, size in case.dims.items())
         raise UsageError(
-            f"a {case.dtype} case of {sizes} needs at least {_text(needed.held)} of memory ({needed.largest}), but "
-            f"there is {_text(there)} {where}; choose smaller sizes, or a machine with more memory"
+            f"a {case.dtype} case of {sizes} needs at least {_text(needed.held)} of memory ({needed.largest}); "
+            f"available {where}: {_text(there)}; choose smaller sizes, or a machine with more memory"
         )
 
 

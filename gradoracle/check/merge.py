@@ -59,7 +59,7 @@ def merge(documents: Sequence[tuple[str, Sequence[Report]]]) -> list[Report]:
 
 def _part(file: str, report: Report) -> Part:
     if report.shard is None:
-        raise UsageError(f"{file} holds a report of {report.target} that is of no shard; {WANTED}")
+        raise UsageError(f"{file} holds a report of {report.target} that is not of a shard; {WANTED}")
     return Part(file, report, report.shard)
 
 
@@ -69,7 +69,7 @@ def _require_one_run(group: Sequence[Part]) -> None:
     for part in group:
         for name, ours, theirs in _differences(group[0], part):
             raise UsageError(
-                f"{group[0].file} and {part.file} are of different runs: {name} is {ours or 'none'} in one and "
+                f"{group[0].file} and {part.file} come from different runs: {name} is {ours or 'none'} in one and "
                 f"{theirs or 'none'} in the other; expected shards of one run"
             )
         other = known.setdefault(part.shard.part, part)

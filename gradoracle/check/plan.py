@@ -230,11 +230,11 @@ def part(jobs: Sequence[Job], part: int, parts: int) -> tuple[Job, ...]:
 
 
 def laws_on(laws: Collection[Property], kernel: Kernel, cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    """The properties to judge on each case of a kernel: each on the first that fits and on its share of cases.
+    """The properties to judge on each case of a kernel: each on the first case that it applies to, and on its share.
 
-    Of each dtype the first case has the decisive properties, the second all others and the third those judged once a
-    kernel, such as compilations, so that first results come early. A property that applies to no case from its turn on
-    is judged on the last case before it.
+    In each dtype the first case has the decisive properties, the second all others and the third those judged once a
+    kernel, such as compilations, so that results appear early. A property that applies to no case from there on is
+    judged on the last case before.
     """
     chosen: list[set[str]] = [set() for _ in cases]
     for law in laws:

@@ -84,7 +84,7 @@ def reproduce(
         truths = {name: evidence.truths(each)[name].value for each, name in shown}
         sigmas = {name: evidence.allowance(each, name).sigma for each, name in shown}
     except (Unavailable, Undefined, UnsupportedOperator) as reason:
-        raise UsageError(f"the truth of this case cannot be had: {reason}") from None
+        raise UsageError(f"the true values of this case cannot be computed: {reason}") from None
     except ValueError as error:
         raise UsageError(str(error)) from None
     dropped = {name for name, values in kernel.options.items() if values == ()}

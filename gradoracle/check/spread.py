@@ -84,10 +84,10 @@ def pooled(pools: Mapping[str, Pool]) -> list[Finding]:
 
 
 def typical(finding: Finding) -> bool:
-    """Whether a finding that holds is also what the probes show: a mean square and a slope of their own size.
+    """Whether a finding that holds is typical of its probes: its mean square and slope are of their size.
 
-    Pooled over cases, such findings cannot break rules 2 and 3 by having been picked: the mean square of each is at
-    most what is explained, and slopes cut at two deviations scatter no more than 1.15 times what they are allowed.
+    Selecting such findings cannot make them break rules 2 and 3 when pooled over cases: the mean square of each is at
+    most what is explained, and slopes cut at two deviations scatter no more than 1.15 times what is allowed.
     """
     pool = finding.pool
     if pool is None or not pool.null_squares:
@@ -113,7 +113,7 @@ def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Findi
     ratio = abs(slope) / limit
     if ratio <= 1:
         return Finding(name, Outcome.HOLDS, "bias", ratio)
-    message = f"is {slope:+.2e} of the truth too large throughout; rounding explains {limit:.1e}"
+    message = f"the error is {slope:+.2e} of the truth throughout; rounding explains {limit:.1e}"
     shown = f"{1 + slope:.6g}" if abs(slope) > 1e-4 else f"1 {'+' if slope > 0 else '-'} {abs(slope):.2e}"
     return Finding(name, Outcome.VIOLATED, "bias", ratio, message=message, pattern=f"all elements, ratio {shown}")
 
@@ -144,9 +144,9 @@ def _shared(null: Tensor) -> float:
 
 
 def _spread_rule(name: str, mean_square: float, nulls: Sequence[float], count: int, shared: float) -> Finding:
-    """Rule 3: the mean square of e/sigma against what the probes show, their scatter and that of as many free draws.
+    """Rule 3: the mean square of e/sigma, compared with that of the probes and the scatter of both.
 
-    A mean over ``count`` squares that are not independent scatters as one over ``count^2 / shared`` that are.
+    The mean over ``count`` dependent squares scatters like one over ``count^2 / shared`` independent ones.
     """
     mean = sum(nulls) / len(nulls) if nulls else 1.0
     scatter = math.sqrt(sum((n - mean) ** 2 for n in nulls) / max(len(nulls) - 1, 1)) if len(nulls) > 1 else 0.0

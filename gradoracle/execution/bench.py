@@ -287,7 +287,7 @@ def module_of(target: str) -> ModuleType:
     folder = source_tree() / "benchmarks" / "families"
     if not folder.is_dir():
         raise UsageError(
-            f"the benchmarks of {target} lie in gradoracle's repository, which this gradoracle is installed without; "
+            f"the benchmarks of {target} are in gradoracle's repository, not in the installed package; "
             "expected a clone of it, installed by `pip install --editable .`"
         )
     if not (folder / f"{target}.py").is_file():

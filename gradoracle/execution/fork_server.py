@@ -251,7 +251,7 @@ def run(
     try:
         server = _engine() if has_engine else _packages()
         if not server.address.endswith(_interpreter(env)):
-            raise NoServer("it began in another environment")
+            raise NoServer("it was started in another environment")
         env |= variables()
         order = Order(program, tuple(arguments), path, env, folder or os.getcwd(), is_leader, name)
         with contextlib.ExitStack() as stack:
@@ -301,7 +301,7 @@ def _packages() -> Server:
     """
     known = os.environ.get(VARIABLE, "")
     if known == _OFF or not sys.platform.startswith("linux"):
-        raise NoServer("every process is to be an interpreter of its own")
+        raise NoServer("every process is to start its own interpreter")
     return _found((), known, lambda: _interpreter(os.environ), None)
 
 

@@ -21,6 +21,7 @@ from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
 from gradoracle.model.signature import cotangent_name, tangent_name
+from gradoracle.model.wording import counted
 from gradoracle.oracle.truth import names
 
 Tensors = dict[str, Tensor]
@@ -244,7 +245,7 @@ class Subject:
         except (Wrong, Refused, Unavailable, Crashed):
             raise
         except MemoryError:
-            raise Unavailable("memory: the machine has not enough of it", Reason.MEMORY) from None
+            raise Unavailable("not enough memory on this machine", Reason.MEMORY) from None
         except REFUSALS as error:
             if out_of_memory(error):
                 raise Unavailable(f"memory: {first_line(error)}", Reason.MEMORY) from None
@@ -255,7 +256,7 @@ class Subject:
         except KeyboardInterrupt:
             raise
         except SystemExit as error:
-            raise Crashed(f"{name} called for an exit with code {error.code}") from None
+            raise Crashed(f"{name} called exit with code {error.code}") from None
         except BaseException as error:
             raise Crashed(f"{name} raised {named(error)}") from error
 
@@ -285,7 +286,8 @@ class Subject:
         """The tensors by name, each checked for shape and dtype."""
         keys = names(self.family, derivative, sample)
         if len(tensors) != len(keys):
-            raise _wrong(keys[0], f"the kernel gave {len(tensors)} tensors, expected {len(keys)}: {keys}")
+            count = counted(len(tensors), "tensor")
+            raise _wrong(keys[0], f"the kernel returned {count}, expected {len(keys)}: {keys}")
         shapes = dict(zip(keys, self._shapes(derivative, sample), strict=True))
         for key, tensor in zip(keys, tensors, strict=True):
             if not isinstance(tensor, Tensor):
@@ -296,7 +298,7 @@ class Subject:
     def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensors:
         found = {}
         if len(gradients) != len(keys):
-            raise _wrong(keys[0], f"the kernel gave {len(gradients)} gradients, expected {len(keys)}")
+            raise _wrong(keys[0], f"the kernel returned {counted(len(gradients), 'gradient')}, expected {len(keys)}")
         for key, gradient in zip(keys, gradients, strict=True):
             name = key[1:]
             if gradient is None:
@@ -330,7 +332,7 @@ def pulled_back(
 
 @contextmanager
 def needing(mode: str, call: str) -> Iterator[None]:
-    """A kernel that raises within it has no derivative by this mode of autograd."""
+    """Turn a RuntimeError raised inside into NoDerivative: the kernel does not support this mode of autograd."""
     try:
         yield
     except RuntimeError as error:
@@ -353,7 +355,7 @@ def _require_whole(sample: Sample) -> None:
     """Check that everything that calls have written to the sample could be undone."""
     for key, (call, change) in sample.changes.items():
         if not change.undone:
-            raise Unavailable(f"{call} wrote to {key}, which is too large for a copy to have been kept")
+            raise Unavailable(f"{call} wrote to {key}, which is too large to be restored from a copy")
 
 
 def dense(tensor: Tensor) -> Tensor:

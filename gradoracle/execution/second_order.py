@@ -94,7 +94,7 @@ def in_the_cotangents(subject: Subject, sample: Sample, blocks: str) -> Tensors:
         if found is None:
             raise NoDerivative(f"no {order}: the gradients do not require grad")
     if all(product is None for product in found):
-        raise NoDerivative(f"no {order}: nothing leads from the gradients to them")
+        raise NoDerivative(f"no {order}: the gradients do not depend on them in the autograd graph")
     # of several cotangents that a double backward knows, some may have no path: that is 0
     own = _or_zeros(found[: len(cotangents)], cotangents)
     return _detached(names(subject.family, Derivative.JVP, sample), own)

@@ -257,15 +257,16 @@ def require_fit(case: Case, signature: Signature) -> None:
             expected = f"expected some of {', '.join(known[what])}" if known[what] else "it has none"
             own = [_FORMS[kind].format(unknown[0]) for kind in known if unknown[0] in known[kind]]
             expected += f"; {unknown[0]} is written {own[0]}" if own else ""
-            raise ValueError(f"the case names {what} {', '.join(unknown)}, which {case.family} has not; {expected}")
+            named = f"the case names {what} {', '.join(unknown)}"
+            raise ValueError(f"{named}, which {case.family} does not have; {expected}")
     for name, value in case.options.items():
         if form := options[name].expected(value):
-            raise ValueError(f"the case gives option {name} the value {json.dumps(value)}; {case.family} wants {form}")
+            raise ValueError(f"the case gives option {name} the value {json.dumps(value)}; expected {form}")
     whole = {spec.name for spec in signature.inputs if spec.kind == "int"}
     for name, draw in case.draws.items():
         recipes.require_kind(draw.recipe, name, integers=name in whole)
     missing = [dim for dim in signature.dims if dim not in case.dims]
     if missing:
         expected = ", ".join(signature.dims)
-        raise ValueError(f"the case gives no size of dim {', '.join(missing)}; {case.family} wants all of {expected}")
+        raise ValueError(f"the case gives no size of dim {', '.join(missing)}; {case.family} needs all of {expected}")
     signature.require(case.dims, case.draws, case.options)

@@ -303,7 +303,7 @@ def indices(text: str, shape: Sequence[int], low: int, high: int, *, seed: int, 
     """
     require_kind(text, name, integers=True)
     if high < low:
-        raise ValueError(f"integer tensor {name} may hold no value: its domain is {low}..{high}")
+        raise ValueError(f"integer tensor {name} has no possible value: its domain is {low}..{high}")
     drawn = INDEX_RECIPES[split(text)[0]].draw(tuple(shape), seed, name, low, high)
     return torch.from_numpy(np.ascontiguousarray(drawn, np.int64).reshape(tuple(shape)))
 

@@ -205,7 +205,7 @@ def read_signature(
                 'Float[Tensor, "B N"] nor a keyword-only option with a default'
             )
     if drawn:
-        raise TypeError(f"options {sorted(drawn)} are given values to draw, but {name} has no such keyword-only option")
+        raise TypeError(f"options {sorted(drawn)} have values to draw, but {name} has no such keyword-only option")
     for spec in inputs:
         _require_dims(name, spec.name, spec.dims)
     returned = hints.get("return")
@@ -252,12 +252,14 @@ def _require_optional(
     for output, option in asked.items():
         if output not in outputs:
             raise ValueError(
-                f"optional_outputs of {name} names {output!r}, no output of it; expected some of {', '.join(outputs)}"
+                f"optional_outputs of {name} names {output!r}, which is not an output of it; "
+                f"expected some of {', '.join(outputs)}"
             )
         if option not in switches:
             expected = f"expected one of {', '.join(switches)}" if switches else "it has none"
             raise ValueError(
-                f"optional_outputs of {name} has {output!r} asked for by {option!r}, no bool option of it; {expected}"
+                f"optional_outputs of {name} has {output!r} asked for by {option!r}, "
+                f"which is not a bool option of it; {expected}"
             )
     if asked and set(outputs) <= set(asked):
         raise ValueError(

@@ -158,7 +158,7 @@ class Report:
             if (judged := self.judged.get(name, 0)) < (least := min(planned, FEWEST_JUDGED)):
                 reasons.append(f"{name} was judged on {judged} of {planned} cases, at least {least} expected")
         reasons += [
-            f"{name} still ran after {seconds:.0f} s, when the time was up" for name, seconds in self.stopped.items()
+            f"{name} was still running at the end, after {seconds:.0f} s" for name, seconds in self.stopped.items()
         ]
         if self.interrupted:
             reasons.append(self.interrupted)

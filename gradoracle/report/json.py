@@ -37,7 +37,7 @@ def read(text: str) -> list[Report]:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise Unreadable(f"it is no JSON: {error}") from None
+        raise Unreadable(f"it is not JSON: {error}") from None
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise Unreadable(f"its schema is {schema!r}; expected {SCHEMA!r}")
@@ -59,11 +59,11 @@ def _read_shard(file: Path) -> list[Report]:
     except OSError as error:
         raise UsageError(f"{file}: {why(error)}; {WANTED}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{file} is no text; {WANTED}") from None
+        raise UsageError(f"{file} is not text; {WANTED}") from None
     except Unreadable as error:
         raise UsageError(f"{file} cannot be merged: {error}; {WANTED}") from None
     if not reports:
-        raise UsageError(f"{file} holds no report; {WANTED}")
+        raise UsageError(f"{file} does not contain a report; {WANTED}")
     return reports
 
 

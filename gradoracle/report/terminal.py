@@ -142,11 +142,11 @@ def _not_checked(console: Console, report: Report) -> None:
     if not reasons:
         return
     console.print()
-    console.print(Text("not checked", "bold yellow"))
+    console.print(Text("not checked (cases, reason)", "bold yellow"))
     for reason in reasons[:_MOST_REASONS]:
         _line(console, str(reason.count), str(reason))
     if len(reasons) > _MOST_REASONS:
-        _line(console, "", f"and {len(reasons) - _MOST_REASONS} more reasons (--format json has all)")
+        _line(console, "", f"and {len(reasons) - _MOST_REASONS} more reasons (--format json lists all)")
 
 
 def _refusals(console: Console, report: Report) -> None:

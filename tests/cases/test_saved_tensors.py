@@ -82,7 +82,7 @@ def test_the_sample_has_the_saved_values_strides_and_drawn_rest(tmp_path: Path) 
         ({"scores": 3.0, "lengths": LENGTHS}, "holds an object of type float as 'scores'"),
         ({"scores": SCORES.to_sparse(), "lengths": LENGTHS}, "type torch.sparse_coo as 'scores'"),
         ({"scores": SCORES}, "lacks 'lengths'; expected scores, lengths, weights (optional)"),
-        ({"scores": SCORES, "lengths": LENGTHS, "q": SCORES}, "holds 'q', which spans has not; expected scores"),
+        ({"scores": SCORES, "lengths": LENGTHS, "q": SCORES}, "holds 'q', which spans does not have; expected scores"),
         ({"scores": SCORES, "lengths": LENGTHS, "dtotal": torch.ones(4)}, "dtotal has shape (4,), where B is 4, but"),
         ({"scores": SCORES, "lengths": LENGTHS[:2]}, "but scores has B = 3; expected one size of B"),
         ({"scores": SCORES[0], "lengths": LENGTHS}, "scores has shape (6,), expected 2 dims [B T+1]"),

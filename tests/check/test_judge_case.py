@@ -112,13 +112,13 @@ def test_calls_that_crash_or_are_barred_are_not_made() -> None:
     told: list[tuple[Any, ...]] = []
     work = entry(Setup(f"{FILE}:right", None, "cpu", "auto", {}, {}, call_seconds=7.0))
     laws = ("forward_matches_the_oracle", "vjp_matches_the_oracle", "jvp_matches_the_oracle")
-    crashes, barred = (Reason.ENDED, "vjp: exited with code 3"), (Reason.BARRED, "jvp was called no more")
+    crashes, barred = (Reason.ENDED, "vjp: exited with code 3"), (Reason.BARRED, "jvp was not called again")
     job = Job("right", CASE, laws, crashes={"vjp": crashes}, barred={"jvp": barred})
     found = work(job, lambda *message: told.append(message))
     assert [(r.status, r.why, r.reason) for r in found.results] == [
         (Status.HOLDS, None, ""),
         (Status.CRASHED, Reason.ENDED, "vjp: exited with code 3"),
-        (Status.NOT_CHECKED, Reason.BARRED, "jvp was called no more"),
+        (Status.NOT_CHECKED, Reason.BARRED, "jvp was not called again"),
     ]
     assert told == [("forward", 7.0), (None, None)]
     found = work(Job("right", CASE, laws, barred={"*": (Reason.BARRED, "left")}), lambda *message: told.append(message))
@@ -182,8 +182,8 @@ def test_a_case_must_fit_family_and_kernel() -> None:
     family, kernels, _ = subjects(SETUP)
     require_case(CASE, family, kernels["right"])
     for case, says in (
-        (Case("other", {"B": 1, "N": 1}), "one of family 'other', but its target is judged by scaled"),
-        (Case("scaled", {"B": 1}), "gives no size of dim N; scaled wants all of B, N"),
+        (Case("other", {"B": 1, "N": 1}), "belongs to family 'other', but its target is checked against scaled"),
+        (Case("scaled", {"B": 1}), "gives no size of dim N; scaled needs all of B, N"),
         (Case("scaled", {"B": 1, "N": 1}, blocks="big"), "right has no block configuration 'big'; it has none"),
     ):
         with pytest.raises(UsageError, match=says):

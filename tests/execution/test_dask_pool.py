@@ -152,7 +152,7 @@ def test_a_case_whose_workers_are_always_lost_has_crashed(address: str, monkeypa
     (verdict,) = report.verdicts
     assert report.cases_run == 3 and verdict.status is Status.CRASHED
     assert (verdict.cases_held, verdict.cases_crashed) == (2, 1)
-    assert verdict.counterexample is not None and "4 dask workers in turn were lost" in verdict.counterexample.message
+    assert verdict.counterexample is not None and "4 dask workers in a row were lost" in verdict.counterexample.message
 
 
 def test_a_call_that_hangs_is_run_again_alone_and_then_called_so(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_call_that_hangs_is_run_again_alone_and_then_called_so(address: str, m
     (verdict,) = report.verdicts
     assert verdict.status is Status.CRASHED and (verdict.cases_crashed, report.cases_run) == (2, 5)
     assert verdict.reasons == {
-        "forward was called no more: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
+        "forward was not called again: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
     }
 
 

@@ -143,7 +143,7 @@ def test_what_was_written_can_be_read_again() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "it is no JSON"),
+        ("", "it is not JSON"),
         ("[]", "its schema is None"),
         ('{"schema": "gradoracle-report/0"}', "its schema is 'gradoracle-report/0'; expected"),
         (f'{{"schema": "{SCHEMA}"}}', "reports is None; expected a list"),

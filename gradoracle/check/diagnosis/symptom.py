@@ -102,9 +102,9 @@ class Seen:
 
     @property
     def tensors(self) -> list[tuple[Symptom, Finding]]:
-        """Wrong tensors that a law compares with the truth, those of the first derivative alone in which there are any.
+        """Tensors that differ from the truth, of the lowest derivative that has any.
 
-        What forward gets wrong, all that follows gets wrong too, and less plainly.
+        An error in forward also shows in all derivatives, and less clearly.
         """
         found = [
             (symptom, finding)

@@ -56,7 +56,7 @@ def test_partial_sums_of_which_a_row_was_never_written_are_reported_with_operato
     line = partial_sums.__code__.co_firstlineno + 5
     assert str(fault) == (
         f"test_operators.py:{line}: aten.sum.dim_IntList, an operator of PyTorch, reads partials[3, 0], "
-        "which was allocated and never written (5 elements so)"
+        "which was allocated and never written (5 elements in all)"
     )
 
 

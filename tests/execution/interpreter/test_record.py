@@ -62,7 +62,7 @@ def test_a_load_of_one_element_too_many_is_found_and_not_made(either):
     fault = alone(lambda: copy(x, y, read=1))
     assert fault.kind is Kind.READ_OUTSIDE and (fault.tensor, fault.index, fault.count) == ("X", N, 1)
     assert fault.programs == ((6, 0, 0),) and fault.kernel == "copied" and fault.place.function == "copied"
-    assert "copied, program (6, 0, 0), reads X[+100 elements from its first] of shape [100], outside of it" in str(
+    assert "copied, program (6, 0, 0), reads X[+100 elements from its first] of shape [100], outside the tensor" in str(
         fault
     )
     assert torch.equal(x, y)
@@ -168,7 +168,7 @@ def test_within_a_program_a_barrier_orders_two_stores(either, order):
         (fault,) = found
         assert (fault.kind, fault.tensor, fault.count) == (Kind.STORED_AND_STORED, "Y", 3 * BLOCK)
         assert fault.earlier is not None and fault.earlier.line < fault.place.line
-        assert f"which it stored at {fault.earlier} too, with no barrier between" in str(fault)
+        assert f"which it also stored at {fault.earlier}, with no barrier in between" in str(fault)
 
 
 def test_programs_that_part_and_run_again_are_not_taken_for_others(monkeypatch):
@@ -217,7 +217,7 @@ def test_a_tensor_without_elements_has_nothing_to_be_read():
     y = torch.zeros(N)
     fault = alone(lambda: copy(torch.empty(0), y))
     assert fault.kind is Kind.READ_OUTSIDE and (fault.tensor, fault.index, fault.count) == ("X", 0, N)
-    assert "X[+0 elements from its first] of shape [0], outside of it" in str(fault)
+    assert "X[+0 elements from its first] of shape [0], outside the tensor" in str(fault)
 
 
 def test_recordings_are_not_nested_and_end_with_an_error():

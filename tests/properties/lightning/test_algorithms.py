@@ -210,4 +210,4 @@ def test_an_outside_kernel_is_held_to_the_definition_first() -> None:
     (first,) = evidence(plain, subject).compare(Derivative.FORWARD)
     (other,) = evidence(large, subject).compare(Derivative.FORWARD)
     assert (first.outcome, first.message) == (Outcome.HOLDS, "")
-    assert other.outcome is Outcome.HOLDS and "held to 'chunks of 64'" in other.message
+    assert other.outcome is Outcome.HOLDS and "judged by 'chunks of 64'" in other.message

@@ -106,7 +106,7 @@ def test_what_is_too_large_to_be_copied_is_seen_and_then_no_call_is_judged(monke
     fine = evidence(RIGHT)
     assert judge_law(FORWARD, fine).status is judge_law(UNMODIFIED, fine).status is Status.HOLDS
     one = evidence(kernel(doubling))
-    with pytest.raises(Unavailable, match="forward wrote to x, which is too large for a copy to have been kept"):
+    with pytest.raises(Unavailable, match="forward wrote to x, which is too large to be restored from a copy"):
         one.tensors(Derivative.FORWARD)
     assert judge_law(VJP, one).status is Status.NOT_CHECKED
     found = judge_law(UNMODIFIED, one)
