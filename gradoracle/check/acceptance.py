@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from gradoracle.check.diagnosis.error_location import read, region
-from gradoracle.check.spread import LOCAL_SIGMA, spread
+from gradoracle.check.spread import spread
 from gradoracle.model.error_map import ErrorMap, errormap
-from gradoracle.model.finding import Finding, Outcome, Worst
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome, Worst
 from gradoracle.model.reason import Reason
 
 TOO_WIDE = "budget too wide"

@@ -9,9 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradoracle.model.finding import Finding, Outcome, Pool
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome, Pool
 
-LOCAL_SIGMA = 8.0  # the one level of significance: of a single element, of a slope and of a pooled square
 WIDEST_SLOPE = 0.01  # a bias is judged where the slope is known to one percent
 
 

@@ -19,15 +19,13 @@ from gradoracle.gate.sides import Sides
 from gradoracle.gate.snapshot import Piece, Snapshot
 from gradoracle.gate.subject import Subject
 from gradoracle.gate.tree import Tree, deciding, known_failures, pieces, project
-from gradoracle.model.comparison import Comparison, Kind, Line, Weight
+from gradoracle.model.comparison import REGRESSIONS, Comparison, Kind, Line, Weight
 from gradoracle.model.errors import UsageError
 from gradoracle.model.verdict import Report
 from gradoracle.project import cache
 from gradoracle.project.config import Entry
 from gradoracle.project.import_closure import differing
 from gradoracle.project.settings import Setting, Settings
-
-_REGRESSIONS = (Kind.VIOLATED, Kind.UNCHECKED, Kind.ACCURACY)  # of a kernel: what --fail-fast stops at
 
 
 class GateFault(Exception):
@@ -170,7 +168,7 @@ class _Gate:
             found.append(self._unchanged(each) if each not in changed else self._report(each, worse))
             comparison = found[-1].comparison
             if self.asked.fail_fast and comparison is not None:
-                regressions = [line for line in comparison.of(Weight.RED) if line.kind in _REGRESSIONS]
+                regressions = [line for line in comparison.of(Weight.RED) if line.kind in REGRESSIONS]
                 worse = worse or (each.name if regressions else "")
         if faults := [fault for each in subjects for fault in each.faults]:
             raise GateFault(faults[0], found)

@@ -12,6 +12,8 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.region import NOWHERE, Region
 from gradoracle.model.serialize import NOT_WRITTEN
 
+LOCAL_SIGMA = 8.0  # the one level of significance: of a single element, of a slope and of a pooled square
+
 
 class Outcome(str, Enum):
     """Of one tensor: within its budget, wrong, or not checked (which never counts as holding)."""

@@ -11,14 +11,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from gradoracle.model import exit_codes
 from gradoracle.model.errors import UsageError, named, tell, why
 from gradoracle.project.files import write
 from gradoracle.project.outputs import Output
 
 if TYPE_CHECKING:
     from gradoracle.model.verdict import Report
-
-INCONCLUSIVE = 4
 
 
 def report(views: Sequence[Output], runs: Sequence[Callable[[], Report]]) -> int:
@@ -35,15 +34,16 @@ def report(views: Sequence[Output], runs: Sequence[Callable[[], Report]]) -> int
     if reports:
         show_reports(views, reports)
     if failure is None:
-        from gradoracle.report.formats import exit_code
+        from gradoracle.model.verdict import exit_code
 
         return exit_code(reports)
     codes = {report.exit_code for report in reports}
-    if 1 in codes and not isinstance(failure, (KeyboardInterrupt, UsageError)):  # an error hides no violation
+    is_error = not isinstance(failure, (KeyboardInterrupt, UsageError))
+    if is_error and exit_codes.VIOLATED in codes:  # which an error does not hide
         trace = "".join(traceback.format_exception(failure))
-        return fail(f"internal error: {named(failure)}; {keep_trace(trace)}", 1)
+        return fail(f"internal error: {named(failure)}; {keep_trace(trace)}", exit_codes.VIOLATED)
     if isinstance(failure, KeyboardInterrupt) and reports:
-        return max(INCONCLUSIVE if report.exit_code != 1 else 1 for report in reports)
+        return exit_codes.VIOLATED if codes == {exit_codes.VIOLATED} else exit_codes.INCONCLUSIVE
     raise failure
 
 

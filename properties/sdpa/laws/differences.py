@@ -14,13 +14,12 @@ from torch import Tensor
 
 from gradoracle.check.acceptance import exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.spread import LOCAL_SIGMA
 from gradoracle.execution.endings import Unavailable
 from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.case import Case
 from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative, Program, program
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
