@@ -17,10 +17,10 @@ from gradoracle.execution.endings import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.kernel_runner import Subject
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative, as_tuple
+from gradoracle.model.dtypes import DTYPES as TORCH
 from gradoracle.model.family import Family
 from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.recipes import DTYPES as TORCH
 from gradoracle.model.signature import cotangent_name
 from gradoracle.mutation.sources import Lines, executed
 from gradoracle.oracle.exact.definition import Undefined, called

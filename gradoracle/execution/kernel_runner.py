@@ -25,12 +25,6 @@ from gradoracle.oracle.truth import names
 
 Tensors = dict[str, Tensor]
 Guard = Callable[[str], AbstractContextManager[None]]
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
 _RECORDED = frozenset(derivative.value for derivative in Derivative)  # calls of the kernel on the case itself
 
 

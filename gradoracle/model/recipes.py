@@ -18,13 +18,10 @@ from torch import Tensor
 
 from gradoracle.model import hashing
 from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_NORMAL
+from gradoracle.model.dtypes import DTYPES
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
-)
 
 
 @dataclass(frozen=True)
