@@ -68,7 +68,7 @@ def judge(
         got: what the kernel gave, any float dtype.
         truth: float64, the same shape.
         allowance: what rounding explains.
-        continuous: whether the inputs come from a continuous random recipe (rule 1a) or repeat values (rule 1b).
+        continuous: whether the inputs come from a continuous random recipe: the rule is local, else worst case.
         error: ``got - truth`` where the caller knows it more precisely than float64 subtraction gives it.
         scale: what sensitivity is relative to; default ``|truth|``. For a relation whose sides cancel, their size.
         largest: the largest finite value of the stored dtype, by default that of ``got``; truths beyond it may be

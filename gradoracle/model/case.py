@@ -97,7 +97,7 @@ class Case:
 
     @property
     def continuous(self) -> bool:
-        """Whether every tensor is drawn from a continuous distribution (rule 1a decides, else rule 1b)."""
+        """Whether every tensor is drawn from a continuous distribution (the rule is local; else worst case)."""
         return all(draw.continuous for draw in self.draws.values())
 
     def draw(self, name: str) -> Draw:

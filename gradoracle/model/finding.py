@@ -92,8 +92,8 @@ class Finding:
         worst: the worst element, where there is one.
         pattern: where the wrong elements lie and how they are wrong, in words ("only T >= 64 (of 65); NaN"); "" where
             there is no pattern.
-        place: the part of ``pattern`` that says where.
-        region: the same as data.
+        place: the part of ``pattern`` that says where: ``region`` in words, for readers of the json.
+        region: where the wrong elements lie, as data.
         cause: a name of ``causes.CAUSES`` that the values point at; "" for none.
         ratio: of the wrong values to the true ones, where it is constant.
         among: the kernel's tensors that it is about, unless ``tensor`` is simply the name of one.

@@ -67,7 +67,7 @@ class Recipe:
         what: a description; ``p`` is the parameter.
         draw: returns float64 values in row-major order.
         continuous: whether values are drawn from a continuous distribution with a spread comparable to its mean, so
-            that roundings do not line up (rule 1a decides; else the worst case, rule 1b).
+            that roundings do not line up (the local rule decides; else the worst case).
         parameter: its default; None where the recipe takes none.
         least: the smallest parameter allowed, excluded unless ``whole``.
         whole: whether the parameter is an integer, ``least`` included.
@@ -268,7 +268,7 @@ def canonical(text: str) -> str:
 
 
 def is_continuous(text: str) -> bool:
-    """Whether a recipe's roundings do not line up (rule 1a of the verdict); recipes of integers count as such."""
+    """Whether a recipe's roundings do not line up (the rule is then local); recipes of integers count as such."""
     name, _ = split(text)
     return name in INDEX_RECIPES or _FLOATS[name].continuous
 

@@ -305,7 +305,7 @@ def _order(errors: Sequence[float]) -> float:
 
 
 def _slope(found: Finding, got: Tensor, truth: Tensor, allowance: Allowance) -> Finding:
-    """Rule 2 on a difference: the slope of its errors on the truth, with all truncations of one sign added.
+    """Bias on a difference: the slope of its errors on the truth, with all truncations of one sign added.
 
     Weights are 1/sigma^2. The rounding part of the limit is the larger of what the probes show and of independence.
     """
