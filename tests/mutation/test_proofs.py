@@ -20,6 +20,15 @@ def test_each_proof_is_of_a_mutant_that_there_is(family):
     assert all(len(proof.split()) >= 15 for proof in proofs.values()), "a proof says why"
 
 
+@pytest.mark.parametrize("family", family_names())
+def test_the_sources_of_a_family_are_its_folder_and_the_tiles_that_it_shares(family):
+    modules = {source.module for source in sources_of(resolve(family))}
+    own = {f"gradoracle.kernels.{family}.tiles", f"gradoracle.kernels.{family}.launch"}
+    assert own <= modules
+    assert ("gradoracle.kernels.tiles" in modules) == (family != "semicrf")
+    assert "gradoracle.kernels.arguments" not in modules
+
+
 def test_a_family_without_proofs_has_none_and_a_broken_file_is_one_sentence(tmp_path):
     assert proofs_beside("no_such_family") is None and read_proofs(None) == {}
     file = tmp_path / "proofs.toml"
