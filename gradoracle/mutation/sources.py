@@ -15,7 +15,7 @@ from typing import Any
 
 from gradoracle.model.errors import UsageError
 from gradoracle.mutation.install import innermost
-from gradoracle.project.shipped import SHIPPED
+from gradoracle.project.shipped_names import SHIPPED
 from gradoracle.project.target import Target
 
 Lines = Mapping[str, frozenset[int]]  # by file: the lines that were executed

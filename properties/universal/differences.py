@@ -14,7 +14,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import WIDEST_SENSITIVITY, Allowance, exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Refused, Unavailable, Wrong
+from gradoracle.execution.call_errors import Refused, Unavailable, Wrong
 from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.model.case import Case
 from gradoracle.model.contract import PRESETS

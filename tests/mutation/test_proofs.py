@@ -8,7 +8,7 @@ from gradoracle.model.errors import UsageError
 from gradoracle.mutation.plant import mutants
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
 from gradoracle.mutation.sources import sources_of
-from gradoracle.project.shipped import family_names
+from gradoracle.project.shipped_names import family_names
 from gradoracle.project.target import resolve
 
 

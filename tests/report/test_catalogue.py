@@ -14,7 +14,7 @@ from gradoracle.cli.commands import explain
 from gradoracle.execution import device
 from gradoracle.model.family import Family, family
 from gradoracle.model.property import Property, law
-from gradoracle.project.shipped import family_names
+from gradoracle.project.shipped_names import family_names
 from gradoracle.project.target import Target, resolve
 
 

@@ -1,4 +1,4 @@
-"""Called: the functions of a folder that kernel calls run, interpreted kernels included."""
+"""Called functions: those of a folder that kernel calls run, interpreted kernels included."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from gradoracle.execution.interpreter import current
 
 
-class Called:
+class CalledFunctions:
     """Notes the functions that run while it watches; calls within interpreted kernels are not followed (too slow).
 
     Args:
