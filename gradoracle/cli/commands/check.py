@@ -14,12 +14,12 @@ import typer
 from gradoracle.cli import completion
 from gradoracle.cli.arguments import Formats, Outputs, Profile, given, takes
 from gradoracle.cli.installed import require_kernels_of_the_tree
+from gradoracle.cli.outcome import run_and_show
 from gradoracle.execution import fork_server
 from gradoracle.model.errors import UsageError
 from gradoracle.project.config import Config, Entry, load
 from gradoracle.project.options import OPTIONS
 from gradoracle.project.outputs import outputs
-from gradoracle.report import showing
 from gradoracle.report.formats import FORMATS
 from gradoracle.report.showing import say
 
@@ -86,7 +86,7 @@ def check(
         return check_target(request, progress())
 
     runs = [partial(checked, request, len(requests) - place) for place, request in enumerate(requests)]
-    raise typer.Exit(showing.report(views, runs))
+    raise typer.Exit(run_and_show(views, runs))
 
 
 def _touched(config: Config, files: Sequence[str]) -> list[Entry]:

@@ -9,10 +9,10 @@ import typer
 
 from gradoracle.cli.arguments import given, takes
 from gradoracle.cli.installed import require_kernels_of_the_tree
+from gradoracle.cli.outcome import run_and_show
 from gradoracle.execution import fork_server
 from gradoracle.model.errors import UsageError
 from gradoracle.project.outputs import Output
-from gradoracle.report import showing
 from gradoracle.report.showing import say
 
 
@@ -54,4 +54,4 @@ def replay(
     from gradoracle.check.run import replay as replay_case
     from gradoracle.report.progress import progress
 
-    raise typer.Exit(showing.report([Output("terminal")], [lambda: replay_case(case, progress(), **fields)]))
+    raise typer.Exit(run_and_show([Output("terminal")], [lambda: replay_case(case, progress(), **fields)]))
