@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
-from gradoracle.execution.interpreter import current
+from gradoracle.execution.interpreter import launch_hooks
 
 
 class CalledFunctions:
@@ -27,14 +27,14 @@ class CalledFunctions:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch this thread."""
-        before, outer = sys.getprofile(), current.called
-        current.called = self._codes
+        before, outer = sys.getprofile(), launch_hooks.called
+        launch_hooks.called = self._codes
         sys.setprofile(self._see)
         try:
             yield
         finally:
             sys.setprofile(before)
-            current.called = outer
+            launch_hooks.called = outer
 
     def _see(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call":

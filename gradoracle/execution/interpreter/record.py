@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import triton
 
-from gradoracle.execution.interpreter import current
+from gradoracle.execution.interpreter import launch_hooks
 from gradoracle.execution.interpreter.footprint import MANY, View, views_of
 from gradoracle.execution.interpreter.lockstep import BLOCK_RANK, PROGRAM_RANK, Index
 from gradoracle.execution.interpreter.values import Array
@@ -368,11 +368,11 @@ def recording(unwritten: Callable[[Any], int | None] = lambda tensor: None) -> I
     Raises:
         RuntimeError: launches are recorded already.
     """
-    if current.record is not None:
+    if launch_hooks.record is not None:
         raise RuntimeError("launches are recorded already; expected one recording at a time")
-    current.record = record = Record(unwritten)
+    launch_hooks.record = record = Record(unwritten)
     try:
         yield record
     finally:
-        current.record = None
+        launch_hooks.record = None
         record.close()
