@@ -17,8 +17,9 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample, build
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.dims import Sizes
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
-from gradoracle.model.family import DTYPES, Family
+from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec, cotangent_name, tangent_name
 from gradoracle.project.values import saved
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from gradoracle.check.diagnosis.error_location import read, region
-from gradoracle.check.spread import LOCAL_SIGMA, spread
+from gradoracle.check.spread import spread
 from gradoracle.model.error_map import ErrorMap, errormap
-from gradoracle.model.finding import Finding, Outcome, Worst
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome, Worst
 from gradoracle.model.reason import Reason
 
 TOO_WIDE = "budget too wide"
@@ -68,7 +68,7 @@ def judge(
         got: what the kernel gave, any float dtype.
         truth: float64, the same shape.
         allowance: what rounding explains.
-        continuous: whether the inputs come from a continuous random recipe (rule 1a) or repeat values (rule 1b).
+        continuous: whether the inputs come from a continuous random recipe: the rule is local, else worst case.
         error: ``got - truth`` where the caller knows it more precisely than float64 subtraction gives it.
         scale: what sensitivity is relative to; default ``|truth|``. For a relation whose sides cancel, their size.
         largest: the largest finite value of the stored dtype, by default that of ``got``; truths beyond it may be

@@ -14,9 +14,9 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.check.error_relation import PROBES, Part, related
 from gradoracle.check.spread import typical
-from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.execution.guard_memory import Memory
-from gradoracle.execution.kernel_runner import Subject, Tensors
+from gradoracle.execution.kernel_runner import KernelRunner, Tensors
 from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST, PRESETS, Contract
 from gradoracle.model.derivative import Derivative
@@ -48,7 +48,7 @@ class Evidence:
         self,
         case: Case,
         sample: Sample,
-        subject: Subject,
+        subject: KernelRunner,
         oracle: Oracle,
         blocks: str | None = None,
         root: Evidence | None = None,
@@ -161,7 +161,7 @@ class Evidence:
         chosen = self.blocks if blocks is None else blocks
 
         def make() -> Evidence:
-            own = Subject(self.subject.family, self.kernel, self.subject.guard, f"{self.subject.label}{key}: ")
+            own = KernelRunner(self.subject.family, self.kernel, self.subject.guard, f"{self.subject.label}{key}: ")
             return Evidence(self.case, change(self.sample), own, self.oracle, chosen, self.root)
 
         return self._once(f"variant {key}", make)
@@ -263,7 +263,7 @@ class Evidence:
             if preset.dtype != self.case.dtype or preset.name == self.contract.name:
                 continue
             kernel = replace(self.kernel, contracts={**self.kernel.contracts, self.case.dtype: preset})
-            subject = Subject(self.subject.family, kernel, self.subject.guard)
+            subject = KernelRunner(self.subject.family, kernel, self.subject.guard)
             other = Evidence(self.case, self.sample, subject, self.oracle, self.blocks)
             findings = list(other.compare(derivative, self.tensors(derivative)))
             if all(f.outcome is Outcome.HOLDS for f in findings if f.tensor in violated):

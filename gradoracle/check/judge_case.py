@@ -20,11 +20,11 @@ from gradoracle.check import memory_estimate
 from gradoracle.check.acceptance import TOO_WIDE
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import formula
-from gradoracle.execution.called import Called
+from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
+from gradoracle.execution.called_functions import CalledFunctions
 from gradoracle.execution.compiling import Compiling
 from gradoracle.execution.device import prepare
-from gradoracle.execution.endings import Crashed, DeviceLost, Refused, Unavailable, Wrong
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Phase, Poisoned
 from gradoracle.model.case import Case, require_fit
 from gradoracle.model.contract import contract
@@ -202,7 +202,7 @@ def examiner(
     torch.set_num_threads(1)
     oracle = Oracle(family, setup.oracle)
     compiling = Compiling()
-    called = Called(setup.called_in) if setup.called_in else None
+    called = CalledFunctions(setup.called_in) if setup.called_in else None
     if setup.device == "cuda":
         compiling.watch()
 
@@ -233,7 +233,7 @@ def examiner(
                 compiling.end()
                 phase(None, None)
 
-        subject = Subject(family, kernels[job.kernel], guard)
+        subject = KernelRunner(family, kernels[job.kernel], guard)
         before = compiling.seconds
         result = examine(job, subject, oracle, [laws[name] for name in job.laws], setup.device, setup.inputs)
         ran = () if called is None else called.take()
@@ -243,7 +243,7 @@ def examiner(
 
 
 def examine(
-    job: Job, subject: Subject, oracle: Oracle, laws: Sequence[Property], device: str, inputs: str | None = None
+    job: Job, subject: KernelRunner, oracle: Oracle, laws: Sequence[Property], device: str, inputs: str | None = None
 ) -> CaseResult:
     """Judge one case by each property, sharing one Evidence; ``inputs`` is a file of saved tensors.
 
@@ -282,7 +282,7 @@ def examine(
     return CaseResult(job.kernel, job.case, tuple(results))
 
 
-def _tiled(found: Finding, case: Case, subject: Subject) -> Finding:
+def _tiled(found: Finding, case: Case, subject: KernelRunner) -> Finding:
     """A finding whose map has the kernel's tiles."""
     if found.map is None:
         return found

@@ -13,12 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradoracle.execution.environment import memory
 from gradoracle.model.case import Case
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec, cotangent_name, tangent_name
 from gradoracle.oracle.exact.definition import called
 
-_WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of an element
 _ORACLE_WIDTH = 8  # the oracle computes in float64
 _MOST_OPERATORS = 20_000  # operators of a definition that are looked at; later ones are not counted
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -115,7 +115,7 @@ def _elements(spec: TensorSpec, case: Case) -> int:
 
 
 def _width(spec: TensorSpec, case: Case) -> int:
-    return _WIDTH[spec.held(case.dtype)] if spec.kind == "float" else 8
+    return DTYPES[spec.held(case.dtype)].itemsize if spec.kind == "float" else 8
 
 
 def _text(count: int) -> str:

@@ -15,7 +15,7 @@ from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.minimise import agreed, mapped
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Finding
-from gradoracle.model.shard import Shard
+from gradoracle.model.shard import EXPECTED, Shard
 from gradoracle.model.statistics import Measurements
 from gradoracle.model.sums import TELLING, Sums, together
 from gradoracle.model.verdict import FAILING, Counterexample, Report, Status, Verdict
@@ -24,7 +24,6 @@ from gradoracle.project.provenance import public
 N = TypeVar("N", int, float)
 
 _ALIKE = ("gradoracle", "commit", "torch", "triton")  # versions that all shards must share, where they are known
-WANTED = "expected reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def merge(documents: Sequence[tuple[str, Sequence[Report]]]) -> list[Report]:
 
 def _part(file: str, report: Report) -> Part:
     if report.shard is None:
-        raise UsageError(f"{file} holds a report of {report.target} that is not of a shard; {WANTED}")
+        raise UsageError(f"{file} holds a report of {report.target} that is not of a shard; {EXPECTED}")
     return Part(file, report, report.shard)
 
 

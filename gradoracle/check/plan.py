@@ -20,8 +20,9 @@ from gradoracle.check.judge_case import CALL_SECONDS, Setup, functions_of, no_su
 from gradoracle.execution import device
 from gradoracle.model.case import Case, parse
 from gradoracle.model.contract import contract
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
-from gradoracle.model.family import DTYPES, Family
+from gradoracle.model.family import Family
 from gradoracle.model.job import Job, Trial
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property

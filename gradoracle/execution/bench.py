@@ -23,7 +23,7 @@ from typing import Any, TextIO
 from gradoracle.execution import device as devices
 from gradoracle.execution.environment import describe
 from gradoracle.model.errors import UsageError, first_line, named
-from gradoracle.project.shipped import KERNELS, family_names
+from gradoracle.project.shipped_names import KERNELS, family_names
 
 Work = Callable[[], object]
 LONG = 10_000.0  # milliseconds; a call that takes longer is timed once, cold

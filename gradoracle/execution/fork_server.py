@@ -59,7 +59,7 @@ ENGINE = (
     "gradoracle.gate.side",
     "gradoracle.report.terminal",
     "gradoracle.properties.universal",
-    "gradoracle.execution.warmed:warm",
+    "gradoracle.execution.warm_up:warm",
 )
 # Read when a process starts, so a server has them for its children: one thread each, since there is a process per core;
 # and large tensors keep their memory, which the system would clear anew each time (glibc; others ignore these).

@@ -1,4 +1,4 @@
-"""Subject: runs a kernel on a sample, derivative by derivative, and sorts what happens if it returns no tensors."""
+"""Kernel runner: calls a kernel for each derivative on a sample, and sorts what happens if it returns no tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.execution.endings import REFUSALS, Crashed, NoDerivative, Refused, Unavailable, Wrong, raise_if_lost
+from gradoracle.execution.call_errors import REFUSALS, Crashed, NoDerivative, Refused, Unavailable, Wrong, raise_if_lost
 from gradoracle.execution.guard_memory import Memory, Originals, poisoned
 from gradoracle.execution.interpreter import is_active
 from gradoracle.model.derivative import Derivative, as_tuple
@@ -26,12 +26,6 @@ from gradoracle.oracle.truth import names
 
 Tensors = dict[str, Tensor]
 Guard = Callable[[str], AbstractContextManager[None]]
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
 _RECORDED = frozenset(derivative.value for derivative in Derivative)  # calls of the kernel on the case itself
 
 
@@ -58,7 +52,7 @@ def unguarded(name: str) -> Iterator[None]:
     yield
 
 
-class Subject:
+class KernelRunner:
     """One kernel of one family, called as its users call it, under a guard that limits the time of each call.
 
     Whatever a call writes to the sample's tensors is noted in ``Sample.changes`` and undone.

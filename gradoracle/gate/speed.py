@@ -22,8 +22,8 @@ from statistics import median
 from typing import Any
 
 from gradoracle.gate import timing
-from gradoracle.gate.process import last_line, program, write_order
 from gradoracle.gate.side import PROTOCOL, Order, Task
+from gradoracle.gate.side_process import last_line, program, write_order
 from gradoracle.gate.timing import Work
 from gradoracle.model.case import parse
 from gradoracle.model.comparison import Kind, Line, Weight

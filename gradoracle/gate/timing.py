@@ -21,7 +21,7 @@ from gradoracle.project import settings
 if TYPE_CHECKING:
     from gradoracle.cases.sample import Sample
     from gradoracle.execution import bench
-    from gradoracle.execution.kernel_runner import Subject
+    from gradoracle.execution.kernel_runner import KernelRunner
     from gradoracle.model.case import Case
     from gradoracle.model.dims import Sizes
     from gradoracle.model.family import Family
@@ -83,7 +83,7 @@ def _works(task: Task, request: Request, where: str) -> tuple[dict[Work, bench.W
     from gradoracle.check.judge_case import subjects
     from gradoracle.check.plan import setup_of
     from gradoracle.execution import device
-    from gradoracle.execution.kernel_runner import Subject
+    from gradoracle.execution.kernel_runner import KernelRunner
 
     device.prepare(where)
     family, kernels, _ = subjects(setup_of(request, where))
@@ -94,7 +94,7 @@ def _works(task: Task, request: Request, where: str) -> tuple[dict[Work, bench.W
     for name, kernel in kernels.items():
         for case in problems(family, kernel, request):
             sample = sample_of(case, family, None, where)
-            for what, call in calls(Subject(family, kernel, records=False), sample).items():
+            for what, call in calls(KernelRunner(family, kernel, records=False), sample).items():
                 work = name, case.line(device=where), what
                 try:
                     call()
@@ -112,12 +112,12 @@ def problems(family: Family, kernel: Kernel, request: Request) -> Iterator[Case]
     Raises:
         UsageError: a dim that the family does not have, or a dtype that the kernel does not support.
     """
-    from gradoracle.cases.case_space import domain
+    from gradoracle.cases.case_space import case_space
     from gradoracle.check.plan import dtypes_of
     from gradoracle.model.case import Case, Draw
 
     chosen = dtypes_of(request, family, kernel)
-    within = domain(family, kernel, dtypes=chosen, dims=request.dims or None)
+    within = case_space(family, kernel, dtypes=chosen, dims=request.dims or None)
     usual = {dim: _usual(sizes) for dim, sizes in within.sizes.items()}
     draws = {group[0]: Draw() for group in within.alternatives}
     for given in request.timed or ({},):
@@ -134,7 +134,7 @@ def _usual(sizes: Sizes) -> int:
     return max(far, sizes.biggest) if sizes.large > LONG else sizes.biggest
 
 
-def calls(subject: Subject, sample: Sample) -> dict[str, Callable[[], object]]:
+def calls(subject: KernelRunner, sample: Sample) -> dict[str, Callable[[], object]]:
     """What is timed of a kernel: its forward, and its forward with its VJP, called as users call them."""
     import torch
 

@@ -15,7 +15,7 @@ from gradoracle.project import config, settings
 from gradoracle.project.config import Config, Entry
 from gradoracle.project.import_closure import Imports, closure, digests, holds_gradoracle, module_file, together
 from gradoracle.project.settings import Setting, Settings
-from gradoracle.project.shipped import SHIPPED
+from gradoracle.project.shipped_names import SHIPPED
 
 ENGINE, KNOWN = "the engine and the laws of gradoracle", "the known failures"
 _ENGINE = ("gradoracle", "properties")

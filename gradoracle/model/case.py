@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from gradoracle.model import layouts, recipes
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.fields import Fields
 from gradoracle.model.signature import Signature, cotangent_name, tangent_name
 
@@ -89,14 +90,14 @@ class Case:
         for name, value in self.options.items():
             if not (value is None or type(value) in (bool, int, float, str)) or value != value:
                 raise ValueError(f"option {name} has value {value!r}; expected None, a bool, a number or a string")
-        if self.dtype not in recipes.DTYPES:
-            raise ValueError(f"dtype {self.dtype!r} is unknown; expected one of {', '.join(recipes.DTYPES)}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 63:
             raise ValueError(f"seed {self.seed!r} is invalid; expected a whole number from 0 to 2^63 - 1")
 
     @property
     def continuous(self) -> bool:
-        """Whether every tensor is drawn from a continuous distribution (rule 1a decides, else rule 1b)."""
+        """Whether every tensor is drawn from a continuous distribution (the rule is local; else worst case)."""
         return all(draw.continuous for draw in self.draws.values())
 
     def draw(self, name: str) -> Draw:

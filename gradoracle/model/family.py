@@ -8,11 +8,9 @@ from typing import Any
 
 from gradoracle.model.constraints import constrained
 from gradoracle.model.dims import Sizes
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.property import Property
 from gradoracle.model.signature import Signature, cotangent_name, read_signature, size
-
-DTYPES = ("float32", "bfloat16", "float16", "float64")
-
 
 _INDEX_KINDS = ("index", "length", "cu_seqlens")
 

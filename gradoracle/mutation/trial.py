@@ -27,18 +27,18 @@ from gradoracle.check.diagnosis.diagnosis import diagnose
 from gradoracle.check.diagnosis.symptom import of_results
 from gradoracle.check.judge_case import Setup, examine, subjects
 from gradoracle.execution.device import prepare
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Phase
 from gradoracle.model.case import Case
 from gradoracle.model.job import CaseResult, Job
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
+from gradoracle.mutation.cached_oracle import CachedOracle
 from gradoracle.mutation.child import settle
 from gradoracle.mutation.install import Stillborn, install
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome
-from gradoracle.mutation.remembered import Remembered
 from gradoracle.mutation.sources import Lines, executed, sources_of
 from gradoracle.mutation.specialisations import Specialisation, launched
 from gradoracle.project.target import resolve
@@ -102,7 +102,7 @@ class _Bench:
     def __init__(self, setup: Setup, more: Sequence[str], folder: str) -> None:
         self.setup = setup
         self.family, self.kernels, self.laws = subjects(setup)
-        self.oracle = Remembered(Path(folder), self.family, setup.oracle, graphs=1 << 14)
+        self.oracle = CachedOracle(Path(folder), self.family, setup.oracle, graphs=1 << 14)
         self.files = [source.file for source in sources_of(resolve(setup.target, setup.family), more)]
         self._known: dict[str, Known] = {}
 
@@ -117,7 +117,7 @@ class _Bench:
             finally:
                 phase(None, None)
 
-        subject = Subject(self.family, self.kernels[job.kernel], guard)
+        subject = KernelRunner(self.family, self.kernels[job.kernel], guard)
         laws: list[Property] = [self.laws[name] for name in job.laws]
         return examine(job, subject, self.oracle, laws, self.setup.device)
 

@@ -26,7 +26,7 @@ class Request:
         dims: narrower sizes, by dim.
         inputs: a file of saved tensors, ``torch.save({"q": q, ...}, path)``, that replaces the stream by one case:
             inputs by name, cotangents as ``d`` and the output's name, tangents as ``t`` and the input's; missing ones
-            are drawn. Where such values come from is unknown, so roundings may line up (rule 1b).
+            are drawn. Where such values come from is unknown, so roundings may line up (worst case).
         oracle: auto, float64, certified or mpmath.
         examples: how many cases in all.
         seconds: begin no further case or property after this time, and end a call that still runs

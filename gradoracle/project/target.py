@@ -24,7 +24,7 @@ from urllib.parse import unquote
 from gradoracle.model.errors import TargetError, named
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, kernel
-from gradoracle.project.shipped import KERNELS, SHIPPED, family_names
+from gradoracle.project.shipped_names import KERNELS, SHIPPED, family_names
 
 ALL = "all"
 

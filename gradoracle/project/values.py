@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ DEVICES = ("auto", "cpu", "cuda")
 ORACLES = ("auto", "float64", "certified", "mpmath")
 
 
-def one_of(option: str, given: str, allowed: Sequence[str]) -> str:
+def one_of(option: str, given: str, allowed: Collection[str]) -> str:
     """One of the allowed values."""
     if given not in allowed:
         close = difflib.get_close_matches(given, allowed, n=1, cutoff=0.75)

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.execution.interpreter import is_active
-from gradoracle.execution.interpreter.faults import Kind
+from gradoracle.execution.interpreter.wrong_accesses import Kind
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law

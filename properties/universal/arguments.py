@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import REFUSALS, Refused, Unavailable
+from gradoracle.execution.call_errors import REFUSALS, Refused, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel

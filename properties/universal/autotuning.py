@@ -12,7 +12,7 @@ from typing import Any
 from gradoracle.properties.applicability import all_of, small_enough
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Refused
+from gradoracle.execution.call_errors import Refused
 from gradoracle.execution.interpreter.autotuner import trials
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative

@@ -20,7 +20,7 @@ from gradoracle.properties.members import (
 from torch import Tensor
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import law
 

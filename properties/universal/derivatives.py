@@ -10,7 +10,7 @@ from gradoracle.properties.applicability import OF_SEVERAL_OUTPUTS, all_of, smal
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative

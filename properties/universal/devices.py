@@ -10,7 +10,7 @@ from gradoracle.properties.applicability import small_enough
 from gradoracle.properties.universal.repetition import own_storage
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import law
 

@@ -14,13 +14,12 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import WIDEST_SENSITIVITY, Allowance, exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.spread import LOCAL_SIGMA
-from gradoracle.execution.endings import Refused, Unavailable, Wrong
+from gradoracle.execution.call_errors import Refused, Unavailable, Wrong
 from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.model.case import Case
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 from gradoracle.oracle.exact.definition import differentiating, transformed
@@ -306,7 +305,7 @@ def _order(errors: Sequence[float]) -> float:
 
 
 def _slope(found: Finding, got: Tensor, truth: Tensor, allowance: Allowance) -> Finding:
-    """Rule 2 on a difference: the slope of its errors on the truth, with all truncations of one sign added.
+    """Bias on a difference: the slope of its errors on the truth, with all truncations of one sign added.
 
     Weights are 1/sigma^2. The rounding part of the limit is the larger of what the probes show and of independence.
     """

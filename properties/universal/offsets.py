@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample
 from gradoracle.check.evidence import Evidence, Tensors
-from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import law

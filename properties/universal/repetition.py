@@ -17,7 +17,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
 

@@ -13,7 +13,7 @@ from gradoracle.cases.sample import Change
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.execution.guard_memory import differing_bits, is_poison, storage_bytes
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding

@@ -14,8 +14,8 @@ from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import Setup, entry, examine, judge_law, require_case, subjects
-from gradoracle.execution.endings import Crashed, DeviceLost, Refused, Unavailable, Wrong
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Poisoned
 from gradoracle.model.case import Case
 from gradoracle.model.errors import UsageError
@@ -37,7 +37,7 @@ WRONG, RIGHT = exactly("y", True, "is wrong"), exactly("y", False, "")
 def evidence(setup: Setup = SETUP, case: Case = CASE) -> Evidence:
     family, kernels, _ = subjects(setup)
     (kernel,) = kernels.values()
-    return Evidence(case, sample_of(case, family, None, "cpu"), Subject(family, kernel), Oracle(family))
+    return Evidence(case, sample_of(case, family, None, "cpu"), KernelRunner(family, kernel), Oracle(family))
 
 
 def does(*steps: Any) -> Any:
@@ -99,7 +99,7 @@ def test_what_a_law_raises_is_an_error_of_that_law_alone_and_hides_no_violation(
 
 def test_a_lost_device_ends_the_case_with_what_is_known() -> None:
     family, kernels, _ = subjects(SETUP)
-    subject, oracle = Subject(family, kernels["right"]), Oracle(family)
+    subject, oracle = KernelRunner(family, kernels["right"]), Oracle(family)
     laws = [does(RIGHT), does(DeviceLost("vjp", "RuntimeError: CUDA error: gone")), does(RIGHT)]
     with pytest.raises(Poisoned) as caught:
         examine(Job("right", CASE, ()), subject, oracle, laws, "cpu")

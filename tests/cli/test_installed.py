@@ -9,7 +9,7 @@ import pytest
 from places import ROOT
 from programs import gradoracle
 
-from gradoracle.cli.commands.installed import require_kernels_of_the_tree
+from gradoracle.cli.installed import require_kernels_of_the_tree
 from gradoracle.model.errors import UsageError
 
 ROOT = ROOT

@@ -18,7 +18,7 @@ from grouping import with_faults
 from places import TESTS
 
 from gradoracle.cli import main
-from gradoracle.cli.commands.arguments import Typed
+from gradoracle.cli.arguments import Typed
 from gradoracle.execution import environment
 from gradoracle.model.dims import Sizes
 from gradoracle.model.errors import UsageError
@@ -307,7 +307,8 @@ def catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "double.py"
     file.write_text(DOUBLE)
     found = target.resolve(str(file))
-    monkeypatch.setattr("gradoracle.cli.commands.catalogue._catalogue", lambda: ([found], [rows_sum_to_one]))
+    for command in ("list", "explain"):
+        monkeypatch.setattr(f"gradoracle.cli.commands.{command}.catalogue", lambda: ([found], [rows_sum_to_one]))
 
 
 def test_list_names_families_kernels_laws_and_presets(catalogue: None, run: Run) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from gradoracle.execution import bench, device
 from gradoracle.execution.bench import Row, Stopped, Timing, Watch, line, measure
 from gradoracle.model.errors import UsageError
-from gradoracle.project.shipped import family_names
+from gradoracle.project.shipped_names import family_names
 
 
 class Clock:

@@ -31,7 +31,7 @@ def test_a_scale_off_by_one_thousandth_is_red_on_the_gradient(clone: Project, co
     if committed:
         clone.commit()
     code, out, _ = clone.gate("--base", "main")
-    assert code == 1 and "✗ status vjp_matches_the_oracle held in the base and is violated in float32 (in the" in out
+    assert code == 1 and "✗ violated vjp_matches_the_oracle held in the base and is violated in float32 (in the" in out
     assert "forward_matches_the_oracle held" not in out
     assert "\n  dx " in out
 
@@ -84,7 +84,7 @@ def test_a_base_that_cannot_be_imported_hides_no_violation(clone: Project) -> No
     clone.edit(HELPER, ("import torchh", "import torch"))
     clone.edit(*SCALED)
     code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 1 and "✗ status vjp_matches_the_oracle is violated" in out
+    assert code == 1 and "✗ violated vjp_matches_the_oracle is violated" in out
 
 
 def test_kernels_that_come_and_go(clone: Project) -> None:

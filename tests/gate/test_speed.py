@@ -11,7 +11,7 @@ import pytest
 from gate.project import KERNEL, Project
 
 from gradoracle.cases.saved_tensors import sample_of
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.gate import speed
 from gradoracle.gate.run import Asked, gate
 from gradoracle.gate.side import Task
@@ -150,7 +150,7 @@ def test_explicit_and_automatic_backwards_are_timed_with_their_forward() -> None
 
     sample = sample_of(Case("sdpa", {"B": 1, "H": 1, "T": 4, "M": 3, "D": 2, "Dv": 2}), target.family, None, "cpu")
     for vjp, log in ((None, ["forward"]), (explicit, ["forward", "vjp"])):
-        made = calls(Subject(target.family, Kernel("k", "sdpa", forward, vjp=vjp)), sample)
+        made = calls(KernelRunner(target.family, Kernel("k", "sdpa", forward, vjp=vjp)), sample)
         assert list(made) == [FORWARD, VJP]
         asked.clear()
         made[VJP]()

@@ -12,7 +12,7 @@ from programs import python
 from torch import Tensor
 
 import gradoracle
-from gradoracle.cases.case_space import domain
+from gradoracle.cases.case_space import case_space
 from gradoracle.cases.coverage import Focus, focuses, situations, wanted_situations
 from gradoracle.cases.sample import build
 from gradoracle.cases.shrinking import shrink
@@ -197,7 +197,7 @@ def test_a_cotangent_is_drawn_only_where_its_output_is_returned() -> None:
 
 
 def test_a_focus_that_draws_its_cotangent_sets_the_option() -> None:
-    within = domain(running, right)
+    within = case_space(running, right)
 
     def last(values: Any) -> Any:
         return values[-1] if values and values[-1] == "dstate" else values[0]
@@ -206,8 +206,8 @@ def test_a_focus_that_draws_its_cotangent_sets_the_option() -> None:
     case = draw_case(last, within, focus)
     assert case.draw("dstate").layout == "transposed" and case.options == {"return_state": True}
     off = Kernel("off", "running", right.call, options={"return_state": (False,)})
-    for each in focuses(domain(running, off)):
-        case = draw_case(last, domain(running, off), each)
+    for each in focuses(case_space(running, off)):
+        case = draw_case(last, case_space(running, off), each)
         assert "dstate" not in case.draws and not case.options.get("return_state")
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from gradoracle.model.contract import LARGEST, SMALLEST_NORMAL
-from gradoracle.model.recipes import DTYPES, INDEX_RECIPES, RECIPES, canonical, indices, is_continuous, rounded, values
+from gradoracle.model.dtypes import DTYPES
+from gradoracle.model.recipes import INDEX_RECIPES, RECIPES, canonical, indices, is_continuous, rounded, values
 
 SHAPE = (2, 3, 33, 17)
 # digests in the order of DTYPES, of integers one

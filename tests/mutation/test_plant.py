@@ -16,7 +16,7 @@ from gradoracle.model.errors import UsageError
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.operators import Source
 from gradoracle.mutation.plant import choose, mutants
-from gradoracle.project.shipped import family_names
+from gradoracle.project.shipped_names import family_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED = [pytest.param(name, marks=pytest.mark.xdist_group(f"mutants of {name}")) for name in family_names()]

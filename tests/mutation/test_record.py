@@ -15,7 +15,7 @@ from gradoracle.mutation.record import Record, fingerprint
 from gradoracle.mutation.run import Found, Mutation
 from gradoracle.mutation.sources import Source
 from gradoracle.mutation.views import exit_code, render
-from gradoracle.project.shipped import family_names
+from gradoracle.project.shipped_names import family_names
 
 
 def mutant(after: str = "a | b", operator: str = "sign") -> Mutant:

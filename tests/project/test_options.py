@@ -14,7 +14,7 @@ from gradoracle.model.errors import UsageError
 from gradoracle.project import values
 from gradoracle.project.outputs import Output, outputs, writable
 
-FORMATS = ("terminal", "json", "junit")
+FORMATS: dict[str, tuple[str, ...]] = {"terminal": (), "json": (), "junit": ()}
 
 
 @pytest.mark.parametrize(

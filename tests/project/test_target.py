@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradoracle.model.errors import TargetError, UsageError
-from gradoracle.project import shipped as names
+from gradoracle.project import shipped_names as names
 from gradoracle.project import target
 from gradoracle.project.target import expand, family_for, place_of, resolve, shipped
 

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from gradoracle.cli.commands.arguments import Formats, Kernels, Outputs, Profile, given, takes
+from gradoracle.cli.arguments import Formats, Kernels, Outputs, Profile, given, takes
 from gradoracle.execution import fork_server
-from gradoracle.model.errors import UsageError, tell, why
-from gradoracle.project.outputs import outputs, writable
+from gradoracle.model.errors import UsageError, tell
+from gradoracle.project.outputs import outputs
 from gradoracle.report import showing
+from gradoracle.report.formats import FORMATS
 
 
 @takes("timed", "device", "examples", "seed", "property", "workers")
@@ -52,11 +53,10 @@ def gate(
     fork_server.warm(has_engine=False)  # imports what both sides need while this process reads both trees
     from gradoracle.gate.run import Asked, GateFault
     from gradoracle.gate.run import gate as run_gate
+    from gradoracle.model.verdict import exit_code
     from gradoracle.project import settings
-    from gradoracle.report.formats import FORMATS as formats
-    from gradoracle.report.formats import exit_code
 
-    views = outputs(context.obj.words, formats)
+    views = outputs(context.obj.words, FORMATS)
     if (base is None) == (baseline is None):
         raise UsageError(
             "the gate needs one base to compare with; expected --base REF, such as origin/main, or --baseline FILE"
@@ -91,47 +91,3 @@ def _require_timing(baseline: str | None, device: str) -> None:
         raise UsageError(
             "--speed needs a GPU: times in the interpreter say nothing about a kernel; expected no --speed"
         )
-
-
-baseline = typer.Typer()
-
-
-@baseline.callback()
-def _baselines() -> None:
-    """Save results for gate --baseline, where the base cannot be built."""
-
-
-@baseline.command()
-@takes("device", "examples", "seed", "property", "workers")
-def save(
-    context: typer.Context,
-    targets: Kernels = None,
-    output: Annotated[
-        str | None, typer.Option(metavar="PATH", help="File to write. Default: gradoracle-baseline.json.")
-    ] = None,
-    profile: Profile = None,
-    **options: Any,
-) -> None:
-    """Check this tree's kernels and save the results, case by case, for gate --baseline.
-
-    Violations are saved too; a gate then fails only if they get worse. The exit code is 0 once the file is written.
-    """
-    from gradoracle.gate.baseline import FILE
-    from gradoracle.gate.baseline import save as write
-    from gradoracle.gate.run import Asked, snapshots
-    from gradoracle.project import settings
-    from gradoracle.report import summary
-
-    own = given(context)
-    settings.fields(own)
-    path = writable("--output", output or FILE)
-    found, reports = snapshots(Asked("", tuple(targets or ()), profile, own), tell)
-    for each in reports:
-        showing.say(f"{summary.MARKS[each.exit_code]} {summary.outcome(each)}\n")
-    try:
-        write(path, found)
-    except OSError as error:
-        raise UsageError(f"--output {path} cannot be written: {why(error)}") from None
-    showing.say(
-        f"{path} written: {len(found.snapshots)} kernels, {sum(len(s.cases) for s in found.snapshots.values())} cases\n"
-    )

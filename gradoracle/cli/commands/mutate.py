@@ -1,4 +1,4 @@
-"""Mutate and bench: what the properties catch, and how fast the kernels are."""
+"""Mutate: what the properties catch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gradoracle.cli.commands.arguments import given, takes
-from gradoracle.cli.commands.installed import require_kernels_of_the_tree
+from gradoracle.cli.arguments import given, takes
+from gradoracle.cli.installed import require_kernels_of_the_tree
 from gradoracle.project import settings, values
 from gradoracle.project.outputs import outputs
 from gradoracle.report import showing
@@ -73,21 +73,3 @@ def mutate(
         raise typer.Exit(showing.fail(str(error), 1)) from None
     showing.show(expected, lambda view, width, color: views.render(found, view))
     raise typer.Exit(views.exit_code(found, enough))
-
-
-@takes("device", seconds="Stop each gradcheck after this time and report how far it got.")
-def bench(
-    context: typer.Context,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A shipped family.")],
-    only: Annotated[str, typer.Option(metavar="TEXT", help="Only rows whose description contains TEXT.")] = "",
-    output: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Also write the table to this file, as JSON.")
-    ] = None,
-    **options: Any,
-) -> None:
-    """Time shipped kernels against those of other libraries, and a verdict against gradcheck."""
-    asked = settings.fields(given(context))
-    require_kernels_of_the_tree([target])
-    from gradoracle.execution.bench import run as run_bench
-
-    run_bench(target, asked.get("device", "auto"), output, only, asked.get("seconds"))

@@ -10,7 +10,7 @@ from gradoracle.properties.offline import Allotment, Allotments, Shape, Uncompil
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
 

@@ -14,13 +14,12 @@ from torch import Tensor
 
 from gradoracle.check.acceptance import exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.spread import LOCAL_SIGMA
-from gradoracle.execution.endings import Unavailable
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.call_errors import Unavailable
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative, Program, program
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
@@ -137,7 +136,7 @@ def explicit_entry_points_agree_with_autograd(evidence: Evidence) -> Iterator[Fi
     Cannot catch: errors that both share; jvp_matches_the_oracle and hvp_matches_the_oracle do.
     """
     plain = replace(evidence.kernel, jvp=None, hvp=None)
-    subject = Subject(evidence.subject.family, plain, evidence.subject.guard, "through autograd: ")
+    subject = KernelRunner(evidence.subject.family, plain, evidence.subject.guard, "through autograd: ")
     through_autograd = Evidence(evidence.case, evidence.sample, subject, evidence.oracle, evidence.blocks)
     for derivative in (HVP, JVP):
         explicit = evidence.tensors(derivative)

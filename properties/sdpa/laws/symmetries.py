@@ -66,7 +66,7 @@ def equal_values_leave_q_and_k_no_gradient(evidence: Evidence) -> Iterator[Findi
 
 
 def values_of_one(evidence: Evidence) -> Evidence:
-    """The variant with v = 1 and v' = 0; its values repeat, so rule 1b of the verdict decides."""
+    """The variant with v = 1 and v' = 0; its values repeat, so the worst case decides."""
 
     def change(sample: Sample) -> Sample:
         v = torch.ones_like(sample.inputs["v"])

@@ -35,7 +35,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
 from gradoracle.model.finding import Finding

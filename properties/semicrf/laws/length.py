@@ -10,9 +10,8 @@ from gradoracle.properties.semicrf.problems import LENGTHS, VJP, along, cut, of
 
 from gradoracle.check.acceptance import not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.spread import LOCAL_SIGMA
 from gradoracle.model.case import Case
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 

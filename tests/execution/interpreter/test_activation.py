@@ -8,7 +8,7 @@ import sys
 from importlib import metadata
 
 import pytest
-from places import TESTS
+from places import ROOT, TESTS
 
 from gradoracle.execution import interpreter
 from gradoracle.execution.interpreter import availability
@@ -131,7 +131,11 @@ print(interpreter.explain_unavailable())
     assert lines[0].startswith(
         f"Triton {metadata.version('triton')} cannot interpret kernels with numpy {metadata.version('numpy')} ("
     )
-    assert "install triton==3.7.1" in lines[0]
+    assert lines[0].endswith("install triton==3.7.1 and numpy==2.4.6, which are tested together.")
+
+
+def test_the_tested_triton_is_that_of_the_constraints():
+    assert f"triton=={availability.TESTED_TRITON}\n" in (ROOT / "constraints.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +145,7 @@ print(interpreter.explain_unavailable())
         ({"triton": "3.7.1"}, "numpy is not installed and interpreting Triton kernels needs it: install numpy."),
         (
             {"triton": "3.5.1", "numpy": "2.0.0"},
-            "Triton 3.5.1 was found and interpreting kernels needs 3.6 or later: install triton>=3.7.1.",
+            "Triton 3.5.1 was found and interpreting kernels needs 3.6.0 or later: install triton>=3.7.1.",
         ),
         ({"triton": "3.6.0", "numpy": "2.5.2"}, None),
         ({"triton": "3.10.0+git1", "numpy": "2.5.2"}, None),

@@ -19,14 +19,14 @@ pytestmark = pytest.mark.skipif(
 interpreter.activate()
 
 from gradoracle.execution.guard_memory import poisoned  # noqa: E402
-from gradoracle.execution.interpreter.faults import Fault, Kind  # noqa: E402
 from gradoracle.execution.interpreter.record import recording  # noqa: E402
+from gradoracle.execution.interpreter.wrong_accesses import Kind, WrongAccess  # noqa: E402
 
 kernels = load("recorded_kernels")
 ROWS, COLUMNS, BLOCK = 4, 5, 8
 
 
-def faults(run: Callable[[], Any]) -> list[Fault]:
+def faults(run: Callable[[], Any]) -> list[WrongAccess]:
     with poisoned() as memory, recording(memory.unwritten) as record:
         memory.watch = record.watch
         run()

@@ -17,22 +17,22 @@ interpreter.activate()
 
 from gradoracle.execution.guard_memory import poisoned  # noqa: E402
 from gradoracle.execution.interpreter import lockstep  # noqa: E402
-from gradoracle.execution.interpreter.faults import Fault, Kind  # noqa: E402
 from gradoracle.execution.interpreter.record import recording  # noqa: E402
-from gradoracle.execution.interpreter.stored import stored_parameters  # noqa: E402
+from gradoracle.execution.interpreter.written_parameters import written_parameters  # noqa: E402
+from gradoracle.execution.interpreter.wrong_accesses import Kind, WrongAccess  # noqa: E402
 
 kernels = load("recorded_kernels")
 N, BLOCK, PROGRAMS = 100, 16, 7
 
 
-def faults(run) -> list[Fault]:
+def faults(run) -> list[WrongAccess]:
     with recording() as record:
         run()
     assert record.launches
     return record.faults()
 
 
-def alone(run) -> Fault:
+def alone(run) -> WrongAccess:
     """The one fault of a launch."""
     found = faults(run)
     assert len(found) == 1, [str(fault) for fault in found]
@@ -207,10 +207,10 @@ def test_tensors_that_share_memory_share_their_accesses():
 
 
 def test_what_may_be_stored_is_read_off_the_source():
-    assert {"Y"} == stored_parameters(kernels.copied.fn) & {"X", "Y"}
-    assert {"Y"} == stored_parameters(kernels.summed.fn) & {"X", "Y"}  # through `put`, and by atomics
-    assert {"X", "Y", "Z"} == stored_parameters(kernels.neighbours.fn) & {"X", "Y", "Z"}
-    assert stored_parameters(eval("lambda x: x")) is None  # no source: all may be
+    assert {"Y"} == written_parameters(kernels.copied.fn) & {"X", "Y"}
+    assert {"Y"} == written_parameters(kernels.summed.fn) & {"X", "Y"}  # through `put`, and by atomics
+    assert {"X", "Y", "Z"} == written_parameters(kernels.neighbours.fn) & {"X", "Y", "Z"}
+    assert written_parameters(eval("lambda x: x")) is None  # no source: all may be
 
 
 def test_a_tensor_without_elements_has_nothing_to_be_read():

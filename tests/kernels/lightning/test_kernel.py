@@ -14,7 +14,7 @@ from sweeps import covering
 
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
@@ -35,7 +35,7 @@ def evidence(dims: str, dtype: str, blocks: str, initial: bool, state: bool) -> 
     draws = {"initial_state": Draw("normal")} if initial else {}
     options = {"return_state": True} if state else {}
     case = Case("lightning", DIMS[dims], dtype, options, draws, blocks, seed=4)
-    return Evidence(case, build(case, FAMILY.signature, domains=FAMILY.domains), Subject(FAMILY, KERNEL), ORACLE)
+    return Evidence(case, build(case, FAMILY.signature, domains=FAMILY.domains), KernelRunner(FAMILY, KERNEL), ORACLE)
 
 
 CASES = [

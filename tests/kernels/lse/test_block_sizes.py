@@ -12,7 +12,7 @@ from gradoracle.properties.lse import FAMILY, KERNELS
 
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
@@ -38,7 +38,7 @@ CASE = Case(
     seed=6,
 )
 SAMPLE = build(CASE, FAMILY.signature, domains=FAMILY.domains)
-EVIDENCE = Evidence(CASE, SAMPLE, Subject(FAMILY, KERNELS[0]), Oracle(FAMILY))
+EVIDENCE = Evidence(CASE, SAMPLE, KernelRunner(FAMILY, KERNELS[0]), Oracle(FAMILY))
 
 
 def gradients(**options: Any) -> dict[str, torch.Tensor]:

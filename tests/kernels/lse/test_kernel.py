@@ -13,7 +13,7 @@ from sweeps import covering
 
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
@@ -37,7 +37,7 @@ def evidence(dims: str, dtype: str, causal: bool, softcap: float | None, sinks: 
     draws = {name: Draw("normal" if name == "sinks" else "index") for name in given}
     case = Case("lse", DIMS[dims], dtype, options, draws, "small", seed=4)
     sample = build(case, FAMILY.signature, domains=FAMILY.domains)
-    return Evidence(case, sample, Subject(FAMILY, KERNEL), ORACLE)
+    return Evidence(case, sample, KernelRunner(FAMILY, KERNEL), ORACLE)
 
 
 @pytest.mark.parametrize(("dims", "dtype", "causal", "softcap", "sinks", "segments"), covering(CASES))

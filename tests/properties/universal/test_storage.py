@@ -11,9 +11,9 @@ from gradoracle.properties.universal import UNIVERSAL
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import examine, judge_law
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.execution.guard_memory import Originals
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
@@ -80,7 +80,7 @@ def test_a_call_beside_the_derivatives_is_undone_too() -> None:
     case = Case("pick", CASE.dims, seed=1)
     sample = build(case, pick.signature)
     before = sample.inputs["x"].clone()
-    subject = Subject(pick, kernel(doubling))
+    subject = KernelRunner(pick, kernel(doubling))
     job = Job("doubling", case, ())
     assert examine(job, subject, Oracle(pick, "float64"), (), "cpu").results == ()
     subject.sample = sample

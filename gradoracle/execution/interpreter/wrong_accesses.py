@@ -1,4 +1,4 @@
-"""Faults: wrong memory accesses that a record found, with their sentences."""
+"""Wrong accesses to memory that a record found, with their sentences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass
-class Fault:
+class WrongAccess:
     """One kind of fault at one line and one tensor.
 
     Attributes:

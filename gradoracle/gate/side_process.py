@@ -1,4 +1,4 @@
-"""Process: the gate's handle on a side: which gradoracle it runs, where its modules come from, what it answers."""
+"""Side process: the gate's handle on a side: which gradoracle it runs, where its modules come from, what it answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ main(sys.argv[1:])
 """
 
 
-class Side:
+class SideProcess:
     """A process that looks at targets in one tree.
 
     Args:

@@ -9,7 +9,7 @@ from pathlib import Path
 from gradoracle.model.errors import UsageError
 from gradoracle.model.location import working_tree
 from gradoracle.project.import_closure import holds_gradoracle
-from gradoracle.project.shipped import KERNELS, family_names
+from gradoracle.project.shipped_names import KERNELS, family_names
 
 
 def require_kernels_of_the_tree(targets: Iterable[str]) -> None:

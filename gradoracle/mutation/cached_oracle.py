@@ -1,4 +1,4 @@
-"""Remembered: an oracle that keeps its answers on disk, since every mutant is judged on the same cases.
+"""Cached oracle: one that keeps its answers on disk, since every mutant is judged on the same cases.
 
 Answers are keyed by the values that they are for, so a property that asks for the truth of what a kernel computed gets
 the truth of exactly that.
@@ -27,7 +27,7 @@ MOST = 1 << 25  # bytes; larger answers are not kept
 Answer = TypeVar("Answer")
 
 
-class Remembered(Oracle):
+class CachedOracle(Oracle):
     """An ``Oracle`` whose budgets and truths are looked up in a folder first.
 
     Args:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from gate.project import CONFIG, HELPER, KERNEL, Project
 
-from gradoracle.gate import kept
-from gradoracle.gate.kept import Kept
+from gradoracle.gate import snapshot_cache
 from gradoracle.gate.snapshot import OnCase, Snapshot
+from gradoracle.gate.snapshot_cache import SnapshotCache
 from gradoracle.gate.tree import project
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
@@ -92,23 +92,23 @@ CASE = OnCase("fast", "float32", {"vjp": Status.HOLDS, "causal": Status.REFUSED}
 )
 def test_only_what_any_machine_would_find_is_kept(tmp_path: Path, change: dict[str, object], is_kept: bool) -> None:
     found = Snapshot("k.py", cases={"a": CASE}, is_whole=True)
-    entries = Kept(tmp_path, lambda text: None)
+    entries = SnapshotCache(tmp_path, lambda text: None)
     entries.keep("name", replace(found, **change), {"k.py": "0"})  # type: ignore[arg-type]
     assert (entries.find("name") is not None) == is_kept
 
 
 def test_what_no_digest_covers_has_no_name(clone: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(clone.folder)
-    tree, entries = project(), Kept(tmp_path / "cache", lambda text: None)
+    tree, entries = project(), SnapshotCache(tmp_path / "cache", lambda text: None)
     (entry,) = tree.entries(()).values()
     assert entries.name(entry, {}, tree, tree)
     assert entries.name(entry, {}, tree, tree) != entries.name(entry, {"device": "cpu"}, tree, tree)
     assert entries.name(entry, {}, tree, tree) == entries.name(entry, {"workers": "2"}, tree, tree)
     assert not entries.name(entry, {"seconds": "5"}, tree, tree)  # how many cases a machine judges in them
     assert not entries.name(replace(entry, target="torch:relu"), {}, tree, tree)  # of no file of the tree
-    assert not Kept(None, lambda text: None).name(entry, {}, tree, tree)
+    assert not SnapshotCache(None, lambda text: None).name(entry, {}, tree, tree)
     before = entries.name(entry, {}, tree, tree)
     monkeypatch.setenv("TRITON_F32_DEFAULT", "ieee")
     assert entries.name(entry, {}, tree, tree) != before
-    monkeypatch.setattr(kept, "_loose", lambda: True)  # something else is installed in place
+    monkeypatch.setattr(snapshot_cache, "_loose", lambda: True)  # something else is installed in place
     assert not entries.name(entry, {}, tree, tree)

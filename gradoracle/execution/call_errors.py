@@ -1,4 +1,4 @@
-"""Endings: how a kernel call can end without tensors to judge."""
+"""Call errors: how a kernel call can end without tensors that can be judged."""
 
 from __future__ import annotations
 

@@ -11,10 +11,11 @@ import typer
 from typer.models import OptionInfo
 
 from gradoracle.cli import completion
+from gradoracle.model.wording import either
 from gradoracle.project.options import OPTIONS, Form, Option
 from gradoracle.project.settings import Setting
+from gradoracle.report.formats import FORMATS
 
-FORMATS = "terminal, json, junit, sarif, github, markdown or html"
 _OFFERED = {"property": completion.laws}  # completions of an option's value
 
 Profile = Annotated[
@@ -34,7 +35,7 @@ Kernels = Annotated[
     ),
 ]
 Formats = Annotated[
-    list[str] | None, typer.Option(metavar="terminal|json|...", help=f"Report format: {FORMATS}. Repeatable.")
+    list[str] | None, typer.Option(metavar="terminal|json|...", help=f"Report format: {either(FORMATS)}. Repeatable.")
 ]
 Outputs = Annotated[list[str] | None, typer.Option(metavar="PATH", help="File for the --format before it. Repeatable.")]
 

@@ -1,4 +1,4 @@
-"""Kept: snapshots of earlier gates, in the cache, found by the content of everything that they depend on.
+"""Snapshot cache: snapshots of earlier gates, in the cache, found by the content of everything that they depend on.
 
 A snapshot is kept if nothing in it can depend on the machine: every case was judged, none crashed, and no property
 lacked memory. Nothing is kept if a package is installed in place, as its version does not determine its content.
@@ -37,7 +37,7 @@ _DRIVER = "/proc/driver/nvidia"
 _INSTALLED = (".dist-info", ".egg-info")
 
 
-class Kept:
+class SnapshotCache:
     """The kept snapshots.
 
     Args:

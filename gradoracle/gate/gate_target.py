@@ -1,4 +1,4 @@
-"""Subject: one target of a gate, as both sides have it, and what is known of it so far."""
+"""Gate target: a target as both sides have it, and what is known of it so far."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradoracle.project.settings import Setting
 
 
 @dataclass
-class Subject:
+class GateTarget:
     """One target.
 
     Attributes:
