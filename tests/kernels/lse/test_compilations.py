@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from gradoracle.kernels import lse as kernels
 from gradoracle.kernels.lse import blocks, fused, hessian, output, separate, sinks, tangents
 from gradoracle.kernels.lse.compilations import PASSES
-from programs import python
+from programs import compiling
 from sweeps import slow
 
 MODULES = (output, separate, fused, tangents, hessian, sinks)
@@ -84,7 +83,6 @@ def test_compiled_widths_are_few() -> None:
         assert all(blocks.padded_features(features, each) >= features for features in range(1, 257))
 
 
-# in a process of its own, since TRITON_INTERPRET decides at import whether a kernel knows its parameters
 PROGRAM = """
 import json
 from gradoracle.kernels.lse import fused, hessian, output, separate, sinks, tangents
@@ -99,10 +97,7 @@ print(json.dumps({
 
 
 def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    ran = python(PROGRAM, env=environment)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    found = json.loads(ran.stdout)
+    found = json.loads(compiling(PROGRAM))
     assert len(found) == 9 and {name for names in found.values() for name in names} == {"scale", "softcap"}, found
 
 
@@ -126,10 +121,7 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize("unaligned", [("forward", "dq"), slow(PASSES)])
 def test_every_load_of_an_aligned_tile_is_a_vector(unaligned: tuple[str, ...]) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    ran = python(LOADS, *unaligned, env=environment)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    found = json.loads(ran.stdout)
+    found = json.loads(compiling(LOADS, *unaligned))
     sinks = {"forward": 1, "jvp": 2}  # one number each: of sinks, of their tangent
     aligned = {name.split(",")[0]: count for name, count in found.items() if name.endswith("True")}
     assert aligned == {name: sinks.get(name, 0) for name in aligned} and len(aligned) == 7
