@@ -69,7 +69,7 @@ BUGS = Bugs(right)
 @BUGS.of("fla-org/flash-linear-attention#1095", "forward_matches_the_oracle")
 @gradoracle.kernel(reverse_cumsum)
 def total_less_cumsum(x):
-    """flash-linear-attention: sums to the end were the total, less the sums from the start, plus the element.
+    """fla-org/flash-linear-attention: sums to the end were the total, less the sums from the start, plus the element.
 
     A small sum behind large elements is then what is left of two large numbers.
     """
