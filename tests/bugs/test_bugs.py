@@ -7,6 +7,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import interpreted
 import pytest
 from sweeps import slow
 
@@ -20,9 +21,7 @@ from gradoracle.model.verdict import Report, Status
 from gradoracle.mutation.bugs import Bug
 from gradoracle.project.request import Request
 
-pytestmark = pytest.mark.skipif(
-    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
-)
+pytestmark = interpreted.NEEDED
 interpreter.activate()
 
 SMALL = {

@@ -18,6 +18,7 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.oracle.truth import Oracle
 from tests.kernels.assertions import assert_refused
+from tests.kernels.lse.watching import watch
 
 SIZES: dict[str, Any] = {
     "block_q": 16,
@@ -56,21 +57,11 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, int]]:
     """The tile [queries, keys] that each kernel was last launched with, by its name."""
     seen: dict[str, tuple[int, int]] = {}
 
-    class Watched:
-        def __init__(self, kernel: Any) -> None:
-            self.kernel, self.__name__ = kernel, kernel.__name__
+    def note(name: str, args: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        if name != "sum_kernel":
+            seen[name] = constants["BLOCK_QUERY"], constants["BLOCK_KEY"]
 
-        def __getitem__(self, grid: Any) -> Any:
-            def run(*args: Any, **constants: Any) -> None:
-                seen[self.__name__] = constants["BLOCK_QUERY"], constants["BLOCK_KEY"]
-                self.kernel[grid](*args, **constants)
-
-            return run
-
-    for module in (output, separate, fused, tangents, hessian):
-        for name in list(vars(module)):
-            if name.endswith("_kernel") and name != "sum_kernel":
-                monkeypatch.setattr(module, name, Watched(getattr(module, name)))
+    watch(monkeypatch, (output, separate, fused, tangents, hessian), note)
     return seen
 
 

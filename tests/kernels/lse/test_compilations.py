@@ -13,6 +13,8 @@ from gradoracle.kernels.lse.compilations import PASSES
 from programs import compiling
 from sweeps import slow
 
+from tests.kernels.lse.watching import watch
+
 MODULES = (output, separate, fused, tangents, hessian, sinks)
 Q, K = torch.randn(1, 2, 5, 3), torch.randn(1, 2, 7, 3)
 IDS = {"q_segments": torch.zeros(1, 5, dtype=torch.int64), "kv_segments": torch.zeros(1, 7, dtype=torch.int64)}
@@ -23,22 +25,11 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> set[tuple[Any, ...]]:
     """What Triton would compile: for each launch the kernel, its constants, and the type of every argument."""
     seen: set[tuple[Any, ...]] = set()
 
-    class Watched:
-        def __init__(self, kernel: Any) -> None:
-            self.kernel, self.__name__ = kernel, kernel.__name__
+    def note(name: str, args: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        types = (str(getattr(argument, "dtype", type(argument).__name__)) for argument in args)
+        seen.add((name, *types, *constants.items()))
 
-        def __getitem__(self, grid: Any) -> Any:
-            def run(*args: Any, **constants: Any) -> None:
-                types = (str(getattr(argument, "dtype", type(argument).__name__)) for argument in args)
-                seen.add((self.__name__, *types, *constants.items()))
-                self.kernel[grid](*args, **constants)
-
-            return run
-
-    for module in MODULES:
-        for name in list(vars(module)):
-            if name.endswith("_kernel") and hasattr(getattr(module, name), "__getitem__"):
-                monkeypatch.setattr(module, name, Watched(getattr(module, name)))
+    watch(monkeypatch, MODULES, note)
     return seen
 
 
