@@ -28,16 +28,7 @@ class Recursion:
 
     alpha_dtype = torch.float64
 
-    def __call__(
-        self,
-        cum_scores: Tensor,
-        transition: Tensor,
-        duration_bias: Tensor,
-        lengths: Tensor,
-        *,
-        proj_start: Tensor | None = None,
-        proj_end: Tensor | None = None,
-    ) -> Tensor:
+    def __call__(self, cum_scores, transition, duration_bias, lengths, *, proj_start=None, proj_end=None) -> Tensor:
         """log Z [B] float32."""
         return _Recursion.apply(self, cum_scores, transition, duration_bias, lengths, proj_start, proj_end)
 

@@ -101,16 +101,7 @@ class Ring:
     beta_barrier = True
     mask_labels = True
 
-    def __call__(
-        self,
-        cum_scores: Tensor,
-        transition: Tensor,
-        duration_bias: Tensor,
-        lengths: Tensor,
-        *,
-        proj_start: Tensor | None = None,
-        proj_end: Tensor | None = None,
-    ) -> Tensor:
+    def __call__(self, cum_scores, transition, duration_bias, lengths, *, proj_start=None, proj_end=None) -> Tensor:
         """log Z [B] float32."""
         cum, durations = cum_scores.double(), duration_bias.shape[0]
         positions = cum.shape[1] - 1
