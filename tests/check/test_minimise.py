@@ -28,6 +28,7 @@ from gradoracle.model.verdict import Report, Status, Verdict
 from gradoracle.project.request import Request, Silent
 from gradoracle.report.failure import failures
 from gradoracle.report.formats import render
+from tests.check.test_merge import LEANS
 from tests.scaled import scaled
 
 FILE = TESTS / "scaled.py"
@@ -123,21 +124,6 @@ def test_the_command_of_saved_tensors_shows_the_failure_again(saved: str, capsys
     assert main.run([*words[1:], "--workers", "0"]) == 1 and "dw       [worst case]" in capsys.readouterr().out
     right = [word.replace("has_a_wrong_backward", "right") for word in words[1:]]
     assert main.run([*right, "--workers", "0"]) == 0
-
-
-LEANS = """
-import gradoracle
-from jaxtyping import Float
-from torch import Tensor
-
-@gradoracle.family(dims={"N": gradoracle.sizes(1, 40)})
-def square(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
-    return x * x
-
-@gradoracle.kernel(square)
-def leans(x):
-    return (x.double() ** 2 * (1 + SLOPE)).to(x.dtype)
-"""
 
 
 def test_what_all_cases_show_together_is_shown_again_by_all_of_them(

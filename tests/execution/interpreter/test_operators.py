@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import interpreted
 import pytest
 import torch
 from places import load
@@ -13,9 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from gradoracle.execution import interpreter
 
-pytestmark = pytest.mark.skipif(
-    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
-)
+pytestmark = interpreted.NEEDED
 interpreter.activate()
 
 from gradoracle.execution.guard_memory import poisoned  # noqa: E402

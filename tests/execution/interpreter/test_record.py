@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 
+import interpreted
 import pytest
 import torch
 from places import load
 
 from gradoracle.execution import interpreter
 
-pytestmark = pytest.mark.skipif(
-    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
-)
+pytestmark = interpreted.NEEDED
 interpreter.activate()
 
 from gradoracle.execution.guard_memory import poisoned  # noqa: E402

@@ -19,6 +19,7 @@ from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.oracle.truth import Oracle
+from tests.kernels.assertions import assert_same_bits
 
 (KERNEL,) = KERNELS
 ORACLE = Oracle(FAMILY)
@@ -119,7 +120,7 @@ def test_two_runs_give_the_same_bits() -> None:
         torch.autograd.grad(kernels.lightning(*leaves, blocks=kernels.BLOCKS["tall"]).square().sum(), leaves)
         for _ in range(2)
     )
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert_same_bits(first, second)
 
 
 def test_a_part_of_the_gradients_is_the_same_as_all_of_them() -> None:

@@ -21,6 +21,7 @@ from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import arguments, tensor_of
+from tests.oracle.correct_kernels import slope
 from tests.properties.lightning import chunked_attention as right_kernels
 from tests.properties.lightning.chunked_attention import (
     chunked_scan,
@@ -132,14 +133,6 @@ def test_slips_of_each_gradient_are_caught(algorithm: str, kernel: right_kernels
             (b, limit), (wrong, _) = slope(good[name], known[name]), slope(bad[name], known[name])
             assert abs(b) < limit < abs(wrong), name
             assert wrong == pytest.approx(sign * SLIPS[dtype], rel=0.5), name
-
-
-def slope(got: Tensor, budget: Budget) -> tuple[float, float]:
-    """The slope of the error on the truth, and the limit that the probes set it: the rule bias."""
-    weight = budget.value / budget.sigma**2
-    bottom = (budget.value * weight).sum()
-    null = ((budget.errors * weight).flatten(1).sum(1) / bottom).square().mean().sqrt()
-    return float(((got.double() - budget.value) * weight).sum() / bottom), 8 * max(float(null), float(bottom**-0.5))
 
 
 def test_a_state_that_is_rounded_between_chunks_is_seen() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import interpreted
 import pytest
 import torch
 from gradoracle.properties.universal import UNIVERSAL
 from torch import Tensor
 
-from gradoracle.execution import interpreter
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
@@ -26,9 +26,7 @@ from tests.properties.universal.launches import (
     sums,
 )
 
-pytestmark = pytest.mark.skipif(
-    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
-)
+pytestmark = interpreted.NEEDED
 
 LAWS = {law.name: law for law in UNIVERSAL}
 INSIDE, RACE = LAWS["every_access_stays_inside_its_tensor"], LAWS["programs_of_a_launch_do_not_race"]
