@@ -38,5 +38,5 @@ def run_and_show(views: Sequence[Output], runs: Sequence[Callable[[], Report]]) 
         trace = "".join(traceback.format_exception(failure))
         return showing.fail(f"internal error: {named(failure)}; {showing.keep_trace(trace)}", exit_codes.VIOLATED)
     if isinstance(failure, KeyboardInterrupt) and reports:
-        return exit_codes.VIOLATED if codes == {exit_codes.VIOLATED} else exit_codes.INCONCLUSIVE
+        return exit_codes.VIOLATED if exit_codes.VIOLATED in codes else exit_codes.INCONCLUSIVE
     raise failure

@@ -190,6 +190,11 @@ def test_an_interrupt_between_targets_keeps_the_first(engine: Check, run: Run, f
     assert given == code and out.startswith("gradoracle sdpa")
 
 
+def test_an_interrupt_hides_no_violation_of_an_earlier_target(engine: Check, run: Run) -> None:
+    engine.answers = [made(status=Status.VIOLATED), made(), KeyboardInterrupt()]
+    assert run("check", "sdpa", "lse", "semicrf")[0] == 1
+
+
 def test_an_interrupted_target_is_the_last(engine: Check, run: Run) -> None:
     engine.answers = [made(interrupted="interrupted after 3 of 9 cases")]
     assert run("check", "sdpa", "lse")[0] == 4

@@ -245,7 +245,7 @@ def test_a_kernel_that_prints_without_end_fills_no_disk(pool: Pool, monkeypatch:
     cut = process.Process.cut_output
 
     def size(child: process.Process) -> int:
-        return os.fstat(child._output.fileno()).st_size
+        return os.fstat(child._output.fileno()).st_blocks * 512
 
     def measured(child: process.Process) -> None:
         before = size(child)
@@ -257,7 +257,7 @@ def test_a_kernel_that_prints_without_end_fills_no_disk(pool: Pool, monkeypatch:
     crash = one(pool(), "print without end").crash
     assert crash is not None and crash.output.endswith("the end") and len(crash.output) <= 4000
     full = [(before, after) for before, after in sizes if before > 1 << 20]
-    assert full and all(after < before for before, after in full)
+    assert full and sum(after for _, after in full) < sum(before for before, _ in full) / 2  # it prints meanwhile
 
 
 @pytest.mark.parametrize("kind", ["echo", "fault", "raise in kernel", "sys.exit", "poisoned"])
