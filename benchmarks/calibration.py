@@ -29,7 +29,7 @@ from gradoracle import __version__
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution import device
-from gradoracle.execution.kernel_runner import Subject as Runner
+from gradoracle.execution.kernel_runner import KernelRunner as Runner
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.contract import PRESETS, default_contract
 from gradoracle.model.derivative import Derivative, program

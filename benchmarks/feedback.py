@@ -162,7 +162,7 @@ def gate(of: Measured, families: Sequence[str], kinds: Sequence[str]) -> Iterato
     begun = time.monotonic()
     subprocess.run(words, cwd=of.folder, env=of.environment, check=True, capture_output=True)
     yield "unchanged tree", time.monotonic() - begun
-    keeps = (of.folder / "gradoracle/gate/kept.py").is_file()
+    keeps = any((of.folder / "gradoracle/gate" / file).is_file() for file in ("snapshot_cache.py", "kept.py"))
     for family in families:
         for kind in (each for each in PLANTS[family] if each in kinds):
             of.forget()

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.kernel import Kernel
@@ -57,7 +57,7 @@ def log_sum_exp() -> None:
 def evidence_of(dtype: str, recipe: str) -> Evidence:
     """PyTorch's default on one case, with q drawn by the recipe, and its certified truth."""
     case = Case("sdpa", DIMS, dtype, draws={"q": Draw(recipe)})
-    return Evidence(case, build(case, FAMILY.signature), Subject(FAMILY, FUSED), Oracle(FAMILY, "certified"))
+    return Evidence(case, build(case, FAMILY.signature), KernelRunner(FAMILY, FUSED), Oracle(FAMILY, "certified"))
 
 
 def against_certified(evidence: Evidence, algorithm: str) -> str:

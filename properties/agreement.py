@@ -55,7 +55,7 @@ def agree(
         if not wrong.any():
             yield exactly(shown, False, "", elements=theirs.numel(), of=name if label else "")
         elif exact:
-            message = f"{int(wrong.sum())} of {wrong.numel()} elements have other bits"
+            message = f"{int(wrong.sum())} of {wrong.numel()} elements differ in bits"
             yield exactly(shown, wrong.cpu(), message, of=name if label else "")
         else:
             true = theirs.detach().to("cpu", torch.float64)
@@ -107,7 +107,7 @@ def derivative_of(evidence: Evidence, name: str) -> Derivative:
         KeyError: no derivative of the family has a tensor of that name.
     """
     if name not in evidence.derivatives:
-        raise KeyError(f"{name} is no tensor of family {evidence.oracle.family.name}")
+        raise KeyError(f"{name} is not a tensor of family {evidence.oracle.family.name}")
     return evidence.derivatives[name]
 
 

@@ -41,16 +41,16 @@ def small_enough(case: Case, kernel: Kernel) -> str | None:
     """Whether a case is small enough for properties that run the kernel or the oracle again."""
     longest = max(case.dims.values(), default=1)
     if longest > LONGEST_DIM:
-        return f"a dim of {longest} is too large for this law: at most {LONGEST_DIM}"
+        return f"a dim of {longest} is too large for this property: at most {LONGEST_DIM}"
     size = prod(case.dims.values())
     if size > LARGEST_PROBLEM:
-        return f"the product {size:.1e} of all dims is too large for this law: at most {LARGEST_PROBLEM:.1e}"
+        return f"the product {size:.1e} of all dims is too large for this property: at most {LARGEST_PROBLEM:.1e}"
     return None
 
 
 def through_autograd(case: Case, kernel: Kernel) -> str | None:
     """Whether the kernel's VJP is that of ``torch.autograd``."""
-    return None if kernel.vjp is None else "its VJP is a function of its own and not torch.autograd's"
+    return None if kernel.vjp is None else "its VJP is an explicit function, not that of torch.autograd"
 
 
 def every_input_has_a_gradient(case: Case, kernel: Kernel) -> str | None:
@@ -97,12 +97,12 @@ def takes(kernel: Kernel, option: str, value: object) -> bool:
 
 def causal(case: Case, kernel: Kernel) -> str | None:
     """Why properties of causal cases do not apply; None where they do."""
-    return None if case.options.get("causal", False) else "it is not causal"
+    return None if case.options.get("causal", False) else "the case is not causal"
 
 
 def bidirectional(case: Case, kernel: Kernel) -> str | None:
     """Why properties of cases in which every query sees every key do not apply; None where they do."""
-    return "it is causal" if case.options.get("causal", False) else None
+    return "the case is causal" if case.options.get("causal", False) else None
 
 
 def has_a_later_query(case: Case, kernel: Kernel) -> str | None:
@@ -114,7 +114,7 @@ def bidirectional_too(case: Case, kernel: Kernel) -> str | None:
     """Why properties that call the kernel with one query that is not causal do not apply; None where they do."""
     if takes(kernel, "causal", False) and supports(kernel, T=1):
         return None
-    return "the kernel does not take one query that is not causal"
+    return "the kernel does not take a single query without a causal mask"
 
 
 def may_have_twice_the_keys(case: Case, kernel: Kernel) -> str | None:

@@ -134,7 +134,7 @@ def _compiled(
     lines = said.strip().splitlines()
     if code != 0 or not lines:
         reason = (errors.strip().splitlines() or [f"exit code {code}"])[-1]
-        raise Uncompiled(f"the process that compiles failed: {reason}")
+        raise Uncompiled(f"the compiling process failed: {reason}")
     answer = json.loads(lines[-1])
     for sentence in answer["said"]:
         tell(sentence)
@@ -192,7 +192,7 @@ def _compile(
         return found, ""
     except Exception as error:
         return {}, (str(error).strip().splitlines() or [type(error).__name__])[0]
-    raise RuntimeError("this version of Triton lowers TTGIR in a way that is not known here")
+    raise RuntimeError("this version of Triton lowers TTGIR in an unknown way")
 
 
 _TYPE = re.compile(r"(?:memdesc|tensor)<((?:\d+x)+)([a-z]+\d+)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -47,3 +48,14 @@ def gradoracle(
 ) -> subprocess.CompletedProcess[str]:
     """What the command line ``gradoracle WORDS...`` comes to in a folder."""
     return python(_COMMAND, *words, cwd=cwd, env=env, has_engine=True)
+
+
+def compiling(program: str, *arguments: str, **environment: str) -> str:
+    """What a Python program prints in a process where Triton compiles unless ``environment`` says otherwise.
+
+    TRITON_INTERPRET decides when triton is imported, for the whole process.
+    """
+    variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | environment
+    ran = python(program, *arguments, env=variables)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return ran.stdout

@@ -125,7 +125,7 @@ def test_a_fifth_family_is_listed_and_checked_with_nothing_else_edited(wheel: Zi
 def test_a_bench_without_the_repository_says_where_its_rows_are(wheel: ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
     said = run("-m", "gradoracle", "bench", "sdpa", "--device", "cpu", path=tmp_path, cwd=tmp_path, code=2)
-    assert "the benchmarks of sdpa lie in gradoracle's repository" in said and "Traceback" not in said
+    assert "the benchmarks of sdpa are in gradoracle's repository" in said and "Traceback" not in said
 
 
 def test_pytest_over_properties_has_the_fifth_familys_laws(tree: Path, wheel: ZipFile, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from gradoracle.cases.sample import build
 from gradoracle.execution.bench import Row
 from gradoracle.execution.guard_memory import Memory
-from gradoracle.execution.kernel_runner import Subject, Tensors
+from gradoracle.execution.kernel_runner import KernelRunner, Tensors
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
@@ -33,7 +33,7 @@ def recorded_vjp(family: Family, kernel: Kernel, dims: Mapping[str, int], given:
     plain, recorded = "interpreter", "interpreter with the record of accesses"
     return Row(
         f"one {kernel.name} VJP in the interpreter float32 {sizes}",
-        {plain: lambda: partial(Subject(family, kernel, records=False).vjp, sample),
-         recorded: lambda: partial(Subject(family, kernel).vjp, sample)},
+        {plain: lambda: partial(KernelRunner(family, kernel, records=False).vjp, sample),
+         recorded: lambda: partial(KernelRunner(family, kernel).vjp, sample)},
         describe={recorded: said},
     )  # fmt: skip

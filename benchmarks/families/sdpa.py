@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.bench import Row, Watch, Work
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
@@ -114,7 +114,7 @@ def _verdict_against_gradcheck(whose: str, kernel: Kernel, seconds: float | None
 
     def verdict(dtype: str) -> list[Finding]:
         sample = build(_small(dtype), FAMILY.signature)
-        evidence = Evidence(_small(dtype), sample, Subject(FAMILY, kernel), Oracle(FAMILY))
+        evidence = Evidence(_small(dtype), sample, KernelRunner(FAMILY, kernel), Oracle(FAMILY))
         return [*evidence.compare(Derivative.FORWARD), *evidence.compare(Derivative.VJP)]
 
     def gradcheck(who: str, fast: bool) -> Work:

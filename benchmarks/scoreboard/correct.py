@@ -13,14 +13,14 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample, build
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Crashed, Refused, Unavailable, Wrong
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative, as_tuple
+from gradoracle.model.dtypes import DTYPES as TORCH
 from gradoracle.model.family import Family
 from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.recipes import DTYPES as TORCH
 from gradoracle.model.signature import cotangent_name
 from gradoracle.mutation.sources import Lines, executed
 from gradoracle.oracle.exact.definition import Undefined, called
@@ -38,7 +38,7 @@ FAILURES = (Wrong, Refused, Unavailable, Crashed)
 T = TypeVar("T")
 
 
-class Tested(Subject):
+class Tested(KernelRunner):
     """A kernel as a test calls it: gradients are read before writes to the inputs are undone."""
 
     def _backward(self, *given: Any) -> Sequence[Tensor | None]:
@@ -259,7 +259,7 @@ def _within_budget(correct: CorrectRun, got: dict[str, Tensor]) -> bool:
     )
 
 
-def _as_a_function(rule: Rule[Run], correct: CorrectRun, subject: Subject) -> bool:
+def _as_a_function(rule: Rule[Run], correct: CorrectRun, subject: KernelRunner) -> bool:
     """Whether a rule on functions accepts the kernel; an exception is a rejection."""
     evidence = correct.evidence
     primals = subject.primals(evidence.sample)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from gradoracle.cases.case_space import Domain
+from gradoracle.cases.case_space import CaseSpace
 from gradoracle.cases.strategy import plainest
 from gradoracle.model.case import Case, parse
 from gradoracle.model.dims import Sizes
@@ -167,7 +167,7 @@ def _alike(family: Family, kernel: Kernel) -> list[Case]:
 def _plain(family: Family, kernel: Kernel, dtype: str, size: int) -> Case:
     """A case of normal, contiguous tensors whose dims are the largest allowed power of two up to ``size``."""
     dims = {name: _allowed(sizes, kernel.dims.get(name)) for name, sizes in family.dims.items()}
-    within = Domain(family, kernel, (dtype,), dims)
+    within = CaseSpace(family, kernel, (dtype,), dims)
     case = plainest(within)
     expected = {name: _power(sizes, 2 if name in within.batch else size) for name, sizes in dims.items()}
     return replace(case, dims=within.settled(expected), blocks="", seed=42)

@@ -1,4 +1,4 @@
-"""Domain: the space of the cases of one run, from the family, the kernel and the user's restrictions."""
+"""Case space: all possible cases of one run, from the family, the kernel and the user's restrictions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LARGE_SIZES = (100_001, 100_003, 100_352, 131_071, 131_072, 1_048_575, 1_048_57
 
 
 @dataclass(frozen=True)
-class Domain:
-    """The space of the cases of one run.
+class CaseSpace:
+    """All possible cases of one run.
 
     Attributes:
         family: gives dims, tensors and options.
@@ -148,10 +148,10 @@ def length(family: Family) -> str:
     return next((spec.dims[-1] for spec in family.signature.inputs if spec.dims), "")
 
 
-def domain(
+def case_space(
     family: Family, kernel: Kernel, *, dtypes: Sequence[str] | None = None, dims: Mapping[str, Sizes] | None = None
-) -> Domain:
-    """The domain that family, kernel and user allow.
+) -> CaseSpace:
+    """The case space that family, kernel and user allow.
 
     A user's range may exceed the sizes that the family draws by default, up to its ``farthest``.
 
@@ -179,12 +179,12 @@ def domain(
         raise ValueError(
             f"{kernel.name} supports {', '.join(kernel.dtypes or ())}; expected one of {', '.join(dtypes or ())}"
         )
-    settle = Domain(family, kernel, supported, chosen)
+    found = CaseSpace(family, kernel, supported, chosen)
     try:
-        settle.settled({dim: settle.favoured(dim)[0] for dim in chosen})
+        found.settled({dim: found.favoured(dim)[0] for dim in chosen})
     except ValueError as error:
         raise ValueError(f"dims of {kernel.name}: {error}") from None
-    return settle
+    return found
 
 
 def pairs(signature: Signature) -> tuple[tuple[str, str], ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradoracle.cases.case_space import LARGE, TAIL, TILE, VERY_LARGE, Domain, domain, pairs
+from gradoracle.cases.case_space import LARGE, TAIL, TILE, VERY_LARGE, CaseSpace, case_space, pairs
 from gradoracle.model import layouts, recipes
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.dims import Sizes
@@ -68,13 +68,13 @@ def wanted_situations(
     From ``FULL_RUN`` cases on: every goal, one case and one more per 250 (per 2 500 for dims above 100 000). A shorter
     run with at least as many cases as dtypes: one case of each dtype.
     """
-    within = domain(family, kernel, dtypes=dtypes, dims=dims)
+    within = case_space(family, kernel, dtypes=dtypes, dims=dims)
     if examples < FULL_RUN:
         return {f"dtype {dtype}": 1 for dtype in within.dtypes} if examples >= len(within.dtypes) else {}
     return {focus.situation: 1 + examples // (2_500 if focus.large else 250) for focus in focuses(within)}
 
 
-def focuses(within: Domain) -> tuple[Focus, ...]:
+def focuses(within: CaseSpace) -> tuple[Focus, ...]:
     """A focus for every goal that the domain makes possible, the rarest first."""
     return tuple(_focuses(within))
 
@@ -126,7 +126,7 @@ _SIZE_SITUATIONS: Mapping[str, Callable[[int], bool]] = {
 }
 
 
-def _focuses(within: Domain) -> Iterator[Focus]:
+def _focuses(within: CaseSpace) -> Iterator[Focus]:
     signature = within.signature
     for dim in signature.dims:
         for above, name in ((LARGE, f"{dim} > 100 000"), (VERY_LARGE, f"{dim} > 1 000 000")):
@@ -164,7 +164,7 @@ def _focuses(within: Domain) -> Iterator[Focus]:
         yield Focus(f"dtype {dtype}", dtype=dtype)
 
 
-def _layout_focuses(within: Domain) -> Iterator[Focus]:
+def _layout_focuses(within: CaseSpace) -> Iterator[Focus]:
     """Layouts that some input, or some cotangent, can have at favoured sizes."""
     roles = (("input", within.signature.inputs), ("cotangent", within.outputs))
     for role, tensors in roles:

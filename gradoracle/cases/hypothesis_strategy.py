@@ -16,7 +16,7 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from gradoracle.cases.case_space import domain
+from gradoracle.cases.case_space import case_space
 from gradoracle.cases.coverage import focuses
 from gradoracle.cases.strategy import drawn
 from gradoracle.model.case import Case
@@ -46,7 +46,7 @@ def cases(
     Raises:
         ValueError: a dim is unknown or its sizes are empty, or no dtype is supported.
     """
-    within = domain(family, kernel, dtypes=dtypes, dims=dims)
+    within = case_space(family, kernel, dtypes=dtypes, dims=dims)
     towards = [focus for focus in focuses(within) if not focus.large]
 
     @st.composite

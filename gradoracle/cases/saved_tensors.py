@@ -17,8 +17,9 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample, build
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.dims import Sizes
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
-from gradoracle.model.family import DTYPES, Family
+from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec, cotangent_name, tangent_name
 from gradoracle.project.values import saved
 
@@ -66,7 +67,8 @@ def saved_case(
     specs = _specs(family)
     unknown = [name for name in tensors if name not in specs]
     if unknown:
-        raise UsageError(f"--inputs {inputs} holds {_listed(unknown)}, which {family.name} has not; {_wanted(family)}")
+        given = f"--inputs {inputs} holds {_listed(unknown)}"
+        raise UsageError(f"{given}, which {family.name} does not have; {_wanted(family)}")
     missing = [spec.name for spec in family.signature.inputs if not spec.optional and spec.name not in tensors]
     if missing:
         raise UsageError(f"--inputs {inputs} lacks {_listed(missing)}; {_wanted(family)}")

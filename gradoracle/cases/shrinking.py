@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
-from gradoracle.cases.case_space import Domain, domain
+from gradoracle.cases.case_space import CaseSpace, case_space
 from gradoracle.cases.hypothesis_backend import drawing
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.dims import Sizes
@@ -58,7 +58,7 @@ def shrink(
     Returns:
         (the smallest violating case found, why it may not be the smallest or "").
     """
-    within = domain(family, kernel, dtypes=dtypes, dims=dims)
+    within = case_space(family, kernel, dtypes=dtypes, dims=dims)
     search = _Search(case, violates, time.monotonic() + seconds, calls)
     try:
         search.run(_coarse(within, case))
@@ -78,7 +78,7 @@ class _Ladder:
 
     groups: tuple[tuple[Part, ...], ...]
     case: Case
-    within: Domain
+    within: CaseSpace
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -182,7 +182,7 @@ class _Search:
 _ABSENT = object()  # a step at which the case does not name the part
 
 
-def _coarse(within: Domain, case: Case) -> _Ladder:
+def _coarse(within: CaseSpace, case: Case) -> _Ladder:
     """Few steps for each part: round sizes, and plain values of the other parts."""
     dims: list[Part] = [("dims", dim, _sizes(within, dim, size)) for dim, size in case.dims.items()]
     draws: list[Part] = [("draws", name, _draws(within, name, draw)) for name, draw in case.draws.items()]
@@ -201,7 +201,7 @@ def _coarse(within: Domain, case: Case) -> _Ladder:
     return _Ladder(tuple(group for group in several if group), case, within)
 
 
-def _fine(within: Domain, case: Case) -> _Ladder:
+def _fine(within: CaseSpace, case: Case) -> _Ladder:
     """Every size between the case's own and the round size below it."""
     found: list[Part] = []
     for dim, size in case.dims.items():
@@ -212,7 +212,7 @@ def _fine(within: Domain, case: Case) -> _Ladder:
     return _Ladder((parts,) if parts else (), case, within)
 
 
-def _sizes(within: Domain, dim: str, own: int) -> Steps:
+def _sizes(within: CaseSpace, dim: str, own: int) -> Steps:
     """Round sizes of the domain below the case's own, each about twice the last, and then its own."""
     sizes = within.sizes[dim]
     allowed = sizes.choices or tuple(
@@ -224,7 +224,7 @@ def _sizes(within: Domain, dim: str, own: int) -> Steps:
 _ROUND = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, *(2**power for power in range(9, 18)), 100_001)
 
 
-def _draws(within: Domain, name: str, own: Draw) -> Steps:
+def _draws(within: CaseSpace, name: str, own: Draw) -> Steps:
     """Not named; then without its recipe, without layout and parameter, without one of them."""
     plain = Draw("index" if name in within.integers else "normal")
     bare = replace(own, recipe=own.recipe.partition(":")[0])
@@ -235,7 +235,7 @@ def _draws(within: Domain, name: str, own: Draw) -> Steps:
     return (*unnamed, *dict.fromkeys((*named, *(step for step in steps if step != plain))))
 
 
-def _optional(within: Domain, option: str) -> bool:
+def _optional(within: CaseSpace, option: str) -> bool:
     """Whether an option may take its default, which one that the user holds fixed may not."""
     defaults = {spec.name: spec.default for spec in within.signature.options}
     return option not in defaults or defaults[option] in within.options.get(option, (defaults[option],))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from gradoracle.cases.case_space import Domain
+from gradoracle.cases.case_space import CaseSpace
 from gradoracle.cases.coverage import Focus
 from gradoracle.model import layouts, recipes
 from gradoracle.model.case import Case, Draw
@@ -16,7 +16,7 @@ from gradoracle.model.signature import cotangent_name, tangent_name
 V = TypeVar("V")
 Choose = Callable[[Sequence[V]], V]
 
-_MOST_ROWS = 60_000  # product of ``Domain.rows``; ordinary cases are clamped to it
+_MOST_ROWS = 60_000  # product of ``CaseSpace.rows``; ordinary cases are clamped to it
 _MOST_ELEMENTS = 1 << 19  # of one tensor
 _NARROW, _SHORT = 8, 64  # the other dims of a case with a large one: features, and lengths
 
@@ -39,7 +39,7 @@ _RELATIONS = ("free",) * 3 + ("equal",)
 _NO_FOCUS = Focus()
 
 
-def drawn(index: Callable[[int], int], within: Domain, towards: Sequence[Focus], *, often: int = 1) -> Case:
+def drawn(index: Callable[[int], int], within: CaseSpace, towards: Sequence[Focus], *, often: int = 1) -> Case:
     """One case, sizes small in the mean: 1, 2, powers of two and one either side, primes and block edges.
 
     Args:
@@ -56,12 +56,12 @@ def drawn(index: Callable[[int], int], within: Domain, towards: Sequence[Focus],
     return draw_case(choose, within, choose(towards) if choose(turns) else _NO_FOCUS)
 
 
-def plainest(within: Domain) -> Case:
+def plainest(within: CaseSpace) -> Case:
     """The case of first choices: small dims, the first dtype, default options, normal contiguous tensors, seed 0."""
     return draw_case(lambda values: values[0], within, _NO_FOCUS)
 
 
-def draw_case(choose: Choose[Any], within: Domain, focus: Focus) -> Case:
+def draw_case(choose: Choose[Any], within: CaseSpace, focus: Focus) -> Case:
     """One case by choices from sequences, of which the first is the plainest; a focus then changes what it asks for."""
     dims = _dims(choose, within)
     dtype = choose(within.dtypes)
@@ -114,12 +114,12 @@ def _place(index: Callable[[int], int], count: int) -> int:
     return min(block * _MOST + index(_MOST), count - 1)
 
 
-def _plain(within: Domain, name: str) -> Draw:
+def _plain(within: CaseSpace, name: str) -> Draw:
     """The default draw of a tensor."""
     return Draw("index") if name in within.integers else Draw()
 
 
-def _dims(choose: Choose[Any], within: Domain) -> dict[str, int]:
+def _dims(choose: Choose[Any], within: CaseSpace) -> dict[str, int]:
     """A size for every dim: favoured ones, sometimes equal in pairs, clamped to the cost of an ordinary case."""
     dims = {dim: choose(within.favoured(dim)) for dim in within.signature.dims}
     for a, b in within.pairs:
@@ -128,7 +128,7 @@ def _dims(choose: Choose[Any], within: Domain) -> dict[str, int]:
     return _clamped(within, dims, set())
 
 
-def _focused_dims(choose: Choose[Any], within: Domain, dims: dict[str, int], focus: Focus) -> dict[str, int]:
+def _focused_dims(choose: Choose[Any], within: CaseSpace, dims: dict[str, int], focus: Focus) -> dict[str, int]:
     """The sizes, changed as a focus asks."""
     dims = dims | {dim: choose(fitting) for dim, fitting in focus.sizes.items()}
     if focus.less:
@@ -140,7 +140,7 @@ def _focused_dims(choose: Choose[Any], within: Domain, dims: dict[str, int], foc
     return _clamped(within, dims, {*focus.sizes, *(focus.less or ())})
 
 
-def _clamped(within: Domain, dims: dict[str, int], fixed: set[str]) -> dict[str, int]:
+def _clamped(within: CaseSpace, dims: dict[str, int], fixed: set[str]) -> dict[str, int]:
     """Halve dims, batch dims first, until rows and elements fit; ``fixed`` dims are kept."""
     tensors = (*within.signature.inputs, *within.signature.outputs)
     while True:
@@ -158,7 +158,7 @@ def _clamped(within: Domain, dims: dict[str, int], fixed: set[str]) -> dict[str,
         dims[dim] = smaller[-1] if smaller else within.favoured(dim)[0]
 
 
-def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], focus: Focus) -> dict[str, int]:
+def _enlarged(choose: Choose[Any], within: CaseSpace, dims: dict[str, int], focus: Focus) -> dict[str, int]:
     """One large dim; dims that repeat it are 1, lengths at most 64, features at most 8, or as the family asks."""
     large, small = focus.large, {}
     repeated = set(within.batch)
@@ -174,7 +174,7 @@ def _enlarged(choose: Choose[Any], within: Domain, dims: dict[str, int], focus: 
     return within.settled({**small, large: choose(focus.sizes[large])}, {large})
 
 
-def _present(choose: Choose[Any], within: Domain, options: Mapping[str, Any]) -> list[str]:
+def _present(choose: Choose[Any], within: CaseSpace, options: Mapping[str, Any]) -> list[str]:
     """Names of the draws of a case: each optional input is absent or present."""
     alternatives = within.alternatives
     free = [name for name in within.optional if not any(name in group for group in alternatives)]
@@ -188,7 +188,7 @@ def _present(choose: Choose[Any], within: Domain, options: Mapping[str, Any]) ->
     return [name for name in dict.fromkeys((*names, *floats)) if name not in absent]
 
 
-def _recipes(choose: Choose[Any], within: Domain, names: list[str]) -> dict[str, str]:
+def _recipes(choose: Choose[Any], within: CaseSpace, names: list[str]) -> dict[str, str]:
     """The recipe of each tensor."""
     floats = [name for name in names if name in within.floats]
     texts = {name: _plain(within, name).recipe for name in names}
@@ -216,7 +216,7 @@ def _layouts(choose: Choose[Any], names: list[str]) -> dict[str, str]:
     return places
 
 
-def _fits(within: Domain, name: str, layout: str, dims: Mapping[str, int]) -> bool:
+def _fits(within: CaseSpace, name: str, layout: str, dims: Mapping[str, int]) -> bool:
     tensor = within.floats.get(name) or within.integers.get(name)
     if name in within.integers and within.family.domains[name].kind == "cu_seqlens" and layouts.LAYOUTS[layout].repeats:
         return False  # offsets that are all 0 reach no row
@@ -225,7 +225,7 @@ def _fits(within: Domain, name: str, layout: str, dims: Mapping[str, int]) -> bo
 
 def _focused_draws(
     choose: Choose[Any],
-    within: Domain,
+    within: CaseSpace,
     dims: Mapping[str, int],
     draws: dict[str, Draw],
     options: dict[str, Any],
@@ -274,7 +274,7 @@ def _without(draws: Mapping[str, Draw], names: Sequence[str]) -> dict[str, Draw]
     return {name: draw for name, draw in draws.items() if name not in gone}
 
 
-def _tangents(choose: Choose[Any], within: Domain, names: list[str]) -> dict[str, Draw]:
+def _tangents(choose: Choose[Any], within: CaseSpace, names: list[str]) -> dict[str, Draw]:
     """One recipe and layout for the tangents of all float inputs."""
     draw = Draw(choose(_SCALED), choose(("contiguous", *_OTHER_LAYOUTS)))
     primals = [spec.name for spec in within.signature.primals if spec.name in names]

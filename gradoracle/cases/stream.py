@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from gradoracle.cases.case_space import Domain, domain
+from gradoracle.cases.case_space import CaseSpace, case_space
 from gradoracle.cases.coverage import Focus, focuses, situations, wanted_situations
 from gradoracle.cases.strategy import drawn, plainest
 from gradoracle.model import hashing
@@ -58,7 +58,7 @@ def stream(
     """
     if examples < 1:
         raise ValueError(f"{examples} cases were asked for; expected at least 1")
-    within = domain(family, kernel, dtypes=dtypes, dims=dims)
+    within = case_space(family, kernel, dtypes=dtypes, dims=dims)
     expected = Counter(wanted_situations(family, kernel, within.dtypes, examples, dims))
     pool, extra = _pool(within, expected, examples, seed)
     first = _covering({**pool, **extra}, expected, examples)
@@ -71,7 +71,7 @@ def stream(
 Found = dict[Case, frozenset[str]]  # distinct cases in order, with the goals that each meets
 
 
-def _pool(within: Domain, expected: Mapping[str, int], examples: int, seed: int) -> tuple[Found, Found]:
+def _pool(within: CaseSpace, expected: Mapping[str, int], examples: int, seed: int) -> tuple[Found, Found]:
     """A share of cases of every dtype, and extra ones for goals that these miss."""
     found: Found = {}
     extra: Found = {}
@@ -79,7 +79,7 @@ def _pool(within: Domain, expected: Mapping[str, int], examples: int, seed: int)
     ordinary = [focus for focus in every if not focus.large]  # large dims are slow: only as many cases as expected
     share = -(-examples // len(within.dtypes))
     for dtype in within.dtypes:
-        narrow = Domain(within.family, within.kernel, (dtype,), within.sizes)
+        narrow = CaseSpace(within.family, within.kernel, (dtype,), within.sizes)
         smallest = plainest(narrow)
         found[smallest] = situations(within.family, within.kernel, smallest)
         _add(found, narrow, ordinary, 3, share, Hashed(seed, f"stream {dtype}"))
@@ -94,13 +94,13 @@ def _pool(within: Domain, expected: Mapping[str, int], examples: int, seed: int)
         counts = Counter(case.dtype for case in found)
         for dtype in within.dtypes:
             if counts[dtype] < share:
-                narrow = Domain(within.family, within.kernel, (dtype,), within.sizes)
+                narrow = CaseSpace(within.family, within.kernel, (dtype,), within.sizes)
                 source = Hashed(seed, f"stream {dtype} {attempt}")
                 _add(found, narrow, ordinary, 3, share - counts[dtype] + 2, source)
     return found, {case: names for case, names in extra.items() if case not in found}
 
 
-def _add(found: Found, within: Domain, towards: Sequence[Focus], often: int, count: int, source: Hashed) -> None:
+def _add(found: Found, within: CaseSpace, towards: Sequence[Focus], often: int, count: int, source: Hashed) -> None:
     """Draw ``count`` cases, one in ``often`` towards a goal, and keep those that are new."""
     for _ in range(count):
         case = drawn(source.below, within, towards, often=often)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from gradoracle.check.diagnosis.error_location import read, region
-from gradoracle.check.spread import LOCAL_SIGMA, spread
+from gradoracle.check.spread import spread
 from gradoracle.model.error_map import ErrorMap, errormap
-from gradoracle.model.finding import Finding, Outcome, Worst
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome, Worst
 from gradoracle.model.reason import Reason
 
 TOO_WIDE = "budget too wide"
@@ -68,7 +68,7 @@ def judge(
         got: what the kernel gave, any float dtype.
         truth: float64, the same shape.
         allowance: what rounding explains.
-        continuous: whether the inputs come from a continuous random recipe (rule 1a) or repeat values (rule 1b).
+        continuous: whether the inputs come from a continuous random recipe: the rule is local, else worst case.
         error: ``got - truth`` where the caller knows it more precisely than float64 subtraction gives it.
         scale: what sensitivity is relative to; default ``|truth|``. For a relation whose sides cancel, their size.
         largest: the largest finite value of the stored dtype, by default that of ``got``; truths beyond it may be
@@ -119,7 +119,7 @@ def judge(
             found,
             outcome=Outcome.VIOLATED,
             **_seen(wrong, got, truth, axes, others(), stored),
-            message=f"{int(wrong.sum())} of {found.elements} elements are further out than rounding explains",
+            message=_too_large(int(wrong.sum()), found.elements),
             map=_map(in_sigma, compared, axes, got, truth),
         )
     if continuous:
@@ -132,7 +132,7 @@ def judge(
     if sensitivity is None:
         return replace(found, sensitivity=None, message="the truth is 0 throughout")
     if sensitivity > WIDEST_SENSITIVITY:
-        reason = f"{TOO_WIDE}: median budget / |truth| is {sensitivity:.2g}, at most {WIDEST_SENSITIVITY} decides"
+        reason = f"{TOO_WIDE}: median budget / |truth| is {sensitivity:.2g}, more than {WIDEST_SENSITIVITY}"
         return replace(found, outcome=Outcome.NOT_CHECKED, message=reason, why=Reason.BUDGET)
     return found
 
@@ -185,7 +185,7 @@ def _exact(
         excused |= allowance.undecided
     lost = representable & ~got.isfinite() & ~excused
     if lost.any():
-        what = "is not finite where the truth is, and no declared intermediate overflows"
+        what = "is not finite although the truth is, and no declared intermediate overflows"
         return lost, _violation(name, lost, got, truth, what, axes, lost=True)
     infinite = truth.isinf() & (got != truth) & ~excused
     if infinite.any():
@@ -202,6 +202,10 @@ def _exact(
     if zero.any():
         return zero, _violation(name, zero, got, truth, "must be exactly 0", axes)
     return compared, None
+
+
+def _too_large(wrong: int, elements: int) -> str:
+    return f"{wrong} of {elements} elements {'exceeds its' if wrong == 1 else 'exceed their'} budget"
 
 
 def _violation(

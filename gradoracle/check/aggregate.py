@@ -120,7 +120,7 @@ class Aggregate:
             if finding.sensitivity is not None:
                 sums.sensitivities.append(finding.sensitivity)
             if finding.gives_away and finding.outcome is Outcome.HOLDS:
-                note = "gives away accuracy against 'definition': " + finding.tensor
+                note = "less accurate than 'definition': " + finding.tensor
                 sums.notes[note] = sums.notes.get(note, 0) + 1
             if finding.pool is not None:
                 known = sums.pools.get(finding.tensor)
@@ -161,7 +161,7 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
         tensors_compared=sum(sums.decided.values()),
     )
     if not sums.statuses:
-        verdict.reasons = {"no case of this run applies": 0}
+        verdict.reasons = {"it applies to no case of this run": 0}
     if verdict.status is Status.HOLDS:
         broken = [f for f in pooled(sums.pools) if f.outcome is Outcome.VIOLATED]
         if broken:
@@ -185,7 +185,7 @@ def complete(verdict: Verdict, like: Property | Verdict, sums: Sums, *, decisive
     verdict.statement, verdict.rank, verdict.kind, verdict.cause = like.statement, like.rank, like.kind, like.cause
     verdict.undecided = undecided_tensors(sums) if decisive else {}
     if cut and not sums.statuses:
-        verdict.reasons = {"the run was interrupted before": 0}
+        verdict.reasons = {"the run was interrupted before its first case": 0}
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,8 @@ def undecided(sums: Mapping[Key, Sums], decisive: Iterable[str]) -> list[Undecid
             reason = f"refused: {next(message for message, _ in in_order(each.refusals))}"
             laws.setdefault((kernel, reason), {}).setdefault(dtype, []).append(law)
         for tensor, why in undecided_tensors(each).items():
-            found.append(Undecided(f"{tensor} of {law} was decided on no {dtype} case of {kernel}: {why}", why))
+            sentence = f"{tensor} of {law} could not be decided on any {dtype} case of {kernel}: {why}"
+            found.append(Undecided(sentence, why))
     return [*_undecided(laws), *found]
 
 
@@ -238,8 +239,8 @@ def _undecided(laws: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Itera
     """One entry for each kernel and reason; ``laws``: (kernel, reason) -> dtype -> undecided properties."""
     for (kernel, reason), by_dtype in laws.items():
         names = list(dict.fromkeys(name for own in by_dtype.values() for name in own))
-        who = f"{names[0]} was" if len(names) == 1 else f"{len(names)} properties ({', '.join(names)}) were"
-        yield Undecided(f"{who} decided on no {' or '.join(by_dtype)} case of {kernel}: {reason}", reason)
+        who = names[0] if len(names) == 1 else f"{len(names)} properties ({', '.join(names)})"
+        yield Undecided(f"{who} could not be decided on any {' or '.join(by_dtype)} case of {kernel}: {reason}", reason)
 
 
 def _status(sums: Sums) -> Status:

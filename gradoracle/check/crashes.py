@@ -18,7 +18,7 @@ MOST_OTHERWISE = 3
 
 
 class Crashes:
-    """Gets a result for every job, whatever its kernel did to the process."""
+    """Gets a result for every job, even if its kernel ended the process."""
 
     def __init__(self, workers: Executor, until: float | None = None) -> None:
         self._until = until  # when the run is over
@@ -29,16 +29,16 @@ class Crashes:
     def spare(self, job: Job) -> Job:
         """The job without the calls that have ended a process on too many cases before."""
         barred = {
-            call: (Reason.BARRED, f"{call} was called no more: it had crashed on {count} cases ({kind})")
+            call: (Reason.BARRED, f"{call} was not called again: it had crashed on {count} cases ({kind})")
             for (kernel, call, kind), count in self._ended.items()
             if kernel == job.kernel and count >= MOST_OF_A_CALL.get(kind, MOST_OTHERWISE)
         }
         return replace(job, barred=barred) if barred else job
 
     def current(self, result: Result) -> Result:
-        """The result as of now: a case that ran before one of its calls was barred is run again without it.
+        """The result; a case that ran before one of its calls was barred is run again without that call.
 
-        So cases run in parallel end as they would one after the other, where results come in order.
+        So where results come in order, cases run in parallel give the same results as in sequence.
         """
         job: Job = result.job
         spared = self.spare(job)
@@ -100,7 +100,7 @@ class Crashes:
         crashes = {**job.crashes, call: (_kind(crash), f"{call}: {crash.how}{remedy}")}
         barred = dict(job.barred)
         if len(crashes) >= MOST_OF_A_CASE:
-            barred["*"] = (Reason.BARRED, f"left after {len(crashes)} calls that crashed on the same case")
+            barred["*"] = (Reason.BARRED, f"skipped after {len(crashes)} calls had crashed on the same case")
         return replace(job, crashes=crashes, barred=barred)
 
     def _unplaced(self, job: Job, crash: Crash) -> CaseResult:
@@ -113,7 +113,7 @@ class Crashes:
 
 def _error(job: Job, trace: str) -> CaseResult:
     """The result of a case on which gradoracle itself failed outside of any property."""
-    reason = (trace.strip().splitlines() or ["a process failed and said nothing"])[-1]
+    reason = (trace.strip().splitlines() or ["a process failed without a message"])[-1]
     return _all(job, Status.ERROR, reason, Reason.ERROR, trace)
 
 

@@ -1,4 +1,4 @@
-"""Relation: a law among tensors that a kernel gave, each with the error that its own budget allows."""
+"""Error relation: a property among tensors that a kernel gave, each with the error that its own budget allows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Part:
     allowance: Allowance
 
     def carried(self, turn: int) -> tuple[Tensor, Tensor | None, Tensor]:
-        """What it may err by, as the rounding reading takes the errors of an input.
+        """Its error as the rounding reading expects the errors of an input: variance, worst case, probes.
 
         Args:
-            turn: by how many the probes are shifted, so that parts with other turns err independently.
+            turn: by how many the probes are shifted, so that the errors of parts with different turns are independent.
         """
         own = self.allowance
         radius = torch.zeros_like(own.sigma) if own.radius is None else own.radius
@@ -83,7 +83,7 @@ def related(
         parts: the kernel's tensors, in the order of the expression's arguments.
         scale: the size of either side, for the sensitivity; same arguments.
         constants: exact float64 tensors that the expression takes after the parts.
-        continuous: whether rule 1a or 1b of the verdict applies.
+        continuous: whether the local rule applies; else the worst case.
     """
     among = tuple(dict.fromkeys(part.name for part in parts))
     for part in parts:

@@ -14,9 +14,9 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import Allowance, judge
 from gradoracle.check.error_relation import PROBES, Part, related
 from gradoracle.check.spread import typical
-from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.execution.guard_memory import Memory
-from gradoracle.execution.kernel_runner import Subject, Tensors
+from gradoracle.execution.kernel_runner import KernelRunner, Tensors
 from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST, PRESETS, Contract
 from gradoracle.model.derivative import Derivative
@@ -48,7 +48,7 @@ class Evidence:
         self,
         case: Case,
         sample: Sample,
-        subject: Subject,
+        subject: KernelRunner,
         oracle: Oracle,
         blocks: str | None = None,
         root: Evidence | None = None,
@@ -245,9 +245,7 @@ class Evidence:
             best = min(found, key=lambda f: (f.outcome is Outcome.VIOLATED, f.error))
             if found[0].outcome is Outcome.VIOLATED and best.outcome is Outcome.HOLDS:
                 algorithm = shipped[found.index(best)]
-                note = (
-                    f"gives away accuracy: {found[0].error:.3g} times the budget of 'definition', held to '{algorithm}'"
-                )
+                note = f"loses accuracy: {found[0].error:.3g} times the budget of 'definition'; judged by '{algorithm}'"
                 best = replace(best, message=note, gives_away=found[0].error)
             yield best
 
@@ -265,7 +263,7 @@ class Evidence:
             if preset.dtype != self.case.dtype or preset.name == self.contract.name:
                 continue
             kernel = replace(self.kernel, contracts={**self.kernel.contracts, self.case.dtype: preset})
-            subject = Subject(self.subject.family, kernel, self.subject.guard)
+            subject = KernelRunner(self.subject.family, kernel, self.subject.guard)
             other = Evidence(self.case, self.sample, subject, self.oracle, self.blocks)
             findings = list(other.compare(derivative, self.tensors(derivative)))
             if all(f.outcome is Outcome.HOLDS for f in findings if f.tensor in violated):

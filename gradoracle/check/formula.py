@@ -8,7 +8,7 @@ import torch
 
 from gradoracle.check.diagnosis.reconstruction import Expected, reconstruct
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
 from gradoracle.model.property import Property

@@ -20,11 +20,11 @@ from gradoracle.check import memory_estimate
 from gradoracle.check.acceptance import TOO_WIDE
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import formula
-from gradoracle.execution.called import Called
+from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
+from gradoracle.execution.called_functions import CalledFunctions
 from gradoracle.execution.compiling import Compiling
 from gradoracle.execution.device import prepare
-from gradoracle.execution.endings import Crashed, DeviceLost, Refused, Unavailable, Wrong
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Phase, Poisoned
 from gradoracle.model.case import Case, require_fit
 from gradoracle.model.contract import contract
@@ -44,7 +44,7 @@ from gradoracle.project.base_overlay import Places, resolved
 from gradoracle.project.provenance import Provenance, ProvenanceJob, provenance
 
 _LARGEST_TRIED = 512  # sizes up to which a definition is tried before the run
-LACKING = "memory: the device has not enough of it"
+LACKING = "not enough memory on the device"
 ENTRY = "gradoracle.check.judge_case:entry"  # the entry point of worker processes
 CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging, once it has done so again alone
 
@@ -98,7 +98,7 @@ def require_case(
             memory than there is.
     """
     if case.family != family.name:
-        raise UsageError(f"the case is one of family {case.family!r}, but its target is judged by {family.name}")
+        raise UsageError(f"the case belongs to family {case.family!r}, but its target is checked against {family.name}")
     if case.blocks and case.blocks not in kernel.blocks:
         known = ", ".join(kernel.blocks) or "none"
         raise UsageError(f"{kernel.name} has no block configuration {case.blocks!r}; it has {known}")
@@ -161,7 +161,7 @@ def no_such_law(family: Family, glob: str) -> str:
     """Why no property of a family matches a glob, as a sentence."""
     for law in universal_laws():
         if fnmatch.fnmatchcase(law.name, glob) and not law.families.hold(family):
-            return f"{law.name} is a property of {law.families.words}, and {family.name} is none"
+            return f"{law.name} is a property of {law.families.words}, which {family.name} is not"
     return f"no property of {family.name} matches {glob!r}; see gradoracle list"
 
 
@@ -202,7 +202,7 @@ def examiner(
     torch.set_num_threads(1)
     oracle = Oracle(family, setup.oracle)
     compiling = Compiling()
-    called = Called(setup.called_in) if setup.called_in else None
+    called = CalledFunctions(setup.called_in) if setup.called_in else None
     if setup.device == "cuda":
         compiling.watch()
 
@@ -233,7 +233,7 @@ def examiner(
                 compiling.end()
                 phase(None, None)
 
-        subject = Subject(family, kernels[job.kernel], guard)
+        subject = KernelRunner(family, kernels[job.kernel], guard)
         before = compiling.seconds
         result = examine(job, subject, oracle, [laws[name] for name in job.laws], setup.device, setup.inputs)
         ran = () if called is None else called.take()
@@ -243,7 +243,7 @@ def examiner(
 
 
 def examine(
-    job: Job, subject: Subject, oracle: Oracle, laws: Sequence[Property], device: str, inputs: str | None = None
+    job: Job, subject: KernelRunner, oracle: Oracle, laws: Sequence[Property], device: str, inputs: str | None = None
 ) -> CaseResult:
     """Judge one case by each property, sharing one Evidence; ``inputs`` is a file of saved tensors.
 
@@ -282,7 +282,7 @@ def examine(
     return CaseResult(job.kernel, job.case, tuple(results))
 
 
-def _tiled(found: Finding, case: Case, subject: Subject) -> Finding:
+def _tiled(found: Finding, case: Case, subject: KernelRunner) -> Finding:
     """A finding whose map has the kernel's tiles."""
     if found.map is None:
         return found

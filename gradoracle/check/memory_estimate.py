@@ -13,12 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradoracle.execution.environment import memory
 from gradoracle.model.case import Case
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec, cotangent_name, tangent_name
 from gradoracle.oracle.exact.definition import called
 
-_WIDTH = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of an element
 _ORACLE_WIDTH = 8  # the oracle computes in float64
 _MOST_OPERATORS = 20_000  # operators of a definition that are looked at; later ones are not counted
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -45,8 +45,8 @@ def require(case: Case, family: Family, there: int | None = None, where: str = "
     if needed.held > there:
         sizes = " ".join(f"{dim}={size}" for dim, size in case.dims.items())
         raise UsageError(
-            f"a {case.dtype} case of {sizes} needs at least {_text(needed.held)} of memory ({needed.largest}), but "
-            f"there is {_text(there)} {where}; choose smaller sizes, or a machine with more memory"
+            f"a {case.dtype} case of {sizes} needs at least {_text(needed.held)} of memory ({needed.largest}); "
+            f"available {where}: {_text(there)}; choose smaller sizes, or a machine with more memory"
         )
 
 
@@ -115,7 +115,7 @@ def _elements(spec: TensorSpec, case: Case) -> int:
 
 
 def _width(spec: TensorSpec, case: Case) -> int:
-    return _WIDTH[spec.held(case.dtype)] if spec.kind == "float" else 8
+    return DTYPES[spec.held(case.dtype)].itemsize if spec.kind == "float" else 8
 
 
 def _text(count: int) -> str:

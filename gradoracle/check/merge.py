@@ -15,7 +15,7 @@ from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.minimise import agreed, mapped
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Finding
-from gradoracle.model.shard import Shard
+from gradoracle.model.shard import EXPECTED, Shard
 from gradoracle.model.statistics import Measurements
 from gradoracle.model.sums import TELLING, Sums, together
 from gradoracle.model.verdict import FAILING, Counterexample, Report, Status, Verdict
@@ -24,7 +24,6 @@ from gradoracle.project.provenance import public
 N = TypeVar("N", int, float)
 
 _ALIKE = ("gradoracle", "commit", "torch", "triton")  # versions that all shards must share, where they are known
-WANTED = "expected reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def merge(documents: Sequence[tuple[str, Sequence[Report]]]) -> list[Report]:
 
 def _part(file: str, report: Report) -> Part:
     if report.shard is None:
-        raise UsageError(f"{file} holds a report of {report.target} that is of no shard; {WANTED}")
+        raise UsageError(f"{file} holds a report of {report.target} that is not of a shard; {EXPECTED}")
     return Part(file, report, report.shard)
 
 
@@ -69,7 +68,7 @@ def _require_one_run(group: Sequence[Part]) -> None:
     for part in group:
         for name, ours, theirs in _differences(group[0], part):
             raise UsageError(
-                f"{group[0].file} and {part.file} are of different runs: {name} is {ours or 'none'} in one and "
+                f"{group[0].file} and {part.file} come from different runs: {name} is {ours or 'none'} in one and "
                 f"{theirs or 'none'} in the other; expected shards of one run"
             )
         other = known.setdefault(part.shard.part, part)

@@ -212,7 +212,7 @@ class _Minimiser:
         """The smallest case found on which the call crashes as it did, and a note; a hang is not shrunk."""
         law, kernel, _ = key
         if result.why is Reason.HUNG:
-            return case, "not shrunk: each attempt at a call that hangs would take its time limit"
+            return case, "not shrunk: every attempt at a call that hangs takes the whole time limit"
         deadline, expected = time.monotonic() + seconds, without_numbers(result.reason)
 
         def crashes(candidate: Case) -> bool:
@@ -336,5 +336,5 @@ def _message(result: LawResult) -> str:
     if result.status in (Status.CRASHED, Status.ERROR):
         return result.reason
     if result.status is Status.HOLDS:
-        return "held when it was judged again: the kernel differs from run to run"
+        return "held when judged again: the kernel's results differ from run to run"
     return f"holds under {result.preset}" if result.preset else ""

@@ -20,8 +20,9 @@ from gradoracle.check.judge_case import CALL_SECONDS, Setup, functions_of, no_su
 from gradoracle.execution import device
 from gradoracle.model.case import Case, parse
 from gradoracle.model.contract import contract
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
-from gradoracle.model.family import DTYPES, Family
+from gradoracle.model.family import Family
 from gradoracle.model.job import Job, Trial
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property
@@ -230,11 +231,11 @@ def part(jobs: Sequence[Job], part: int, parts: int) -> tuple[Job, ...]:
 
 
 def laws_on(laws: Collection[Property], kernel: Kernel, cases: Sequence[Case]) -> list[tuple[str, ...]]:
-    """The properties to judge on each case of a kernel: each on the first that fits and on its share of cases.
+    """The properties to judge on each case of a kernel: each on the first case that it applies to, and on its share.
 
-    Of each dtype the first case has the decisive properties, the second all others and the third those judged once a
-    kernel, such as compilations, so that first results come early. A property that applies to no case from its turn on
-    is judged on the last case before it.
+    In each dtype the first case has the decisive properties, the second all others and the third those judged once a
+    kernel, such as compilations, so that results appear early. A property that applies to no case from there on is
+    judged on the last case before.
     """
     chosen: list[set[str]] = [set() for _ in cases]
     for law in laws:
@@ -294,10 +295,10 @@ def _saved_jobs(subjects: Subjects, inputs: str) -> tuple[Job, ...]:
     """The case of saved tensors for every kernel, with all properties that apply."""
     request = subjects.request
     if request.shard != (1, 1):
-        raise UsageError("--shard cannot go with --inputs: saved tensors are one case, which has no parts")
+        raise UsageError("--shard cannot be combined with --inputs: saved tensors are one case, which has no parts")
     if request.dims:
         raise UsageError(
-            f"--dim {next(iter(request.dims))} cannot go with --inputs: sizes are those of the saved tensors"
+            f"--dim {next(iter(request.dims))} cannot be combined with --inputs: sizes are those of the saved tensors"
         )
     jobs = []
     for name, kernel in subjects.kernels.items():

@@ -10,8 +10,8 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import Setup, require_case, subjects
 from gradoracle.check.script import reproduction, require_room
 from gradoracle.execution import device as devices
-from gradoracle.execution.endings import Unavailable
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.call_errors import Unavailable
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import parse
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError
@@ -70,7 +70,7 @@ def reproduce(
     evidence = Evidence(
         case,
         build(case, defined.signature, domains=defined.domains, device=chosen),
-        Subject(defined, kernel),
+        KernelRunner(defined, kernel),
         Oracle(defined, oracle),
     )
     names = evidence.names(derivative)
@@ -84,7 +84,7 @@ def reproduce(
         truths = {name: evidence.truths(each)[name].value for each, name in shown}
         sigmas = {name: evidence.allowance(each, name).sigma for each, name in shown}
     except (Unavailable, Undefined, UnsupportedOperator) as reason:
-        raise UsageError(f"the truth of this case cannot be had: {reason}") from None
+        raise UsageError(f"the true values of this case cannot be computed: {reason}") from None
     except ValueError as error:
         raise UsageError(str(error)) from None
     dropped = {name for name, values in kernel.options.items() if values == ()}

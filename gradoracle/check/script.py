@@ -108,7 +108,7 @@ wrong = 0
 for name, true in truth.items():
     got = found[name]
     if got is None:
-        print(f"{name}: the kernel gives None")
+        print(f"{name}: the kernel returned None")
         wrong += 1
         continue
     got = got.detach().to("cpu", torch.float64)
@@ -169,7 +169,7 @@ def reproduction(
     require_room(*(each.values() for each in (inputs, cotangents, tangents, truths, sigmas)))
     for name, value in options.items():
         if not isinstance(value, (bool, int, float, str, type(None))):
-            raise ValueError(f"option {name} is {value!r}, which a script cannot hold; expected a plain value")
+            raise ValueError(f"option {name} is {value!r}, which a script cannot contain; expected a plain value")
     header = _HEADER.format(
         title=_docstring(title), case=_docstring(case), device=device, environment=_INTERPRET if interpret else ""
     )
@@ -192,7 +192,7 @@ def reproduction(
         "    outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)\n"
         f"    expected = {list(outputs)!r}\n"
         "    if len(outputs) != len(expected):\n"
-        '        raise SystemExit(f"the kernel gives {len(outputs)} tensors, expected {expected}")\n'
+        '        raise SystemExit(f"the kernel returned {len(outputs)} tensors, expected {expected}")\n'
         "    return outputs\n\n"
     )
     parts.append(_CALLS[derivative].format(outputs=list(outputs), names=list(names)))

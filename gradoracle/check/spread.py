@@ -1,4 +1,4 @@
-"""Spread: the rules bias (2) and pooled (3) of the verdict, on one tensor and pooled over cases."""
+"""Spread: the rules bias and pooled, on one tensor and pooled over cases."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradoracle.model.finding import Finding, Outcome, Pool
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome, Pool
 
-LOCAL_SIGMA = 8.0  # the one level of significance: of a single element, of a slope and of a pooled square
 WIDEST_SLOPE = 0.01  # a bias is judged where the slope is known to one percent
 
 
 def spread(found: Finding, signed: Tensor, truth: Tensor, own: Tensor, sigma: Tensor, errors: Tensor) -> Finding:
-    """Rules 2 and 3 on one tensor: a slope against the truth, and a spread below the local limit.
+    """Bias and pooled on one tensor: a slope against the truth, and a spread below the local limit.
 
     Args:
         found: what the other rules found; kept, with its pool, where these hold too.
@@ -67,7 +66,7 @@ def spread(found: Finding, signed: Tensor, truth: Tensor, own: Tensor, sigma: Te
 
 
 def pooled(pools: Mapping[str, Pool]) -> list[Finding]:
-    """The bias and spread of tensors over many cases: rules 2 and 3 on sums; one Finding a name and rule.
+    """The bias and spread of tensors over many cases: both rules on sums; one Finding a name and rule.
 
     Args:
         pools: by the tensor's name, what its findings hold, added up.
@@ -84,10 +83,10 @@ def pooled(pools: Mapping[str, Pool]) -> list[Finding]:
 
 
 def typical(finding: Finding) -> bool:
-    """Whether a finding that holds is also what the probes show: a mean square and a slope of their own size.
+    """Whether a finding that holds is typical of its probes: its mean square and slope are of their size.
 
-    Pooled over cases, such findings cannot break rules 2 and 3 by having been picked: the mean square of each is at
-    most what is explained, and slopes cut at two deviations scatter no more than 1.15 times what they are allowed.
+    Selecting such findings cannot make them break either rule when pooled over cases: the mean square of each is at
+    most what is explained, and slopes cut at two deviations scatter no more than 1.15 times what is allowed.
     """
     pool = finding.pool
     if pool is None or not pool.null_squares:
@@ -105,7 +104,7 @@ def _leaning(error: Tensor, truth: Tensor, sigma: Tensor, slope: float) -> str:
 
 
 def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Finding:
-    """Rule 2: the slope of the error on the truth against the slopes that the probes show."""
+    """Bias: the slope of the error on the truth against the slopes that the probes show."""
     slope, deviation = top / bottom, _deviation(bottom, nulls)
     limit = LOCAL_SIGMA * deviation
     if deviation > WIDEST_SLOPE:
@@ -113,7 +112,7 @@ def _bias(name: str, top: float, bottom: float, nulls: Sequence[float]) -> Findi
     ratio = abs(slope) / limit
     if ratio <= 1:
         return Finding(name, Outcome.HOLDS, "bias", ratio)
-    message = f"is {slope:+.2e} of the truth too large throughout; rounding explains {limit:.1e}"
+    message = f"the error is {slope:+.2e} of the truth throughout; rounding explains {limit:.1e}"
     shown = f"{1 + slope:.6g}" if abs(slope) > 1e-4 else f"1 {'+' if slope > 0 else '-'} {abs(slope):.2e}"
     return Finding(name, Outcome.VIOLATED, "bias", ratio, message=message, pattern=f"all elements, ratio {shown}")
 
@@ -144,9 +143,9 @@ def _shared(null: Tensor) -> float:
 
 
 def _spread_rule(name: str, mean_square: float, nulls: Sequence[float], count: int, shared: float) -> Finding:
-    """Rule 3: the mean square of e/sigma against what the probes show, their scatter and that of as many free draws.
+    """Pooled: the mean square of e/sigma, compared with that of the probes and the scatter of both.
 
-    A mean over ``count`` squares that are not independent scatters as one over ``count^2 / shared`` that are.
+    The mean over ``count`` dependent squares scatters like one over ``count^2 / shared`` independent ones.
     """
     mean = sum(nulls) / len(nulls) if nulls else 1.0
     scatter = math.sqrt(sum((n - mean) ** 2 for n in nulls) / max(len(nulls) - 1, 1)) if len(nulls) > 1 else 0.0

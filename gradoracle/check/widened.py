@@ -13,7 +13,7 @@ import torch
 
 from gradoracle.check.error_relation import PROBES
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import Subject, Tensors
+from gradoracle.execution.kernel_runner import KernelRunner, Tensors
 from gradoracle.execution.widened import narrowed, widen
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.contract import widened as widened_contract
@@ -75,7 +75,7 @@ def widened(evidence: Evidence) -> Widened:
     def make() -> Widened:
         own, dtype = evidence.subject, evidence.case.dtype
         kernel = replace(own.kernel, contracts={**own.kernel.contracts, dtype: widened_contract(evidence.contract)})
-        subject = Subject(own.family, kernel, own.guard, f"{own.label}widened: ", records=False, wide=True)
+        subject = KernelRunner(own.family, kernel, own.guard, f"{own.label}widened: ", records=False, wide=True)
         return Widened(evidence.case, evidence.sample.map(widen), subject, evidence.oracle, evidence.blocks)
 
     return evidence.keep("widened", make)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gradoracle.model.errors import UsageError
 from gradoracle.project import config
-from gradoracle.project.shipped import family_names, law_names
+from gradoracle.project.shipped_names import family_names, law_names
 
 
 def targets(incomplete: str) -> list[str]:

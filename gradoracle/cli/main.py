@@ -1,7 +1,7 @@
 """The command line: arguments in, exit code out.
 
 Exit codes: 0 every checked property holds; 1 a property is violated, or the kernel crashed or hung on a valid case;
-2 usage or configuration; 3 an internal error of gradoracle; 4 inconclusive. Heavy modules are imported when needed.
+2 usage or configuration error; 3 internal error of gradoracle; 4 inconclusive. Heavy modules are imported when needed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Annotated
 
 import typer
 
-from gradoracle.cli.commands import catalogue, check, gate, merge, mutate
-from gradoracle.cli.commands.arguments import Typed
+from gradoracle.cli.arguments import Typed
+from gradoracle.cli.commands import baseline, bench, check, doctor, explain, gate, merge, mutate, replay
+from gradoracle.cli.commands.list import list_
+from gradoracle.model import exit_codes
 from gradoracle.model.errors import UsageError
 from gradoracle.report import showing
-from gradoracle.report.showing import INCONCLUSIVE
 
-USAGE, FAULT = 2, 3
 _INTERRUPTED = 130  # typer's exit code of a keyboard interrupt; older versions raise Abort
 
 app = typer.Typer(
@@ -46,19 +46,19 @@ def run(words: Sequence[str], begun: float | None = None) -> int:
     try:
         code = app(args=list(words) or ["--help"], obj=typed, prog_name="gradoracle", standalone_mode=False)
     except UsageError as error:
-        return showing.fail(str(error), USAGE)
+        return showing.fail(str(error), exit_codes.USAGE)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except Exception as error:
         if hasattr(error, "format_message"):  # of typer's own parser, whose classes differ between its versions
-            return showing.fail(" ".join(error.format_message().split()), USAGE)
+            return showing.fail(" ".join(error.format_message().split()), exit_codes.USAGE)
         if type(error).__name__ != "Abort":
             return _fault(error)
         code = _INTERRUPTED
     if not words:
-        return USAGE
+        return exit_codes.USAGE
     if code == _INTERRUPTED:
-        return showing.fail("interrupted before anything was checked", INCONCLUSIVE)
+        return showing.fail("interrupted before anything was checked", exit_codes.INCONCLUSIVE)
     return code if isinstance(code, int) else 0
 
 
@@ -76,23 +76,23 @@ def _program(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Check the gradients of GPU kernels: truth derived from one definition, error budgets instead of tolerances.
+    """Check the derivatives of GPU kernels against a definition in PyTorch; error budgets replace tolerances.
 
     Exit codes: 0 every checked property holds; 1 a property is violated, or a kernel crashed or hung; 2 usage or
-    configuration; 3 an internal error of gradoracle; 4 inconclusive: something that should have been checked was not.
+    configuration error; 3 internal error of gradoracle; 4 inconclusive: something that should be checked was not.
     """
 
 
 app.command()(check.check)
-app.command()(check.replay)
+app.command()(replay.replay)
 app.command()(merge.merge)
-app.command("list")(catalogue.list_)
-app.command()(catalogue.explain)
-app.command()(catalogue.doctor)
+app.command("list")(list_)
+app.command()(explain.explain)
+app.command()(doctor.doctor)
 app.command()(gate.gate)
-app.add_typer(gate.baseline, name="baseline")
+app.add_typer(baseline.baseline, name="baseline")
 app.command()(mutate.mutate)
-app.command()(mutate.bench)
+app.command()(bench.bench)
 
 
 def _fault(error: Exception) -> int:
@@ -102,4 +102,4 @@ def _fault(error: Exception) -> int:
     shown = " ".join([lines[0], lines[-1]] if has_traceback else lines[:1])
     what = f"{type(error).__name__}{f': {shown}' if shown else ''}"
     where = showing.keep_trace("".join(traceback.format_exception(type(error), error, error.__traceback__)))
-    return showing.fail(f"internal error: {what}; {where}", FAULT)
+    return showing.fail(f"internal error: {what}; {where}", exit_codes.ERROR)

@@ -20,8 +20,9 @@ import pytest
 
 from gradoracle.check.judge_case import laws_of
 from gradoracle.check.run import check
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
-from gradoracle.model.family import DTYPES, Family
+from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
 from gradoracle.project.request import Request
@@ -58,7 +59,7 @@ class Item:
         """
         report = _report(self.request)
         if self._verdict(report) is None and (report.cases_run < report.cases_planned or not report.verdicts):
-            raise NotRun(f"{self.law} did not run: {report.cases_run} of {report.cases_planned} cases did")
+            raise NotRun(f"{self.law} has no verdict: {report.cases_run} of {report.cases_planned} cases were judged")
         return report
 
     def judge(self) -> None:
@@ -143,7 +144,7 @@ def testcase(
 
     Args:
         kernel: declared with ``@gradoracle.kernel``, or any callable (with ``family``); a name of its module.
-        family: the definition that an outside callable claims to implement: a shipped name, or a Family of its module.
+        family: the family that an outside callable implements: a shipped name, or a Family of its module.
         dtypes: None: those of the family that the kernel supports.
         examples: cases for each dtype.
         **fields: further fields of ``gradoracle.project.request.Request``, such as ``device``, ``seed``, ``dims``

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 from gradoracle.execution import device as devices
 from gradoracle.execution.environment import describe
 from gradoracle.model.errors import UsageError, first_line, named
-from gradoracle.project.shipped import KERNELS, family_names
+from gradoracle.project.shipped_names import KERNELS, family_names
 
 Work = Callable[[], object]
 LONG = 10_000.0  # milliseconds; a call that takes longer is timed once, cold
@@ -287,7 +287,7 @@ def module_of(target: str) -> ModuleType:
     folder = source_tree() / "benchmarks" / "families"
     if not folder.is_dir():
         raise UsageError(
-            f"the benchmarks of {target} lie in gradoracle's repository, which this gradoracle is installed without; "
+            f"the benchmarks of {target} are in gradoracle's repository, not in the installed package; "
             "expected a clone of it, installed by `pip install --editable .`"
         )
     if not (folder / f"{target}.py").is_file():

@@ -13,7 +13,7 @@ from typing import Any
 
 from gradoracle.execution.process import Phase
 
-_METHOD = "_do_compile"  # of triton.JITFunction, 3.6 to 3.9: one kernel for one specialisation
+_METHOD = "_do_compile"  # of triton.JITFunction in every supported Triton: one kernel for one specialisation
 
 
 class Compiling:

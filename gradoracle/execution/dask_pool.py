@@ -120,7 +120,7 @@ class DaskPool:
 
     def memory(self) -> tuple[int, str]:
         """Bytes that a case may use: those of the smallest dask worker."""
-        return self._memory, "on the dask worker that has least"
+        return self._memory, "on the dask worker with the least memory"
 
     def environment(self) -> dict[str, str]:
         """What the cluster's workers run on."""
@@ -147,7 +147,7 @@ class DaskPool:
             return self._result(self._send(job, limit_factor, priority=1))
         except KilledWorker as error:
             times = error.allowed_failures + 1
-            how = f"{times} dask workers in turn were lost while they ran nothing but this case"
+            how = f"{times} dask workers in a row were lost while they ran only this case"
             return Result(job, crash=Crash(None, how, "exit"))
 
     def _send(self, job: Job, limit_factor: float = 1.0, priority: int = 0) -> Any:
@@ -175,7 +175,7 @@ class DaskPool:
             self._is_lost = True
             raise Lost(self._gone()) from None
         except Exception as error:
-            raise self._unfit(UsageError(f"a dask worker cannot examine cases: {named(error)}")) from None
+            raise self._unfit(UsageError(f"a dask worker cannot judge cases: {named(error)}")) from None
         self._has_results |= isinstance(result.job, Job)
         return result
 
@@ -261,14 +261,14 @@ class DaskPool:
                     raise
                 except Exception as error:
                     raise UsageError(
-                        f"the dask cluster at {self._address} cannot examine cases: {type(error).__name__}: {error}"
+                        f"the dask cluster at {self._address} cannot judge cases: {type(error).__name__}: {error}"
                     ) from None
             self._look()
             for future, worker in list(futures.items()):
                 if worker not in self._threads:  # lost; its replacement is examined by its first case
                     del futures[future]
         if not found:
-            raise UsageError(f"the dask cluster at {self._address} lost all its workers as they were looked at")
+            raise UsageError(f"the dask cluster at {self._address} lost all its workers while they were inspected")
         together: dict[str, str] = {}
         for name in ("cpu", "gpu"):
             distinct = dict.fromkeys(facts[name] for facts in found if name in facts)

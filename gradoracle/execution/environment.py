@@ -70,7 +70,7 @@ def facilities() -> list[Facility]:
     interpreter = Facility(
         "Triton on the CPU",
         "" if unavailable else f"Triton {version('triton')} with numpy {version('numpy')}",
-        "runs Triton kernels without a GPU, with faithful bf16 and tf32",
+        "runs Triton kernels without a GPU, with correct bf16 and tf32",
         unavailable or "",
         required=not accelerator(),
     )

@@ -59,7 +59,7 @@ ENGINE = (
     "gradoracle.gate.side",
     "gradoracle.report.terminal",
     "gradoracle.properties.universal",
-    "gradoracle.execution.warmed:warm",
+    "gradoracle.execution.warm_up:warm",
 )
 # Read when a process starts, so a server has them for its children: one thread each, since there is a process per core;
 # and large tensors keep their memory, which the system would clear anew each time (glibc; others ignore these).
@@ -251,7 +251,7 @@ def run(
     try:
         server = _engine() if has_engine else _packages()
         if not server.address.endswith(_interpreter(env)):
-            raise NoServer("it began in another environment")
+            raise NoServer("it was started in another environment")
         env |= variables()
         order = Order(program, tuple(arguments), path, env, folder or os.getcwd(), is_leader, name)
         with contextlib.ExitStack() as stack:
@@ -301,7 +301,7 @@ def _packages() -> Server:
     """
     known = os.environ.get(VARIABLE, "")
     if known == _OFF or not sys.platform.startswith("linux"):
-        raise NoServer("every process is to be an interpreter of its own")
+        raise NoServer("every process is to start its own interpreter")
     return _found((), known, lambda: _interpreter(os.environ), None)
 
 

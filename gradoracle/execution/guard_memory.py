@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Change
-from gradoracle.execution.interpreter.faults import Fault
+from gradoracle.execution.interpreter.wrong_accesses import WrongAccess
 
 # Quiet NaNs with a payload that no arithmetic produces.
 _POISON = {
@@ -43,7 +43,7 @@ class Memory:
         self._storages: set[int] = set()
         self.watch: Callable[[], None] | None = None
         self.launches = 0
-        self.faults: tuple[Fault, ...] = ()
+        self.faults: tuple[WrongAccess, ...] = ()
 
     def add(self, storage: Tensor, used: int, shape: tuple[int, ...]) -> None:
         """Remember a storage of ``used`` elements between two bands."""

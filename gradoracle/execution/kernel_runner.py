@@ -1,4 +1,4 @@
-"""Subject: runs a kernel on a sample, derivative by derivative, and sorts what happens if it returns no tensors."""
+"""Kernel runner: calls a kernel for each derivative on a sample, and sorts what happens if it returns no tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.execution.endings import REFUSALS, Crashed, NoDerivative, Refused, Unavailable, Wrong, raise_if_lost
+from gradoracle.execution.call_errors import REFUSALS, Crashed, NoDerivative, Refused, Unavailable, Wrong, raise_if_lost
 from gradoracle.execution.guard_memory import Memory, Originals, poisoned
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.widened import CannotWiden, widening
@@ -22,16 +22,11 @@ from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
 from gradoracle.model.signature import cotangent_name, tangent_name
+from gradoracle.model.wording import counted
 from gradoracle.oracle.truth import names
 
 Tensors = dict[str, Tensor]
 Guard = Callable[[str], AbstractContextManager[None]]
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
 _RECORDED = frozenset(derivative.value for derivative in Derivative)  # calls of the kernel on the case itself
 
 
@@ -58,7 +53,7 @@ def unguarded(name: str) -> Iterator[None]:
     yield
 
 
-class Subject:
+class KernelRunner:
     """One kernel of one family, called as its users call it, under a guard that limits the time of each call.
 
     Whatever a call writes to the sample's tensors is noted in ``Sample.changes`` and undone. A ``wide`` subject runs
@@ -77,10 +72,10 @@ class Subject:
         self.family, self.kernel, self.guard, self.label, self.records = family, kernel, guard, label, records
         self.wide = wide
 
-    def labelled(self, key: str) -> Subject:
+    def labelled(self, key: str) -> KernelRunner:
         """The same kernel, whose calls are named after what is done to the sample."""
         label = f"{self.label}{key}: "
-        return Subject(self.family, self.kernel, self.guard, label, self.records, self.wide)
+        return KernelRunner(self.family, self.kernel, self.guard, label, self.records, self.wide)
 
     def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The outputs by name, and the memory allocated for them."""
@@ -264,7 +259,7 @@ class Subject:
         except CannotWiden as error:
             raise Unavailable(f"cannot be widened: {error}", Reason.NOT_WIDENED) from None
         except MemoryError:
-            raise Unavailable("memory: the machine has not enough of it", Reason.MEMORY) from None
+            raise Unavailable("not enough memory on this machine", Reason.MEMORY) from None
         except REFUSALS as error:
             if out_of_memory(error):
                 raise Unavailable(f"memory: {first_line(error)}", Reason.MEMORY) from None
@@ -275,7 +270,7 @@ class Subject:
         except KeyboardInterrupt:
             raise
         except SystemExit as error:
-            raise Crashed(f"{name} called for an exit with code {error.code}") from None
+            raise Crashed(f"{name} called exit with code {error.code}") from None
         except BaseException as error:
             raise Crashed(f"{name} raised {named(error)}") from error
 
@@ -305,7 +300,8 @@ class Subject:
         """The tensors by name, each checked for shape and dtype."""
         keys = names(self.family, derivative, sample)
         if len(tensors) != len(keys):
-            raise _wrong(keys[0], f"the kernel gave {len(tensors)} tensors, expected {len(keys)}: {keys}")
+            count = counted(len(tensors), "tensor")
+            raise _wrong(keys[0], f"the kernel returned {count}, expected {len(keys)}: {keys}")
         shapes = dict(zip(keys, self._shapes(derivative, sample), strict=True))
         for key, tensor in zip(keys, tensors, strict=True):
             if not isinstance(tensor, Tensor):
@@ -316,7 +312,7 @@ class Subject:
     def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensors:
         found = {}
         if len(gradients) != len(keys):
-            raise _wrong(keys[0], f"the kernel gave {len(gradients)} gradients, expected {len(keys)}")
+            raise _wrong(keys[0], f"the kernel returned {counted(len(gradients), 'gradient')}, expected {len(keys)}")
         for key, gradient in zip(keys, gradients, strict=True):
             name = key[1:]
             if gradient is None:
@@ -350,7 +346,7 @@ def pulled_back(
 
 @contextmanager
 def needing(mode: str, call: str) -> Iterator[None]:
-    """A kernel that raises within it has no derivative by this mode of autograd."""
+    """Turn a RuntimeError raised inside into NoDerivative: the kernel does not support this mode of autograd."""
     try:
         yield
     except RuntimeError as error:
@@ -373,7 +369,7 @@ def _require_whole(sample: Sample) -> None:
     """Check that everything that calls have written to the sample could be undone."""
     for key, (call, change) in sample.changes.items():
         if not change.undone:
-            raise Unavailable(f"{call} wrote to {key}, which is too large for a copy to have been kept")
+            raise Unavailable(f"{call} wrote to {key}, which is too large to be restored from a copy")
 
 
 def dense(tensor: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import fcntl
 import importlib
@@ -31,7 +32,9 @@ NOTHING = object()  # the job of an idle process
 
 _FOREVER = float("inf")
 _TAIL = 4000  # bytes of a dead child's output that are kept
-_OUTPUT_LIMIT = 1 << 26  # bytes a child may print in one job before its file is truncated to its end
+_OUTPUT_LIMIT = 1 << 26  # bytes a child may print in one job before all but the end of its file is freed
+_BLOCK = 512  # bytes, of ``st_blocks``
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of Linux's fallocate
 
 
 class Poisoned(Exception):
@@ -111,10 +114,11 @@ class Process:
         self.job, self.phase, self.limit, self.deadline = NOTHING, None, _FOREVER, _FOREVER
 
     def cut_output(self) -> None:
-        """Truncate the output of a kernel that prints without end, before it fills the disk; its end stays."""
+        """Free the disk space of a kernel that prints without end; the end of its output stays."""
         with contextlib.suppress(OSError, ValueError):
-            if os.fstat(self._output.fileno()).st_size > _OUTPUT_LIMIT:
-                kept = self._last_output()
+            file = os.fstat(self._output.fileno())
+            if file.st_blocks * _BLOCK > _OUTPUT_LIMIT and not _freed(self._output.fileno(), file.st_size - _TAIL):
+                kept = self._last_output()  # what is printed between here and the next line is lost
                 self._output.truncate(0)
                 os.write(self._output.fileno(), kept)
 
@@ -255,3 +259,12 @@ def _die_with_parent(lifeline: int) -> None:
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # which is: terminate
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _freed(file: int, length: int) -> bool:
+    """Free the disk space of the first bytes of a file, whose size and end stay; False where that is not possible."""
+    fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
+    if fallocate is None:
+        return False
+    span = ctypes.c_int64(0), ctypes.c_int64(length)
+    return bool(fallocate(file, _KEEP_SIZE | _PUNCH_HOLE, *span) == 0)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.execution.endings import NoDerivative
-from gradoracle.execution.kernel_runner import Subject, Tensors, dense, needing, pulled_back
+from gradoracle.execution.call_errors import NoDerivative
+from gradoracle.execution.kernel_runner import KernelRunner, Tensors, dense, needing, pulled_back
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.truth import names
 
 
-def reverse_over_forward(subject: Subject, sample: Sample, blocks: str) -> tuple[Tensors, Tensors]:
+def reverse_over_forward(subject: KernelRunner, sample: Sample, blocks: str) -> tuple[Tensors, Tensors]:
     """The gradients of <cotangents, J t>: in the inputs, which are the HVPs, and in the tangents, which are the VJP.
 
     Both by name of the tensor (``hvp.q``, ``dq``).
@@ -38,7 +38,7 @@ def reverse_over_forward(subject: Subject, sample: Sample, blocks: str) -> tuple
     return _detached(hvp, own[: len(primals)]), dict(zip(vjp, own[len(primals) :], strict=True))
 
 
-def forward_over_reverse(subject: Subject, sample: Sample, blocks: str) -> Tensors:
+def forward_over_reverse(subject: KernelRunner, sample: Sample, blocks: str) -> Tensors:
     """The tangents of the gradients, which are the HVPs, by name of the tensor.
 
     Raises:
@@ -58,7 +58,7 @@ def forward_over_reverse(subject: Subject, sample: Sample, blocks: str) -> Tenso
     return _detached(names(subject.family, Derivative.HVP, sample), products)
 
 
-def of_some_inputs(subject: Subject, sample: Sample, blocks: str, expected: Sequence[str]) -> Tensors:
+def of_some_inputs(subject: KernelRunner, sample: Sample, blocks: str, expected: Sequence[str]) -> Tensors:
     """The HVPs by double backward if only some inputs require grad, along their tangents, by name of the tensor.
 
     Raises:
@@ -76,7 +76,7 @@ def of_some_inputs(subject: Subject, sample: Sample, blocks: str, expected: Sequ
     return _detached([by_name[name] for name in expected], _or_zeros(found or [None] * len(own), own))
 
 
-def in_the_cotangents(subject: Subject, sample: Sample, blocks: str) -> Tensors:
+def in_the_cotangents(subject: KernelRunner, sample: Sample, blocks: str) -> Tensors:
     """The gradient of <J^T g, t> in the cotangents g, which is J t, by name of the tensor (``jvp.o``).
 
     Raises:
@@ -94,7 +94,7 @@ def in_the_cotangents(subject: Subject, sample: Sample, blocks: str) -> Tensors:
         if found is None:
             raise NoDerivative(f"no {order}: the gradients do not require grad")
     if all(product is None for product in found):
-        raise NoDerivative(f"no {order}: nothing leads from the gradients to them")
+        raise NoDerivative(f"no {order}: the gradients do not depend on them in the autograd graph")
     # of several cotangents that a double backward knows, some may have no path: that is 0
     own = _or_zeros(found[: len(cotangents)], cotangents)
     return _detached(names(subject.family, Derivative.JVP, sample), own)

@@ -1,1 +1,1 @@
-"""The gate: are the kernels of this tree as right as those of its base, judged by the base's own judge?"""
+"""The gate: are the kernels of this tree as correct as those of its base, by the base's own definitions?"""

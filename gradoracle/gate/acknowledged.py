@@ -3,7 +3,7 @@
 [[change]]
 piece = "the definition of rmsnorm"
 change = "9f31c2d4a0b85e67"       # as the gate prints it: this change of the piece and no other
-reason = "eps is inside of the root, as the paper has it"
+reason = "eps belongs inside the root, as in the paper"
 author = "A. Kernel-Author"
 """
 
@@ -54,10 +54,10 @@ def name_of(base: Piece | None, head: Piece | None) -> str:
 
 def _entry(position: int, entry: Any) -> Acknowledgement:
     if not isinstance(entry, Mapping) or set(entry) != set(_KEYS):
-        raise UsageError(f"{FILE}, change {position}: expected the keys {', '.join(_KEYS)}, all of them and no other")
+        raise UsageError(f"{FILE}, change {position}: expected exactly the keys {', '.join(_KEYS)}")
     for key, value in entry.items():
         if not isinstance(value, str) or not value.strip():
-            raise UsageError(f"{FILE}, change {position}: {key} is {value!r}; expected a text")
+            raise UsageError(f"{FILE}, change {position}: {key} is {value!r}; expected a string")
     return Acknowledgement(**entry)
 
 

@@ -1,7 +1,7 @@
 """Baseline: the snapshots of a project's kernels in a file, to compare with where the base cannot be built.
 
 A file that is missing, damaged, of something else or of another schema is never taken for a baseline: a sentence says
-what is wrong with it, and the gate is not green. Errors are in sigma, the same on every machine, so a file travels.
+what is wrong with it, and the gate is inconclusive. Errors are in sigma, so a file is valid on every machine.
 """
 
 from __future__ import annotations
@@ -74,17 +74,19 @@ def load(path: Path) -> Baseline:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise Unusable(f"there is no baseline {path}; gradoracle baseline save --output {path} makes one") from None
+        raise Unusable(
+            f"the baseline {path} does not exist; gradoracle baseline save --output {path} writes it"
+        ) from None
     except OSError as error:
         raise Unusable(f"the baseline {path} cannot be read: {why(error)}") from None
     except ValueError:
-        raise Unusable(f"the baseline {path} is damaged: it is not JSON") from None
+        raise Unusable(f"the baseline {path} is damaged: it is not valid JSON") from None
     schema = document.get("schema") if isinstance(document, Mapping) else None
     if not isinstance(schema, str) or not schema.startswith(_FAMILY):
-        raise Unusable(f"{path} is no baseline of gradoracle: its schema is {schema!r}; expected {SCHEMA!r}")
+        raise Unusable(f"{path} is not a baseline: its schema is {schema!r}; expected {SCHEMA!r}")
     if schema != SCHEMA:
         raise Unusable(
-            f"the baseline {path} is of the schema {schema!r}, and this gradoracle reads {SCHEMA!r}; save it again"
+            f"the baseline {path} has the schema {schema!r}, and this gradoracle reads {SCHEMA!r}; save it again"
         )
     try:
         return serialize.from_plain(Baseline, document, path.name)

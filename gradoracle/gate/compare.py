@@ -22,9 +22,9 @@ _SUSPECT = 0.01  # p below which a line says that there were too few pairs
 
 
 def asked_of_base(head: Snapshot, base: Snapshot | None = None) -> dict[str, list[str]]:
-    """Laws by which the base must be judged, by case: some of the cases on which a law does not hold in the change.
+    """By case, the properties by which the base must be judged: on some of the cases on which they fail in the change.
 
-    One case on which the law holds in the base decides; where it holds on none of those tried, all are needed.
+    One case on which a property holds in the base decides; if it holds on none of those tried, all are needed.
 
     Args:
         head: of the change.
@@ -47,7 +47,7 @@ def asked_of_base(head: Snapshot, base: Snapshot | None = None) -> dict[str, lis
 
 
 def proven(base: Snapshot | None, head: Snapshot, known: Sequence[KnownFailure], today: datetime.date) -> bool:
-    """Whether some case already shows a regression; arguments as those of ``compare``."""
+    """Whether some case already shows a regression; the arguments are those of ``compare``."""
     broken = _broken(base, head)
     excused = _excused(broken, known, today)
     return any(
@@ -59,15 +59,15 @@ def proven(base: Snapshot | None, head: Snapshot, known: Sequence[KnownFailure],
 
 @dataclass
 class Broken:
-    """A verdict that is broken in the change, and on how many of its cases the base did what.
+    """A verdict that is broken in the change, with counts of its cases by the result of the base.
 
     Attributes:
-        held: the law held.
-        too: it was broken too.
+        held: the property held in the base.
+        too: it was broken there too.
         undecided: it was not decided.
         crashes: it was violated, and the change crashes.
         unasked: the base was not judged.
-        case: the first on which the law held in the base, else the first of all.
+        case: the first on which the property held in the base, else the first of all.
     """
 
     held: int = 0
@@ -150,7 +150,7 @@ def _violations(
         lead = failure.lead
         if lead.status is Status.ERROR:
             why = lead.counterexample.message if lead.counterexample is not None else "no reason is known"
-            text = f"{lead.law} could not be judged{_in(lead)}, gradoracle itself failed: {why}"
+            text = f"{lead.law} could not be judged{_in(lead)} because gradoracle itself failed: {why}"
             yield _line(Kind.UNCHECKED, Weight.OPEN, text, lead)
             continue
         verdicts = [v for v in (lead, *failure.others) if _key(v) not in excused]
@@ -158,7 +158,7 @@ def _violations(
         if new:
             yield _regression(failure, new, broken[_key(new[0])], compared)
         elif verdicts:
-            text = f"{verdicts[0].law} is violated{_in(verdicts[0])}, and was by the base on the same cases"
+            text = f"{verdicts[0].law} is violated{_in(verdicts[0])}, and was violated in the base on the same cases"
             yield _line(Kind.VIOLATED, Weight.NOTE, f"{text}{_with(verdicts)}", verdicts[0])
 
 
@@ -170,15 +170,15 @@ def _regression(failure: Failure, new: Sequence[Verdict], where: Broken, compare
     elif where.held:
         every = where.held + where.too + where.undecided + where.crashes
         if where.unasked:
-            count = f"on {every + where.unasked} cases; the base held on {where.held} of the {every} it was judged on"
+            count = f"on {every + where.unasked} cases; in the base it held on {where.held} of the {every} judged"
         else:
             cases = f"{where.held} of these {every} cases" if every > 1 else "this case"
-            count = f"the base held on {cases}" if where.case else "over all cases together"
+            count = f"in the base it held on {cases}" if where.case else "over all cases together"
         text = f"{lead.law} held in the base and {status} ({count})"
     elif where.crashes:
-        text = f"{lead.law} {status}, where the base violated it and did not crash"
+        text = f"{lead.law} {status}; in the base it was violated without a crash"
     else:
-        text = f"{lead.law} {status}, on cases that the base did not decide"
+        text = f"{lead.law} {status}, on cases that were not decided in the base"
     return _line(Kind.VIOLATED, Weight.RED, f"{text}{_with(new)}", lead, where.case)
 
 
@@ -189,7 +189,7 @@ def _line(kind: Kind, weight: Weight, text: str, verdict: Verdict, case: str = "
 
 
 def _with(verdicts: Sequence[Verdict]) -> str:
-    return f"; with it {counted(len(verdicts) - 1, 'further verdict')}" if len(verdicts) > 1 else ""
+    return f"; {counted(len(verdicts) - 1, 'further verdict')} with the same cause" if len(verdicts) > 1 else ""
 
 
 def _in(verdict: Verdict) -> str:
@@ -229,7 +229,7 @@ def _known(
             count = sum(1 for each in excused.values() if each is entry)
             weight, text = Weight.NOTE, f"known failure, {counted(count, 'verdict')}: {entry}"
         elif any(v.status is Status.HOLDS for v in verdicts):
-            weight, text = Weight.RED, f"known failure that holds: {entry}; remove the entry"
+            weight, text = Weight.RED, f"known failure whose property now holds: {entry}; remove the entry"
         else:
             weight, text = Weight.OPEN, f"known failure that was not checked: {entry}"
         yield Line(Kind.KNOWN, weight, text, verdicts[0].kernel if verdicts else "", law)
@@ -251,7 +251,9 @@ def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Lin
             now = None if there is None else there.laws.get(law)
             if status in UNDECIDED or now is Status.ERROR or not (now is None or now in UNDECIDED):
                 continue  # an error has a line of its own
-            reason = "there is no such case" if there is None else there.reasons.get(law, "it is not judged there")
+            reason = "the change has no such case"
+            if there is not None:
+                reason = there.reasons.get(law, "it was not judged in the change")
             memory = there is not None and there.why.get(law) is Reason.MEMORY
             verdicts = lost.setdefault((case.kernel, reason, memory), {})
             verdicts.setdefault(VerdictKey(law, case.kernel, case.dtype), []).append(line)
@@ -260,16 +262,15 @@ def _unchecked(base: Snapshot, head: Snapshot, same_cases: bool) -> Iterator[Lin
         dtypes = ", ".join(dict.fromkeys(key.dtype for key in verdicts))
         also = f" and {counted(len(others), 'further verdict')}" if others else ""
         count = len({case for own in verdicts.values() for case in own})
-        text = (
-            f"{first.law}{also} decided by the base, not decided here on {counted(count, 'case')} in {dtypes}: {reason}"
-        )
+        cases = f"{counted(count, 'case')} in {dtypes}"
+        text = f"{first.law}{also} decided in the base but not in the change, on {cases}: {reason}"
         weight = Weight.OPEN if memory else Weight.RED
         yield Line(Kind.UNCHECKED, weight, text, kernel, first.law, first.dtype, verdicts[first][0])
 
 
 def _accuracy(base: Snapshot, head: Snapshot, broken: Mapping[VerdictKey, Broken]) -> Iterator[Line]:
-    """Where errors have grown: by tensor and dtype, else by tensor over all dtypes; not where a law broke anyway."""
-    pairs: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}  # kernel, law, error -> by dtype
+    """Where errors have grown: by tensor and dtype, else by tensor over all dtypes; not where one is violated."""
+    pairs: dict[tuple[str, str, str], dict[str, list[tuple[float, float]]]] = {}  # kernel, property, error -> dtype
     for line, case in head.cases.items():
         there = base.cases.get(line)
         if there is None:

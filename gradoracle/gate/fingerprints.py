@@ -1,8 +1,8 @@
 """Fingerprints: of each piece of what judges a kernel, so that a change of the judge is found and named.
 
-A piece is the definition of a family, its domain, one of its laws, or one declaration of a kernel. A function counts by
-its bytecode and all code of the project that it refers to, directly or not: comments and layout do not count, a helper
-in another module does. What is installed counts by its name.
+A piece is the definition of a family, its domain, one of its properties, or one declaration of a kernel. A function is
+identified by its bytecode and all code of the project that it refers to, directly or not: comments and layout do not
+count, a helper in another module does. What is installed is identified by its name.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _entry(where: str, entry: Any) -> KnownFailure:
             raise UsageError(f"{where} has no {key}; expected {', '.join((*_TEXTS, 'expires'))}")
     for key in (*_TEXTS, "dtype"):
         if not isinstance(entry.get(key, "*"), str) or not entry.get(key, "*").strip():
-            raise UsageError(f"{where}: {key} is {entry[key]!r}; expected a text")
+            raise UsageError(f"{where}: {key} is {entry[key]!r}; expected a string")
     if not isinstance(entry["expires"], datetime.date) or isinstance(entry["expires"], datetime.datetime):
         raise UsageError(f"{where}: expires is {entry['expires']!r}; expected a date such as 2027-01-31")
     return KnownFailure(**entry)

@@ -35,8 +35,8 @@ class Repository:
         """
         found = _git(self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
         if found.returncode:
-            shallow = "; this clone is shallow, fetch more of its history" if self.is_shallow() else ""
-            raise UsageError(f"--base {ref} names no commit of this repository{shallow}")
+            shallow = "; this clone is shallow: fetch more of its history" if self.is_shallow() else ""
+            raise UsageError(f"--base {ref} is not a commit of this repository{shallow}")
         return found.stdout.strip()
 
     def base(self, ref: str) -> str:
@@ -47,13 +47,13 @@ class Repository:
         """
         commit = self.commit(ref)
         if _git(self.root, "rev-parse", "--verify", "--quiet", "HEAD^{commit}").returncode:
-            raise UsageError("this repository has no commit yet, so there is nothing that --base could be")
+            raise UsageError("this repository has no commit yet, so there is no base to compare with")
         found = _git(self.root, "merge-base", commit, "HEAD")
         if found.returncode:
             if self.is_shallow():
                 raise UsageError(
-                    f"this clone is shallow and does not reach back to where HEAD and {ref} part; expected a whole one "
-                    "(git fetch --unshallow, or fetch-depth: 0 of actions/checkout)"
+                    f"this clone is too shallow to contain the merge base of HEAD and {ref}; expected the whole "
+                    "history (git fetch --unshallow, or fetch-depth: 0 of actions/checkout)"
                 )
             raise UsageError(f"HEAD and --base {ref} have no commit in common")
         return found.stdout.split()[0]
@@ -109,11 +109,11 @@ def repository(folder: Path) -> Repository:
     if found.returncode:
         why = _last(found.stderr)
         if "not a git repository" in why:
-            raise UsageError("the gate compares a git working tree with its base, and this folder is in none")
+            raise UsageError("the gate compares a git working tree with its base, and this folder is not in one")
         raise UsageError(f"git cannot read this folder's repository: {why}")
     top = found.stdout.rstrip("\n")
     if not top:
-        raise UsageError("this repository is bare: it has no working tree that could be compared")
+        raise UsageError("this repository is bare: it has no working tree to compare")
     return Repository(Path(top).resolve())
 
 
@@ -147,7 +147,7 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
             env=environment,
         )
     except FileNotFoundError:
-        raise UsageError("git is not installed, and the gate needs it (or --baseline FILE)") from None
+        raise UsageError("git is not installed; the gate needs it, unless --baseline FILE is given") from None
 
 
 def _last(text: str) -> str:

@@ -13,21 +13,19 @@ from gradoracle.execution import fork_server
 from gradoracle.gate import acknowledged
 from gradoracle.gate.baseline import SCHEMA, Baseline, Unusable, load
 from gradoracle.gate.compare import compare, proven
-from gradoracle.gate.kept import Kept
+from gradoracle.gate.gate_target import GateTarget
 from gradoracle.gate.repository import repository
 from gradoracle.gate.sides import Sides
 from gradoracle.gate.snapshot import Piece, Snapshot
-from gradoracle.gate.subject import Subject
+from gradoracle.gate.snapshot_cache import SnapshotCache
 from gradoracle.gate.tree import Tree, deciding, known_failures, pieces, project
-from gradoracle.model.comparison import Comparison, Kind, Line, Weight
+from gradoracle.model.comparison import REGRESSIONS, Comparison, Kind, Line, Weight
 from gradoracle.model.errors import UsageError
 from gradoracle.model.verdict import Report
 from gradoracle.project import cache
 from gradoracle.project.config import Entry
 from gradoracle.project.import_closure import differing
 from gradoracle.project.settings import Setting, Settings
-
-_REGRESSIONS = (Kind.VIOLATED, Kind.UNCHECKED, Kind.ACCURACY)  # of a kernel: what --fail-fast stops at
 
 
 class GateFault(Exception):
@@ -100,7 +98,7 @@ def _head(asked: Asked) -> Tree:
 
 
 def _with_baseline(asked: Asked, tell: Callable[[str], None], head: Tree, file: Path) -> list[Report]:
-    """Compare with a saved baseline; if it cannot be used, check the change alone, which leaves the gate open."""
+    """Compare with a saved baseline; if it cannot be used, check the change alone; the gate is then inconclusive."""
     base: Baseline | None = None
     why = ""
     try:
@@ -151,7 +149,7 @@ class _Gate:
         why: str = "",
     ):
         self.asked, self.tell, self.base, self.head, self.name, self.why = asked, tell, base, head, name, why
-        kept = Kept(cache.folder() if asked.keeps else None, tell)
+        kept = SnapshotCache(cache.folder() if asked.keeps else None, tell)
         self.sides = Sides(base, head, stage, tell, kept, asked.fail_fast)
         self.acknowledged = acknowledged.read(head.folder)
         self.known: dict[str, Snapshot] = {}
@@ -170,13 +168,13 @@ class _Gate:
             found.append(self._unchanged(each) if each not in changed else self._report(each, worse))
             comparison = found[-1].comparison
             if self.asked.fail_fast and comparison is not None:
-                regressions = [line for line in comparison.of(Weight.RED) if line.kind in _REGRESSIONS]
+                regressions = [line for line in comparison.of(Weight.RED) if line.kind in REGRESSIONS]
                 worse = worse or (each.name if regressions else "")
         if faults := [fault for each in subjects for fault in each.faults]:
             raise GateFault(faults[0], found)
         return found
 
-    def _subjects(self) -> list[Subject]:
+    def _subjects(self) -> list[GateTarget]:
         """Every target of either side."""
         here = self.head.entries(self.asked.targets)
         there = {} if self.base is None else self.base.entries(self._there(self.base))
@@ -191,7 +189,7 @@ class _Gate:
             settings = self._settings(self.base, base), self._settings(self.head, head)
             digests = _digests(self.base, base, settings[0]), _digests(self.head, head, settings[1])
             lines = [Line(Kind.BASE, Weight.OPEN, self.why)] if self.why else []
-            found.append(Subject(name, base, head, digests, settings, lines))
+            found.append(GateTarget(name, base, head, digests, settings, lines))
         return found
 
     def _there(self, base: Tree | Baseline) -> tuple[str, ...]:
@@ -202,7 +200,7 @@ class _Gate:
     def _settings(self, tree: Tree | Baseline | None, entry: Entry | None) -> dict[str, Setting]:
         return {} if entry is None or tree is None else tree.settings(entry, self.asked.profile, self.asked.given)
 
-    def _is_changed(self, subject: Subject) -> bool:
+    def _is_changed(self, subject: GateTarget) -> bool:
         """Whether a target must be checked."""
         if subject.base is None or subject.head is None or self.asked.every or subject.files:
             return True
@@ -212,7 +210,7 @@ class _Gate:
             return True
         return isinstance(self.base, Tree) and known_failures(self.base) != known_failures(self.head)
 
-    def _judge(self, changed: Sequence[Subject]) -> None:
+    def _judge(self, changed: Sequence[GateTarget]) -> None:
         """Find what judges each target on both sides; a difference that nobody acknowledges is a regression."""
         both = [each for each in changed if each.head is not None and (self.base is None or each.base is not None)]
         surveyed = self.sides.survey([each for each in both if not self._is_own(each)])
@@ -228,12 +226,12 @@ class _Gate:
                 base = pieces(self.base, subject.base, subject.settings[0], there)
             self._judged(subject, base, head)
 
-    def _is_own(self, subject: Subject) -> bool:
+    def _is_own(self, subject: GateTarget) -> bool:
         """Whether a target is a shipped kernel in gradoracle's own tree: what judges it is compared by files."""
         entry = subject.head or subject.base
         return entry is not None and self.head.ships(entry.target)
 
-    def _judged(self, subject: Subject, base: Mapping[str, Piece], head: Mapping[str, Piece]) -> None:
+    def _judged(self, subject: GateTarget, base: Mapping[str, Piece], head: Mapping[str, Piece]) -> None:
         """Report differences in what judges a target, and decide whether the base still judges it."""
         kernels = {piece.kernel for piece in base.values()} | {""}
         differences = [name for name in differing(base, head) if name in base or head[name].kernel in kernels]
@@ -245,17 +243,17 @@ class _Gate:
                 subject.lines.append(Line(Kind.JUDGE, Weight.NOTE, text))
                 continue
             text = (
-                f"{name}: {what}. A change may not edit its own judge; the base's judge holds until somebody answers "
-                f"for it in {acknowledged.FILE}: {acknowledged.entry(name, change)}"
+                f"{name}: {what}. A change may not edit its own judge; the base's applies until somebody "
+                f"acknowledges the change in {acknowledged.FILE}: {acknowledged.entry(name, change)}"
             )
             subject.lines.append(Line(Kind.JUDGE, Weight.RED, text))
         lines = [line for line in subject.lines if line.kind is Kind.JUDGE]
         subject.is_judged_by_base = not lines or any(line.weight is Weight.RED for line in lines)
 
-    def _report(self, subject: Subject, worse: str = "") -> Report:
+    def _report(self, subject: GateTarget, worse: str = "") -> Report:
         """Check a target on both sides and compare; not if ``worse``, another target, already stopped the gate."""
         if worse:
-            text = f"{subject.name} is not checked, since {worse} is worse than the base"
+            text = f"{subject.name} is not checked because {worse} is worse than the base"
             return self._empty(subject, Line(Kind.BASE, Weight.OPEN, text))
         if subject.head is None:
             text = f"{subject.name} was checked in the base and no longer exists in this tree"
@@ -273,7 +271,7 @@ class _Gate:
             head, settings=subject.settings[1], files=subject.digests[1], pieces=own.pieces, report=None
         )
         if self.base is not None and subject.base is None:
-            text = f"{subject.name} is new: it is judged alone, by its own definition"
+            text = f"{subject.name} is new: it is judged by its own definition"
             subject.lines.append(Line(Kind.BASE, Weight.NOTE, text))
         is_same = not any(line.kind is Kind.JUDGE and line.weight is Weight.NOTE for line in subject.lines)
         found = compare(base, head, known, self.asked.today, is_same)
@@ -281,15 +279,15 @@ class _Gate:
         lines = [*subject.lines, *found, *times]
         return replace(head.report, target=subject.name, comparison=Comparison(self.name, lines, subject.files))
 
-    def _unchanged(self, subject: Subject) -> Report:
+    def _unchanged(self, subject: GateTarget) -> Report:
         lines = []
         if subject.head is not None and not subject.digests[1]:
-            text = f"{subject.name} is in no file of this tree, so that changes of it are not seen"
+            text = f"{subject.name} is in no file of this tree, so changes to it go unnoticed"
             weight = Weight.NOTE if self.head.is_shipped(subject.head.target) else Weight.OPEN
             lines.append(Line(Kind.BASE, weight, text))
         return self._empty(subject, *lines, unchanged=True)
 
-    def _empty(self, subject: Subject, *more: Line, unchanged: bool = False) -> Report:
+    def _empty(self, subject: GateTarget, *more: Line, unchanged: bool = False) -> Report:
         """A report without verdicts: the subject's lines, and some more."""
         comparison = Comparison(self.name, [*subject.lines, *more], subject.files, unchanged)
         return Report(subject.name, "", [], "", 0, {}, {}, comparison=comparison)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from gradoracle.model.job import CaseResult, Job
 
 PROTOCOL = "gradoracle-side/2"  # raised when a field below, or of a Snapshot, is renamed or changes its meaning
-CASES_OF_ALL_LAWS = 30  # on the CPU, unless a number of cases is given: other laws are judged on so many cases first,
-CASES_OF_EACH_LAW = 2  # and after these while a law has had fewer cases of a dtype than this
+CASES_OF_ALL_LAWS = 30  # on the CPU, unless --examples is given: the first cases, on which all properties are judged;
+CASES_OF_EACH_LAW = 2  # later ones are also judged by a property with fewer cases of their dtype than this
 SHRINK_TRIES = 60  # counted, so that a gate explains a fault in the same way on a busy machine;
 SHRINK_SECONDS = 60.0  # the clock is for kernels that are too slow for so many
 
@@ -45,7 +45,7 @@ class Task:
         target: relative to the project's folder.
         settings: as the command line has them.
         places: the projects that judge and that are judged; None: both are the current folder's.
-        laws: case -> laws to judge beyond those that measure; None: all.
+        laws: case -> properties to judge beyond those that measure; None: all.
         measures: whether errors are measured on all cases; if not, ``laws`` alone are judged.
         first: cases to judge before the others.
         early: whether each failing verdict is reported as soon as it is found.
@@ -105,7 +105,7 @@ _stopped = threading.Event()
 
 
 def _listen() -> None:
-    """Read the pipe from the gate: a byte asks for no further case; its end is the gate's end, and this process's."""
+    """Read the pipe from the gate: a byte asks to stop after the current case; its end ends this process."""
     while os.read(0, 1):
         _stopped.set()
     os._exit(1)
@@ -143,11 +143,11 @@ def _fingerprinted(task: Task) -> Snapshot:
 def require_apart(task: Task) -> None:
     """Raise Apart if something was imported from the other tree, as an import hook may do."""
     if task.barred and (found := modules_of(task.barred)):
-        raise Apart(f"it imports {found[0][1]}, which is not of the base; is the project installed in editable mode?")
+        raise Apart(f"it imports {found[0][1]}, which is not the base's (is the project installed in editable mode?)")
 
 
 def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
-    """Check a target: by all laws, with a report; or by some of them, without.
+    """Check a target: by all properties, with a report; or by some of them, without.
 
     ``failing`` gets the snapshot before counterexamples are shrunk; where the task is ``early``, each failing case too.
     """
@@ -205,7 +205,7 @@ def _checked(task: Task, failing: Callable[[Snapshot], None]) -> Snapshot:
 
 
 class _Pace:
-    """Which laws a gate judges on a case: all that apply, or fewer where it is to be quick."""
+    """Which properties a gate judges on a case: all that apply, or fewer where it is to be quick."""
 
     def __init__(self, measured: Collection[str], is_quick: bool) -> None:
         self._measured, self._is_quick = measured, is_quick
@@ -213,7 +213,7 @@ class _Pace:
         self._judged: Counter[VerdictKey] = Counter()
 
     def laws(self, job: Job) -> tuple[str, ...]:
-        """The laws for the next case; those that measure are always among them."""
+        """The properties for the next case; those that measure are always among them."""
         self._cases[job.kernel] += 1
         keys = {law: VerdictKey(law, job.kernel, job.case.dtype) for law in job.laws}
         chosen = job.laws

@@ -12,11 +12,11 @@ from gradoracle.gate import speed
 from gradoracle.gate.affected import affected
 from gradoracle.gate.baseline import Baseline
 from gradoracle.gate.compare import asked_of_base
-from gradoracle.gate.kept import Kept, may_use_gpu, own_files
-from gradoracle.gate.process import Side, search_path
+from gradoracle.gate.gate_target import GateTarget
 from gradoracle.gate.side import Task
+from gradoracle.gate.side_process import SideProcess, search_path
 from gradoracle.gate.snapshot import Snapshot
-from gradoracle.gate.subject import Subject
+from gradoracle.gate.snapshot_cache import SnapshotCache, may_use_gpu, own_files
 from gradoracle.gate.tree import Tree
 from gradoracle.model.comparison import Kind, Line, Weight
 from gradoracle.project import settings
@@ -33,7 +33,7 @@ class Base:
     """What is known of one target's base: kept from an earlier gate, or asked of processes.
 
     Args:
-        begin: starts a process that judges some laws on some cases; None: that measures errors on all of them.
+        begin: starts a process that judges some properties on some cases; None: that measures errors on all of them.
         kept: the snapshot of an earlier gate; None: there is none.
 
     Attributes:
@@ -118,10 +118,10 @@ class Sides:
     head: Tree
     stage: Path
     tell: Callable[[str], None]
-    kept: Kept
+    kept: SnapshotCache
     stops: bool = False
 
-    def survey(self, subjects: Sequence[Subject]) -> dict[str, tuple[Snapshot, Snapshot]]:
+    def survey(self, subjects: Sequence[GateTarget]) -> dict[str, tuple[Snapshot, Snapshot]]:
         """Snapshots of base and change with what judges targets in their own projects; both trees at once.
 
         Targets that cannot be imported are left out, and have a line with the reason.
@@ -135,7 +135,7 @@ class Sides:
             tasks.append((self.base, theirs))
         with contextlib.ExitStack() as stack:
             sides = [
-                stack.enter_context(contextlib.closing(Side(tree.folder, path, False, own, self.stage)))
+                stack.enter_context(contextlib.closing(SideProcess(tree.folder, path, False, own, self.stage)))
                 for tree, own in tasks
                 for path in [search_path(tree, tree, self.head, self.stage)]
             ]
@@ -150,18 +150,18 @@ class Sides:
                 found[subject.name] = (there, head[subject.name])
         return found
 
-    def judge(self, subject: Subject) -> Tree:
+    def judge(self, subject: GateTarget) -> Tree:
         """Who judges: the base where there is one and no other judge is acknowledged, else the change itself."""
         if isinstance(self.base, Tree) and subject.base is not None and subject.has_base and subject.is_judged_by_base:
             return self.base
         return self.head
 
-    def check(self, subject: Subject, entry: Entry, proven: Proven) -> tuple[Snapshot, Snapshot | None]:
+    def check(self, subject: GateTarget, entry: Entry, proven: Proven) -> tuple[Snapshot, Snapshot | None]:
         """Check the change, and the base on the same cases; None: there is no base.
 
-        The base measures its errors on all cases, at once where both sides run on the CPU. It is judged by the laws
-        that do not hold in the change as soon as these are known, while counterexamples are shrunk. What an earlier
-        gate kept is not judged again.
+        The base's errors are measured on all cases, while the change runs if both are on the CPU. It is
+        judged by the properties that fail in the change as soon as these are known, while counterexamples are shrunk.
+        What an earlier gate kept is not judged again.
 
         Args:
             subject: the target.
@@ -169,7 +169,7 @@ class Sides:
             proven: decides whether what fails is a regression.
         """
         by_base = self.judge(subject) is not self.head
-        self.tell(f"{subject.name}: the change, judged by {'the base' if by_base else 'itself'}")
+        self.tell(f"{subject.name}: checking the change, judged by {'the base' if by_base else 'itself'}")
         with contextlib.ExitStack() as stack:
             name = ""
             if isinstance(self.base, Tree) and subject.base is not None:
@@ -193,7 +193,7 @@ class Sides:
                 return head, None
             base.ask(asked_of_base(head), head.measured, soon=is_stopped)
             if base.is_asked:
-                self.tell(f"{subject.name}: the base")
+                self.tell(f"{subject.name}: checking the base")
             there = (base.answers() if is_stopped else None) or base.snapshot()
             if not there.error and not is_stopped:
                 base.ask(asked_of_base(head, there), head.measured)
@@ -203,7 +203,7 @@ class Sides:
                 self.kept.keep(name, there, own_files(self.base, subject.base, subject.digests[0]))
             return head, there if not there.error else None
 
-    def _follow(self, subject: Subject, change: Side, base: Base | None, proven: Proven) -> bool:
+    def _follow(self, subject: GateTarget, change: SideProcess, base: Base | None, proven: Proven) -> bool:
         """Have the base judge what fails in the change as it fails; whether a regression stopped the change."""
         while (news := change.news()) is not None:
             failing = news[subject.name]
@@ -215,26 +215,26 @@ class Sides:
                 return False
             there = None if base is None else base.answers()
             if (there is None or not there.error) and proven(there, failing):
-                self.tell(f"{subject.name}: worse than the base, so that no further case is judged")
+                self.tell(f"{subject.name}: worse than the base, so no further case is judged")
                 change.stop()
                 return True
         return False
 
-    def _first(self, subject: Subject, base: Base | None) -> list[str]:
+    def _first(self, subject: GateTarget, base: Base | None) -> list[str]:
         """The cases to judge first: those that run what the change touches, where it is known that not all do."""
         if base is None or base.kept is None or not isinstance(self.base, Tree):
             return []
         found = affected(base.kept, subject.files, self.base.root, self.head.root)
         return found if len(found) < len(base.kept.cases) else []
 
-    def _base(self, stack: contextlib.ExitStack, subject: Subject, name: str) -> Base | None:
+    def _base(self, stack: contextlib.ExitStack, subject: GateTarget, name: str) -> Base | None:
         """The base, where it is a tree that can be checked; ``name``: under which its snapshot is kept."""
         tree, entry = self.base, subject.base
         if not isinstance(tree, Tree) or entry is None or not subject.has_base:
             return None
         known = self.kept.find(name)
         if known is not None:
-            self.tell(f"{subject.name}: the results of the base are known from an earlier gate")
+            self.tell(f"{subject.name}: reusing the base's results from an earlier gate")
         folder, path, task = self._of_base(subject, entry, tree)
 
         def begin(laws: Laws | None) -> Wait:
@@ -244,13 +244,13 @@ class Sides:
 
         return Base(begin, known)
 
-    def timed(self, subject: Subject) -> list[Line]:
-        """Times of a target compared with its base's, and what of it cannot be timed, as notes."""
+    def timed(self, subject: GateTarget) -> list[Line]:
+        """Times of a target compared with those of its base, and what could not be timed, as notes."""
         assert isinstance(self.base, Tree) and subject.base is not None and subject.head is not None
         asked = settings.fields({name: word for name, word in subject.settings[1].items() if name == "device"})
         if device.choose(asked.get("device", "auto")) not in speed.DEVICES:
-            return [_untimed(subject, "the interpreter's time says nothing about a kernel")]
-        self.tell(f"{subject.name}: timing both sides in turns")
+            return [_untimed(subject, "times in the interpreter say nothing about a kernel")]
+        self.tell(f"{subject.name}: timing both sides alternately")
         there, here = self._of_base(subject, subject.base, self.base), self._of_change(subject, subject.head)
         try:
             with contextlib.ExitStack() as stack:
@@ -263,7 +263,7 @@ class Sides:
         except speed.Untimed as error:
             return [_untimed(subject, str(error))]
 
-    def _of_change(self, subject: Subject, entry: Entry) -> Start:
+    def _of_change(self, subject: GateTarget, entry: Entry) -> Start:
         judge = self.judge(subject)
         by_base = judge is not self.head
         task = Task(entry.target, subject.settings[0 if by_base else 1], called_in=self._called_in(self.head))
@@ -271,7 +271,7 @@ class Sides:
             task = replace(task, places=Places(str(judge.folder), str(self.head.folder)))
         return self.head.folder, search_path(judge, self.head, self.head, self.stage), task
 
-    def _of_base(self, subject: Subject, entry: Entry, base: Tree) -> Start:
+    def _of_base(self, subject: GateTarget, entry: Entry, base: Tree) -> Start:
         barred = str(self.head.root)
         task = Task(entry.target, subject.settings[0], called_in=self._called_in(base), barred=barred)
         return base.folder, search_path(base, base, self.head, self.stage), task
@@ -280,19 +280,19 @@ class Sides:
         """Where the functions that run are recorded: only kept snapshots use them."""
         return str(tree.root) if self.kept.is_on else ""
 
-    def _side(self, stack: contextlib.ExitStack, subject: Subject, start: Start, shows: bool = True) -> Side:
+    def _side(self, stack: contextlib.ExitStack, subject: GateTarget, start: Start, shows: bool = True) -> SideProcess:
         """A process that checks a target, and ends with the stack."""
         folder, path, task = start
         return stack.enter_context(
-            contextlib.closing(Side(folder, path, True, {subject.name: task}, self.stage, shows))
+            contextlib.closing(SideProcess(folder, path, True, {subject.name: task}, self.stage, shows))
         )
 
 
-def _untimed(subject: Subject, why: str) -> Line:
+def _untimed(subject: GateTarget, why: str) -> Line:
     return Line(Kind.SPEED, Weight.NOTE, f"{subject.name} is not timed: {why}")
 
 
-def _at(task: Task, subject: Subject) -> Task:
+def _at(task: Task, subject: GateTarget) -> Task:
     """A task with the problems that the change wants timed: they decide no verdict, and both sides need the same."""
     own = {name: word for name, word in task.settings.items() if name != "timed"}
     timed = subject.settings[1].get("timed")

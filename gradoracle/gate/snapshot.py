@@ -1,4 +1,4 @@
-"""Snapshot: what a gate knows of one target in one tree: settings, what judges it, the outcome of every case."""
+"""Snapshot: what a gate knows about one target in one tree: settings, what judges it, the outcome of every case."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradoracle.model.verdict import Report, Status
 from gradoracle.project.settings import Setting
 
 UNDECIDED = (Status.REFUSED, Status.NOT_CHECKED, Status.ERROR)
-Errors = dict[str, dict[str, float]]  # law -> tensor -> error
+Errors = dict[str, dict[str, float]]  # property -> tensor -> error
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class OnCase:
     Attributes:
         kernel: name of the kernel.
         dtype: of the case.
-        laws: law -> its status.
-        reasons: law -> why it was not decided, a sentence.
-        why: law -> the kind of that reason, where it has one.
-        rms: root mean square of the errors in sigma, where a law compares with the truth.
-        worst: largest error, in sigma or else in budgets, where a law is violated and pools nothing.
+        laws: property -> its status.
+        reasons: property -> why it was not decided, a sentence.
+        why: property -> the kind of that reason, where it has one.
+        rms: root mean square of the errors in sigma, where a property compares with the truth.
+        worst: largest error, in sigma or else in budgets, where a property is violated and pools nothing.
         called: functions of the tree that ran, as ``called.Called`` names them; empty on a GPU.
     """
 
@@ -38,7 +38,7 @@ class OnCase:
     called: tuple[str, ...] = ()
 
     def merged(self, other: OnCase) -> OnCase:
-        """The outcome of two runs of this case, by different laws."""
+        """The outcome of two runs of this case, by different properties."""
         return replace(
             self,
             laws=self.laws | other.laws,
@@ -74,7 +74,7 @@ class Snapshot:
         pieces: what judges it, by name.
         cases: outcome of each case, by case line.
         pooled: verdicts that only all cases together violate.
-        measured: laws that measure errors in sigma on every case.
+        measured: properties that measure errors in sigma on every case.
         missing: kernels and block configurations that the judge has and the target's own project lacks.
         is_whole: whether every planned case was judged.
         report: of the check; None in a baseline.
@@ -98,7 +98,7 @@ class Snapshot:
     is_lost: bool = False
 
     def merged(self, other: Snapshot) -> Snapshot:
-        """What two runs of this target found, on any cases and by any laws."""
+        """What two runs of this target found, on any cases and by any properties."""
         cases = dict(self.cases)
         for line, case in other.cases.items():
             cases[line] = cases[line].merged(case) if line in cases else case

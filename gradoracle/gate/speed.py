@@ -1,7 +1,7 @@
-"""Speed: the time of a kernel compared with its base's, both timed in turns on one GPU, with the noise of that.
+"""Speed: the time of a kernel compared with its base's, both timed alternately on one GPU, with the noise.
 
 A third process runs the base once more, to show by how much the times of identical code differ. A time is a note: it
-never closes the gate.
+never fails the gate.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from statistics import median
 from typing import Any
 
 from gradoracle.gate import timing
-from gradoracle.gate.process import last_line, program, write_order
 from gradoracle.gate.side import PROTOCOL, Order, Task
+from gradoracle.gate.side_process import last_line, program, write_order
 from gradoracle.gate.timing import Work
 from gradoracle.model.case import parse
 from gradoracle.model.comparison import Kind, Line, Weight
@@ -52,10 +52,10 @@ class Rounds:
     head: list[float] = field(default_factory=list)
 
     def line(self) -> Line:
-        """By how much the change takes longer or less long, unless identical code differs as much."""
+        """How much slower or faster the change is, unless identical code differs as much."""
         kernel, case, what = self.work
         ratios, same = _ratios(self.head, self.base), _ratios(self.twin, self.base)
-        noise = f"ratios {_range(ratios)}, of the base to itself {_range(same)}, {len(ratios)} rounds"
+        noise = f"ratios {_range(ratios)}, base against itself {_range(same)}, {len(ratios)} rounds"
         times = f"{median(self.head):.4g} ms, the base {median(self.base):.4g} ms"
         if ratios[0] > max(1.0, same[-1]) or ratios[-1] < min(1.0, same[0]):
             difference = _difference(median(ratios))

@@ -21,7 +21,7 @@ from gradoracle.project import settings
 if TYPE_CHECKING:
     from gradoracle.cases.sample import Sample
     from gradoracle.execution import bench
-    from gradoracle.execution.kernel_runner import Subject
+    from gradoracle.execution.kernel_runner import KernelRunner
     from gradoracle.model.case import Case
     from gradoracle.model.dims import Sizes
     from gradoracle.model.family import Family
@@ -35,13 +35,13 @@ Work = tuple[str, str, str]  # kernel, case, what is timed
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Read an order of one task from a file, then the number of a work on each line; answer with its milliseconds.
+    """Read an order of one task from a file, then the number of a work from each line; answer with its milliseconds.
 
-    The first answer lists the works, and why others cannot be timed. The end of the questions is the gate's end, and
-    the end of this process whatever it does then.
+    The first answer lists the works, and those that cannot be timed with the reason. When the gate closes the pipe,
+    this process exits at once, even in the middle of a measurement.
     """
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
-        os.dup2(2, 1)  # what kernels print is no answer
+        os.dup2(2, 1)  # so that what kernels print is not taken for an answer
         questions: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=_listen, args=(questions,), daemon=True).start()
         (task,) = read_order(Path(arguments[0])).tasks.values()
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _listen(questions: queue.SimpleQueue[str]) -> None:
-    """Pass on the lines of standard input, and end this process with it."""
+    """Pass on the lines of standard input, and exit at its end."""
     for line in sys.stdin:
         questions.put(line)
     os._exit(1)
@@ -83,7 +83,7 @@ def _works(task: Task, request: Request, where: str) -> tuple[dict[Work, bench.W
     from gradoracle.check.judge_case import subjects
     from gradoracle.check.plan import setup_of
     from gradoracle.execution import device
-    from gradoracle.execution.kernel_runner import Subject
+    from gradoracle.execution.kernel_runner import KernelRunner
 
     device.prepare(where)
     family, kernels, _ = subjects(setup_of(request, where))
@@ -94,7 +94,7 @@ def _works(task: Task, request: Request, where: str) -> tuple[dict[Work, bench.W
     for name, kernel in kernels.items():
         for case in problems(family, kernel, request):
             sample = sample_of(case, family, None, where)
-            for what, call in calls(Subject(family, kernel, records=False), sample).items():
+            for what, call in calls(KernelRunner(family, kernel, records=False), sample).items():
                 work = name, case.line(device=where), what
                 try:
                     call()
@@ -112,12 +112,12 @@ def problems(family: Family, kernel: Kernel, request: Request) -> Iterator[Case]
     Raises:
         UsageError: a dim that the family does not have, or a dtype that the kernel does not support.
     """
-    from gradoracle.cases.case_space import domain
+    from gradoracle.cases.case_space import case_space
     from gradoracle.check.plan import dtypes_of
     from gradoracle.model.case import Case, Draw
 
     chosen = dtypes_of(request, family, kernel)
-    within = domain(family, kernel, dtypes=chosen, dims=request.dims or None)
+    within = case_space(family, kernel, dtypes=chosen, dims=request.dims or None)
     usual = {dim: _usual(sizes) for dim, sizes in within.sizes.items()}
     draws = {group[0]: Draw() for group in within.alternatives}
     for given in request.timed or ({},):
@@ -134,7 +134,7 @@ def _usual(sizes: Sizes) -> int:
     return max(far, sizes.biggest) if sizes.large > LONG else sizes.biggest
 
 
-def calls(subject: Subject, sample: Sample) -> dict[str, Callable[[], object]]:
+def calls(subject: KernelRunner, sample: Sample) -> dict[str, Callable[[], object]]:
     """What is timed of a kernel: its forward, and its forward with its VJP, called as users call them."""
     import torch
 

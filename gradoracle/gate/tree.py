@@ -15,7 +15,7 @@ from gradoracle.project import config, settings
 from gradoracle.project.config import Config, Entry
 from gradoracle.project.import_closure import Imports, closure, digests, holds_gradoracle, module_file, together
 from gradoracle.project.settings import Setting, Settings
-from gradoracle.project.shipped import SHIPPED
+from gradoracle.project.shipped_names import SHIPPED
 
 ENGINE, KNOWN = "the engine and the laws of gradoracle", "the known failures"
 _ENGINE = ("gradoracle", "properties")
@@ -49,7 +49,7 @@ class Tree:
 
     @cached_property
     def is_gradoracle(self) -> bool:
-        """Whether the tree is gradoracle's own: its engine, laws and shipped kernels are then this tree's."""
+        """Whether the tree is gradoracle's own: its engine, properties and shipped kernels are then this tree's."""
         return self.folder == self.root and holds_gradoracle(self.root)
 
     @cached_property
@@ -91,14 +91,14 @@ class Tree:
 
     @cached_property
     def engine(self) -> str:
-        """A digest of the engine and the laws; "" if they are not this tree's."""
+        """A digest of the engine and the properties; "" if they are not this tree's."""
         if not self.is_gradoracle:
             return ""
         files = (file for folder in _ENGINE for file in (self.root / folder).rglob("*.py"))
         return together(digests(files, self.root))
 
     def judges(self, names: Iterable[str]) -> dict[str, str]:
-        """Digests of the files of the engine and the laws that verdicts on some targets depend on."""
+        """Digests of the files of the engine and the properties that verdicts on some targets depend on."""
         if not self.is_gradoracle:
             return {}
         starts = [self.root / file for file in _JUDGES]

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from gradoracle.model import layouts, recipes
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.fields import Fields
 from gradoracle.model.signature import Signature, cotangent_name, tangent_name
 
@@ -89,14 +90,14 @@ class Case:
         for name, value in self.options.items():
             if not (value is None or type(value) in (bool, int, float, str)) or value != value:
                 raise ValueError(f"option {name} has value {value!r}; expected None, a bool, a number or a string")
-        if self.dtype not in recipes.DTYPES:
-            raise ValueError(f"dtype {self.dtype!r} is unknown; expected one of {', '.join(recipes.DTYPES)}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype {self.dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"seed {self.seed!r} is not understood; expected a whole number from 0 to 2^63 - 1")
+            raise ValueError(f"seed {self.seed!r} is invalid; expected a whole number from 0 to 2^63 - 1")
 
     @property
     def continuous(self) -> bool:
-        """Whether every tensor is drawn from a continuous distribution (rule 1a decides, else rule 1b)."""
+        """Whether every tensor is drawn from a continuous distribution (the rule is local; else worst case)."""
         return all(draw.continuous for draw in self.draws.values())
 
     def draw(self, name: str) -> Draw:
@@ -257,15 +258,16 @@ def require_fit(case: Case, signature: Signature) -> None:
             expected = f"expected some of {', '.join(known[what])}" if known[what] else "it has none"
             own = [_FORMS[kind].format(unknown[0]) for kind in known if unknown[0] in known[kind]]
             expected += f"; {unknown[0]} is written {own[0]}" if own else ""
-            raise ValueError(f"the case names {what} {', '.join(unknown)}, which {case.family} has not; {expected}")
+            named = f"the case names {what} {', '.join(unknown)}"
+            raise ValueError(f"{named}, which {case.family} does not have; {expected}")
     for name, value in case.options.items():
         if form := options[name].expected(value):
-            raise ValueError(f"the case gives option {name} the value {json.dumps(value)}; {case.family} wants {form}")
+            raise ValueError(f"the case gives option {name} the value {json.dumps(value)}; expected {form}")
     whole = {spec.name for spec in signature.inputs if spec.kind == "int"}
     for name, draw in case.draws.items():
         recipes.require_kind(draw.recipe, name, integers=name in whole)
     missing = [dim for dim in signature.dims if dim not in case.dims]
     if missing:
         expected = ", ".join(signature.dims)
-        raise ValueError(f"the case gives no size of dim {', '.join(missing)}; {case.family} wants all of {expected}")
+        raise ValueError(f"the case gives no size of dim {', '.join(missing)}; {case.family} needs all of {expected}")
     signature.require(case.dims, case.draws, case.options)

@@ -26,6 +26,9 @@ class Kind(str, Enum):
     SPEED = "speed"
 
 
+REGRESSIONS = (Kind.VIOLATED, Kind.UNCHECKED, Kind.ACCURACY)  # of a kernel: red lines at which --fail-fast stops
+
+
 @dataclass(frozen=True)
 class Line:
     """One line of a gate.

@@ -137,4 +137,4 @@ def parse_sizes(text: str) -> tuple[str, Sizes]:
             )
         return name.strip(), Sizes(choices=tuple(int(part) for part in domain.split(",")))
     except ValueError:
-        raise ValueError(f"--dim {text!r} is not understood; {expected}") from None
+        raise ValueError(f"--dim {text!r} is invalid; {expected}") from None

@@ -8,11 +8,9 @@ from typing import Any
 
 from gradoracle.model.constraints import constrained
 from gradoracle.model.dims import Sizes
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.property import Property
 from gradoracle.model.signature import Signature, cotangent_name, read_signature, size
-
-DTYPES = ("float32", "bfloat16", "float16", "float64")
-
 
 _INDEX_KINDS = ("index", "length", "cu_seqlens")
 
@@ -143,11 +141,12 @@ def family(
         for recipe, tensors in (joint or {}).items():
             if not set(tensors) <= names:
                 raise ValueError(
-                    f"family {own}: joint recipe {recipe!r} names {sorted(set(tensors) - names)}, no tensors of it"
+                    f"family {own}: joint recipe {recipe!r} names {sorted(set(tensors) - names)}, "
+                    "which are not tensors of it"
                 )
         strange = sorted(set(beside_large or {}) - names - set(signature.dims))
         if strange:
-            raise ValueError(f"family {own}: beside_large names {strange}, no dims or tensors of it")
+            raise ValueError(f"family {own}: beside_large names {strange}, which are neither dims nor tensors of it")
         missing = [s.name for s in signature.inputs if s.kind == "int" and s.name not in (domains or {})]
         if missing:
             raise ValueError(
@@ -158,7 +157,7 @@ def family(
         if whole:
             raise ValueError(
                 f"family {own}: outputs {whole} are integers, which have no derivative; expected a definition "
-                "that returns float tensors alone"
+                "that returns only float tensors"
             )
         optional = [spec.name for spec in signature.inputs if spec.optional]
         constraints = constrained(own, signature.dims, optional, divides or {}, together, alternatives)

@@ -31,7 +31,7 @@ class Diagnosis:
     evidence: str = ""
 
     def __str__(self) -> str:
-        return f"{self.sentence} ({self.evidence})" if self.cause else ""
+        return f"{self.sentence}; {self.evidence}" if self.cause else ""
 
 
 UNKNOWN = Diagnosis()

@@ -12,6 +12,8 @@ from gradoracle.model.reason import Reason
 from gradoracle.model.region import NOWHERE, Region
 from gradoracle.model.serialize import NOT_WRITTEN
 
+LOCAL_SIGMA = 8.0  # the one level of significance: of a single element, of a slope and of a pooled square
+
 
 class Outcome(str, Enum):
     """Of one tensor: within its budget, wrong, or not checked (which never counts as holding)."""
@@ -90,8 +92,8 @@ class Finding:
         worst: the worst element, where there is one.
         pattern: where the wrong elements lie and how they are wrong, in words ("only T >= 64 (of 65); NaN"); "" where
             there is no pattern.
-        place: the part of ``pattern`` that says where.
-        region: the same as data.
+        place: the part of ``pattern`` that says where: ``region`` in words, for readers of the json.
+        region: where the wrong elements lie, as data.
         cause: a name of ``causes.CAUSES`` that the values point at; "" for none.
         ratio: of the wrong values to the true ones, where it is constant.
         among: the kernel's tensors that it is about, unless ``tensor`` is simply the name of one.

@@ -18,13 +18,10 @@ from torch import Tensor
 
 from gradoracle.model import hashing
 from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_NORMAL
+from gradoracle.model.dtypes import DTYPES
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
-)
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class Recipe:
         what: a description; ``p`` is the parameter.
         draw: returns float64 values in row-major order.
         continuous: whether values are drawn from a continuous distribution with a spread comparable to its mean, so
-            that roundings do not line up (rule 1a decides; else the worst case, rule 1b).
+            that roundings do not line up (the local rule decides; else the worst case).
         parameter: its default; None where the recipe takes none.
         least: the smallest parameter allowed, excluded unless ``whole``.
         whole: whether the parameter is an integer, ``least`` included.
@@ -227,7 +224,7 @@ def split(text: str) -> tuple[str, float | None]:
         raise ValueError(f"recipe {text!r} is unknown; expected NAME or NAME:NUMBER with NAME one of {known}")
     if recipe.parameter is None:
         if colon:
-            raise ValueError(f"recipe {text!r} is not understood; {name} takes no number")
+            raise ValueError(f"recipe {text!r} is invalid; {name} takes no number")
         return name, None
     if not colon:
         return name, recipe.parameter
@@ -239,7 +236,7 @@ def split(text: str) -> tuple[str, float | None]:
     if not (math.isfinite(parameter) and fits):
         expected = f"a whole number from {recipe.least} to 64" if recipe.whole else "a finite number"
         above = " above 0" if recipe.least == 0 and not recipe.whole else ""
-        raise ValueError(f"recipe {text!r} is not understood; after {name}: expected {expected}{above}")
+        raise ValueError(f"recipe {text!r} is invalid; after {name}: expected {expected}{above}")
     return name, parameter
 
 
@@ -271,7 +268,7 @@ def canonical(text: str) -> str:
 
 
 def is_continuous(text: str) -> bool:
-    """Whether a recipe's roundings do not line up (rule 1a of the verdict); recipes of integers count as such."""
+    """Whether a recipe's roundings do not line up (the rule is then local); recipes of integers count as such."""
     name, _ = split(text)
     return name in INDEX_RECIPES or _FLOATS[name].continuous
 
@@ -303,7 +300,7 @@ def indices(text: str, shape: Sequence[int], low: int, high: int, *, seed: int, 
     """
     require_kind(text, name, integers=True)
     if high < low:
-        raise ValueError(f"integer tensor {name} may hold no value: its domain is {low}..{high}")
+        raise ValueError(f"integer tensor {name} has no possible value: its domain is {low}..{high}")
     drawn = INDEX_RECIPES[split(text)[0]].draw(tuple(shape), seed, name, low, high)
     return torch.from_numpy(np.ascontiguousarray(drawn, np.int64).reshape(tuple(shape)))
 

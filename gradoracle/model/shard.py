@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from gradoracle.model.sums import Sums
 
+EXPECTED = "expected reports of shards, by gradoracle check TARGET --shard I/N --format json --output FILE"
+
 
 @dataclass(frozen=True)
 class Shard:

@@ -176,7 +176,7 @@ def read_signature(
         optional_outputs: output -> the bool option without which it is not returned.
 
     Raises:
-        TypeError: naming the parameter whose annotation is missing or is not understood, and what is expected.
+        TypeError: naming the parameter whose annotation is missing or is invalid, and what is expected.
         ValueError: an optional output or its option is not one of the definition's, or every output is optional.
     """
     name = getattr(function, "__name__", str(function))
@@ -205,7 +205,7 @@ def read_signature(
                 'Float[Tensor, "B N"] nor a keyword-only option with a default'
             )
     if drawn:
-        raise TypeError(f"options {sorted(drawn)} are given values to draw, but {name} has no such keyword-only option")
+        raise TypeError(f"options {sorted(drawn)} have values to draw, but {name} has no such keyword-only option")
     for spec in inputs:
         _require_dims(name, spec.name, spec.dims)
     returned = hints.get("return")
@@ -239,7 +239,7 @@ def _require_dims(name: str, tensor: str, dims: Sequence[str]) -> None:
     for dim in dims:
         if not all(term.isidentifier() or term.isdigit() for term in dim.split("+")):
             raise TypeError(
-                f'the dims "{" ".join(dims)}" of {tensor} of {name} have {dim!r}, which is not understood; expected '
+                f'the dims "{" ".join(dims)}" of {tensor} of {name} have {dim!r}, which is invalid; expected '
                 "names, numbers and sums of these, such as T+1"
             )
 
@@ -252,12 +252,14 @@ def _require_optional(
     for output, option in asked.items():
         if output not in outputs:
             raise ValueError(
-                f"optional_outputs of {name} names {output!r}, no output of it; expected some of {', '.join(outputs)}"
+                f"optional_outputs of {name} names {output!r}, which is not an output of it; "
+                f"expected some of {', '.join(outputs)}"
             )
         if option not in switches:
             expected = f"expected one of {', '.join(switches)}" if switches else "it has none"
             raise ValueError(
-                f"optional_outputs of {name} has {output!r} asked for by {option!r}, no bool option of it; {expected}"
+                f"optional_outputs of {name} has {output!r} asked for by {option!r}, "
+                f"which is not a bool option of it; {expected}"
             )
     if asked and set(outputs) <= set(asked):
         raise ValueError(

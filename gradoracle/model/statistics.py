@@ -1,4 +1,4 @@
-"""Measurements of a run that reports plot and nothing is judged by.
+"""Statistics: measurements of a run, which reports plot and by which nothing is judged.
 
 They show how well budgets fit, how errors grow with a size, and how finite differences converge.
 """

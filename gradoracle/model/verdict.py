@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gradoracle.model import exit_codes
 from gradoracle.model.comparison import Comparison, Weight
 from gradoracle.model.fault import Fault
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness
@@ -158,7 +159,7 @@ class Report:
             if (judged := self.judged.get(name, 0)) < (least := min(planned, FEWEST_JUDGED)):
                 reasons.append(f"{name} was judged on {judged} of {planned} cases, at least {least} expected")
         reasons += [
-            f"{name} still ran after {seconds:.0f} s, when the time was up" for name, seconds in self.stopped.items()
+            f"{name} was still running at the end, after {seconds:.0f} s" for name, seconds in self.stopped.items()
         ]
         if self.interrupted:
             reasons.append(self.interrupted)
@@ -171,4 +172,17 @@ class Report:
             is_broken = bool(self.comparison.of(Weight.RED))
         else:
             is_broken = any(verdict.status in BROKEN for verdict in self.verdicts)
-        return 1 if is_broken else 3 if self.errors else 4 if self.inconclusive() else 0
+        if is_broken:
+            return exit_codes.VIOLATED
+        if self.errors:
+            return exit_codes.ERROR
+        return exit_codes.INCONCLUSIVE if self.inconclusive() else exit_codes.HOLDS
+
+
+def exit_code(reports: Sequence[Report]) -> int:
+    """The exit code of several reports: the gravest of theirs; without a report inconclusive."""
+    codes = {report.exit_code for report in reports}
+    gravest_first = (exit_codes.VIOLATED, exit_codes.ERROR, exit_codes.INCONCLUSIVE)
+    if not codes:
+        return exit_codes.INCONCLUSIVE
+    return next((code for code in gravest_first if code in codes), exit_codes.HOLDS)

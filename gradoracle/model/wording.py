@@ -1,8 +1,9 @@
-"""Wording: numbers in sentences."""
+"""Wording: numbers and lists in sentences."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 
 def counted(number: int, noun: str) -> str:
@@ -14,3 +15,9 @@ def counted(number: int, noun: str) -> str:
 def without_numbers(text: str) -> str:
     """Text with # for each number and address, to compare messages of cases that differ in sizes and values."""
     return re.sub(r"0x[0-9a-f]+|\d[\d.e+-]*", "#", text)
+
+
+def either(names: Iterable[str]) -> str:
+    """Alternatives in a sentence: "a, b or c"."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last

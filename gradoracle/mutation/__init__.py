@@ -1,1 +1,1 @@
-"""Mutation: who checks the checker. Small faults planted in a kernel's source, and which law catches each."""
+"""Mutation: small mistakes planted in a kernel's source, and which property catches each."""

@@ -1,4 +1,4 @@
-"""Child: how a process begins that was forked to run a fault."""
+"""Child: how a process begins that was forked to run a mutant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def settle() -> None:
-    """Print nothing, and die with the parent: what a fault prints, and the stack of one that dies, is noise."""
+    """Print nothing, and die with the parent: what a mutant prints, and the stack of one that dies, is noise."""
     faulthandler.disable()
     with open(os.devnull, "wb") as nowhere:
         for stream in (1, 2):

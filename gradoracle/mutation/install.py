@@ -42,7 +42,7 @@ def install(mutant: Mutant, module: str, file: str) -> None:
     """Give the loaded function, jitted function or class the mutant's code; modules that imported it see it too.
 
     Args:
-        mutant: a fault in that module.
+        mutant: of that module.
         module: the name of the loaded module.
         file: of the module; what reads it through ``linecache`` reads the mutant from then on.
 

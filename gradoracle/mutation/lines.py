@@ -1,4 +1,4 @@
-"""Lines: results of a run, kept as json line by line, so that an interrupted run goes on where it ended."""
+"""Lines: results of a run, kept as json line by line, so that an interrupted run resumes where it stopped."""
 
 from __future__ import annotations
 

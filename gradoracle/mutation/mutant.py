@@ -1,4 +1,4 @@
-"""Mutant: one small fault planted in one place of a kernel's source, as plain values."""
+"""Mutant: one small mistake planted in one place of a kernel's source, as plain values."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutant:
-    """A module's source with one fault.
+    """A module's source with one mistake.
 
     Attributes:
         module: the module's name, such as ``gradoracle.kernels.lightning.scan``, or a user's file as given.
         operator: the name of the operator that planted it.
-        function: the function or ``Class.method`` that holds the fault.
+        function: the function or ``Class.method`` that contains the mistake.
         line: of the original source, from 1.
         before: the code that was replaced, on one line.
         after: its replacement, on one line; "" where it was dropped.
         occurrence: which of the mutants that differ from it at most in their line, from 0.
         original: the whole source.
-        source: the whole source with the fault.
+        source: the whole source with the mistake.
         cause: what a diagnosis should name, one of ``model.causes.CAUSES``; "" where that is not known.
     """
 
@@ -37,7 +37,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Ten hex digits that name this fault for as long as the code around it stays the same; lines may move."""
+        """Ten hex digits that name this mutant for as long as the code around it stays the same; lines may move."""
         parts = (
             self.module.rpartition("/")[2],
             self.operator,

@@ -13,13 +13,13 @@ from gradoracle.mutation.mutant import Mutant
 class Fate(str, Enum):
     """What became of a mutant. Only killed and survived ones enter the score."""
 
-    KILLED = "killed"  # by a law
+    KILLED = "killed"  # by a property
     SURVIVED = "survived"
     EQUIVALENT = "equivalent"  # the same compiled IR in every specialisation
     PROVEN = "proven equivalent"  # by a proof in a file
-    CRASHED = "crashed"  # a kernel call raised, or its process died, and no law was violated
+    CRASHED = "crashed"  # a kernel call raised, or its process died, and no property was violated
     HUNG = "hung"
-    REFUSED = "refused"  # the mutant refuses what the kernel takes, and no law was violated
+    REFUSED = "refused"  # the mutant refuses what the kernel takes, and no property was violated
     STILLBORN = "does not import"
     NOT_RUN = "not run"
 
@@ -32,13 +32,13 @@ class Outcome:
     """One mutant and its fate.
 
     Attributes:
-        mutant: the fault.
+        mutant: the one that was tried.
         fate: what became of it.
-        law: the first law that was violated.
-        laws: every law that was violated on that case.
+        law: the first property that was violated.
+        laws: every property that was violated on that case.
         case: the case on which that was, as one line; "" where it was a pooled rule over many.
         tried: how many cases were judged.
-        covering: how many cases of the run execute the fault's line.
+        covering: how many cases of the run execute the mutated line.
         seconds: of the trial.
         reason: of a crash, refusal, hang, failed import or equivalence, in words.
         diagnosis: the cause that the failure report names, one of ``causes.CAUSES``; "": none.
@@ -69,7 +69,7 @@ class Score:
 
     @property
     def value(self) -> float | None:
-        """Killed by a law / (killed by a law + survived); None where there is neither."""
+        """Killed by a property / (killed by a property + survived); None where there is neither."""
         scored = sum(self.fates[fate] for fate in SCORED)
         return self.fates[Fate.KILLED] / scored if scored else None
 

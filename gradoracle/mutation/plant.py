@@ -1,4 +1,4 @@
-"""Plant: the mutants of a source, one fault each, and a sample of them that favours no operator and no function."""
+"""Plant: the mutants of a source, one mistake each, and a sample of them that favours no operator and no function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAYOUT = str.maketrans("", "", "(),")
 
 
 def mutants(source: str, module: str) -> list[Mutant]:
-    """Return every fault that an operator can plant in a source, in the order of the source, then of the operators.
+    """Return every mutant that an operator can plant in a source, in the order of the source, then of the operators.
 
     Each compiles, differs from the original as code, and from all others. A source without a site has none.
 
@@ -56,7 +56,7 @@ def mutants(source: str, module: str) -> list[Mutant]:
 def _planted(
     parsed: Source, module: str, place: Place, operator: Operator, fault: Fault, occurrences: Counter[tuple[str, ...]]
 ) -> Mutant | None:
-    """Return the mutant of one fault; None where the code is the same, or does not compile."""
+    """Return the mutant with one mistake; None where the code is the same, or does not compile."""
     from gradoracle.mutation.operators.syntax import one_line
 
     start, end = parsed.span(fault.node, fault.until)
@@ -119,7 +119,7 @@ def _parsed(piece: str) -> str:
 def _compiles(source: str) -> bool:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python warns about some of the faults
+            warnings.simplefilter("ignore")  # Python warns about some mutants
             compile(source, "<mutant>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
         return False

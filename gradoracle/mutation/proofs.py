@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gradoracle.model.errors import UsageError
 from gradoracle.project import toml
-from gradoracle.project.shipped import SHIPPED
+from gradoracle.project.shipped_names import SHIPPED
 
 
 def proofs_beside(name: str) -> Path | None:

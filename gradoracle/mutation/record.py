@@ -20,7 +20,7 @@ FOLDER = Path(".gradoracle") / "mutation"
 
 
 def fingerprint(sources: Sequence[Source], settings: Sequence[Any]) -> str:
-    """Of everything that an outcome depends on: sources, settings, and gradoracle with its laws."""
+    """Of everything that an outcome depends on: sources, settings, and gradoracle with its properties."""
     digest = hashlib.sha256(repr([FORMAT, gradoracle.__version__, *settings]).encode())
     for source in sources:
         digest.update(f"{source.shown}\0{source.text}\0".encode())

@@ -1,7 +1,7 @@
-"""Run: plant faults in a target's kernels, and find out which law kills each mutant.
+"""Run: make mutants of a target's kernels, and find out which property kills each.
 
-First the unmutated kernel is judged on every case of ``gradoracle check``, by the same laws, all of which must hold,
-and the lines that each case executes are recorded. Then each mutant is tried on the cases that execute its line.
+First the unmutated kernel is judged on every case of ``gradoracle check``. All properties must hold, and the lines that
+each case executes are recorded. Then each mutant is tried on the cases that execute its line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UNKNOWN = "its compiled code was not compared with the kernel's"  # of a survivo
 
 
 class WrongKernel(Exception):
-    """A law does not hold on the unmutated kernel, so that there is nothing to measure. One sentence."""
+    """A property does not hold on the unmutated kernel, so that there is nothing to measure. One sentence."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Found:
         mutation: what was asked for.
         outcomes: one for each chosen mutant, in the order of the choice.
         planted: how many mutants there are in total.
-        cases: on how many cases every law holds on the unmutated kernel.
+        cases: on how many cases every property holds on the unmutated kernel.
         seconds: of this run.
         earlier: how many outcomes come from earlier runs.
         notes: sentences, such as on proofs of mutants that no longer exist.
@@ -100,7 +100,7 @@ class Found:
 
     @property
     def score(self) -> float | None:
-        """Killed by a law / (killed by a law + survived); None where there is neither."""
+        """Killed by a property / (killed by a property + survived); None where there is neither."""
         return Score.of(self.outcomes).value
 
 
@@ -113,7 +113,7 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
 
     Raises:
         UsageError: an unknown target, nothing to mutate, a file of proofs that cannot be read.
-        WrongKernel: the unmutated kernel violates a law or crashes.
+        WrongKernel: the unmutated kernel violates a property or crashes.
     """
     started = time.monotonic()
     plan = _Plan(asked)
@@ -142,7 +142,7 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
         except KeyboardInterrupt:
             if not known:
                 raise
-            found.notes.append("interrupted: the same command goes on where this one ended")
+            found.notes.append("interrupted; the same command resumes where this run stopped")
     for mutant in plan.chosen:
         if mutant.key in plan.proofs:
             found.outcomes.append(Outcome(mutant, Fate.PROVEN, reason=plan.proofs[mutant.key]))
@@ -153,7 +153,7 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
 
 
 class _Plan:
-    """A target resolved, its cases and laws, its mutants chosen."""
+    """A target resolved, its cases and properties, its mutants chosen."""
 
     def __init__(self, asked: Mutation) -> None:
         self.asked = asked

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from gradoracle.model.errors import UsageError
-from gradoracle.project.shipped import SHIPPED
+from gradoracle.mutation.install import innermost
+from gradoracle.project.shipped_names import SHIPPED
 from gradoracle.project.target import Target
 
 Lines = Mapping[str, frozenset[int]]  # by file: the lines that were executed
@@ -38,7 +39,11 @@ class Source:
 
 
 def sources_of(target: Target, more: Sequence[str] = ()) -> list[Source]:
-    """The modules of a target's kernels: those that define a callable, and the loaded ones of their folders.
+    """The modules of a target's kernels, as far as they are loaded.
+
+    They are those that define a callable, all others in and below their folders, and further files of the same package
+    whose jitted functions these use, such as tiles that several families share: a mistake there is one of each kernel.
+    Other code that kernels share (checks of arguments, launching) is not mutated unless ``more`` names it.
 
     Args:
         target: resolved, its modules loaded.
@@ -52,6 +57,12 @@ def sources_of(target: Target, more: Sequence[str] = ()) -> list[Source]:
         for call in (kernel.call, kernel.vjp, kernel.jvp, kernel.hvp):
             if call is not None:
                 found |= {each.module: each for each in _beside(_module_of(call, kernel.name), target)}
+    waiting = list(found)
+    while waiting:
+        for module in _jitted_elsewhere(sys.modules[waiting.pop()]):
+            if module.__name__ not in found:
+                found[module.__name__] = _source(module, target)
+                waiting.append(module.__name__)
     for name in more:
         try:
             module = importlib.import_module(name)
@@ -66,12 +77,12 @@ def _module_of(call: Any, kernel: str) -> ModuleType:
     call = getattr(call, "func", call)  # of a partial
     module = sys.modules.get(getattr(call, "__module__", None) or "")
     if module is None or not getattr(module, "__file__", None):
-        raise UsageError(f"the source of {kernel} is in no file; expected a kernel written in Python")
+        raise UsageError(f"the source of {kernel} is not in a file; expected a kernel written in Python")
     return module
 
 
 def _beside(module: ModuleType, target: Target) -> Iterator[Source]:
-    """A module and the loaded ones in or below its folder, without gradoracle's own laws."""
+    """A module and the loaded ones in or below its folder, without gradoracle's own properties."""
     yield _source(module, target)
     folder = Path(str(module.__file__)).resolve().parent
     for name, other in list(sys.modules.items()):
@@ -84,6 +95,15 @@ def _beside(module: ModuleType, target: Target) -> Iterator[Source]:
         own = own.resolve()
         if own.is_relative_to(folder) and "site-packages" not in own.relative_to(folder).parts:
             yield _source(other, target)
+
+
+def _jitted_elsewhere(module: ModuleType) -> Iterator[ModuleType]:
+    """The modules of the same package that define jitted functions which a module imports."""
+    package = module.__name__.partition(".")[0]
+    for value in list(vars(module).values()):
+        function = getattr(innermost(value), "fn", None)
+        if isinstance(function, FunctionType) and function.__module__.partition(".")[0] == package:
+            yield sys.modules[function.__module__]
 
 
 def _source(module: ModuleType, target: Target) -> Source:

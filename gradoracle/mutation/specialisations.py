@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gradoracle.execution.interpreter import current
+from gradoracle.execution.interpreter import launch_hooks
 
 # (module, function, types by argument, constants by argument, options); a constant's type is "constexpr"
 Specialisation = tuple[
@@ -42,11 +42,11 @@ def launched() -> Iterator[set[Specialisation]]:
         if made is not None:
             found.add(made)
 
-    before, current.watch = current.watch, watch
+    before, launch_hooks.watch = launch_hooks.watch, watch
     try:
         yield found
     finally:
-        current.watch = before
+        launch_hooks.watch = before
 
 
 def _specialisation(

@@ -1,6 +1,6 @@
 """Trial: one mutant on the cases of a check, in a process forked from one that has everything loaded.
 
-The fork replaces the unmutated code by the mutant's (``install``) and judges case after case by the same laws as
+The fork replaces the unmutated code by the mutant's (``install``) and judges case after case by the same properties as
 ``gradoracle check``, until one is violated. A fork that dies or hangs is a fact about the mutant, at no other cost.
 """
 
@@ -27,18 +27,18 @@ from gradoracle.check.diagnosis.diagnosis import diagnose
 from gradoracle.check.diagnosis.symptom import of_results
 from gradoracle.check.judge_case import Setup, examine, subjects
 from gradoracle.execution.device import prepare
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Phase
 from gradoracle.model.case import Case
 from gradoracle.model.job import CaseResult, Job
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
+from gradoracle.mutation.cached_oracle import CachedOracle
 from gradoracle.mutation.child import settle
 from gradoracle.mutation.install import Stillborn, install
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome
-from gradoracle.mutation.remembered import Remembered
 from gradoracle.mutation.sources import Lines, executed, sources_of
 from gradoracle.mutation.specialisations import Specialisation, launched
 from gradoracle.project.target import resolve
@@ -77,11 +77,11 @@ class Trial:
     """Job: try a mutant on cases.
 
     Attributes:
-        mutant: the fault.
+        mutant: the one that was tried.
         module: the name of the loaded module that it goes into.
         file: of that module.
         order: numbers of the cases that execute its line, in the order of the trial: all of them by the decisive
-            laws, which compare with the oracle, then all by the others, which take most of the time.
+            properties, which compare with the oracle, then all by the others, which take most of the time.
         known: a pickle of (jobs, what the unmutated kernel did on each), both by number.
     """
 
@@ -93,21 +93,21 @@ class Trial:
 
 
 Known = tuple[Sequence[Job], Sequence[Seen]]
-Step = tuple[int, bool]  # the number of a case, and whether decisive laws judge it
+Step = tuple[int, bool]  # the number of a case, and whether decisive properties judge it
 
 
 class _Bench:
-    """A target with its laws and oracle, loaded once in a worker."""
+    """A target with its properties and oracle, loaded once in a worker."""
 
     def __init__(self, setup: Setup, more: Sequence[str], folder: str) -> None:
         self.setup = setup
         self.family, self.kernels, self.laws = subjects(setup)
-        self.oracle = Remembered(Path(folder), self.family, setup.oracle, graphs=1 << 14)
+        self.oracle = CachedOracle(Path(folder), self.family, setup.oracle, graphs=1 << 14)
         self.files = [source.file for source in sources_of(resolve(setup.target, setup.family), more)]
         self._known: dict[str, Known] = {}
 
     def judged(self, job: Job, phase: Phase = lambda name, limit: None) -> CaseResult:
-        """One case by its laws."""
+        """One case by its properties."""
 
         @contextmanager
         def guard(name: str) -> Iterator[None]:
@@ -117,12 +117,12 @@ class _Bench:
             finally:
                 phase(None, None)
 
-        subject = Subject(self.family, self.kernels[job.kernel], guard)
+        subject = KernelRunner(self.family, self.kernels[job.kernel], guard)
         laws: list[Property] = [self.laws[name] for name in job.laws]
         return examine(job, subject, self.oracle, laws, self.setup.device)
 
     def judged_by(self, job: Job, decisive: bool) -> CaseResult:
-        """One case by its decisive laws or by the others; by all where a decisive one is violated."""
+        """One case by its decisive properties or by the others; by all where a decisive one is violated."""
         others = tuple(name for name in job.laws if not self.laws[name].decisive)
         if not decisive:
             return self.judged(replace(job, laws=others))
@@ -132,7 +132,7 @@ class _Bench:
         return result
 
     def diagnosed(self, jobs: Sequence[Job], begun: Callable[[], None]) -> str:
-        """The cause that a report of these cases would name, where a law is violated on them."""
+        """The cause that a report of these cases would name, where a property is violated on them."""
         symptoms = []
         for job in jobs:
             begun()
@@ -178,7 +178,7 @@ class _Attempt:
         self._troubles: list[Outcome] = []  # cases that came to nothing
 
     def outcome(self) -> Outcome:
-        """Fork until every case has been judged, one violates a law, or too many come to nothing."""
+        """Fork until every case has been judged, one violates a property, or too many come to nothing."""
         begun = time.monotonic()
         found: Outcome | None = None
         while self._left and found is None and not self._is_given_up():
@@ -255,7 +255,7 @@ class _Attempt:
         self._troubles.append(Outcome(self._mutant, fate, reason=f"{case}: {what}"))
 
     def _judged(self, step: Step, result: CaseResult, cause: str) -> Outcome | None:
-        """A kill, where a law is violated that the unmutated kernel keeps; trouble is noted."""
+        """A kill, where a property is violated that the unmutated kernel keeps; trouble is noted."""
         self._left.remove(step)
         number, _ = step
         earlier = self._made[number].results if number in self._made else ()

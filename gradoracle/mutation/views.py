@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from gradoracle.model.exit_codes import HOLDS, INCONCLUSIVE, VIOLATED
 from gradoracle.mutation.outcome import Diagnoses, Fate, Outcome, Score
 from gradoracle.mutation.record import entry
 from gradoracle.mutation.run import Found
-from gradoracle.report.showing import INCONCLUSIVE
 
-FORMATS = ("terminal", "json", "markdown")
+FORMATS: Mapping[str, tuple[str, ...]] = {"terminal": (), "json": (), "markdown": ()}  # all without further packages
 SCHEMA = "gradoracle-mutation/1"  # raised when a field is renamed or removed, or changes its meaning
 _APART = (Fate.CRASHED, Fate.HUNG, Fate.REFUSED, Fate.STILLBORN, Fate.EQUIVALENT, Fate.PROVEN, Fate.NOT_RUN)
 
@@ -26,7 +26,7 @@ def exit_code(found: Found, least: float | None = None) -> int:
     """0; 1: the score is below the least one; 4: mutants were not tried, or none could be scored."""
     if found.score is None or any(outcome.fate is Fate.NOT_RUN for outcome in found.outcomes):
         return INCONCLUSIVE
-    return 1 if least is not None and found.score < least else 0
+    return VIOLATED if least is not None and found.score < least else HOLDS
 
 
 def _json(found: Found) -> str:
@@ -69,7 +69,7 @@ def _scored(found: Found) -> str:
     """The score as a sentence."""
     killed, survived = len(_of(found, Fate.KILLED)), len(_of(found, Fate.SURVIVED))
     if found.score is None:
-        return "no score: no mutant was killed or survived"
+        return "no score: no mutant was killed and none survived"
     return f"score {found.score:.3f}: {killed} of {killed + survived} mutants killed"
 
 

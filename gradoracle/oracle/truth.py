@@ -225,14 +225,14 @@ class Oracle:
             ]
         from gradoracle.oracle.exact import certified, multiprecision
 
-        expected = [budget.sigma * TRUTH_SHARE for budget in budgets]
+        widest = [budget.sigma * TRUTH_SHARE for budget in budgets]
         try:
             if reading == "certified":
                 if missing := certified.unavailable():
                     raise Unread(missing)
-                balls = certified.certify(graph, args, expected, operations=OPERATIONS)
+                balls = certified.certify(graph, args, widest, operations=OPERATIONS)
                 return [Truth(ball.high, ball.radius, reading, ball, ball.undecided) for ball in balls]
-            settled = multiprecision.settle(graph, args, expected, operations=OPERATIONS)
+            settled = multiprecision.settle(graph, args, widest, operations=OPERATIONS)
             return [Truth(number.high, number.spread, reading, number, number.unsettled) for number in settled]
         except TooLarge as error:
             raise Unread(str(error)) from None

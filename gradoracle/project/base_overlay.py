@@ -70,7 +70,7 @@ def substituted(text: str, family: str | None, places: Places) -> Substituted:
     try:
         own = resolve(text, family, judge.family)
     except TargetError as error:
-        raise Apart(f"it cannot be imported into one process with its base: {error}") from None
+        raise Apart(f"it cannot be imported into the same process as its base: {error}") from None
     if left := modules_of(places.judge):
         raise Apart(f"it imports {left[0][1]} of its base")
     theirs = {kernel.name: kernel for kernel in own.kernels}
@@ -84,7 +84,7 @@ def substituted(text: str, family: str | None, places: Places) -> Substituted:
         kernels.append(_running(there, kernel))
     kernels += theirs.values()  # new ones, under their own declarations
     if not kernels:
-        raise TargetError(f"{text} holds none of the kernels {', '.join(missing)} any more")
+        raise TargetError(f"{text} no longer has the kernels {', '.join(missing)}")
     return Substituted(replace(judge, kernels=kernels, source=own.source), tuple(missing))
 
 

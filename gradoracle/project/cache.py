@@ -79,13 +79,13 @@ class Cache:
             self._sweep(self._folder)
         except OSError as error:
             self._is_closed = True
-            self._tell(f"nothing more is kept in the cache {self._folder}: {why(error)}")
+            self._tell(f"the cache {self._folder} cannot be written, so no further results are kept: {why(error)}")
 
     def damaged(self, name: str, what: str) -> None:
         """Report an entry that cannot be used, unless one was reported before."""
         if not self._is_damage_told and self._folder is not None:
             self._is_damage_told = True
-            self._tell(f"the cache entry {self._folder / name} is damaged ({what}); it is computed anew")
+            self._tell(f"the cache entry {self._folder / name} is damaged ({what}) and computed again")
 
     def _sweep(self, folder: Path) -> None:
         """Remove entries that were not read for a long time, once a process."""

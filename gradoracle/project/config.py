@@ -71,7 +71,7 @@ class Config:
         """
         if not targets and not self.kernels:
             raise UsageError(
-                "no TARGET is given; expected a shipped family, a file, or kernels in [tool.gradoracle] of "
+                "no TARGET was given; expected a shipped family, a file, or kernels in [tool.gradoracle] of "
                 "pyproject.toml"
             )
         names = dict.fromkeys(targets or self.kernels)
@@ -98,7 +98,7 @@ def load(folder: Path | None = None) -> Config:
     """The config of a folder (by default the current one), from the nearest pyproject.toml at or above it.
 
     Raises:
-        UsageError: the file cannot be read or is no TOML, a key is unknown, or a value does not fit its key.
+        UsageError: the file cannot be read or is not valid TOML, a key is unknown, or a value does not fit its key.
     """
     folder = (Path.cwd() if folder is None else folder).resolve()
     file = next((each / FILE for each in (folder, *folder.parents) if (each / FILE).is_file()), None)

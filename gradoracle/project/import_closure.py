@@ -165,7 +165,7 @@ def _packages(file: Path, root: Path) -> Iterator[Path]:
 
 @functools.lru_cache(_PARSED)
 def _named(source: bytes) -> tuple[tuple[str, int], ...]:
-    """``_names`` of a file's content, each once; empty if it is no Python."""
+    """``_names`` of a file's content, each once; empty if it is not Python."""
     try:
         return tuple(dict.fromkeys(_names(ast.parse(source))))
     except (SyntaxError, ValueError):

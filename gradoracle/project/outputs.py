@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +11,6 @@ from gradoracle.model.errors import UsageError, why
 from gradoracle.project.values import one_of
 
 _FLAGS = ("--help", "--fresh", "--all", "--touched", "--speed")  # options of commands with views that take no value
-_NEEDS = {"html": ("jinja2", "matplotlib")}  # packages that a format is made with
 
 
 @dataclass(frozen=True)
@@ -22,8 +21,12 @@ class Output:
     path: Path | None = None
 
 
-def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
+def outputs(words: Sequence[str], formats: Mapping[str, Sequence[str]]) -> list[Output]:
     """The views that a command line asks for; an --output belongs to the --format before it.
+
+    Args:
+        words: the command line.
+        formats: those that the command has, each with the packages that it needs.
 
     If every view goes to a file, the terminal view is printed too. Each file is opened here, so that one that cannot be
     written is an error before anything runs, and so is a format whose packages are not installed.
@@ -43,9 +46,9 @@ def outputs(words: Sequence[str], formats: Sequence[str]) -> list[Output]:
         raise UsageError(f"the formats {' and '.join(printed)} cannot share standard output; give one an --output PATH")
     files = [output.path for output in found if output.path is not None]
     if len({file.resolve() for file in files}) < len(files):
-        raise UsageError(f"two formats would be written to one file: {', '.join(map(str, files))}")
-    for format in {output.format for output in found} & _NEEDS.keys():
-        lacking = [package for package in _NEEDS[format] if find_spec(package) is None]
+        raise UsageError(f"two formats have the same output file: {', '.join(map(str, files))}")
+    for format in {output.format for output in found}:
+        lacking = [package for package in formats[format] if find_spec(package) is None]
         if lacking:
             names = " and ".join(lacking)
             raise UsageError(f"--format {format} needs {names}: expected pip install 'gradoracle[report]'")

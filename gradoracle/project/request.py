@@ -26,7 +26,7 @@ class Request:
         dims: narrower sizes, by dim.
         inputs: a file of saved tensors, ``torch.save({"q": q, ...}, path)``, that replaces the stream by one case:
             inputs by name, cotangents as ``d`` and the output's name, tangents as ``t`` and the input's; missing ones
-            are drawn. Where such values come from is unknown, so roundings may line up (rule 1b).
+            are drawn. Where such values come from is unknown, so roundings may line up (worst case).
         oracle: auto, float64, certified or mpmath.
         examples: how many cases in all.
         seconds: begin no further case or property after this time, and end a call that still runs
@@ -84,11 +84,14 @@ class Request:
             raise UsageError(f"call_seconds must be a positive number, got {self.call_seconds!r}")
         if self.scheduler is not None and self.workers is not None:
             raise UsageError(
-                f"--workers {self.workers} cannot go with --scheduler: each thread of a dask worker runs one case; "
-                "expected --workers auto"
+                f"--workers {self.workers} cannot be combined with --scheduler: each thread of a dask worker runs one "
+                "case; expected --workers auto"
             )
         if self.scheduler is not None and self.inputs is not None:
-            raise UsageError("--scheduler cannot go with --inputs: saved tensors are one case, which is checked here")
+            raise UsageError(
+                "--scheduler cannot be combined with --inputs: saved tensors are one case, which is checked on this "
+                "machine"
+            )
 
 
 class Progress:

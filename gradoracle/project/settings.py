@@ -32,6 +32,6 @@ def fields(settings: Settings) -> dict[str, Any]:
     """The settings as fields of a Request.
 
     Raises:
-        UsageError: a value is not understood or out of range; names the option.
+        UsageError: a value is invalid or out of range; names the option.
     """
     return {OPTIONS[name].field: OPTIONS[name].read(setting) for name, setting in settings.items()}

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 from gradoracle.model.errors import TargetError, named
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel, kernel
-from gradoracle.project.shipped import KERNELS, SHIPPED, family_names
+from gradoracle.project.shipped_names import KERNELS, SHIPPED, family_names
 
 ALL = "all"
 
@@ -77,7 +77,9 @@ def resolve(text: str, family: str | None = None, judge: Family | None = None) -
     if place in family_names():
         target = _shipped(place)
         if family is not None and family != target.family.name:
-            raise TargetError(f"--family {family} does not go with the shipped target {text}, whose family is fixed")
+            raise TargetError(
+                f"--family {family} cannot be combined with the shipped target {text}, whose family is fixed"
+            )
         if not attribute:
             return target
         named = [found for found in target.kernels if found.name == attribute]
@@ -123,7 +125,7 @@ def place_of(target: Target, kernel: Kernel) -> tuple[str, str]:
     for name, value in vars(sys.modules.get(module_name, object)).items():
         if value is kernel.call or (isinstance(value, Kernel) and value.call is kernel.call):
             return (str(target.source) if target.source is not None else module_name), name
-    raise TargetError(f"{kernel.name} of {target.label} cannot be imported by a name of its own")
+    raise TargetError(f"{kernel.name} of {target.label} cannot be imported by name")
 
 
 def _one(subject: Any, name: str, module: ModuleType, judge: Family | None, text: str) -> tuple[Family, list[Kernel]]:
@@ -137,7 +139,7 @@ def _one(subject: Any, name: str, module: ModuleType, judge: Family | None, text
         families = _members(module, Family)
         if len(families) != 1:
             raise TargetError(
-                f"{text} is an outside callable: say which definition it claims to implement with --family NAME "
+                f"{text} is an outside callable: name the family that it implements with --family NAME "
                 f"(one of {', '.join(family_names())}) or --family path/to/file.py:family"
             )
         judge = families[0]
@@ -158,12 +160,12 @@ def _all(module: ModuleType, judge: Family | None, text: str) -> tuple[Family, l
         ]
         choose = f" (it defines {', '.join(own)})" if own else ""
         raise TargetError(
-            f"{text} holds no @gradoracle.kernel; declare one or name a callable, as in {text}:callable{choose}"
+            f"{text} has no @gradoracle.kernel; declare one or name a callable, as in {text}:callable{choose}"
         )
     names = sorted({found.family for found in kernels})
     if len(names) > 1:
         choices = ", ".join(f"{text}:{name}" for name, value in vars(module).items() if isinstance(value, Kernel))
-        raise TargetError(f"{text} holds kernels of the families {', '.join(names)}; choose one of {choices}")
+        raise TargetError(f"{text} has kernels of the families {', '.join(names)}; choose one of {choices}")
     return _family_of(kernels[0], module, judge, text), kernels
 
 
@@ -200,7 +202,7 @@ def _family(text: str) -> Family:
     families = _members(module, Family)
     if len(families) != 1:
         names = ", ".join(family.name for family in families) or "none"
-        raise TargetError(f"--family {text} must name one family, as in {text}:family; that file holds {names}")
+        raise TargetError(f"--family {text} must name one family, as in {text}:family; that file has {names}")
     return families[0]
 
 
@@ -213,7 +215,7 @@ def _require_callable(subject: Any, text: str) -> None:
     if isinstance(subject, type) and any(base.__name__ == "Function" for base in subject.__mro__[1:]):
         raise TargetError(f"{text} is an autograd.Function; expected a function of tensors that calls {text}.apply")
     if not callable(subject):
-        raise TargetError(f"{text} is of type {kind} and no callable; expected a function of tensors")
+        raise TargetError(f"{text} is of type {kind} and not callable; expected a function of tensors")
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -222,7 +224,7 @@ def _split(text: str) -> tuple[str, str]:
     if not colon:
         return text, ""
     if not place or not attribute:
-        raise TargetError(f"target {text!r} is not understood; {_FORMS}")
+        raise TargetError(f"target {text!r} is invalid; {_FORMS}")
     return place, attribute
 
 
@@ -303,7 +305,7 @@ def _module(place: str) -> tuple[ModuleType, Path | None]:
         if not path.exists():
             raise TargetError(f"no file {place}; {_FORMS}")
         if not path.is_file() or path.suffix != ".py":
-            raise TargetError(f"{place} is no Python file; {_FORMS}")
+            raise TargetError(f"{place} is not a Python file; {_FORMS}")
         return _import_file(path, place), path
     try:
         return importlib.import_module(place), None
@@ -335,7 +337,7 @@ def _import_file(path: Path, shown: str) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, resolved, loader=_Fresh(name, str(resolved)))
     if spec is None or spec.loader is None:
-        raise TargetError(f"{shown} is no Python file; {_FORMS}")
+        raise TargetError(f"{shown} is not a Python file; {_FORMS}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

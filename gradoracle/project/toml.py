@@ -22,14 +22,14 @@ def read(file: Path, shown: str) -> dict[str, Any]:
         shown: its name in error messages.
 
     Raises:
-        UsageError: it cannot be read, or is no TOML.
+        UsageError: it cannot be read, or is not valid TOML.
     """
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{shown}: {why(error)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{shown} is no TOML: {error}") from None
+        raise UsageError(f"{shown} is not valid TOML: {error}") from None
 
 
 def entries(file: Path, shown: str, name: str) -> list[Any]:
@@ -41,5 +41,5 @@ def entries(file: Path, shown: str, name: str) -> list[Any]:
     document = read(file, shown)
     found = document.get(name, [])
     if set(document) - {name} or not isinstance(found, list):
-        raise UsageError(f"{shown}: expected nothing but [[{name}]] entries")
+        raise UsageError(f"{shown}: expected only [[{name}]] entries")
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ DEVICES = ("auto", "cpu", "cuda")
 ORACLES = ("auto", "float64", "certified", "mpmath")
 
 
-def one_of(option: str, given: str, allowed: Sequence[str]) -> str:
+def one_of(option: str, given: str, allowed: Collection[str]) -> str:
     """One of the allowed values."""
     if given not in allowed:
         close = difflib.get_close_matches(given, allowed, n=1, cutoff=0.75)
@@ -56,7 +56,7 @@ def arguments(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         name, literal = _pair("--arg", text, "NAME=VALUE, such as causal=True")
         if not name.isidentifier():
-            raise UsageError(f"--arg {text!r}: {name!r} is no name of an argument; expected NAME=VALUE")
+            raise UsageError(f"--arg {text!r}: {name!r} is not the name of an argument; expected NAME=VALUE")
         _once("--arg", name, found)
         try:
             found[name] = ast.literal_eval(literal)
@@ -119,7 +119,7 @@ def shard(text: str) -> tuple[int, int]:
     expected = "I/N with 1 <= I <= N, such as 2/4"
     part, slash, parts = text.partition("/")
     if not slash:
-        raise UsageError(f"--shard {text!r} is not understood; expected {expected}")
+        raise UsageError(f"--shard {text!r} is invalid; expected {expected}")
     found = whole("--shard", part, expected), whole("--shard", parts, expected)
     if not 1 <= found[0] <= found[1]:
         raise UsageError(f"--shard {text!r} is out of range; expected {expected}")
@@ -131,7 +131,7 @@ def scheduler(text: str) -> str:
     protocol, mark, place = text.partition("://")
     if not (protocol and mark and place):
         raise UsageError(
-            f"--scheduler {text!r} is not understood; expected the address of a dask scheduler, such as tcp://host:8786"
+            f"--scheduler {text!r} is invalid; expected the address of a dask scheduler, such as tcp://host:8786"
         )
     return text
 
@@ -141,7 +141,7 @@ def whole(option: str, text: str, expected: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"{option} {text!r} is not understood; expected {expected}") from None
+        raise UsageError(f"{option} {text!r} is invalid; expected {expected}") from None
 
 
 def at_least(option: str, given: int, smallest: int) -> int:
@@ -163,7 +163,7 @@ def duration(option: str) -> Callable[[Any], float | None]:
         try:
             return seconds(float(word), option)
         except ValueError:
-            raise UsageError(f"{option} {word!r} is not understood; expected a number of seconds") from None
+            raise UsageError(f"{option} {word!r} is invalid; expected a number of seconds") from None
 
     return read
 
@@ -188,9 +188,7 @@ def problems(words: Sequence[str]) -> tuple[dict[str, int], ...]:
         for word in text.split():
             name, equals, size = word.partition("=")
             if not equals or not name.isidentifier() or not size.isascii() or not size.isdigit() or int(size) < 1:
-                raise UsageError(
-                    f"--timed {text!r}: {word!r} is not understood; expected sizes, such as B=4 H=16 T=4096"
-                )
+                raise UsageError(f"--timed {text!r}: {word!r} is invalid; expected sizes, such as B=4 H=16 T=4096")
             sizes_[name] = int(size)
         found.append(sizes_)
     return tuple(found)
@@ -199,7 +197,7 @@ def problems(words: Sequence[str]) -> tuple[dict[str, int], ...]:
 def _pair(option: str, text: str, expected: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name.strip() and equals and value.strip()):
-        raise UsageError(f"{option} {text!r} is not understood; expected {expected}")
+        raise UsageError(f"{option} {text!r} is invalid; expected {expected}")
     return name.strip(), value.strip()
 
 

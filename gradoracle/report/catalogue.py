@@ -68,7 +68,7 @@ def _properties(properties: Sequence[Property]) -> list[str]:
     lines = []
     for each in properties:
         lines.append(f"  {each.name}")
-        whose = "" if each.families.words == "every family" else f" (Of {each.families.words}.)"
+        whose = "" if each.families.words == "every family" else f" (For {each.families.words}.)"
         lines += _wrapped(f"{each.statement}{whose}", "      ", "      ")
     return lines or ["  none"]
 

@@ -157,8 +157,7 @@ def _replay(counterexample: Counterexample) -> str:
 
 def _tell_finding(finding: Finding, first: Sequence[Finding]) -> Iterable[tuple[str, str]]:
     rule = f"[{finding.rule}] " if finding.rule else ""
-    ratio = f"; {finding.error:.3g} times its budget" if math.isfinite(finding.error) else ""
-    yield finding.tensor, f"{rule}{finding.message or 'is wrong'}{ratio}"
+    yield finding.tensor, f"{rule}{finding.message or 'is wrong'}{_ratio(finding)}"
     worst = finding.worst
     if worst is not None:
         place = f"at [{', '.join(map(str, worst.index))}]" if worst.index else ""
@@ -171,6 +170,15 @@ def _tell_finding(finding: Finding, first: Sequence[Finding]) -> Iterable[tuple[
     for other in first:
         if _alike(other, finding) and other.pattern and _shown(other) != _shown(finding):
             yield "pattern", f"on the first case: {other.pattern}"
+
+
+def _ratio(finding: Finding) -> str:
+    """The error as a multiple of what its rule allows; "" for a broken fact."""
+    if not math.isfinite(finding.error):
+        return ""
+    if finding.rule in ("local", "worst case"):
+        return f"; the worst by a factor of {finding.error:.3g}"
+    return f"; {finding.error:.3g} times the limit"
 
 
 def _alike(one: Finding, other: Finding) -> bool:

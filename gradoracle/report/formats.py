@@ -1,13 +1,25 @@
-"""Formats: the views of a report, and the exit code of several reports."""
+"""Formats: the views of a report."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from gradoracle.model.verdict import Report
+if TYPE_CHECKING:
+    from gradoracle.model.verdict import Report
 
-FORMATS = ("terminal", "json", "junit", "sarif", "github", "markdown", "html")
+# The packages that each format needs, of those that are installed by pip install 'gradoracle[report]' alone. The parser
+# of the command line reads this table, so that this module imports nothing that takes time.
+FORMATS: Mapping[str, tuple[str, ...]] = {
+    "terminal": (),
+    "json": (),
+    "junit": (),
+    "sarif": (),
+    "github": (),
+    "markdown": (),
+    "html": ("jinja2", "matplotlib"),
+}
 
 
 def render(reports: Report | Sequence[Report], format: str, *, width: int | None = None, color: bool = False) -> str:
@@ -22,15 +34,9 @@ def render(reports: Report | Sequence[Report], format: str, *, width: int | None
     Raises:
         ValueError: an unknown format.
     """
-    several = [reports] if isinstance(reports, Report) else list(reports)
     if format not in FORMATS:
         raise ValueError(f"format {format!r} is unknown; expected one of {', '.join(FORMATS)}")
+    several = list(reports) if isinstance(reports, Sequence) else [reports]
     view = importlib.import_module(f"gradoracle.report.{format}")
     text: str = view.render(several, width=width, color=color) if format == "terminal" else view.render(several)
     return text
-
-
-def exit_code(reports: Sequence[Report]) -> int:
-    """The exit code of several reports: the first of 1 violated, 3 error, 4 inconclusive (or no report), 0."""
-    codes = {report.exit_code for report in reports}
-    return next((code for code in (1, 3, 4) if code in codes), 0 if codes else 4)

@@ -12,13 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradoracle.check.spread import LOCAL_SIGMA
 from gradoracle.model.error_map import ErrorMap
-from gradoracle.model.finding import Finding, Outcome
-from gradoracle.model.verdict import Counterexample, Report
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
+from gradoracle.model.verdict import Counterexample, Report, exit_code
 from gradoracle.model.wording import counted
 from gradoracle.report.failure import Failure, extent, failures, number, printable, tell_all
-from gradoracle.report.formats import exit_code
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gradoracle.check.merge import WANTED
 from gradoracle.model.errors import UsageError, why
 from gradoracle.model.serialize import Unreadable, from_plain, to_plain
-from gradoracle.model.verdict import Report
-from gradoracle.report.formats import exit_code
+from gradoracle.model.shard import EXPECTED
+from gradoracle.model.verdict import Report, exit_code
 
 SCHEMA = "gradoracle-report/1"  # raised when a field is renamed or removed, or changes its meaning
 
@@ -37,7 +36,7 @@ def read(text: str) -> list[Report]:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise Unreadable(f"it is no JSON: {error}") from None
+        raise Unreadable(f"it is not JSON: {error}") from None
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise Unreadable(f"its schema is {schema!r}; expected {SCHEMA!r}")
@@ -57,13 +56,13 @@ def _read_shard(file: Path) -> list[Report]:
     try:
         reports = read(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{file}: {why(error)}; {WANTED}") from None
+        raise UsageError(f"{file}: {why(error)}; {EXPECTED}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{file} is no text; {WANTED}") from None
+        raise UsageError(f"{file} is not text; {EXPECTED}") from None
     except Unreadable as error:
-        raise UsageError(f"{file} cannot be merged: {error}; {WANTED}") from None
+        raise UsageError(f"{file} cannot be merged: {error}; {EXPECTED}") from None
     if not reports:
-        raise UsageError(f"{file} holds no report; {WANTED}")
+        raise UsageError(f"{file} does not contain a report; {EXPECTED}")
     return reports
 
 

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gradoracle.model.comparison import Weight
-from gradoracle.model.verdict import Report
+from gradoracle.model.verdict import Report, exit_code
 from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
-from gradoracle.report.formats import exit_code
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,

@@ -15,8 +15,8 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from gradoracle.check.spread import LOCAL_SIGMA
 from gradoracle.model.error_map import ErrorMap, sigmas
+from gradoracle.model.finding import LOCAL_SIGMA
 from gradoracle.model.statistics import LEAST, Convergence, Growth, edge
 from gradoracle.report.failure import printable
 from gradoracle.report.summary import short

@@ -1,4 +1,4 @@
-"""Showing: the reports of a command go to its views, the terminal or files; a failure loses none of them."""
+"""Showing: the reports of a command go to its views, the terminal or files."""
 
 from __future__ import annotations
 
@@ -7,44 +7,15 @@ import os
 import shutil
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gradoracle.model.errors import UsageError, named, tell, why
+from gradoracle.model.errors import UsageError, tell, why
 from gradoracle.project.files import write
 from gradoracle.project.outputs import Output
 
 if TYPE_CHECKING:
     from gradoracle.model.verdict import Report
-
-INCONCLUSIVE = 4
-
-
-def report(views: Sequence[Output], runs: Sequence[Callable[[], Report]]) -> int:
-    """Run each, show the reports in every view even if a later run fails, and return the exit code."""
-    reports: list[Report] = []
-    failure: BaseException | None = None
-    for one in runs:
-        try:
-            reports.append(one())
-        except (Exception, KeyboardInterrupt) as error:
-            failure = error
-        if failure is not None or reports[-1].interrupted:
-            break
-    if reports:
-        show_reports(views, reports)
-    if failure is None:
-        from gradoracle.report.formats import exit_code
-
-        return exit_code(reports)
-    codes = {report.exit_code for report in reports}
-    if 1 in codes and not isinstance(failure, (KeyboardInterrupt, UsageError)):  # an error hides no violation
-        trace = "".join(traceback.format_exception(failure))
-        return fail(f"internal error: {named(failure)}; {keep_trace(trace)}", 1)
-    if isinstance(failure, KeyboardInterrupt) and reports:
-        return max(INCONCLUSIVE if report.exit_code != 1 else 1 for report in reports)
-    raise failure
 
 
 def show_reports(views: Sequence[Output], reports: Sequence[Report]) -> None:

@@ -34,7 +34,7 @@ class Unchecked:
 
     def __str__(self) -> str:
         who = self.laws[0] if len(self.laws) == 1 else f"{len(self.laws)} properties, such as {self.laws[0]}"
-        like = f"; {counted(self.alike, 'more reason')} with other numbers" if self.alike else ""
+        like = f"; {counted(self.alike, 'reason')} more with other numbers" if self.alike else ""
         return f"{self.reason} ({who}{like})"
 
 
@@ -141,7 +141,8 @@ def of_all(reports: Sequence[Report]) -> str:
 def extent_of(report: Report) -> str:
     """How many properties, cases, seconds, and verdicts of each status, in one line."""
     counts = {status: sum(verdict.status is status for verdict in report.verdicts) for status in Status}
-    shown = ", ".join(f"{count} {status.value}" for status, count in counts.items() if count)
+    words = {status: status.value for status in Status} | ({Status.HOLDS: "hold"} if counts[Status.HOLDS] > 1 else {})
+    shown = ", ".join(f"{count} {words[status]}" for status, count in counts.items() if count)
     stopped = "" if report.cases_run >= report.cases_planned else f" of {report.cases_planned} planned"
     compiling = f" ({report.seconds_compiling:.1f} s compiling)" if report.seconds_compiling >= 0.05 else ""
     return (

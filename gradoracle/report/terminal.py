@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from gradoracle.model.comparison import Kind, Weight
-from gradoracle.model.verdict import FAILING, Report, Status
+from gradoracle.model.comparison import Weight
+from gradoracle.model.verdict import FAILING, Report, Status, exit_code
 from gradoracle.report.failure import extent, failures, printable, tell_all
-from gradoracle.report.formats import exit_code
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -35,15 +34,6 @@ from gradoracle.report.summary import (
 WIDTH = 120
 _LABEL = 9  # columns of a label
 _MOST_REASONS = 12
-_LABELS = {
-    Kind.VIOLATED: "status",
-    Kind.UNCHECKED: "cover",
-    Kind.ACCURACY: "sigma",
-    Kind.JUDGE: "judge",
-    Kind.KNOWN: "known",
-    Kind.BASE: "base",
-    Kind.SPEED: "speed",
-}
 _STYLES = {
     Status.HOLDS: "green",
     Status.VIOLATED: "bold red",
@@ -142,11 +132,11 @@ def _not_checked(console: Console, report: Report) -> None:
     if not reasons:
         return
     console.print()
-    console.print(Text("not checked", "bold yellow"))
+    console.print(Text("not checked (cases, reason)", "bold yellow"))
     for reason in reasons[:_MOST_REASONS]:
         _line(console, str(reason.count), str(reason))
     if len(reasons) > _MOST_REASONS:
-        _line(console, "", f"and {len(reasons) - _MOST_REASONS} more reasons (--format json has all)")
+        _line(console, "", f"and {len(reasons) - _MOST_REASONS} more reasons (--format json lists all)")
 
 
 def _refusals(console: Console, report: Report) -> None:
@@ -196,24 +186,26 @@ def _end(console: Console, report: Report) -> None:
         console.print(Text(extent_of(report)))
     style = {0: "bold green", 1: "bold red"}.get(code, "bold yellow")
     console.print(Text(f"{MARKS[code]} {outcome(report)}", style))
-    for line in compared(report):
-        _line(console, f"{WEIGHTS[line.weight]} {_LABELS[line.kind]}", line.text)
+    lines = [(f"{WEIGHTS[line.weight]} {line.kind.value}", line.text) for line in compared(report)]
+    width = max((_LABEL, *(len(label) + 1 for label, _ in lines)))
+    for label, text in lines:
+        _line(console, label, text, width=width)
     for reason in report.inconclusive(lines=False):
         _line(console, "because" if code == 4 else "also", reason)
 
 
-def _line(console: Console, label: str, text: str, whole: bool = False) -> None:
+def _line(console: Console, label: str, text: str, whole: bool = False, width: int = _LABEL) -> None:
     """A label and its text; ``whole`` text is not wrapped, so that it can be copied."""
     label, text = printable(label), printable(text)
-    head = Text(f"  {label:<{_LABEL - 1}} ", "dim" if label else "")
+    head = Text(f"  {label:<{width - 1}} ", "dim" if label else "")
     if whole:
         console.print(head.append_text(Text(text, "not dim")), soft_wrap=True)
         return
-    if len(label) >= _LABEL:  # a label of several words has a line of its own
+    if len(label) >= width:  # a label of several words has a line of its own
         console.print(head)
         head = Text("")
     grid = Grid.grid(padding=0)
-    grid.add_column(width=_LABEL + 2, no_wrap=True)
+    grid.add_column(width=width + 2, no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row(head, Text(text))
     console.print(grid)

@@ -120,14 +120,14 @@ def split(case: Case) -> int:
 
 def several_rows(case: Case, kernel: Kernel) -> str | None:
     """Why properties of what comes before and after do not apply; None where they do."""
-    return None if case.dims["N"] > 1 else "it has one row"
+    return None if case.dims["N"] > 1 else "the case has one row"
 
 
 def any_length(case: Case, kernel: Kernel) -> str | None:
     """Why properties that run the kernel on another number of rows do not apply; None where they do."""
     lengths = (1, case.dims["N"] - 1, case.dims["N"] + 1)
     fits = all(supports(kernel, N=length) for length in lengths if length > 0)
-    return None if fits else "the kernel does not take every number of rows"
+    return None if fits else "the kernel takes only some numbers of rows"
 
 
 def starts_from_a_state(case: Case, kernel: Kernel) -> str | None:
@@ -147,7 +147,7 @@ def gives_the_state(case: Case, kernel: Kernel) -> str | None:
 
 def has_initial_state(case: Case, kernel: Kernel) -> str | None:
     """Why properties of the initial state of a case do not apply; None where they do."""
-    return None if INITIAL in case.draws else "it has no initial state"
+    return None if INITIAL in case.draws else "the case has no initial state"
 
 
 def same(one: Evidence, other: Evidence, names: Sequence[str], label: str, rows: slice = EVERY) -> Iterator[Finding]:

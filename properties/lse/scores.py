@@ -133,24 +133,24 @@ def with_signless_cotangents(sample: Sample) -> Sample:
 
 def has_sinks(case: Case, kernel: Kernel) -> str | None:
     """Why properties of sinks do not apply; None where they do."""
-    return None if "sinks" in case.draws else "it has no sinks"
+    return None if "sinks" in case.draws else "the case has no sinks"
 
 
 def no_sinks(case: Case, kernel: Kernel) -> str | None:
     """Why properties of rows whose terms are keys alone do not apply; None where they do."""
-    return "it has sinks" if "sinks" in case.draws else None
+    return "the case has sinks" if "sinks" in case.draws else None
 
 
 def has_segments(case: Case, kernel: Kernel) -> str | None:
     """Why properties of segments do not apply; None where they do."""
-    return None if SEGMENTS[0] in case.draws else "it has no segments"
+    return None if SEGMENTS[0] in case.draws else "the case has no segments"
 
 
 def no_segments(case: Case, kernel: Kernel) -> str | None:
     """Why properties of cases in which segments hide no key do not apply; None where they do."""
-    return "it has segments" if SEGMENTS[0] in case.draws else None
+    return "the case has segments" if SEGMENTS[0] in case.draws else None
 
 
 def no_softcap(case: Case, kernel: Kernel) -> str | None:
     """Why properties of scores that are linear in q and in k do not apply; None where they do."""
-    return "it has a softcap" if case.options.get("softcap") is not None else None
+    return "the case has a softcap" if case.options.get("softcap") is not None else None

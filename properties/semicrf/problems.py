@@ -220,7 +220,7 @@ def several(dim: str) -> Applies:
 
 def one_table(case: Case, kernel: Kernel) -> str | None:
     """Why properties of a transition that is the same for each duration do not apply; None where they do."""
-    return "its transition depends on the duration" if "transition_by_duration" in case.draws else None
+    return "the case has a transition for each duration" if "transition_by_duration" in case.draws else None
 
 
 def takes(sizes: Callable[[Case], Mapping[str, int]]) -> Applies:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.execution.interpreter import is_active
-from gradoracle.execution.interpreter.faults import Kind
+from gradoracle.execution.interpreter.wrong_accesses import Kind
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
@@ -18,13 +18,13 @@ _SHOWN = 3
 
 @law(rank=8, kind=PropertyKind.MEMORY)
 def every_access_stays_inside_its_tensor(evidence: Evidence) -> Iterator[Finding]:
-    """No program reads, writes or adds to an element that the tensor it was given a pointer to does not have.
+    """No program accesses memory outside the tensor whose pointer it received.
 
     Holds because: a kernel may touch what it was given; what lies between the elements of a view, or beyond them in the
-    same storage, belongs to somebody else. A pointer carries its tensor through whatever arithmetic is done with it.
-    Catches: a mask that is missing or one element too wide, also of a load whose value is thrown away; an index into
-    the wrong tensor; a stride taken for granted.
-    Cannot catch: an index that is wrong and inside, which the matching properties see; accesses on a GPU, where
+    same storage, is not part of it. A pointer keeps its tensor through any arithmetic on it.
+    Catches: a mask that is missing or one element too wide, also on a load whose value is discarded; an index into
+    the wrong tensor; a stride that is assumed.
+    Cannot catch: a wrong index inside the tensor, which the matching properties see; accesses on a GPU, where
     writes_stay_inside_their_tensors sees stores near what the kernel allocated.
     """
     yield from _none_of(evidence, (Kind.READ_OUTSIDE, Kind.WRITTEN_OUTSIDE))
@@ -47,34 +47,34 @@ def programs_of_a_launch_do_not_race(evidence: Evidence) -> Iterator[Finding]:
 def a_barrier_stands_between_a_store_and_a_load(evidence: Evidence) -> Iterator[Finding]:
     """No program loads what it stored, or stores what it loaded, with no barrier between the two.
 
-    Holds because: Triton orders the threads of a program at a barrier, and not between a store and a load of one
-    address, which other threads may make; the load may come first.
+    Holds because: Triton orders the threads of a program only at a barrier. Different threads may make a store and a
+    load of one address, and the load may come first.
     Catches: a ring buffer in global memory that is written and read by one program, partial sums kept there, an update
-    in place. Of a kernel from outside a store of what was loaded is noted and not a violation: it is safe where what is
-    stored to each element depends on what was loaded from it, so that the store has to wait.
+    in place. For a kernel from outside, a store to what was loaded is a note, not a violation: it is safe if the value
+    stored to each element depends on the value loaded from it, so that the store has to wait.
     Cannot catch: what threads do to shared memory, which Triton orders itself.
     """
     kinds = [Kind.STORED_AND_LOADED] + ([] if evidence.kernel.outside else [Kind.LOADED_AND_STORED])
     yield from _none_of(evidence, kinds)
     if evidence.kernel.outside:
-        safe = "safe if each element stored depends on itself as loaded"
+        safe = "safe if the value stored to each element depends on the value loaded from it"
         yield from _noted(evidence, Kind.LOADED_AND_STORED, "updates in place", safe)
 
 
 @law(rank=8, kind=PropertyKind.MEMORY)
 def a_barrier_stands_between_two_stores(evidence: Evidence) -> Iterator[Finding]:
-    """No program stores an element at two lines of the source, or adds to it atomically what it stores, with no barrier
+    """No program stores an element at two lines of the source, or stores it and adds to it atomically, with no barrier
     between the two.
 
-    Holds because: Triton orders the threads of a program at a barrier, and not two stores to one address, which other
-    threads may make; the earlier may be the one that stays.
+    Holds because: Triton orders the threads of a program only at a barrier. Different threads may make two stores to
+    one address, and the earlier value may be the one that stays.
     Catches: memory that is cleared and then filled by one program, a clear that reaches too far, a result that a later
-    line corrects. Of a kernel from outside they are noted and no violation: safe where both lines' tiles lie on the
-    program's threads in one way, so that each thread stores what it stored.
+    line corrects. For a kernel from outside this is a note, not a violation: it is safe if both lines distribute their
+    tiles over the threads in the same way, so that each thread overwrites its own store.
     Cannot catch: one line that stores an element twice, in a loop or from two places of a tile.
     """
     if evidence.kernel.outside:
-        safe = "safe if one thread makes both stores of an element"
+        safe = "safe if the same thread makes both stores to an element"
         yield from _noted(evidence, Kind.STORED_AND_STORED, "second stores", safe)
     else:
         yield from _none_of(evidence, [Kind.STORED_AND_STORED])
@@ -82,11 +82,11 @@ def a_barrier_stands_between_two_stores(evidence: Evidence) -> Iterator[Finding]
 
 @law(rank=8, kind=PropertyKind.MEMORY)
 def nothing_is_loaded_before_it_is_written(evidence: Evidence) -> Iterator[Finding]:
-    """No program loads, and no operator of PyTorch reads, what torch.empty gave and nothing has written since.
+    """No program, and no PyTorch operator, reads memory allocated by torch.empty and never written.
 
-    Holds because: while the kernel runs, torch.empty and its kin give memory filled with a pattern that no arithmetic
-    makes; whoever finds it there reads what happened to be there. Of an operator it counts which elements it reads:
-    those that it selects, none for a view, and of what it writes to those that it adds to.
+    Holds because: while the kernel runs, torch.empty and its kin return memory filled with a pattern that no
+    arithmetic produces; whoever reads it would read arbitrary data. An operator reads the elements that it
+    selects; a view reads none; of the elements that it writes, an operator reads those that it adds to.
     Catches: partial sums of blocks that were skipped and not set to zero, whether a program adds them up or torch.sum,
     a conversion or a copy; a workspace that is longer than what was written; a tail of a saved statistic.
     Cannot catch: memory from torch.zeros that should have been written; what operators of other libraries than PyTorch

@@ -1,4 +1,4 @@
-"""Properties of arguments: a kernel takes what it declares, and refuses what it cannot take with a clear error."""
+"""Properties of arguments: a kernel accepts what it declares, and refuses the rest with a clear error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import REFUSALS, Refused, Unavailable
+from gradoracle.execution.call_errors import REFUSALS, Refused, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
@@ -43,13 +43,13 @@ class BadArgument:
 def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
     """A wrong dtype, rank, shape or device raises ValueError naming the argument, its value and what is expected.
 
-    Holds because: a kernel reads raw addresses, so what it does not check it reads wrongly. A shipped kernel raises
+    Holds because: a kernel reads raw addresses, so whatever it does not check, it misreads. A shipped kernel raises
     ValueError with the three parts. A kernel from outside may raise any refusal, TypeError or IndexError, as PyTorch
-    does for a dim that is not there; where it takes without an error what the definition itself refuses, the property
-    says which arguments these are and is not checked.
+    does for a missing dim; where it accepts arguments that the definition refuses, the property names them and is not
+    checked.
     Catches: a missing guardrail, a mismatch that is broadcast or cut off in silence, a silent reference path on
-    another device, an error that says neither what was given nor what is expected.
-    Cannot catch: arguments that are refused but should be taken; declared_support_is_accepted does.
+    another device, an error that names neither the value given nor what is expected.
+    Cannot catch: arguments that are refused but should be accepted; declared_support_is_accepted does.
     """
     shipped, taken = not evidence.kernel.outside, []
     for bad in bad_arguments(evidence):
@@ -63,7 +63,7 @@ def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
             wrong = raised is not None and not isinstance(raised, (*REFUSALS, TypeError, IndexError))
             yield exactly(bad.what, wrong, f"raised {_shown(raised)}, expected ValueError")
     if taken:
-        raise Unavailable(f"it takes without an error what the definition refuses: {', '.join(taken)}")
+        raise Unavailable(f"the kernel accepts arguments that the definition refuses: {', '.join(taken)}")
 
 
 def _declares_support(case: Case, kernel: Kernel) -> str | None:
@@ -73,24 +73,24 @@ def _declares_support(case: Case, kernel: Kernel) -> str | None:
     if not kernel.dims and kernel.dtypes is None:
         return "the kernel declares neither dims nor dtypes"
     strided = any(draw.layout != "contiguous" for draw in case.draws.values())
-    return "the kernel declares no layouts, and the case has one that is not contiguous" if strided else None
+    return "the kernel declares no layouts, and the case has a layout that is not contiguous" if strided else None
 
 
 @law(applies=_declares_support, kind=PropertyKind.ARGUMENTS)
 def declared_support_is_accepted(evidence: Evidence) -> Iterator[Finding]:
-    """What a kernel declares that it supports, forward and backward do not refuse.
+    """Forward and backward accept everything that the kernel declares to support.
 
     Holds because: cases are drawn inside the dims, dtypes and options that the kernel declares. A shipped kernel
     declares every layout too; a kernel from outside, which declares dims or dtypes, contiguous tensors.
     Catches: a guardrail that is too narrow, an error raised for a size at an edge, a backward that refuses what its
-    forward took. Without this property such cases would only be counted as refused.
+    forward accepted. Without this property such cases would only be counted as refused.
     Cannot catch: wrong results; the matching properties do.
     """
     for name, call in (("forward", evidence.forward), ("backward", evidence.vjp)):
         try:
             call()
         except Refused as refusal:
-            yield exactly(name, True, f"refused inside declared support: {refusal}")
+            yield exactly(name, True, f"refused a case that it declares to support: {refusal}")
         else:
             yield exactly(name, False, "")
 
@@ -171,7 +171,7 @@ def _keywords(evidence: Evidence, inputs: dict[str, Tensor]) -> dict[str, Any]:
 def _fault(raised: Exception | None, bad: BadArgument) -> str:
     """What is wrong with the answer of a shipped kernel; empty where nothing is."""
     if raised is None:
-        return "was accepted without an error, expected ValueError"
+        return "was accepted, expected ValueError"
     if type(raised) is not ValueError:
         return f"raised {_shown(raised)}, expected ValueError"
     text = str(raised)

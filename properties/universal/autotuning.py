@@ -12,7 +12,7 @@ from typing import Any
 from gradoracle.properties.applicability import all_of, small_enough
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Refused
+from gradoracle.execution.call_errors import Refused
 from gradoracle.execution.interpreter.autotuner import trials
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
@@ -22,7 +22,7 @@ from gradoracle.model.property import PropertyKind, law
 
 
 def _is_autotuned(case: Case, kernel: Kernel) -> str | None:
-    return None if autotuners(kernel) else "the kernel's module holds no autotuned Triton kernel"
+    return None if autotuners(kernel) else "the kernel's module has no autotuned Triton kernel"
 
 
 @law(
@@ -37,8 +37,8 @@ def every_autotuned_configuration_matches_the_oracle(evidence: Evidence) -> Iter
     Holds because: a configuration decides the order of sums and nothing else. Which one is forced, for each autotuner
     of the module at its own place in its list, changes from case to case, so that a run meets all of them.
     Catches: a fault of a configuration that this machine's timings never choose: a mask that full tiles hide, a
-    bound by the wrong block. every_block_configuration_agrees is its like for configurations that are declared.
-    Cannot catch: autotuners out of sight, in other modules than the kernel's own.
+    bound by the wrong block. every_block_configuration_agrees does the same for declared configurations.
+    Cannot catch: autotuners in modules other than the kernel's own.
     """
     tuners, turn = autotuners(evidence.kernel), evidence.case.seed // 11
     shown = ", ".join(f"{name} {turn % len(tuner.configs)}" for name, tuner in tuners.items())
@@ -66,7 +66,7 @@ def trials_of_an_autotuner_leave_nothing_behind(evidence: Evidence) -> Iterator[
     the interpreter each configuration is tried once.
     Catches: sums of atomics that hold those of all trials, a cache or an input that each trial updates in place.
     Cannot catch: memory that is cleared in trials alone, which nothing_is_loaded_before_it_is_written sees; autotuners
-    in other modules than the kernel's own.
+    in modules other than the kernel's own.
     """
     tuners = autotuners(evidence.kernel)
     tried = evidence.variant("trials", lambda sample: sample)

@@ -20,26 +20,26 @@ from gradoracle.properties.members import (
 from torch import Tensor
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import law
 
 
 @law(applies=small_enough, one_in=5)
 def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Finding]:
-    """Permuting the members of a batch, or the heads, permutes outputs and gradients alike and changes nothing else.
+    """Permuting the members of a batch, or the heads, permutes outputs and gradients alike, with no other change.
 
     Holds because: the definition itself has this symmetry, which is tried on it in float64 for each named dim before
-    the kernel is asked (so the queries of attention count, and those of causal attention do not). What is shared by
-    all members keeps its gradient. All such dims are rolled at once by one member, dims of which one divides another
-    (key heads and the query heads that share them) by the same part of each.
-    Catches: an index that takes one member's data for another's, a stride multiplied by the wrong id, the first or
-    last member treated apart, a tile that is skipped at some places. vjp_matches_the_oracle sees it too.
+    the kernel is called (so the queries of attention count, and those of causal attention do not). The gradient of
+    what all members share does not change. All such dims are rolled at once by one member, dims of which one divides
+    another (key heads and the query heads that share them) by the same part of each.
+    Catches: an index that exchanges the data of members, a stride multiplied by the wrong id, the first or
+    last member treated differently, a tile that is skipped at some places. vjp_matches_the_oracle sees it too.
     Cannot catch: a fault that is the same for all members; forward_matches_the_oracle does.
     """
     along, family = permutable(evidence), evidence.oracle.family
     if not along:
-        raise Unavailable("no dim of several members along which the definition permutes")
+        raise Unavailable("no permutable dim has more than one member")
     moved = evidence.variant(
         "members rolled",
         lambda sample: changed(family, sample, lambda tensor, dims, name: rolled(tensor, dims, along)),
@@ -50,11 +50,11 @@ def batch_and_head_permutation_equivariance(evidence: Evidence) -> Iterator[Find
 
 @law(applies=small_enough, one_in=5, families=OF_A_DIM_OF_ALL_OUTPUTS)
 def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
-    """A member of a batch that holds nothing but NaN leaves the outputs and gradients of all other members alone.
+    """A batch member that is NaN throughout does not change the outputs and gradients of the other members.
 
-    Holds because: along a dim that every output has, and along which the definition computes its members apart, no
-    number of one member enters another's. NaN survives every multiplication by a mask. The gradient of an input that
-    all members share is left out: it is a sum over them.
+    Holds because: along a dim that every output has, and along which members are independent in the definition, no
+    value of one member enters another's result. NaN survives every multiplication by a mask. The gradient of an input
+    that all members share is left out: it is a sum over them.
     Catches: a load that runs over into the next member and is masked by multiplication, a reduction over the whole
     tensor, a sum across the batch, programs that share a tile. tail_and_padding_invariance sees the sums.
     Cannot catch: what happens within a member; the matching properties do.
@@ -62,7 +62,7 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
     family = evidence.oracle.family
     dims = sorted(separable(evidence))
     if not dims:
-        raise Unavailable("no dim of several members which the definition computes apart")
+        raise Unavailable("no dim with independent members has more than one")
     dim = dims[evidence.case.seed % len(dims)]
 
     def spoilt(tensor: Tensor, own: tuple[str, ...], name: str) -> Tensor:
@@ -84,19 +84,20 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
 
 @law(applies=small_enough, one_in=5)
 def tail_and_padding_invariance(evidence: Evidence) -> Iterator[Finding]:
-    """Appending a member along each dim where the definition allows it leaves what was there before as it is.
+    """Appending a member along a dim, where the definition allows it, does not change the results for existing members.
 
-    Holds because: the definition, tried in float64 for each dim first, gives its former members the same outputs. The
-    new members' cotangents are 0 where an input is shared or an earlier member enters later ones, so gradients stay.
+    Holds because: the definition, tried in float64 for each dim first, gives the existing members the same outputs. The
+    new members' cotangents are 0 where an input is shared or an earlier member enters later ones, so gradients are
+    unchanged.
     Catches: tails: results that depend on whether a dim fills its tile, a mask off by one at the end, a grid too
-    short, a row read from beyond the end, members that leak into one another. vjp_matches_the_oracle sees it at the
+    short, a row read from beyond the end, members that affect each other. vjp_matches_the_oracle sees it at the
     sizes that it meets.
     Cannot catch: tails of dims that are summed over; the properties of each family look at those.
     """
     family, case = evidence.oracle.family, evidence.case
     dims = frozenset(d for d in extensible(evidence) if _allowed(evidence, d, case.dims[d] + 1))
     if not dims:
-        raise Unavailable("no dim may be larger by one without changing what was there before")
+        raise Unavailable("appending a member along any dim changes the results for existing members")
     more = Appended(dims, dims - everywhere(evidence, apart(evidence)), case.seed)
     variant = evidence.variant(
         "members appended",

@@ -10,7 +10,7 @@ from gradoracle.properties.applicability import OF_SEVERAL_OUTPUTS, all_of, smal
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST
 from gradoracle.model.derivative import Derivative
@@ -36,10 +36,11 @@ def forward_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
 def vjp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
     """Each gradient J^T g equals that of the definition, within what rounding explains.
 
-    Holds because: the VJP of the definition is derived from it by torch.func and not written by hand; the budget is
+    Holds because: the VJP of the definition is derived from it by torch.func, not written by hand; the budget is
     the rounding reading of that derivative.
-    Catches: any wrong gradient: a term or cotangent dropped, a wrong scale, sign, mask, tail or index, z taken from a
-    rounded O. vjp_and_jvp_are_adjoint sees it too wherever the JVP is correct.
+    Catches: any wrong gradient: a term or cotangent dropped, a wrong scale, sign, mask, tail or index, the row
+    constant of a softmax backward taken from a rounded output. vjp_and_jvp_are_adjoint sees it too wherever the JVP is
+    correct.
     Cannot catch: a fault on inputs, layouts or configurations that this case does not have; the layout, block and
     permutation properties vary these.
     """
@@ -60,21 +61,21 @@ def jvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _explicit_jvp(case: Case, kernel: Kernel) -> str | None:
-    return None if kernel.jvp is not None else "its JVP is torch.autograd's, which takes the outputs of the forward"
+    return None if kernel.jvp is not None else "the kernel has no explicit JVP"
 
 
 @law(needs=(Derivative.FORWARD,), applies=all_of(small_enough, _explicit_jvp), one_in=4)
 def the_outputs_of_an_explicit_jvp_match_the_oracle(evidence: Evidence) -> Iterator[Finding]:
-    """The outputs that an explicit JVP gives beside the tangents are those of the definition.
+    """The outputs that an explicit JVP returned with the tangents equal those of the definition.
 
     Holds because: they are the same outputs, whichever pass computes them.
-    Catches: a JVP that computes its outputs by code of its own and wrongly, which jvp_matches_the_oracle does not see.
-    Cannot catch: anything of the tangents; jvp_matches_the_oracle does.
+    Catches: a JVP with separate, wrong code for its outputs, which jvp_matches_the_oracle does not see.
+    Cannot catch: wrong tangents; jvp_matches_the_oracle does.
     """
     found = evidence.jvp()
     outputs = {name: found[name] for name in evidence.names(Derivative.FORWARD) if name in found}
     if not outputs:
-        raise Unavailable("its JVP gives no outputs")
+        raise Unavailable("its JVP returns no outputs")
     yield from evidence.compare(Derivative.FORWARD, outputs)
 
 
@@ -93,10 +94,10 @@ def hvp_matches_the_oracle(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(Derivative.JVP,), applies=small_enough, one_in=3)
 def jvp_of_a_tangent_on_each_input_alone(evidence: Evidence) -> Iterator[Finding]:
-    """With a tangent on one input and none, or zero, on all others, the output tangents equal the definition's.
+    """With a tangent on one input and none, or zero, on all others, output tangents equal those of the definition.
 
-    Holds because: J t is a sum of one term for each input, and each term has a truth and a budget of its own. A tangent
-    that forward mode does not give and a zero tangent mean the same. The input changes from case to case, so a run
+    Holds because: J t is a sum of one term for each input, and each term has a truth and a budget of its own. An absent
+    tangent in forward mode and a zero tangent mean the same. The input changes from case to case, so a run
     meets all of them.
     Catches: a term that is missing, doubled or wrong but small compared with the others, a tangent routed to the wrong
     input, one that is computed only where another input has a tangent too. jvp_matches_the_oracle sees those that are
@@ -118,11 +119,11 @@ def jvp_of_a_tangent_on_each_input_alone(evidence: Evidence) -> Iterator[Finding
 
 @law(needs=(Derivative.VJP,), applies=all_of(small_enough, through_autograd), one_in=2, families=OF_SEVERAL_OUTPUTS)
 def vjp_of_a_cotangent_on_each_output_alone(evidence: Evidence) -> Iterator[Finding]:
-    """With a cotangent on one output and none, or zero, on the others, the gradients equal the definition's.
+    """With a cotangent on one output and none, or zero, on the others, gradients equal those of the definition.
 
-    Holds because: J^T g is a sum of one term for each output. A cotangent that autograd does not give and a zero
+    Holds because: J^T g is a sum of one term for each output. An absent cotangent in autograd and a zero
     cotangent mean the same. The output changes from case to case, so a run meets all of them.
-    Catches: the cotangent of a second output dropped in silence (log-sum-exp, final state), a backward that fails on
+    Catches: the cotangent of a second output silently dropped (log-sum-exp, final state), a backward that fails on
     a missing cotangent, a cotangent counted twice. vjp_matches_the_oracle sees the first and the last.
     Cannot catch: anything for a family with one output, which has no such property.
     """
@@ -146,9 +147,9 @@ def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
     """No output or gradient is infinite or NaN where the truth, rounded to the stored dtype, is finite.
 
     Holds because: a correct kernel loses a finite truth only where an intermediate declared by its contract overflows;
-    such elements are excused, and only these.
+    only such elements are exempt.
     Catches: exp without its maximum subtracted, inf - inf on masked rows, 0 * inf, log of 0, an fp16 accumulator.
-    forward_matches_the_oracle and vjp_matches_the_oracle see it too; this property is the one that names it.
+    forward_matches_the_oracle and vjp_matches_the_oracle see it too; this property names it.
     Cannot catch: wrong finite values; those two do.
     """
     for derivative in (Derivative.FORWARD, Derivative.VJP):
@@ -160,7 +161,7 @@ def finite_where_the_truth_is_finite(evidence: Evidence) -> Iterator[Finding]:
                 overflow = evidence.allowance(derivative, name).overflow
                 compared &= ~overflow if overflow is not None else True
             if not compared.any():
-                yield not_checked(name, "no element has a finite truth that is decided")
+                yield not_checked(name, "no element has a truth that is known to be finite")
                 continue
             wrong = compared & ~got.detach().cpu().isfinite()
             said = f"{int(wrong.sum())} elements are not finite where the truth is"

@@ -1,4 +1,4 @@
-"""Properties of GPUs: streams and devices. What this machine cannot run is reported as not checked."""
+"""Properties of GPUs: streams and devices. What this machine cannot run is not checked."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gradoracle.properties.applicability import small_enough
 from gradoracle.properties.universal.repetition import own_storage
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import law
 
 
 @law(applies=small_enough, one_in=10)
 def non_default_stream_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
-    """On a stream other than the default the kernel gives the same, without a synchronisation of the device.
+    """On a non-default stream the kernel returns the same results, without a synchronisation of the device.
 
     Holds because: the kernel must be launched on the stream that is current; work queued before it there is done first.
     The stream is made to wait for nothing but the inputs, and the inputs are copied on it just before the call.
@@ -39,7 +39,7 @@ def non_default_stream_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
 
 @law(applies=small_enough, one_in=10)
 def second_device_gives_the_same(evidence: Evidence) -> Iterator[Finding]:
-    """On a GPU that is not the current one the kernel runs, and gives the same within rounding.
+    """On a GPU that is not the current one the kernel runs, and returns the same results within rounding.
 
     Holds because: a kernel belongs on the device of its arguments, whichever is current.
     Catches: a launch on the current device, a workspace allocated on device 0, constants cached for one device.

@@ -14,13 +14,12 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import WIDEST_SENSITIVITY, Allowance, exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.spread import LOCAL_SIGMA
-from gradoracle.execution.endings import Refused, Unavailable, Wrong
+from gradoracle.execution.call_errors import Refused, Unavailable, Wrong
 from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.model.case import Case
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 from gradoracle.oracle.exact.definition import differentiating, transformed
@@ -56,19 +55,19 @@ def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
     """HVP finite-difference convergence: central differences of the kernel's VJP obey error <= C h^2 + floor(h).
 
     Holds because: (G(x + hd) - G(x - hd)) / 2h = G'(x) d + h^2 G'''(y) d^3 / 6 for some y between the ends (Taylor).
-    Each VJP is run anew at its perturbed point, so statistics are recomputed there. The error is that against the HVP
-    of the definition along the step that was really taken, both ends rounded to the dtype. C is the third derivative of
+    Each VJP is run anew at its perturbed point, so statistics are recomputed there. The error is taken against the HVP
+    of the definition along the actual step, both ends rounded to the dtype. C is the third derivative of
     the gradient along it over six (a JVP of the JVP of the HVP of the definition, in float64), the largest over the
     interval; floor(h) is the budget of both VJPs over 2h. The step is the power of two at which the two are balanced.
-    It is reduced until C h^2 bounds what the definition's own difference is off by, which shows that the third
+    It is reduced until C h^2 bounds the error of the definition's own difference, which shows that the third
     derivative has no peak between the places where it is evaluated. Where 16 bits leave an element's limit too wide to
     decide, the slope of the errors on the truth decides: roundings average out in it, truncations are added up.
     Catches: statistics frozen or cached at an earlier point, a VJP that is correct at one point by chance, a gradient
-    of another function near by. vjp_matches_the_oracle sees what is wrong at the point itself.
+    of a similar function. vjp_matches_the_oracle sees errors at the point itself.
     Cannot catch: a VJP that is wrong by a constant, whose differences are correct; vjp_matches_the_oracle does.
     """
     if evidence.oracle.scalable(evidence.sample) is not None:
-        raise Unavailable("the third derivative of this definition has no reading at these sizes")
+        raise Unavailable("the third derivative of this definition cannot be evaluated at these sizes")
     difference, bounds = _bounded(evidence, _balanced_step(evidence))
     step, true = difference.step, _hvp(evidence, difference)
     ends = [
@@ -80,7 +79,7 @@ def hvp_finite_difference_convergence(evidence: Evidence) -> Iterator[Finding]:
         got = _quotient(up[name], down[name], step)
         if not (up[name].isfinite().all() and down[name].isfinite().all()):
             shown = f"difference of {name}"
-            yield not_checked(shown, "a VJP at a perturbed point is not finite (vjp_matches_the_oracle judges that)")
+            yield not_checked(shown, "a VJP at a perturbed point is not finite (vjp_matches_the_oracle checks that)")
             continue
         yield evidence.explained(partial(_judged, evidence, ends, name, got, hvp, bound, step))
 
@@ -105,7 +104,7 @@ def _judged(
 
 def _of_float32(case: Case, kernel: Kernel) -> str | None:
     """One dtype's cases are enough for what is done in float64 anyway."""
-    return None if case.dtype in ("float32", "float64") else "done in float64, on the cases of float32"
+    return None if case.dtype in ("float32", "float64") else "checked in float64, on the cases of float32"
 
 
 @law(applies=all_of(_of_float32, small_enough, every_input_has_a_gradient, may_take_float64), one_in=4)
@@ -127,7 +126,7 @@ def hvp_finite_difference_convergence_is_of_second_order(evidence: Evidence) -> 
     try:
         wide.vjp()
     except (Refused, Wrong) as refusal:
-        raise Unavailable(f"the kernel does not take float64 here: {refusal}") from None
+        raise Unavailable(f"the kernel refuses float64 on this case: {refusal}") from None
     budgets = evidence.oracle.budgets(wide.sample, Derivative.VJP, PRESETS["float64"], probes=4)
     third = _third_derivative(evidence, arguments_of(wide.sample), wide.sample.tangents, 0.0)
     names = evidence.names(Derivative.VJP)
@@ -137,7 +136,7 @@ def hvp_finite_difference_convergence_is_of_second_order(evidence: Evidence) -> 
     own = _errors(evidence, differences, lambda sample: _gradients(evidence, sample))
     usable = [n for n, step in steps.items() if step is not None and abs(_order(own[n]) - 2) < OWN_SLOPE]
     if not usable:
-        raise Unavailable("at no small step does truncation exceed ten times rounding")
+        raise Unavailable("truncation does not exceed ten times rounding at any small step")
     errors = _errors(evidence, differences, lambda sample: evidence.subject.vjp(sample, evidence.blocks)[0])
     for name in usable:
         found = errors[name]
@@ -249,7 +248,7 @@ def _balanced_step(evidence: Evidence) -> float:
             exponents.append((math.log2(floor) - math.log2(2 * curvature)) / 3)
     balanced = round(sorted(exponents)[len(exponents) // 2]) if exponents else largest
     if balanced < SMALLEST_EXPONENT:
-        raise Unavailable("no step is small enough for truncation and large enough for rounding")
+        raise Unavailable("no step keeps both truncation and rounding small")
     return 2.0 ** min(balanced, largest)
 
 
@@ -277,7 +276,7 @@ def _bounded(evidence: Evidence, step: float) -> tuple[Difference, list[Tensor]]
         if all(fits):
             return difference, bounds
         step /= SMALLER
-    raise Unavailable("the third derivative has peaks at every step that rounding leaves room for")
+    raise Unavailable("the third derivative has a peak at every step that rounding allows")
 
 
 def _gradients(evidence: Evidence, sample: Sample) -> Tensors:
@@ -306,7 +305,7 @@ def _order(errors: Sequence[float]) -> float:
 
 
 def _slope(found: Finding, got: Tensor, truth: Tensor, allowance: Allowance) -> Finding:
-    """Rule 2 on a difference: the slope of its errors on the truth, with all truncations of one sign added.
+    """Bias on a difference: the slope of its errors on the truth, with all truncations of one sign added.
 
     Weights are 1/sigma^2. The rounding part of the limit is the larger of what the probes show and of independence.
     """
@@ -327,7 +326,7 @@ def _slope(found: Finding, got: Tensor, truth: Tensor, allowance: Allowance) -> 
     slope = float((weight * (got[own] - true)).sum()) / bottom
     ratio = abs(slope) / limit
     outcome = Outcome.VIOLATED if ratio > 1 else Outcome.HOLDS
-    message = f"is {slope:+.2e} of the truth too large throughout; truncation and rounding explain {limit:.1e}"
+    message = f"the error is {slope:+.2e} of the truth throughout; truncation and rounding explain {limit:.1e}"
     return replace(
         found, outcome=outcome, rule="bias", error=ratio, sensitivity=limit, message=message if ratio > 1 else ""
     )

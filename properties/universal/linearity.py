@@ -94,7 +94,7 @@ def vjp_is_linear_in_the_cotangent(evidence: Evidence) -> Iterator[Finding]:
                 fine &= ~excused if excused is not None else True
             unequal = wrong & fine
             if unequal.any():
-                message = f"{int(unequal.sum())} of {unequal.numel()} elements are not exactly twice what g gives"
+                message = f"{int(unequal.sum())} of {unequal.numel()} elements are not exactly twice those for g"
                 yield exactly(name, unequal, message)
                 continue
         yield within_both(evidence, doubled, name, got, expected)

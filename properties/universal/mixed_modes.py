@@ -29,10 +29,10 @@ _APPLIES = all_of(small_enough, every_input_has_a_gradient, through_autograd)
 
 @law(needs=(Derivative.HVP,), applies=_APPLIES, one_in=6, families=OF_SEVERAL_PRIMALS)
 def hvp_of_some_inputs_alone(evidence: Evidence) -> Iterator[Finding]:
-    """Where only some inputs require grad, their Hessian-vector products are those of the others held fixed.
+    """If only some inputs require grad, their Hessian-vector products equal those with the other inputs held fixed.
 
     Holds because: they are blocks of the Hessian; the truth is that of tangents which are zero on the other inputs.
-    Catches: a double backward that skips what another input needs, or takes its presence for granted.
+    Catches: a double backward that skips what another input needs, or assumes that it is there.
     every_subset_of_requires_grad_gives_the_same_gradients sees this of the first backward.
     Cannot catch: subsets that no case draws; each case takes one.
     """
@@ -58,7 +58,7 @@ def reverse_over_forward_gives_hvp_and_vjp(evidence: Evidence) -> Iterator[Findi
     Holds because: <g, J(x) t> has the derivative H t in x, with H the Hessian of <g, f>, and is linear in t.
     Catches: a forward mode that is differentiated wrongly: a saved tensor of another pass, a tangent that is detached,
     a cotangent that is dropped. hvp_matches_the_oracle takes reverse over reverse and sees none of this.
-    Cannot catch: what a kernel without such derivatives refuses; that is not checked.
+    Cannot catch: anything in a kernel without such derivatives, where it is not checked.
     """
     products, gradients = reverse_over_forward(evidence.subject, evidence.sample, evidence.blocks)
     yield from evidence.compare(Derivative.HVP, products)
@@ -72,7 +72,7 @@ def forward_over_reverse_gives_the_hvp(evidence: Evidence) -> Iterator[Finding]:
     Holds because: d/dh of J(x + h t)^T g at h = 0 is H t.
     Catches: a backward whose forward mode is missing a term or a saved tensor's tangent. hvp_matches_the_oracle takes
     reverse over reverse and sees none of this.
-    Cannot catch: what a kernel without such derivatives refuses; that is not checked.
+    Cannot catch: anything in a kernel without such derivatives, where it is not checked.
     """
     yield from evidence.compare(
         Derivative.HVP, forward_over_reverse(evidence.subject, evidence.sample, evidence.blocks)
@@ -86,6 +86,6 @@ def double_backward_in_the_cotangents_gives_the_jvp(evidence: Evidence) -> Itera
     Holds because: J^T g is linear in g, so that its transpose along t is J t whatever g is.
     Catches: a double backward that drops the gradient of a cotangent, or hands it to another argument; a gradient
     penalty on a layer behind the kernel trains with it. hvp_matches_the_oracle asks for gradients in the inputs alone.
-    Cannot catch: what a kernel without such derivatives refuses; that is not checked.
+    Cannot catch: anything in a kernel without such derivatives, where it is not checked.
     """
     yield from evidence.compare(Derivative.JVP, in_the_cotangents(evidence.subject, evidence.sample, evidence.blocks))

@@ -1,4 +1,4 @@
-"""The property of large offsets: an element may lie further from its tensor's first than 32 bits count."""
+"""The property of large offsets: an element may be further from the first than a 32-bit offset reaches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample
 from gradoracle.check.evidence import Evidence, Tensors
-from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import law
@@ -26,7 +26,7 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named from Python 3.11 o
 
 @law(applies=small_enough, one_in=6, cause="offset")
 def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
-    """Tensors that reach past element 2^31 of their storage give the same, in every derivative that the kernel has.
+    """Tensors that reach past element 2^31 of their storage do not change the results, in any derivative of the kernel.
 
     Holds because: an address is base plus index times stride in 64 bits; only arithmetic in 32 bits wraps round. Along
     one dim, another from case to case, the stride fits 32 bits and the last index times it does not. On a CPU all
@@ -39,7 +39,7 @@ def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
     """
     fars = _fars(evidence.sample, evidence.case.seed // 7)
     if not fars:
-        raise Unavailable("no tensor has a dim of several members")
+        raise Unavailable("no tensor has a dim of more than one member")
     on_gpu = next(iter(evidence.sample.inputs.values())).device.type == "cuda"
     if on_gpu:
         fars = [fars[evidence.case.seed // 7 % len(fars)]]

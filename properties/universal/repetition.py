@@ -1,4 +1,4 @@
-"""Properties of repetition: the same call gives the same result, however often and in whichever way it is made."""
+"""Properties of repetition: equal calls give equal results, however often and in whichever way they are made."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
 
 
 @law(applies=small_enough, one_in=4, kind=PropertyKind.REPETITION)
 def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
-    """A second run gives the same bits where determinism is claimed, and the same within rounding elsewhere.
+    """A second run returns the same bits where determinism is claimed, and the same values within rounding elsewhere.
 
-    Holds because: a claim of determinism is one of bits; without it only the order of sums may change, and the
+    Holds because: determinism means equal bits; without it only the order of sums may change, and the
     rounding of both runs bounds what that does.
     Catches: atomics in what is claimed deterministic, a race, uninitialised memory that enters a result, state that
     one run leaves to the next. no_memory_is_left_unwritten names the third.
@@ -38,13 +38,13 @@ def runs_are_bit_identical(evidence: Evidence) -> Iterator[Finding]:
 
 @law(applies=small_enough, one_in=5, kind=PropertyKind.REPETITION)
 def first_call_equals_second(evidence: Evidence) -> Iterator[Finding]:
-    """What a call gives does not depend on the calls before it, nor on whose memory its arguments reuse.
+    """The result of a call depends neither on earlier calls nor on whose memory its arguments reuse.
 
     Holds because: a derivative is a function of its arguments. The kernel is called on a copy of the sample, then on
     halved inputs written into the same memory, and both answers are compared with those from memory of their own.
     Catches: results cached by address, shape or version, a workspace that is not cleared between calls, a first call
     that tunes itself on the caller's tensors and leaves them changed.
-    Cannot catch: state that every call meets alike; runs_are_bit_identical sees what differs between equal calls.
+    Cannot catch: state that is the same at every call; runs_are_bit_identical sees what differs between equal calls.
     """
     exact = evidence.kernel.deterministic
     copy = evidence.sample.map(own_storage)
@@ -85,7 +85,7 @@ def backward_twice_with_retain_graph_gives_the_same(evidence: Evidence) -> Itera
 def every_subset_of_requires_grad_gives_the_same_gradients(evidence: Evidence) -> Iterator[Finding]:
     """A gradient is the same whichever other inputs require one.
 
-    Holds because: whether another gradient is asked for is no part of the mathematics. Each case tries one input alone
+    Holds because: a gradient does not depend on whether another is requested. Each case tries one input alone
     and all inputs but that one; which one changes from case to case.
     Catches: a gradient that is computed only as a by-product of another, gradients returned in the wrong place when
     some are None, an output that loses its graph, needs_input_grad read at the wrong index.
@@ -93,7 +93,7 @@ def every_subset_of_requires_grad_gives_the_same_gradients(evidence: Evidence) -
     """
     names = [name for name in evidence.sample.tangents if name not in evidence.kernel.no_gradient]
     if len(names) < 2:
-        raise Unavailable("one input of this case has a gradient")
+        raise Unavailable("only one input of this case has a gradient")
     chosen = names[evidence.case.seed % len(names)]
     whole = evidence.vjp()
     for expected in ([chosen], [name for name in names if name != chosen]):
@@ -104,10 +104,10 @@ def every_subset_of_requires_grad_gives_the_same_gradients(evidence: Evidence) -
 
 @law(applies=all_of(small_enough, has_block_configurations), one_in=5)
 def every_block_configuration_agrees(evidence: Evidence) -> Iterator[Finding]:
-    """Each block configuration gives what the kernel's own choice gives, within the rounding of both.
+    """The results of each block configuration equal those of the kernel's own choice, within the rounding of both.
 
     Holds because: blocks decide the order of sums and nothing else. Which configuration is forced changes from case to
-    case, so that a run meets all of them; the next one is taken for one that this GPU has no room for.
+    case, so that a run meets all of them; the next one replaces one that does not fit this GPU.
     Catches: a fault that only some tile sizes have: a mask that a full tile hides, a loop bound by the wrong block, a
     configuration that was never run because the autotuner does not choose it. Cases that force blocks let
     vjp_matches_the_oracle see it too.

@@ -1,4 +1,4 @@
-"""Properties of memory: everything that is returned is written, nothing else is, and arguments stay unchanged."""
+"""Properties of memory: results are written completely, nothing else is written, and arguments are unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradoracle.cases.sample import Change
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.execution.guard_memory import differing_bits, is_poison, storage_bytes
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
@@ -25,7 +25,7 @@ _MOST_SAVED = 1 << 28  # bytes of saved tensors that are copied
 
 @law(rank=7, kind=PropertyKind.MEMORY)
 def no_memory_is_left_unwritten(evidence: Evidence) -> Iterator[Finding]:
-    """No element of an output, gradient, tangent or product holds what torch.empty gave: all of it was written.
+    """Every element of an output, gradient, tangent or product is written; none keeps what torch.empty allocated.
 
     Holds because: while the kernel runs, torch.empty and its kin give memory filled with a NaN whose payload no
     arithmetic makes; a result that still holds it was never stored to, or was copied from memory that was not.
@@ -58,7 +58,7 @@ def writes_stay_inside_their_tensors(evidence: Evidence) -> Iterator[Finding]:
 
 @law(rank=9, kind=PropertyKind.MEMORY)
 def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
-    """No run changes a bit of inputs, cotangents and tangents, or of the storage around them.
+    """No call changes a bit of its inputs, cotangents and tangents, or of the storage around them.
 
     Holds because: a function reads its arguments; only those that the kernel declares in ``mutates`` may change. They
     are compared bit for bit after each call, poison between the elements included, and put back, so that other
@@ -84,10 +84,10 @@ def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding
 
 @law(applies=all_of(small_enough, through_autograd), one_in=5, kind=PropertyKind.MEMORY)
 def saved_tensors_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
-    """What forward saves for backward has the same bits when it is packed, when it is unpacked and after backward.
+    """Tensors saved for backward have the same bits when they are packed, when they are unpacked and after backward.
 
-    Holds because: a saved tensor belongs to the graph; whoever writes to it breaks a second backward, double backward
-    and whoever else holds it. The hooks of torch.autograd.graph see every tensor given to save_for_backward.
+    Holds because: a saved tensor belongs to the graph; writing to it breaks a second backward, double backward
+    and every other user of it. The hooks of torch.autograd.graph see every tensor given to save_for_backward.
     Catches: a backward that scales or overwrites a saved statistic or input in place, a workspace that is saved and
     used again. backward_twice_with_retain_graph_gives_the_same sees its effect.
     Cannot catch: tensors kept on ctx by other means, which no hook sees; that property does.
@@ -97,7 +97,7 @@ def saved_tensors_are_unmodified(evidence: Evidence) -> Iterator[Finding]:
 
     def pack(tensor: Tensor) -> int:
         if sum(t.nbytes for t, _ in saved) > _MOST_SAVED:
-            raise Unavailable("memory: the saved tensors are too large to be copied", Reason.MEMORY)
+            raise Unavailable("memory: the saved tensors are too large to copy", Reason.MEMORY)
         saved.append((tensor, tensor.detach().clone()))
         return len(saved) - 1
 

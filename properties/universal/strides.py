@@ -1,4 +1,4 @@
-"""Properties of layouts: where a tensor's elements lie in memory is no part of the mathematics."""
+"""Properties of layouts: results do not depend on where a tensor's elements lie in memory."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Group = Callable[[Sample, Callable[[Tensor], Tensor]], Sample]
 
 @law(applies=small_enough, one_in=3, kind=PropertyKind.LAYOUT)
 def any_layout_of_inputs_is_right_or_refused(evidence: Evidence) -> Iterator[Finding]:
-    """Inputs in another layout (transposed, sliced, strided, expanded, offset) give what contiguous ones give.
+    """Inputs in any layout (transposed, sliced, strided, expanded, offset) give the same results as contiguous ones.
 
-    Holds because: a layout moves values and changes none; a kernel may refuse it with an error, and then this property
-    says refused. All inputs take the same layout, one that their shapes have; which one changes from case to case.
+    Holds because: a layout moves values and changes none; a kernel may refuse it with an error, which counts
+    as refused. All inputs take the same layout, one that their shapes have; which one changes from case to case.
     Between their elements lies NaN. Different bits are judged within the rounding of both runs, since a layout may
     choose another order of sums.
     Catches: a stride that is assumed, a swapped pair of strides, an ``.view`` of what is not contiguous, stride 0 read
@@ -37,7 +37,7 @@ def any_layout_of_inputs_is_right_or_refused(evidence: Evidence) -> Iterator[Fin
 
 @law(applies=small_enough, one_in=2, kind=PropertyKind.LAYOUT)
 def any_layout_of_cotangents_is_right_or_refused(evidence: Evidence) -> Iterator[Finding]:
-    """Cotangents in another layout (transposed, sliced, strided, expanded, offset) give what contiguous ones give.
+    """Cotangents in any layout (transposed, sliced, strided, expanded, offset) give the results of contiguous ones.
 
     Holds because: a layout moves values and changes none. Autograd hands a backward whatever the next operation made:
     slices of a cat, transposed views, the stride-0 result of ``sum().backward()``.

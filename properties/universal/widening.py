@@ -8,7 +8,7 @@ from gradoracle.properties.applicability import small_enough
 
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.widened import widened
-from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.execution.interpreter import is_active
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative

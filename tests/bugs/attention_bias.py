@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 
 @gradoracle.family(
@@ -45,6 +45,10 @@ def right(q, k, v, bias):
     return _one_query(q, k, v, bias, lambda bias: bias.transpose(1, 2))
 
 
+BUGS = Bugs(right)
+
+
+@BUGS.of("facebookresearch/xformers#952", "any_layout_of_inputs_is_right_or_refused", "layout", T="1")
 def strides_of_the_bias_not_swapped(q, k, v, bias):
     """facebookresearch/xformers#952: with one query and shared keys, heads became rows of q, but not of the bias.
 
@@ -58,6 +62,7 @@ def strides_of_the_bias_not_swapped(q, k, v, bias):
     return _one_query(q, k, v, bias, view)
 
 
+@BUGS.of("amorehead/jvp_flash_attention@d1def46", "any_layout_of_inputs_is_right_or_refused", "layout")
 def strides_taken_before_contiguous(q, k, v, bias):
     """amorehead/jvp_flash_attention@d1def46: the strides of the mask were taken before it was made contiguous.
 
@@ -65,26 +70,3 @@ def strides_taken_before_contiguous(q, k, v, bias):
     """
     strides = bias.stride()
     return _attention(q, k, v, bias.contiguous().as_strided(bias.shape, strides))
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "strides_of_the_bias_not_swapped",
-        "facebookresearch/xformers#952",
-        strides_of_the_bias_not_swapped,
-        right,
-        "",
-        "any_layout_of_inputs_is_right_or_refused",
-        "layout",
-        {"T": "1"},
-    ),
-    Bug(
-        "strides_taken_before_contiguous",
-        "amorehead/jvp_flash_attention@d1def46",
-        strides_taken_before_contiguous,
-        right,
-        "",
-        "any_layout_of_inputs_is_right_or_refused",
-        "layout",
-    ),
-)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 ROWS, COLUMNS = 16, 32  # queries and keys of a block
 
@@ -121,11 +121,15 @@ def right(q, k, v, *, scale=None, causal=False):
     return _Attention.apply(Attention(), q, k, v, scale, causal)
 
 
+BUGS = Bugs(right, "sdpa")
+
+
 class _TwoExponentials(Attention):
     def probabilities(self, s: Tensor, m: Tensor, l: Tensor) -> Tensor:
         return torch.exp(s) / torch.exp(m + torch.log(l))
 
 
+@BUGS.of("Dao-AILab/flash-attention#1052", "finite_where_the_truth_is_finite", "range")
 def exponentials_divided(q, k, v, *, scale=None, causal=False):
     """Dao-AILab/flash-attention#1052: gradients were NaN for inputs three times as large.
 
@@ -140,6 +144,7 @@ class _StatisticsOfTheFirstBlock(Attention):
         return slice(first.start, first.start + block.stop - block.start)
 
 
+@BUGS.of("Dao-AILab/flash-attention@b3f1b6a5", "vjp_matches_the_oracle", "stale")
 def statistics_of_the_first_block(q, k, v, *, scale=None, causal=False):
     """Dao-AILab/flash-attention@b3f1b6a5: the backward loaded LSE and dPsum of the loop's first block of queries.
 
@@ -153,6 +158,7 @@ class _KeysScaledInTheirDtype(Attention):
         return torch.where(seen, wide(q) @ wide((k * factor).to(k.dtype)).mT, -torch.inf)
 
 
+@BUGS.of("amorehead/jvp_flash_attention@arg_k", "vjp_matches_the_oracle", "dtype", D="24:96")
 def keys_scaled_for_the_backward_alone(q, k, v, *, scale=None, causal=False):
     """amorehead/jvp_flash_attention, arg_k (and Triton's tutorial 06): K times scale, rounded to 16 bit, in backward.
 
@@ -172,6 +178,7 @@ class _FiniteMaskInBackward(Attention):
         return torch.where(seen, wide(q) @ wide(k).mT * factor, -1e6)
 
 
+@BUGS.of("amorehead/jvp_flash_attention@e8551bb", "rows_that_see_no_key_are_zero_in_every_derivative", "tail")
 def finite_mask_in_backward(q, k, v, *, scale=None, causal=False):
     """amorehead/jvp_flash_attention@e8551bb: masked scores were -1e6, a finite number, in one pass alone.
 
@@ -185,6 +192,7 @@ class _AlignedAtTheFirstKey(Attention):
         return torch.ones(queries, keys, dtype=torch.bool).tril(0 if causal else keys)
 
 
+@BUGS.of("Dao-AILab/flash-attention#1778", "the_last_query_sees_every_key", "shift")
 def aligned_at_the_first_key(q, k, v, *, scale=None, causal=False):
     """Dao-AILab/flash-attention#1778: with more queries than keys, who aligns causal where was another than assumed.
 
@@ -198,6 +206,7 @@ class _KeysCountedByQueries(Attention):
         return [block for block in blocks(keys, COLUMNS) if block.start < queries]
 
 
+@BUGS.of("jax-ml/jax@bd9a10e4eb", "key_permutation", "tail")
 def keys_counted_by_queries(q, k, v, *, scale=None, causal=False):
     """jax-ml/jax@bd9a10e4eb: blocks of keys and values were counted by the length of the queries."""
     return _Attention.apply(_KeysCountedByQueries(), q, k, v, scale, causal)
@@ -208,77 +217,10 @@ class _NothingStoredWithoutBlocks(Attention):
         pass
 
 
+@BUGS.of("jax-ml/jax@55c9ed614c", "no_memory_is_left_unwritten", "stale")
 def empty_list_of_blocks(q, k, v, *, scale=None, causal=False):
     """jax-ml/jax@55c9ed614c: the corner case of a mask that leaves a block of queries no block of keys was not handled.
 
     What is stored after the last block of keys is not stored where there is none.
     """
     return _Attention.apply(_NothingStoredWithoutBlocks(), q, k, v, scale, causal)
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "exponentials_divided",
-        "Dao-AILab/flash-attention#1052",
-        exponentials_divided,
-        right,
-        "sdpa",
-        "finite_where_the_truth_is_finite",
-        "range",
-    ),
-    Bug(
-        "statistics_of_the_first_block",
-        "Dao-AILab/flash-attention@b3f1b6a5",
-        statistics_of_the_first_block,
-        right,
-        "sdpa",
-        "vjp_matches_the_oracle",
-        "stale",
-    ),
-    Bug(
-        "keys_scaled_for_the_backward_alone",
-        "amorehead/jvp_flash_attention@arg_k",
-        keys_scaled_for_the_backward_alone,
-        right,
-        "sdpa",
-        "vjp_matches_the_oracle",
-        "dtype",
-        {"D": "24:96"},
-    ),
-    Bug(
-        "finite_mask_in_backward",
-        "amorehead/jvp_flash_attention@e8551bb",
-        finite_mask_in_backward,
-        right,
-        "sdpa",
-        "rows_that_see_no_key_are_zero_in_every_derivative",
-        "tail",
-    ),
-    Bug(
-        "aligned_at_the_first_key",
-        "Dao-AILab/flash-attention#1778",
-        aligned_at_the_first_key,
-        right,
-        "sdpa",
-        "the_last_query_sees_every_key",
-        "shift",
-    ),
-    Bug(
-        "keys_counted_by_queries",
-        "jax-ml/jax@bd9a10e4eb",
-        keys_counted_by_queries,
-        right,
-        "sdpa",
-        "key_permutation",
-        "tail",
-    ),
-    Bug(
-        "empty_list_of_blocks",
-        "jax-ml/jax@55c9ed614c",
-        empty_list_of_blocks,
-        right,
-        "sdpa",
-        "no_memory_is_left_unwritten",
-        "stale",
-    ),
-)

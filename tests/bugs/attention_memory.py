@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 ROWS, COLUMNS = 16, 16  # queries and keys of a block of the second launch
 
@@ -153,6 +153,10 @@ def right(q, k, v, *, scale=None, causal=False):
     return _Attention.apply(q, k, v, scale, causal, Choices())
 
 
+BUGS = Bugs(right, "sdpa")
+
+
+@BUGS.of("facebookresearch/xformers#548", "any_layout_of_cotangents_is_right_or_refused", "layout")
 def unit_stride_of_the_cotangent(q, k, v, *, scale=None, causal=False):
     """facebookresearch/xformers#548: the cotangent of ``out.sum().backward()``, which has strides of 0, was misread.
 
@@ -161,6 +165,7 @@ def unit_stride_of_the_cotangent(q, k, v, *, scale=None, causal=False):
     return _Attention.apply(q, k, v, scale, causal, Choices(unit=True))
 
 
+@BUGS.of("Dao-AILab/flash-attention#818", "vjp_matches_the_oracle", "layout", D="16", Dv="16")
 def dv_made_like_k(q, k, v, *, scale=None, causal=False):
     """Dao-AILab/flash-attention#818: dV was allocated with ``empty_like(k)``, and so lost the layout of v.
 
@@ -169,6 +174,7 @@ def dv_made_like_k(q, k, v, *, scale=None, causal=False):
     return _Attention.apply(q, k, v, scale, causal, Choices(like_k=True))
 
 
+@BUGS.of("Dao-AILab/flash-attention#2337", "every_access_stays_inside_its_tensor", "access")
 def tile_of_another_kernel(q, k, v, *, scale=None, causal=False):
     """Dao-AILab/flash-attention#2337: the preprocessing launch took 128 rows a tile, its buffer was padded for 64.
 
@@ -177,6 +183,7 @@ def tile_of_another_kernel(q, k, v, *, scale=None, causal=False):
     return _Attention.apply(q, k, v, scale, causal, Choices(bounded=False))
 
 
+@BUGS.of("pytorch/pytorch#119320", "nothing_is_loaded_before_it_is_written", "stale")
 def tail_of_delta_unwritten(q, k, v, *, scale=None, causal=False):
     """pytorch/pytorch#119320: the memory-efficient backward in float32 gave NaN for some lengths.
 
@@ -186,6 +193,7 @@ def tail_of_delta_unwritten(q, k, v, *, scale=None, causal=False):
     return _Attention.apply(q, k, v, scale, causal, Choices(cleared=False))
 
 
+@BUGS.of("Dao-AILab/flash-attention@731f154d", "a_barrier_stands_between_a_store_and_a_load", "access")
 def tile_reloaded_without_a_barrier(q, k, v, *, scale=None, causal=False):
     """Dao-AILab/flash-attention@731f154d: the Triton backward gave other gradients from run to run for some widths.
 
@@ -194,6 +202,7 @@ def tile_reloaded_without_a_barrier(q, k, v, *, scale=None, causal=False):
     return _Attention.apply(q, k, v, scale, causal, Choices(barrier=False))
 
 
+@BUGS.of("pytorch/pytorch#136232", "every_access_stays_inside_its_tensor", "access")
 def keys_bounded_by_the_mask(q, k, v, *, scale=None, causal=False):
     """pytorch/pytorch#136232: NaN in backward where the block mask was made for more keys than there are.
 
@@ -202,77 +211,10 @@ def keys_bounded_by_the_mask(q, k, v, *, scale=None, causal=False):
     return _Attention.apply(q, k, v, scale, causal, Choices(keys=32))
 
 
+@BUGS.of("pytorch/pytorch#146377", "no_memory_is_left_unwritten", "layout")
 def dk_with_the_strides_of_k(q, k, v, *, scale=None, causal=False):
     """pytorch/pytorch#146377: the gradient of K was garbage for some strides of K.
 
     By the corpus's cause it was allocated with strides that are not those by which it is written.
     """
     return _Attention.apply(q, k, v, scale, causal, Choices(strides_of_k=True))
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "unit_stride_of_the_cotangent",
-        "facebookresearch/xformers#548",
-        unit_stride_of_the_cotangent,
-        right,
-        "sdpa",
-        "any_layout_of_cotangents_is_right_or_refused",
-        "layout",
-    ),
-    Bug(
-        "dv_made_like_k",
-        "Dao-AILab/flash-attention#818",
-        dv_made_like_k,
-        right,
-        "sdpa",
-        "vjp_matches_the_oracle",
-        "layout",
-        {"D": "16", "Dv": "16"},
-    ),
-    Bug(
-        "tile_of_another_kernel",
-        "Dao-AILab/flash-attention#2337",
-        tile_of_another_kernel,
-        right,
-        "sdpa",
-        "every_access_stays_inside_its_tensor",
-        "access",
-    ),
-    Bug(
-        "tail_of_delta_unwritten",
-        "pytorch/pytorch#119320",
-        tail_of_delta_unwritten,
-        right,
-        "sdpa",
-        "nothing_is_loaded_before_it_is_written",
-        "stale",
-    ),
-    Bug(
-        "tile_reloaded_without_a_barrier",
-        "Dao-AILab/flash-attention@731f154d",
-        tile_reloaded_without_a_barrier,
-        right,
-        "sdpa",
-        "a_barrier_stands_between_a_store_and_a_load",
-        "access",
-    ),
-    Bug(
-        "keys_bounded_by_the_mask",
-        "pytorch/pytorch#136232",
-        keys_bounded_by_the_mask,
-        right,
-        "sdpa",
-        "every_access_stays_inside_its_tensor",
-        "access",
-    ),
-    Bug(
-        "dk_with_the_strides_of_k",
-        "pytorch/pytorch#146377",
-        dk_with_the_strides_of_k,
-        right,
-        "sdpa",
-        "no_memory_is_left_unwritten",
-        "layout",
-    ),
-)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 DTYPES = ("float32", "bfloat16", "float16")
 DIMS = {name: gradoracle.sizes(1, 40) for name in ("T", "M", "D", "Dv")} | {"B": gradoracle.sizes(1, 3)}
@@ -57,11 +57,15 @@ def both(q, k, v):
     return _WithLse.apply(Gradients(), q, k, v)
 
 
+BUGS = Bugs(both)
+
+
 class _LseDropped(Gradients):
     def of_scores(self, p: Tensor, dp: Tensor, dlse: Tensor) -> Tensor:
         return super().of_scores(p, dp, torch.zeros_like(dlse))
 
 
+@BUGS.of("Dao-AILab/flash-attention#1137", "vjp_of_a_cotangent_on_each_output_alone", "term")
 @gradoracle.kernel(with_lse, dtypes=DTYPES)
 def cotangent_of_lse_ignored(q, k, v):
     """Dao-AILab/flash-attention#1137: softmax_lse was returned, and its cotangent ignored.
@@ -76,6 +80,7 @@ class _LseRefused(Gradients):
         raise NotImplementedError("higher-order AD is not supported where residuals are returned")
 
 
+@BUGS.of("jax-ml/jax@cec06d1", "declared_support_is_accepted")
 @gradoracle.kernel(with_lse, dtypes=DTYPES)
 def lse_not_differentiable(q, k, v):
     """jax-ml/jax, splash_attention_kernel.py at cec06d1: asked for its log-sum-exp, the kernel has no derivative.
@@ -136,6 +141,12 @@ def forward_with_tangent(q, k, v, qdot, kdot, vdot):
     return _WithTangent.apply(True, q, k, v, qdot, kdot, vdot)
 
 
+@BUGS.of(
+    "amorehead/jvp_flash_attention@backward",
+    "vjp_of_a_cotangent_on_each_output_alone",
+    "term",
+    right=forward_with_tangent,
+)
 @gradoracle.kernel(with_tangent)
 def cotangent_of_the_tangent_ignored(q, k, v, qdot, kdot, vdot):
     """amorehead/jvp_flash_attention, backward of jvp_attention.py: the tangent is an output whose cotangent is ignored.
@@ -183,6 +194,13 @@ def forward_mode(q, k, v, *, scale=None):
     return _ForwardMode.apply(lambda tangents: True, factor, q, k, v)
 
 
+@BUGS.of(
+    "amorehead/jvp_flash_attention@ENABLE_JVP",
+    "jvp_of_a_tangent_on_each_input_alone",
+    "term",
+    right=forward_mode,
+    family="sdpa",
+)
 def no_tangent_without_that_of_q(q, k, v, *, scale=None):
     """amorehead/jvp_flash_attention, ENABLE_JVP: a tangent was computed only where q has one.
 
@@ -190,42 +208,3 @@ def no_tangent_without_that_of_q(q, k, v, *, scale=None):
     """
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     return _ForwardMode.apply(lambda tangents: tangents[0] is not None, factor, q, k, v)
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "cotangent_of_lse_ignored",
-        "Dao-AILab/flash-attention#1137",
-        cotangent_of_lse_ignored,
-        both,
-        "",
-        "vjp_of_a_cotangent_on_each_output_alone",
-        "term",
-    ),
-    Bug(
-        "lse_not_differentiable",
-        "jax-ml/jax@cec06d1",
-        lse_not_differentiable,
-        both,
-        "",
-        "declared_support_is_accepted",
-    ),
-    Bug(
-        "cotangent_of_the_tangent_ignored",
-        "amorehead/jvp_flash_attention@backward",
-        cotangent_of_the_tangent_ignored,
-        forward_with_tangent,
-        "",
-        "vjp_of_a_cotangent_on_each_output_alone",
-        "term",
-    ),
-    Bug(
-        "no_tangent_without_that_of_q",
-        "amorehead/jvp_flash_attention@ENABLE_JVP",
-        no_tangent_without_that_of_q,
-        forward_mode,
-        "sdpa",
-        "jvp_of_a_tangent_on_each_input_alone",
-        "term",
-    ),
-)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import gradoracle
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 BLOCK, SPLIT = 8, 16  # keys of a step of the running softmax, and of a split
 
@@ -91,11 +91,15 @@ def right(q, k, v, starts):
     return _LeftPadded.apply(Attention(), q, k, v, starts)
 
 
+BUGS = Bugs(right)
+
+
 class _ShrinkOfNothing(Attention):
     def shrink(self, old: Tensor, new: Tensor) -> Tensor:
         return torch.exp(old - new)
 
 
+@BUGS.of("facebookresearch/xformers@540fcbfd", "finite_where_the_truth_is_finite", "range")
 def prefix_longer_than_a_block(q, k, v, starts):
     """facebookresearch/xformers@540fcbfd: NaN where a bias of -inf masks more first keys than a block has.
 
@@ -109,6 +113,7 @@ class _WeightsOfNothing(Attention):
         return torch.exp(s - new)
 
 
+@BUGS.of("facebookresearch/xformers@fairinternal-1185", "finite_where_the_truth_is_finite", "range")
 def split_masked_as_a_whole(q, k, v, starts):
     """facebookresearch/xformers, fairinternal 1185: split-K gave NaN where a bias masked a whole block of keys.
 
@@ -140,40 +145,10 @@ def finite_mask(q, k, v, starts):
     return _LeftPadded.apply(_FiniteMask(), q, k, v, starts)
 
 
+@BUGS.of("pytorch/pytorch#109517", "finite_where_the_truth_is_finite", "range", right=finite_mask)
 def finite_mask_added_twice(q, k, v, starts):
     """pytorch/pytorch#109517: NaN where a mask of finfo.min covers the first 128 keys.
 
     The report names no cause; by the corpus's the mask is added twice, so that what was finite is -inf.
     """
     return _LeftPadded.apply(_FiniteMaskAddedTwice(), q, k, v, starts)
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "prefix_longer_than_a_block",
-        "facebookresearch/xformers@540fcbfd",
-        prefix_longer_than_a_block,
-        right,
-        "",
-        "finite_where_the_truth_is_finite",
-        "range",
-    ),
-    Bug(
-        "split_masked_as_a_whole",
-        "facebookresearch/xformers@fairinternal-1185",
-        split_masked_as_a_whole,
-        right,
-        "",
-        "finite_where_the_truth_is_finite",
-        "range",
-    ),
-    Bug(
-        "finite_mask_added_twice",
-        "pytorch/pytorch#109517",
-        finite_mask_added_twice,
-        finite_mask,
-        "",
-        "finite_where_the_truth_is_finite",
-        "range",
-    ),
-)

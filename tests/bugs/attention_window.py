@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 BLOCK = 8  # queries, and keys, of a block
 
@@ -54,22 +54,13 @@ def right(q, k, v, *, window=3):
     return _local(q, k, v, window, lambda j, block: block * BLOCK)
 
 
+BUGS = Bugs(right)
+
+
+@BUGS.of("jax-ml/jax@f15f9717c3", "forward_matches_the_oracle", "shift")
 def keys_counted_from_the_shrunk_grid(q, k, v, *, window=3):
     """jax-ml/jax@f15f9717c3: with a local mask, blocks of keys that nothing sees are left out of the grid.
 
     The mask was computed from the place in that shrunk grid, and not from the place among all keys.
     """
     return _local(q, k, v, window, lambda j, block: j * BLOCK)
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "keys_counted_from_the_shrunk_grid",
-        "jax-ml/jax@f15f9717c3",
-        keys_counted_from_the_shrunk_grid,
-        right,
-        "",
-        "forward_matches_the_oracle",
-        "shift",
-    ),
-)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import gradoracle
 from gradoracle.model.kernel import Kernel
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 CONFIGS = [triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64})]
 
@@ -162,15 +162,10 @@ sums_of_all_trials = _declared(SumsOfAllTrials(), "sums_of_all_trials")
 cache_of_all_trials = _declared(CacheOfAllTrials(), "cache_of_all_trials")
 in_place_while_tuning = _declared(InPlaceWhileTuning(), "in_place_while_tuning")
 
-
-def _bug(wrong: Kernel, beside: Kernel, cites: str, law: str) -> Bug:
-    return Bug(wrong.name, cites, wrong, beside, "", law, "stale")
-
-
 _TRIED = "trials_of_an_autotuner_leave_nothing_behind"
-BUGS: tuple[Bug, ...] = (
-    _bug(reset_while_tuning, right, "triton-lang/triton#7181", "nothing_is_loaded_before_it_is_written"),
-    _bug(sums_of_all_trials, right, "triton-lang/triton#4217", _TRIED),
-    _bug(cache_of_all_trials, right_in_place, "fla-org/flash-linear-attention@ca89d201", _TRIED),
-    _bug(in_place_while_tuning, right_halved, "triton-lang/triton#6547", _TRIED),
-)
+
+BUGS = Bugs(right)
+BUGS.add(reset_while_tuning, "triton-lang/triton#7181", "nothing_is_loaded_before_it_is_written", "stale")
+BUGS.add(sums_of_all_trials, "triton-lang/triton#4217", _TRIED, "stale")
+BUGS.add(cache_of_all_trials, "fla-org/flash-linear-attention@ca89d201", _TRIED, "stale", right=right_in_place)
+BUGS.add(in_place_while_tuning, "triton-lang/triton#6547", _TRIED, "stale", right=right_halved)

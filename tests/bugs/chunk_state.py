@@ -12,7 +12,7 @@ from torch import Tensor
 import gradoracle
 from gradoracle.model.family import IndexDomain
 from gradoracle.model.kernel import Kernel
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 
 @gradoracle.family(
@@ -136,24 +136,6 @@ right = _declared(ChunkState(), "right")
 groups_argument_missing = _declared(GroupsArgumentMissing(), "groups_argument_missing")
 no_exp_with_sequences = _declared(NoExpWithSequences(), "no_exp_with_sequences")
 
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "groups_argument_missing",
-        "state-spaces/mamba#547",
-        groups_argument_missing,
-        right,
-        "",
-        "vjp_matches_the_oracle",
-        "sum",
-        {"G": "2:3"},
-    ),
-    Bug(
-        "no_exp_with_sequences",
-        "state-spaces/mamba#746",
-        no_exp_with_sequences,
-        right,
-        "",
-        "vjp_matches_the_oracle",
-        "term",
-    ),
-)
+BUGS = Bugs(right)
+BUGS.add(groups_argument_missing, "state-spaces/mamba#547", "vjp_matches_the_oracle", "sum", G="2:3")
+BUGS.add(no_exp_with_sequences, "state-spaces/mamba#746", "vjp_matches_the_oracle", "term")

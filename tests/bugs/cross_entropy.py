@@ -12,7 +12,7 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 import gradoracle
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 EPSILON = 2.0**-12  # shares below it do not show in a sum of bfloat16
 ROWS, CLASSES = 16, 128  # of a tile
@@ -75,12 +75,16 @@ def right(logits, target):
     return _CrossEntropy.apply(CrossEntropy(), logits, target)
 
 
+BUGS = Bugs(right)
+
+
 class _RoundedBeforeTheTarget(CrossEntropy):
     def gradient(self, shares: Tensor, hit: Tensor, g: Tensor, kept: Tensor) -> Tensor:
         buffer = (g * shares).to(kept.dtype)
         return torch.where(hit, buffer - g.to(kept.dtype), buffer)
 
 
+@BUGS.of("linkedin/Liger-Kernel#1329", "vjp_matches_the_oracle", "dtype")
 @gradoracle.kernel(cross_entropy)
 def share_rounded_before_the_target_is_subtracted(logits, target):
     """linkedin/Liger-Kernel#1329: the target's share was rounded to bfloat16 in a buffer, and 1 subtracted there.
@@ -98,6 +102,7 @@ class _LossOfTheLogSum(CrossEntropy):
         return torch.exp(x - (torch.log(total) + top))
 
 
+@BUGS.of("pytorch/pytorch#195829", "forward_matches_the_oracle", "range")
 @gradoracle.kernel(cross_entropy)
 def loss_of_the_unshifted_sum(logits, target):
     """pytorch/pytorch#195829, in review: the loss was put together from the log-sum-exp of logits that are not shifted.
@@ -117,6 +122,7 @@ class _OverwritingACopy(_Overwriting):
         return logits.clone()
 
 
+@BUGS.of("unslothai/unsloth#5002", "backward_twice_with_retain_graph_gives_the_same", "stale")
 @gradoracle.kernel(cross_entropy)
 def gradient_written_over_the_saved_logits(logits, target):
     """unslothai/unsloth#5002: the backward wrote the gradient into the logits that the forward had saved.
@@ -126,6 +132,7 @@ def gradient_written_over_the_saved_logits(logits, target):
     return _CrossEntropy.apply(_OverwritingACopy(), logits, target)
 
 
+@BUGS.of("modelscope/ms-swift#10130", "inputs_and_cotangents_are_unmodified", "access")
 @gradoracle.kernel(cross_entropy)
 def gradient_written_over_the_logits(logits, target):
     """modelscope/ms-swift#10130: what was saved, and overwritten by the gradient, were the caller's own logits."""
@@ -137,6 +144,7 @@ class _SavedGradient(CrossEntropy):
         return super().gradient(shares, hit, torch.ones_like(g), kept)
 
 
+@BUGS.of("fla-org/flash-linear-attention#963", "vjp_is_linear_in_the_cotangent", "term")
 @gradoracle.kernel(cross_entropy)
 def gradient_without_the_cotangent(logits, target):
     """fla-org/flash-linear-attention#963: the gradient was returned as it was for a cotangent of 1."""
@@ -202,6 +210,9 @@ class _Filtered(Projected):
         return torch.zeros_like(ds) if bool((shares < EPSILON).all()) else ds
 
 
+@BUGS.of(
+    "apple/ml-cross-entropy@filter_eps", "vjp_matches_the_oracle", "term", right=all_classes, V="4500:5000", D="1:8"
+)
 @gradoracle.kernel(projected)
 def small_shares_dropped(e, c, target):
     """apple/ml-cross-entropy, filter_eps: tiles of the gradient of the logits are skipped where no share is large.
@@ -216,49 +227,8 @@ class _OwnRankAlone(Projected):
         return parts[0]
 
 
+@BUGS.of("apple/ml-cross-entropy#42", "vjp_matches_the_oracle", "sum", right=all_classes, V="2:64")
 @gradoracle.kernel(projected)
 def gradient_of_one_rank(e, c, target):
     """apple/ml-cross-entropy#42: with classes spread over ranks, the gradient of e was not summed over the ranks."""
     return _Projected.apply(_OwnRankAlone(), e, c, target)
-
-
-def _bug(wrong: Any, cites: str, right: Any, law: str, cause: str, **dims: str) -> Bug:
-    return Bug(wrong.name, cites, wrong, right, "", law, cause, dims)
-
-
-FLAT = {"V": "4500:5000", "D": "1:8"}
-BUGS: tuple[Bug, ...] = (
-    _bug(
-        share_rounded_before_the_target_is_subtracted,
-        "linkedin/Liger-Kernel#1329",
-        right,
-        "vjp_matches_the_oracle",
-        "dtype",
-    ),
-    _bug(loss_of_the_unshifted_sum, "pytorch/pytorch#195829", right, "forward_matches_the_oracle", "range"),
-    _bug(
-        gradient_written_over_the_saved_logits,
-        "unslothai/unsloth#5002",
-        right,
-        "backward_twice_with_retain_graph_gives_the_same",
-        "stale",
-    ),
-    _bug(
-        gradient_written_over_the_logits,
-        "modelscope/ms-swift#10130",
-        right,
-        "inputs_and_cotangents_are_unmodified",
-        "access",
-    ),
-    _bug(
-        gradient_without_the_cotangent,
-        "fla-org/flash-linear-attention#963",
-        right,
-        "vjp_is_linear_in_the_cotangent",
-        "term",
-    ),
-    _bug(
-        small_shares_dropped, "apple/ml-cross-entropy@filter_eps", all_classes, "vjp_matches_the_oracle", "term", **FLAT
-    ),
-    _bug(gradient_of_one_rank, "apple/ml-cross-entropy#42", all_classes, "vjp_matches_the_oracle", "sum", V="2:64"),
-)

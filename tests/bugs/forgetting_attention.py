@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 import gradoracle
 from gradoracle.model.kernel import Kernel
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 ROWS = 16
 
@@ -154,15 +154,6 @@ atomic_add_without_tail = _declared(AtomicAddWithoutTail(), "atomic_add_without_
 
 FLA = "fla-org/flash-linear-attention"
 
-BUGS: tuple[Bug, ...] = (
-    Bug("prefix_added", f"{FLA}@7362d874", prefix_added, right, "", "vjp_matches_the_oracle", "sign", {"T": "17:50"}),
-    Bug(
-        "atomic_add_without_tail",
-        f"{FLA}@a9dac8b1",
-        atomic_add_without_tail,
-        right,
-        "",
-        "every_access_stays_inside_its_tensor",
-        "tail",
-    ),
-)
+BUGS = Bugs(right)
+BUGS.add(prefix_added, f"{FLA}@7362d874", "vjp_matches_the_oracle", "sign", T="17:50")
+BUGS.add(atomic_add_without_tail, f"{FLA}@a9dac8b1", "every_access_stays_inside_its_tensor", "tail")

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 import gradoracle
-from gradoracle.model.kernel import Kernel
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 ROWS = 16
 
@@ -267,15 +266,9 @@ no_branch_without_decay = gradoracle.kernel(gated, name="no_branch_without_decay
 
 FLA = "fla-org/flash-linear-attention"
 
-
-def _bug(wrong: Kernel, cites: str, law: str, cause: str, **dims: str) -> Bug:
-    return Bug(wrong.name, cites, wrong, right, "", law, cause, dims)
-
-
-BUGS: tuple[Bug, ...] = (
-    _bug(masked_after_exp, f"{FLA}@737550ff", "finite_where_the_truth_is_finite", "range"),
-    _bug(padded_rows_in_exp, "state-spaces/mamba@bb3a82a", "finite_where_the_truth_is_finite", "range"),
-    _bug(decay_of_head_0, f"{FLA}#781", "batch_and_head_permutation_equivariance", "slice", H="2:3", N="17:100"),
-    _bug(last_row_of_a_full_chunk, f"{FLA}#1143", "vjp_matches_the_oracle", "tail"),
-    _bug(no_branch_without_decay, f"{FLA}#863", "no_memory_is_left_unwritten", "stale"),
-)
+BUGS = Bugs(right)
+BUGS.add(masked_after_exp, f"{FLA}@737550ff", "finite_where_the_truth_is_finite", "range")
+BUGS.add(padded_rows_in_exp, "state-spaces/mamba@bb3a82a", "finite_where_the_truth_is_finite", "range")
+BUGS.add(decay_of_head_0, f"{FLA}#781", "batch_and_head_permutation_equivariance", "slice", H="2:3", N="17:100")
+BUGS.add(last_row_of_a_full_chunk, f"{FLA}#1143", "vjp_matches_the_oracle", "tail")
+BUGS.add(no_branch_without_decay, f"{FLA}#863", "no_memory_is_left_unwritten", "stale")

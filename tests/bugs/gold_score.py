@@ -13,7 +13,7 @@ from torch import Tensor
 
 import gradoracle
 from gradoracle.model.kernel import Kernel
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 
 @gradoracle.family(
@@ -119,15 +119,5 @@ def _declared(own: Likelihood, name: str) -> Kernel:
 right = _declared(Likelihood(), "right")
 second_duration_of_one_position = _declared(SecondDurationOfOnePosition(), "second_duration_of_one_position")
 
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "second_duration_of_one_position",
-        "biobenkj/flash-semicrf@HEAD",
-        second_duration_of_one_position,
-        right,
-        "",
-        "forward_matches_the_oracle",
-        "shift",
-        {"T": "1"},
-    ),
-)
+BUGS = Bugs(right)
+BUGS.add(second_duration_of_one_position, "biobenkj/flash-semicrf@HEAD", "forward_matches_the_oracle", "shift", T="1")

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 import gradoracle
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.kernel import Kernel
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 ROWS = 64
 DTYPES = ("float32", "bfloat16", "float16")
@@ -158,50 +158,17 @@ last_state_twice = _declared(LastStateTwice(), "last_state_twice")
 one_gradient_too_few = _declared(OneGradientTooFew(), "one_gradient_too_few")
 wrong_number_of_gradients = _declared(WrongNumberOfGradients(), "wrong_number_of_gradients")
 
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "states_of_16_bits",
-        "fla-org/flash-linear-attention@8641906e",
-        states_of_16_bits,
-        chunked,
-        "lightning",
-        "forward_matches_the_oracle",
-        "dtype",
-        {"N": "65:100"},
-    ),
-    Bug(
-        "rounded_before_the_state",
-        "OpenNLPLab/lightning-attention@lightning_attn2_no_decay",
-        rounded_before_the_state,
-        chunked,
-        "lightning",
-        "vjp_matches_the_oracle",
-        "dtype",
-        {"N": "65:100"},
-    ),
-    Bug(
-        "last_state_twice",
-        "fla-org/flash-linear-attention@c3f16354",
-        last_state_twice,
-        chunked,
-        "lightning",
-        "the_gradient_of_the_initial_state_is_q_g",
-        "sum",
-    ),
-    Bug(
-        "one_gradient_too_few",
-        "fla-org/flash-linear-attention#245",
-        one_gradient_too_few,
-        chunked,
-        "lightning",
-        "declared_support_is_accepted",
-    ),
-    Bug(
-        "wrong_number_of_gradients",
-        "state-spaces/mamba@ddce0c1",
-        wrong_number_of_gradients,
-        chunked,
-        "lightning",
-        "declared_support_is_accepted",
-    ),
+FLA = "fla-org/flash-linear-attention"
+
+BUGS = Bugs(chunked, "lightning")
+BUGS.add(states_of_16_bits, f"{FLA}@8641906e", "forward_matches_the_oracle", "dtype", N="65:100")
+BUGS.add(
+    rounded_before_the_state,
+    "OpenNLPLab/lightning-attention@lightning_attn2_no_decay",
+    "vjp_matches_the_oracle",
+    "dtype",
+    N="65:100",
 )
+BUGS.add(last_state_twice, f"{FLA}@c3f16354", "the_gradient_of_the_initial_state_is_q_g", "sum")
+BUGS.add(one_gradient_too_few, f"{FLA}#245", "declared_support_is_accepted")
+BUGS.add(wrong_number_of_gradients, "state-spaces/mamba@ddce0c1", "declared_support_is_accepted")

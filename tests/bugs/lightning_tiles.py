@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 ROWS, BLOCK = 16, 16
 
@@ -238,22 +238,22 @@ no_barrier = NoBarrier()
 FLA = "fla-org/flash-linear-attention"
 LIGHTNING = "OpenNLPLab/lightning-attention"
 
-
-def _bug(name: str, wrong: Tiles, cites: str, law: str, cause: str, **dims: str) -> Bug:
-    return Bug(name, cites, wrong, tiles, "lightning", law, cause, dims)
-
-
-BUGS: tuple[Bug, ...] = (
-    _bug(
-        "no_channel_mask",
-        no_channel_mask,
-        f"{LIGHTNING}@lightning_attn2_no_decay",
-        "every_access_stays_inside_its_tensor",
-        "access",
-    ),
-    _bug("transposed_mask", transposed_mask, f"{FLA}@eb7c8baa", "every_access_stays_inside_its_tensor", "transpose"),
-    _bug("one_slot", one_slot, f"{FLA}@0a83fd3f", "programs_of_a_launch_do_not_race", "access", D="17:40"),
-    _bug("tf32", tf32, f"{LIGHTNING}#23", "forward_matches_the_oracle", "dtype"),
-    _bug("assumed_strides", assumed_strides, f"{FLA}#871", "any_layout_of_cotangents_is_right_or_refused", "layout"),
-    _bug("no_barrier", no_barrier, "triton-lang/triton#10924", "a_barrier_stands_between_a_store_and_a_load", "access"),
+BUGS = Bugs(tiles, "lightning")
+BUGS.add(
+    no_channel_mask,
+    f"{LIGHTNING}@lightning_attn2_no_decay",
+    "every_access_stays_inside_its_tensor",
+    "access",
+    name="no_channel_mask",
+)
+BUGS.add(
+    transposed_mask, f"{FLA}@eb7c8baa", "every_access_stays_inside_its_tensor", "transpose", name="transposed_mask"
+)
+BUGS.add(one_slot, f"{FLA}@0a83fd3f", "programs_of_a_launch_do_not_race", "access", name="one_slot", D="17:40")
+BUGS.add(tf32, f"{LIGHTNING}#23", "forward_matches_the_oracle", "dtype", name="tf32")
+BUGS.add(
+    assumed_strides, f"{FLA}#871", "any_layout_of_cotangents_is_right_or_refused", "layout", name="assumed_strides"
+)
+BUGS.add(
+    no_barrier, "triton-lang/triton#10924", "a_barrier_stands_between_a_store_and_a_load", "access", name="no_barrier"
 )

@@ -12,7 +12,7 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 import gradoracle
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 LOG_2 = 0.6931471805599453
 DIMS = {"B": gradoracle.sizes(1, 40), "V": gradoracle.sizes(2, 100)}
@@ -47,11 +47,15 @@ def divergence(x, y, *, temperature=1.0):
     return Divergence()(x, y, temperature)
 
 
+BUGS = Bugs(divergence)
+
+
 class _LogOfProbabilities(Divergence):
     def log_mixture(self, p: Tensor, q: Tensor) -> Tensor:
         return torch.log(0.5 * (torch.exp(p) + torch.exp(q)))
 
 
+@BUGS.of("linkedin/Liger-Kernel#862", "finite_where_the_truth_is_finite", "range")
 @gradoracle.kernel(jensen_shannon)
 def log_of_underflowed_probabilities(x, y, *, temperature=1.0):
     """linkedin/Liger-Kernel#862: the log of the mixture was taken of probabilities, which may both be 0.
@@ -107,29 +111,8 @@ class _EntropyUnused(Selection):
         return torch.zeros_like(p)
 
 
+@BUGS.of("huggingface/trl#6625", "vjp_of_a_cotangent_on_each_output_alone", "term", right=score_and_entropy)
 @gradoracle.kernel(selected)
 def cotangent_of_the_entropy_ignored(logits, chosen):
     """huggingface/trl#6625: the backward accepted the gradient of the entropy and did not use it."""
     return _Selected.apply(_EntropyUnused(), logits, chosen)
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "log_of_underflowed_probabilities",
-        "linkedin/Liger-Kernel#862",
-        log_of_underflowed_probabilities,
-        divergence,
-        "",
-        "finite_where_the_truth_is_finite",
-        "range",
-    ),
-    Bug(
-        "cotangent_of_the_entropy_ignored",
-        "huggingface/trl#6625",
-        cotangent_of_the_entropy_ignored,
-        score_and_entropy,
-        "",
-        "vjp_of_a_cotangent_on_each_output_alone",
-        "term",
-    ),
-)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 LANES = 16  # keys of a split: the last one is padded to so many
 PADDED_ROWS = 32  # the result is kept in rows of a multiple of so many queries
@@ -112,9 +112,16 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def right(q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None):
+def _lse(own, q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None):
+    return _Lse.apply(own, q, k, sinks, (scale, causal, softcap, q_segments, kv_segments))
+
+
+def right(q, k, **options):
     """The correct kernel: -inf, and no gradient, where there is neither key nor sink."""
-    return _Lse.apply(LogSumExp(), q, k, sinks, (scale, causal, softcap, q_segments, kv_segments))
+    return _lse(LogSumExp(), q, k, **options)
+
+
+BUGS = Bugs(right, "lse")
 
 
 class _SinkWithoutExponential(LogSumExp):
@@ -122,14 +129,13 @@ class _SinkWithoutExponential(LogSumExp):
         return total + sink
 
 
-def sink_without_exponential(
-    q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None
-):
+@BUGS.of("Dao-AILab/flash-attention@e81c237e", "a_sink_adds_one_term", "term")
+def sink_without_exponential(q, k, **options):
     """Dao-AILab/flash-attention@e81c237e: a learnable sink was added to the sum of exponentials as it is.
 
     The sum must take the exponential of the sink less the row's maximum.
     """
-    return _Lse.apply(_SinkWithoutExponential(), q, k, sinks, (scale, causal, softcap, q_segments, kv_segments))
+    return _lse(_SinkWithoutExponential(), q, k, **options)
 
 
 class _NoLevelOfItsOwn(LogSumExp):
@@ -137,14 +143,13 @@ class _NoLevelOfItsOwn(LogSumExp):
         return top
 
 
-def empty_splits_combined(
-    q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None
-):
+@BUGS.of("Dao-AILab/flash-attention@26d7d92f", "rows_without_a_term_are_minus_infinity", "range")
+def empty_splits_combined(q, k, **options):
     """Dao-AILab/flash-attention@26d7d92f: combining splits of the keys gave NaN where every partial LSE was -inf.
 
     The largest of them was subtracted from each, -inf from -inf.
     """
-    return _Lse.apply(_NoLevelOfItsOwn(), q, k, sinks, (scale, causal, softcap, q_segments, kv_segments))
+    return _lse(_NoLevelOfItsOwn(), q, k, **options)
 
 
 class _PaddingBeforeTheCap(LogSumExp):
@@ -156,12 +161,13 @@ class _PaddingBeforeTheCap(LogSumExp):
         return torch.where(seen | padding, capped, -torch.inf), slope
 
 
-def padding_capped(q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None):
+@BUGS.of("unslothai/unsloth#10616", "queries_of_zero_count_the_keys", "tail")
+def padding_capped(q, k, **options):
     """unslothai/unsloth#10616: padded lanes held -inf before the softcap, which made them -cap.
 
     They took up to 48 % of the probability where the logits lay near -cap.
     """
-    return _Lse.apply(_PaddingBeforeTheCap(), q, k, sinks, (scale, causal, softcap, q_segments, kv_segments))
+    return _lse(_PaddingBeforeTheCap(), q, k, **options)
 
 
 class _CapTimesScore(LogSumExp):
@@ -170,9 +176,10 @@ class _CapTimesScore(LogSumExp):
         return s * t, t + s / cap * (1 - t * t)
 
 
-def cap_times_score(q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None):
+@BUGS.of("unslothai/unsloth-zoo#593", "a_softcap_far_above_is_no_softcap", "term")
+def cap_times_score(q, k, **options):
     """unslothai/unsloth-zoo#593: the softcap was computed as x tanh(x / c), and not as c tanh(x / c)."""
-    return _Lse.apply(_CapTimesScore(), q, k, sinks, (scale, causal, softcap, q_segments, kv_segments))
+    return _lse(_CapTimesScore(), q, k, **options)
 
 
 class _HeadsInterleaved(LogSumExp):
@@ -180,14 +187,15 @@ class _HeadsInterleaved(LogSumExp):
         return k.repeat(1, share, 1, 1)
 
 
-def heads_split_by_the_wrong_count(
-    q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None
-):
+@BUGS.of(
+    "XunhaoLai/native-sparse-attention-triton#27", "shared_key_heads_are_repeated_key_heads", "transpose", H="4", G="2"
+)
+def heads_split_by_the_wrong_count(q, k, **options):
     """XunhaoLai/native-sparse-attention-triton#27: query heads were split into groups by the wrong count.
 
     Head h read key head h % G, and not h // (H // G).
     """
-    return _Lse.apply(_HeadsInterleaved(), q, k, sinks, (scale, causal, softcap, q_segments, kv_segments))
+    return _lse(_HeadsInterleaved(), q, k, **options)
 
 
 class _PartialBlocksTakenForFull(LogSumExp):
@@ -201,15 +209,14 @@ class _PartialBlocksTakenForFull(LogSumExp):
         return whole[..., :queries, :keys] > 0
 
 
-def partial_blocks_taken_for_full(
-    q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None
-):
+@BUGS.of("pytorch/pytorch#158212", "keys_of_another_segment_have_no_gradient", "tail")
+def partial_blocks_taken_for_full(q, k, **options):
     """pytorch/pytorch#158212: compiled flex attention gave wrong dK and dV, or NaN, for complicated masks.
 
     The report names no cause; by the corpus's the backward skips blocks without a visible pair, and masks none that
     it does not skip.
     """
-    return _Lse.apply(_PartialBlocksTakenForFull(), q, k, sinks, (scale, causal, softcap, q_segments, kv_segments))
+    return _lse(_PartialBlocksTakenForFull(), q, k, **options)
 
 
 class _RowsOfHeadsStoredAsBefore(LogSumExp):
@@ -222,81 +229,11 @@ class _RowsOfHeadsStoredAsBefore(LogSumExp):
         return held[..., :1].contiguous()
 
 
-def lse_of_swapped_heads(
-    q, k, *, scale=None, causal=False, softcap=None, sinks=None, q_segments=None, kv_segments=None
-):
+@BUGS.of("facebookresearch/xformers@fairinternal-850", "no_memory_is_left_unwritten", "stale", T="1")
+def lse_of_swapped_heads(q, k, **options):
     """facebookresearch/xformers, fairinternal 850: with one query, heads that share keys are taken for queries.
 
     q was given its heads as rows; LSE kept its old index, so that the rows of a group were stored one beside the other
     and read one head after the other.
     """
-    return _Lse.apply(_RowsOfHeadsStoredAsBefore(), q, k, sinks, (scale, causal, softcap, q_segments, kv_segments))
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "sink_without_exponential",
-        "Dao-AILab/flash-attention@e81c237e",
-        sink_without_exponential,
-        right,
-        "lse",
-        "a_sink_adds_one_term",
-        "term",
-    ),
-    Bug(
-        "empty_splits_combined",
-        "Dao-AILab/flash-attention@26d7d92f",
-        empty_splits_combined,
-        right,
-        "lse",
-        "rows_without_a_term_are_minus_infinity",
-        "range",
-    ),
-    Bug(
-        "padding_capped",
-        "unslothai/unsloth#10616",
-        padding_capped,
-        right,
-        "lse",
-        "queries_of_zero_count_the_keys",
-        "tail",
-    ),
-    Bug(
-        "cap_times_score",
-        "unslothai/unsloth-zoo#593",
-        cap_times_score,
-        right,
-        "lse",
-        "a_softcap_far_above_is_no_softcap",
-        "term",
-    ),
-    Bug(
-        "heads_split_by_the_wrong_count",
-        "XunhaoLai/native-sparse-attention-triton#27",
-        heads_split_by_the_wrong_count,
-        right,
-        "lse",
-        "shared_key_heads_are_repeated_key_heads",
-        "transpose",
-        {"H": "4", "G": "2"},
-    ),
-    Bug(
-        "partial_blocks_taken_for_full",
-        "pytorch/pytorch#158212",
-        partial_blocks_taken_for_full,
-        right,
-        "lse",
-        "keys_of_another_segment_have_no_gradient",
-        "tail",
-    ),
-    Bug(
-        "lse_of_swapped_heads",
-        "facebookresearch/xformers@fairinternal-850",
-        lse_of_swapped_heads,
-        right,
-        "lse",
-        "no_memory_is_left_unwritten",
-        "stale",
-        {"T": "1"},
-    ),
-)
+    return _lse(_RowsOfHeadsStoredAsBefore(), q, k, **options)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 ROWS, PADDED = 16, 16  # queries of a stage; queries to a multiple of which the tuned kernel's buffer is padded
 
@@ -119,6 +119,10 @@ def right(q, k, *, scale=None):
     return _Lse.apply(q, k, scale, _in_stages(1, 1))
 
 
+BUGS = Bugs(right, "lse")
+
+
+@BUGS.of("Dao-AILab/flash-attention#2229", "programs_of_a_launch_do_not_race", "access")
 def slots_for_two_stages(q, k, *, scale=None):
     """Dao-AILab/flash-attention#2229: the slots of row maxima began after 2 stages, however many there are.
 
@@ -132,6 +136,9 @@ def tuned(q, k, *, scale=None):
     return _Lse.apply(q, k, scale, _in_tiles(_dividing))
 
 
+@BUGS.of(
+    "Dao-AILab/flash-attention@bedcbd6a", "every_autotuned_configuration_matches_the_oracle", "access", right=tuned
+)
 def tile_larger_than_the_padding(q, k, *, scale=None):
     """Dao-AILab/flash-attention@bedcbd6a: some configurations were wrong where the queries fill no whole tile.
 
@@ -139,25 +146,3 @@ def tile_larger_than_the_padding(q, k, *, scale=None):
     next head's rows.
     """
     return _Lse.apply(q, k, scale, _in_tiles(_not_dividing))
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "slots_for_two_stages",
-        "Dao-AILab/flash-attention#2229",
-        slots_for_two_stages,
-        right,
-        "lse",
-        "programs_of_a_launch_do_not_race",
-        "access",
-    ),
-    Bug(
-        "tile_larger_than_the_padding",
-        "Dao-AILab/flash-attention@bedcbd6a",
-        tile_larger_than_the_padding,
-        tuned,
-        "lse",
-        "every_autotuned_configuration_matches_the_oracle",
-        "access",
-    ),
-)

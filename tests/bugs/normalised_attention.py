@@ -13,7 +13,7 @@ from torch import Tensor
 
 import gradoracle
 from gradoracle.model.kernel import Kernel
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 BLOCK = 16
 
@@ -146,13 +146,9 @@ scale_without_normaliser = _declared(ScaleWithoutNormaliser(), "scale_without_no
 
 FLA = "fla-org/flash-linear-attention"
 
-
-def _bug(wrong: Kernel, beside: Kernel, cites: str, law: str, cause: str, **dims: str) -> Bug:
-    return Bug(wrong.name, cites, wrong, beside, "", law, cause, dims)
-
-
-BUGS: tuple[Bug, ...] = (
-    _bug(every_block_writes_z, in_one_kernel, f"{FLA}#1018", "programs_of_a_launch_do_not_race", "access", Dv="17:40"),
-    _bug(cumsum_over_heads, right, f"{FLA}#594", "forward_matches_the_oracle", "transpose"),
-    _bug(scale_without_normaliser, right, f"{FLA}#130", "forward_matches_the_oracle", "ratio"),
+BUGS = Bugs(right)
+BUGS.add(
+    every_block_writes_z, f"{FLA}#1018", "programs_of_a_launch_do_not_race", "access", right=in_one_kernel, Dv="17:40"
 )
+BUGS.add(cumsum_over_heads, f"{FLA}#594", "forward_matches_the_oracle", "transpose")
+BUGS.add(scale_without_normaliser, f"{FLA}#130", "forward_matches_the_oracle", "ratio")

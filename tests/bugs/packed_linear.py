@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import gradoracle
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 BLOCK = 16
 
@@ -95,24 +95,14 @@ def right(q, k, v, offsets):
     return _Packed.apply(q, k, v, offsets, True)
 
 
+BUGS = Bugs(right)
+
+
+@BUGS.of("fla-org/flash-linear-attention@cf3aff73", "programs_of_a_launch_do_not_race", "access", S="2:4", Dv="17:40")
 @gradoracle.kernel(packed)
 def planes_of_one_length(q, k, v, offsets):
-    """flash-linear-attention: T was overwritten by the length of a sequence before planes of partial sums were found.
+    """fla-org/flash-linear-attention: T became the length of a sequence before planes of partial sums were found.
 
     The partial sums of the second block of values then went to rows of other sequences.
     """
     return _Packed.apply(q, k, v, offsets, False)
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "planes_of_one_length",
-        "fla-org/flash-linear-attention@cf3aff73",
-        planes_of_one_length,
-        right,
-        "",
-        "programs_of_a_launch_do_not_race",
-        "access",
-        {"S": "2:4", "Dv": "17:40"},
-    ),
-)

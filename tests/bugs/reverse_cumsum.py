@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 
 @gradoracle.family(outputs=("y",), dims={"B": gradoracle.sizes(1, 3), "T": gradoracle.sizes(1, 256)})
@@ -63,22 +63,14 @@ def right(x):
     return _Sums.apply(x, False)
 
 
+BUGS = Bugs(right)
+
+
+@BUGS.of("fla-org/flash-linear-attention#1095", "forward_matches_the_oracle")
 @gradoracle.kernel(reverse_cumsum)
 def total_less_cumsum(x):
-    """flash-linear-attention: sums to the end were the total, less the sums from the start, plus the element.
+    """fla-org/flash-linear-attention: sums to the end were the total, less the sums from the start, plus the element.
 
     A small sum behind large elements is then what is left of two large numbers.
     """
     return _Sums.apply(x, True)
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "total_less_cumsum",
-        "fla-org/flash-linear-attention#1095",
-        total_less_cumsum,
-        right,
-        "",
-        "forward_matches_the_oracle",
-    ),
-)

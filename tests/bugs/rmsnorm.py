@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 
 @gradoracle.family(dims={"B": gradoracle.sizes(1, 40), "N": gradoracle.sizes(1, 200)})
@@ -63,6 +63,10 @@ def right(x, w):
     return _RMSNorm.apply(x, w, lambda g: torch.empty(g.shape, dtype=g.dtype))
 
 
+BUGS = Bugs(right)
+
+
+@BUGS.of("linkedin/Liger-Kernel#1305", "inputs_and_cotangents_are_unmodified", "access")
 @gradoracle.kernel(rmsnorm)
 def gradient_written_over_the_cotangent(x, w):
     """linkedin/Liger-Kernel#1305: the backward wrote dx into the memory of the upstream gradient.
@@ -70,16 +74,3 @@ def gradient_written_over_the_cotangent(x, w):
     Where another consumer has the same gradient, it finds dx there.
     """
     return _RMSNorm.apply(x, w, lambda g: g)
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "gradient_written_over_the_cotangent",
-        "linkedin/Liger-Kernel#1305",
-        gradient_written_over_the_cotangent,
-        right,
-        "",
-        "inputs_and_cotangents_are_unmodified",
-        "access",
-    ),
-)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import gradoracle
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 
 @gradoracle.family(
@@ -57,6 +57,10 @@ def right(x, index, y):
     return _Scattered.apply(x, index, y, True)
 
 
+BUGS = Bugs(right)
+
+
+@BUGS.of("Dao-AILab/flash-attention#2755", "every_access_stays_inside_its_tensor", "access")
 @gradoracle.kernel(scattered)
 def zero_added_before_the_first_row(x, index, y):
     """Dao-AILab/flash-attention#2755: for the sentinel -1 of a sparse index, 0.0 was added, at index -1.
@@ -65,16 +69,3 @@ def zero_added_before_the_first_row(x, index, y):
     are changed.
     """
     return _Scattered.apply(x, index, y, False)
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "zero_added_before_the_first_row",
-        "Dao-AILab/flash-attention#2755",
-        zero_added_before_the_first_row,
-        right,
-        "",
-        "every_access_stays_inside_its_tensor",
-        "access",
-    ),
-)

@@ -12,7 +12,7 @@ from torch import Tensor
 import gradoracle
 from gradoracle.model.contract import Contract
 from gradoracle.model.kernel import Kernel
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 FLOAT64_INSIDE = {
     dtype: Contract(
@@ -28,16 +28,7 @@ class Recursion:
 
     alpha_dtype = torch.float64
 
-    def __call__(
-        self,
-        cum_scores: Tensor,
-        transition: Tensor,
-        duration_bias: Tensor,
-        lengths: Tensor,
-        *,
-        proj_start: Tensor | None = None,
-        proj_end: Tensor | None = None,
-    ) -> Tensor:
+    def __call__(self, cum_scores, transition, duration_bias, lengths, *, proj_start=None, proj_end=None) -> Tensor:
         """log Z [B] float32."""
         return _Recursion.apply(self, cum_scores, transition, duration_bias, lengths, proj_start, proj_end)
 
@@ -215,16 +206,12 @@ clamped_scale = _declared(ClampedScale(), "clamped_scale")
 strides_of_the_input = _declared(StridesOfTheInput(), "strides_of_the_input")
 alpha_in_float32 = _declared(AlphaInFloat32(), "alpha_in_float32")
 
+CRF = "biobenkj/flash-semicrf"
 
-def _bug(wrong: Kernel, cites: str, law: str, cause: str, **dims: str) -> Bug:
-    return Bug(wrong.name, f"biobenkj/flash-semicrf@{cites}", wrong, right, "semicrf", law, cause, dims)
-
-
-BUGS: tuple[Bug, ...] = (
-    _bug(next_transition, "09e86ed", "a_score_by_duration_may_stand_in_the_transition", "shift", K="2:6"),
-    _bug(last_segment_missing, "3955ded", "every_position_is_covered_once", "shift"),
-    _bug(ring_of_k_slots, "1e65993", "every_position_is_covered_once", "stale"),
-    _bug(clamped_scale, "HEAD", "every_position_is_covered_once", "shift"),
-    _bug(strides_of_the_input, "e75e1ee", "dcum_is_what_ends_less_what_begins", "layout", C="3"),
-    _bug(alpha_in_float32, "9800b72", "vjp_matches_the_oracle", "dtype", T="40:100"),
-)
+BUGS = Bugs(right, "semicrf")
+BUGS.add(next_transition, f"{CRF}@09e86ed", "a_score_by_duration_may_stand_in_the_transition", "shift", K="2:6")
+BUGS.add(last_segment_missing, f"{CRF}@3955ded", "every_position_is_covered_once", "shift")
+BUGS.add(ring_of_k_slots, f"{CRF}@1e65993", "every_position_is_covered_once", "stale")
+BUGS.add(clamped_scale, f"{CRF}@HEAD", "every_position_is_covered_once", "shift")
+BUGS.add(strides_of_the_input, f"{CRF}@e75e1ee", "dcum_is_what_ends_less_what_begins", "layout", C="3")
+BUGS.add(alpha_in_float32, f"{CRF}@9800b72", "vjp_matches_the_oracle", "dtype", T="40:100")

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 import gradoracle
 from gradoracle.model.kernel import Kernel
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 TILE = 2
 
@@ -101,16 +101,7 @@ class Ring:
     beta_barrier = True
     mask_labels = True
 
-    def __call__(
-        self,
-        cum_scores: Tensor,
-        transition: Tensor,
-        duration_bias: Tensor,
-        lengths: Tensor,
-        *,
-        proj_start: Tensor | None = None,
-        proj_end: Tensor | None = None,
-    ) -> Tensor:
+    def __call__(self, cum_scores, transition, duration_bias, lengths, *, proj_start=None, proj_end=None) -> Tensor:
         """log Z [B] float32."""
         cum, durations = cum_scores.double(), duration_bias.shape[0]
         positions = cum.shape[1] - 1
@@ -201,13 +192,9 @@ no_barriers = _declared(NoBarriers(), "no_barriers")
 no_barrier_after_beta = _declared(NoBarrierAfterBeta(), "no_barrier_after_beta")
 unmasked_lanes = _declared(UnmaskedLanes(), "unmasked_lanes")
 
+CRF = "biobenkj/flash-semicrf"
 
-def _bug(wrong: Kernel, commit: str, law: str, **dims: str) -> Bug:
-    return Bug(wrong.name, f"biobenkj/flash-semicrf@{commit}", wrong, right, "semicrf", law, "access", dims)
-
-
-BUGS: tuple[Bug, ...] = (
-    _bug(no_barriers, "a059ee7", "a_barrier_stands_between_a_store_and_a_load"),
-    _bug(no_barrier_after_beta, "1a6252e", "a_barrier_stands_between_a_store_and_a_load", C="3:6"),
-    _bug(unmasked_lanes, "e45c7f1", "every_access_stays_inside_its_tensor", C="3"),
-)
+BUGS = Bugs(right, "semicrf")
+BUGS.add(no_barriers, f"{CRF}@a059ee7", "a_barrier_stands_between_a_store_and_a_load", "access")
+BUGS.add(no_barrier_after_beta, f"{CRF}@1a6252e", "a_barrier_stands_between_a_store_and_a_load", "access", C="3:6")
+BUGS.add(unmasked_lanes, f"{CRF}@e45c7f1", "every_access_stays_inside_its_tensor", "access", C="3")

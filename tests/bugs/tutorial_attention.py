@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 ROWS = 16
 
@@ -72,15 +72,13 @@ class CausalStartAlways(Blocks):
 right = Blocks()
 causal_start_always = CausalStartAlways()
 
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "causal_start_always",
-        "triton-lang/triton#5660",
-        causal_start_always,
-        right,
-        "sdpa",
-        "ones_transposed_dv_equals_ones_transposed_g",
-        "tail",
-        {"T": "2:64", "M": "17:64"},
-    ),
+BUGS = Bugs(right, "sdpa")
+BUGS.add(
+    causal_start_always,
+    "triton-lang/triton#5660",
+    "ones_transposed_dv_equals_ones_transposed_g",
+    "tail",
+    name="causal_start_always",
+    T="2:64",
+    M="17:64",
 )

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import gradoracle
-from gradoracle.mutation.bugs import Bug
+from gradoracle.mutation.bugs import Bugs
 
 ROWS = 16  # keys, and queries, of a block
 
@@ -125,6 +125,10 @@ def right(q, k, v, cu_q, cu_k):
     return _Packed.apply(q, k, v, cu_q, cu_k, True, False)
 
 
+BUGS = Bugs(right)
+
+
+@BUGS.of("Dao-AILab/flash-attention#2421", "no_memory_is_left_unwritten", "stale")
 @gradoracle.kernel(packed)
 def keys_without_queries_left_as_they_were(q, k, v, cu_q, cu_k):
     """Dao-AILab/flash-attention#2421: dK and dV of an entry without queries were NaN.
@@ -134,6 +138,7 @@ def keys_without_queries_left_as_they_were(q, k, v, cu_q, cu_k):
     return _Packed.apply(q, k, v, cu_q, cu_k, False, False)
 
 
+@BUGS.of("Dao-AILab/flash-attention@a3a257c7", "every_access_stays_inside_its_tensor", "access")
 @gradoracle.kernel(packed)
 def zeros_stored_by_the_longest_length(q, k, v, cu_q, cu_k):
     """Dao-AILab/flash-attention@a3a257c7: with an entry of no keys, the backward wrote beyond its tensors.
@@ -141,25 +146,3 @@ def zeros_stored_by_the_longest_length(q, k, v, cu_q, cu_k):
     What is stored where there is nothing to compute was bounded by the longest length, not by the entry's own.
     """
     return _Packed.apply(q, k, v, cu_q, cu_k, True, True)
-
-
-BUGS: tuple[Bug, ...] = (
-    Bug(
-        "keys_without_queries_left_as_they_were",
-        "Dao-AILab/flash-attention#2421",
-        keys_without_queries_left_as_they_were,
-        right,
-        "",
-        "no_memory_is_left_unwritten",
-        "stale",
-    ),
-    Bug(
-        "zeros_stored_by_the_longest_length",
-        "Dao-AILab/flash-attention@a3a257c7",
-        zeros_stored_by_the_longest_length,
-        right,
-        "",
-        "every_access_stays_inside_its_tensor",
-        "access",
-    ),
-)

@@ -82,7 +82,7 @@ def test_the_sample_has_the_saved_values_strides_and_drawn_rest(tmp_path: Path) 
         ({"scores": 3.0, "lengths": LENGTHS}, "holds an object of type float as 'scores'"),
         ({"scores": SCORES.to_sparse(), "lengths": LENGTHS}, "type torch.sparse_coo as 'scores'"),
         ({"scores": SCORES}, "lacks 'lengths'; expected scores, lengths, weights (optional)"),
-        ({"scores": SCORES, "lengths": LENGTHS, "q": SCORES}, "holds 'q', which spans has not; expected scores"),
+        ({"scores": SCORES, "lengths": LENGTHS, "q": SCORES}, "holds 'q', which spans does not have; expected scores"),
         ({"scores": SCORES, "lengths": LENGTHS, "dtotal": torch.ones(4)}, "dtotal has shape (4,), where B is 4, but"),
         ({"scores": SCORES, "lengths": LENGTHS[:2]}, "but scores has B = 3; expected one size of B"),
         ({"scores": SCORES[0], "lengths": LENGTHS}, "scores has shape (6,), expected 2 dims [B T+1]"),
@@ -167,7 +167,7 @@ def test_a_saved_input_that_is_changed_is_noticed(saved: str) -> None:
 
 
 def test_what_cannot_go_with_saved_tensors_is_said(saved: str) -> None:
-    with pytest.raises(UsageError, match="--dim N cannot go with --inputs"):
+    with pytest.raises(UsageError, match="--dim N cannot be combined with --inputs"):
         checked("right", saved, dims={"N": sizes(1, 4)})
     with pytest.raises(UsageError, match="holds float32 tensors, but --dtype is float16,bfloat16"):
         checked("right", saved, dtypes=("float16", "bfloat16"))

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from places import TESTS
 
-from gradoracle.cases.case_space import domain
+from gradoracle.cases.case_space import case_space
 from gradoracle.cases.coverage import FULL_RUN, situations, wanted_situations
 from gradoracle.cases.hypothesis_backend import Provider, drawing
 from gradoracle.cases.hypothesis_strategy import cases
@@ -138,7 +138,7 @@ def test_short_runs_promise_dtypes_only() -> None:
 
 @pytest.mark.parametrize(("subject", "kernel"), SUBJECTS, ids=IDS)
 def test_every_case_is_allowed_and_builds(subject: Any, kernel: Kernel) -> None:
-    allowed = domain(subject, kernel).sizes
+    allowed = case_space(subject, kernel).sizes
     for place, case in enumerate(stream(subject, kernel, examples=126, seed=3)):
         assert parse(case.line()) == (subject.name, "cpu", case)
         for dim, size in case.dims.items():
@@ -281,7 +281,7 @@ def test_the_hypothesis_strategy_shrinks_in_a_users_own_test() -> None:
 
 
 def test_the_plainest_case_has_nothing_but_its_dims() -> None:
-    assert plainest(domain(attention, FLASH)) == Case("attention", dict.fromkeys(attention.dims, 1))
+    assert plainest(case_space(attention, FLASH)) == Case("attention", dict.fromkeys(attention.dims, 1))
 
 
 def test_covering_takes_the_first_of_the_cases_that_fill_the_most() -> None:

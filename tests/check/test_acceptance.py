@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gradoracle.check.acceptance import Allowance, exactly, judge
-from gradoracle.check.spread import LOCAL_SIGMA, pooled, typical
-from gradoracle.model.finding import Outcome, Pool
+from gradoracle.check.spread import pooled, typical
+from gradoracle.model.finding import LOCAL_SIGMA, Outcome, Pool
 
 SHAPE, PROBES = (40, 50), 16
 

@@ -105,11 +105,14 @@ def test_the_first_failing_case_of_each_verdict_is_kept() -> None:
 def test_a_verdict_that_is_owed_and_has_no_case_is_not_checked() -> None:
     tally = Aggregate()
     tally.expect("law", "k", "float32")
-    assert (verdict(tally).status, verdict(tally).reasons) == (Status.NOT_CHECKED, {"no case of this run applies": 0})
+    assert (verdict(tally).status, verdict(tally).reasons) == (
+        Status.NOT_CHECKED,
+        {"it applies to no case of this run": 0},
+    )
 
 
 def test_a_tensor_that_no_case_decides_is_named() -> None:
-    assert left(added(LEFT, LEFT), "law") == ["y of law was decided on no float32 case of k: budget too wide"]
+    assert left(added(LEFT, LEFT), "law") == ["y of law could not be decided on any float32 case of k: budget too wide"]
     assert left(added(LEFT, HOLDS), "law") == []
     assert left(added(LEFT, VIOLATED), "law") == []
     assert left(added(LEFT, LEFT)) == [], "only decisive laws must decide every tensor"
@@ -123,12 +126,13 @@ def test_a_reason_that_several_laws_share_is_said_once() -> None:
     for dtype, results in (("float32", [*lacks.values(), other]), ("bfloat16", [*lacks.values()])):
         tally.add(CaseResult("k", Case("f", {"N": 1}, dtype), tuple(results)))
     assert left(tally, *laws) == [
-        f"2 properties (one, two) were decided on no float32 or bfloat16 case of k: {lacking}",
-        "three was decided on no float32 case of k: no rule for the operator aten.special_i1.default",
+        f"2 properties (one, two) could not be decided on any float32 or bfloat16 case of k: {lacking}",
+        "three could not be decided on any float32 case of k: no rule for the operator aten.special_i1.default",
     ]
     tally.add(CaseResult("k", CASES[0], (LawResult("two", Status.HOLDS, HOLDS.findings),)))
     assert (
-        left(tally, *laws)[0] == f"2 properties (one, two) were decided on no float32 or bfloat16 case of k: {lacking}"
+        left(tally, *laws)[0]
+        == f"2 properties (one, two) could not be decided on any float32 or bfloat16 case of k: {lacking}"
     )
     assert left(Aggregate(), *laws) == []
 
@@ -137,7 +141,9 @@ def test_a_backward_that_always_refuses_is_owed_where_the_forward_was_judged() -
     refused = LawResult("vjp", Status.REFUSED, reason="RuntimeError: modified by an inplace operation")
     tally = Aggregate()
     tally.add(CaseResult("k", CASES[0], (HOLDS, refused)))
-    assert left(tally, "law", "vjp") == [f"vjp was decided on no float32 case of k: refused: {refused.reason}"]
+    assert left(tally, "law", "vjp") == [
+        f"vjp could not be decided on any float32 case of k: refused: {refused.reason}"
+    ]
     tally.add(CaseResult("k", CASES[1], (HOLDS, LawResult("vjp", Status.HOLDS, HOLDS.findings))))
     assert left(tally, "law", "vjp") == []
     unsupported = Aggregate()

@@ -96,7 +96,7 @@ def test_of_values_that_have_nothing_to_do_with_the_true_ones_nothing_is_said() 
 
 def test_the_terminal_report_and_json_show_it_once_a_fault() -> None:
     report = checked("sign")
-    said = f"  likely   {CAUSES['sign']} ("
+    said = f"  likely   {CAUSES['sign']}; "
     assert render([report], "terminal").count(said) == len(failures(report)) == 1
     (fault,) = json.loads(render([report], "json"))["reports"][0]["faults"]
     assert fault["diagnosis"]["cause"] == "sign" and fault["verdicts"][0]["law"] == failures(report)[0].lead.law

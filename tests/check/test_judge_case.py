@@ -14,8 +14,8 @@ from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import Setup, entry, examine, judge_law, require_case, subjects
-from gradoracle.execution.endings import Crashed, DeviceLost, Refused, Unavailable, Wrong
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Poisoned
 from gradoracle.model.case import Case
 from gradoracle.model.errors import UsageError
@@ -37,7 +37,7 @@ WRONG, RIGHT = exactly("y", True, "is wrong"), exactly("y", False, "")
 def evidence(setup: Setup = SETUP, case: Case = CASE) -> Evidence:
     family, kernels, _ = subjects(setup)
     (kernel,) = kernels.values()
-    return Evidence(case, sample_of(case, family, None, "cpu"), Subject(family, kernel), Oracle(family))
+    return Evidence(case, sample_of(case, family, None, "cpu"), KernelRunner(family, kernel), Oracle(family))
 
 
 def does(*steps: Any) -> Any:
@@ -99,7 +99,7 @@ def test_what_a_law_raises_is_an_error_of_that_law_alone_and_hides_no_violation(
 
 def test_a_lost_device_ends_the_case_with_what_is_known() -> None:
     family, kernels, _ = subjects(SETUP)
-    subject, oracle = Subject(family, kernels["right"]), Oracle(family)
+    subject, oracle = KernelRunner(family, kernels["right"]), Oracle(family)
     laws = [does(RIGHT), does(DeviceLost("vjp", "RuntimeError: CUDA error: gone")), does(RIGHT)]
     with pytest.raises(Poisoned) as caught:
         examine(Job("right", CASE, ()), subject, oracle, laws, "cpu")
@@ -112,13 +112,13 @@ def test_calls_that_crash_or_are_barred_are_not_made() -> None:
     told: list[tuple[Any, ...]] = []
     work = entry(Setup(f"{FILE}:right", None, "cpu", "auto", {}, {}, call_seconds=7.0))
     laws = ("forward_matches_the_oracle", "vjp_matches_the_oracle", "jvp_matches_the_oracle")
-    crashes, barred = (Reason.ENDED, "vjp: exited with code 3"), (Reason.BARRED, "jvp was called no more")
+    crashes, barred = (Reason.ENDED, "vjp: exited with code 3"), (Reason.BARRED, "jvp was not called again")
     job = Job("right", CASE, laws, crashes={"vjp": crashes}, barred={"jvp": barred})
     found = work(job, lambda *message: told.append(message))
     assert [(r.status, r.why, r.reason) for r in found.results] == [
         (Status.HOLDS, None, ""),
         (Status.CRASHED, Reason.ENDED, "vjp: exited with code 3"),
-        (Status.NOT_CHECKED, Reason.BARRED, "jvp was called no more"),
+        (Status.NOT_CHECKED, Reason.BARRED, "jvp was not called again"),
     ]
     assert told == [("forward", 7.0), (None, None)]
     found = work(Job("right", CASE, laws, barred={"*": (Reason.BARRED, "left")}), lambda *message: told.append(message))
@@ -182,8 +182,8 @@ def test_a_case_must_fit_family_and_kernel() -> None:
     family, kernels, _ = subjects(SETUP)
     require_case(CASE, family, kernels["right"])
     for case, says in (
-        (Case("other", {"B": 1, "N": 1}), "one of family 'other', but its target is judged by scaled"),
-        (Case("scaled", {"B": 1}), "gives no size of dim N; scaled wants all of B, N"),
+        (Case("other", {"B": 1, "N": 1}), "belongs to family 'other', but its target is checked against scaled"),
+        (Case("scaled", {"B": 1}), "gives no size of dim N; scaled needs all of B, N"),
         (Case("scaled", {"B": 1, "N": 1}, blocks="big"), "right has no block configuration 'big'; it has none"),
     ):
         with pytest.raises(UsageError, match=says):

@@ -63,7 +63,7 @@ def test_a_definition_that_reads_values_is_judged_by_its_tensors() -> None:
     ("family", "case", "says"),
     [
         (outer, Case("outer", {"N": 20_000}), "(a tensor [20000, 20000] inside the definition, in float64, 2.98 GiB)"),
-        (outer, Case("outer", {"N": 10**12}), "(x alone 3.64 TiB), but there is 1 GiB here; choose smaller sizes"),
+        (outer, Case("outer", {"N": 10**12}), "(x alone 3.64 TiB); available here: 1 GiB; choose smaller"),
         (attention, Case("attention", SIZES | {"M": 10**9}, draws={"q": Draw("ties")}), "(v alone 22.4 GiB)"),
     ],
 )

@@ -276,7 +276,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         ({"shard": {"asked": {"--examples": "9"}}}, "--examples is 4 in one and 9 in the other"),
         ({"shard": {"asked": {"--property": "hvp_*"}}}, f"--property is {FORWARD} in one and hvp_* in the other"),
         ({"shard": {"asked": {"--oracle": "mpmath"}}}, "--oracle is auto in one and mpmath in the other"),
-        ({"shard": None}, "that is of no shard; expected reports of shards"),
+        ({"shard": None}, "that is not of a shard; expected reports of shards"),
     ],
     ids=str,
 )
@@ -303,9 +303,9 @@ def test_what_is_not_of_one_run_is_one_sentence(
     ("text", "said"),
     [
         (None, "no such file or directory; expected reports of shards"),
-        ("", "cannot be merged: it is no JSON"),
+        ("", "cannot be merged: it is not JSON"),
         ('{"schema": "other/1"}', "cannot be merged: its schema is 'other/1'; expected 'gradoracle-report/1'"),
-        ('{"schema": "gradoracle-report/1", "reports": []}', "holds no report; expected reports of shards"),
+        ('{"schema": "gradoracle-report/1", "reports": []}', "does not contain a report; expected reports of shards"),
         ('{"schema": "gradoracle-report/1", "reports": [{}]}', "cannot be merged: reports[0] has no field 'target'"),
     ],
 )
@@ -322,12 +322,12 @@ def test_a_file_that_holds_no_shard_is_one_sentence(
 
 def test_a_file_of_bytes_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "given.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match=r"given\.json is no text; expected reports of shards"):
+    with pytest.raises(UsageError, match=r"given\.json is not text; expected reports of shards"):
         merge([tmp_path / "given.json"])
 
 
 def test_saved_tensors_have_no_shards(tmp_path: Path) -> None:
     saved = tmp_path / "saved.pt"
     saved.write_bytes(b"")
-    with pytest.raises(UsageError, match="--shard cannot go with --inputs: saved tensors are one case"):
+    with pytest.raises(UsageError, match="--shard cannot be combined with --inputs: saved tensors are one case"):
         check(request("right", inputs=str(saved), shard=(1, 2)))

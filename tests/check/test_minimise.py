@@ -28,6 +28,7 @@ from gradoracle.model.verdict import Report, Status, Verdict
 from gradoracle.project.request import Request, Silent
 from gradoracle.report.failure import failures
 from gradoracle.report.formats import render
+from tests.check.test_merge import LEANS
 from tests.scaled import scaled
 
 FILE = TESTS / "scaled.py"
@@ -56,7 +57,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     ("kernel", "workers", "how"),
     [
         ("segfaults", 1, "forward: killed by signal 11 (segmentation fault)"),
-        ("exits", 0, "forward called for an exit with code 5"),
+        ("exits", 0, "forward called exit with code 5"),
     ],
 )
 def test_a_crash_is_made_smaller_and_replays(kernel: str, workers: int, how: str) -> None:
@@ -93,7 +94,7 @@ def test_a_hang_is_not_made_smaller_and_that_is_said(monkeypatch: pytest.MonkeyP
     report = checked("hangs")
     found = shown(report.verdicts[0])
     assert found.shrunk_from == "" and parse(found.case)[2].dims["N"] > 8
-    assert found.shrink_note == "not shrunk: each attempt at a call that hangs would take its time limit"
+    assert found.shrink_note == "not shrunk: every attempt at a call that hangs takes the whole time limit"
     assert found.shrink_note in render([report], "terminal")
 
 
@@ -125,21 +126,6 @@ def test_the_command_of_saved_tensors_shows_the_failure_again(saved: str, capsys
     assert main.run([*right, "--workers", "0"]) == 0
 
 
-LEANS = """
-import gradoracle
-from jaxtyping import Float
-from torch import Tensor
-
-@gradoracle.family(dims={"N": gradoracle.sizes(1, 40)})
-def square(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
-    return x * x
-
-@gradoracle.kernel(square)
-def leans(x):
-    return (x.double() ** 2 * (1 + SLOPE)).to(x.dtype)
-"""
-
-
 def test_what_all_cases_show_together_is_shown_again_by_all_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,7 +148,7 @@ def test_what_all_cases_show_together_is_shown_again_by_all_of_them(
 def test_a_crash_on_saved_tensors_names_the_file_too(saved: str) -> None:
     found = shown(checked("exits", workers=0, inputs=saved).verdicts[0])
     assert found.case.startswith(f"the tensors x, w of {saved}: float32 B=4 N=12")
-    assert found.message == "forward called for an exit with code 5" and "--inputs" in found.command
+    assert found.message == "forward called exit with code 5" and "--inputs" in found.command
 
 
 def test_options_are_part_of_what_is_reported_of_saved_tensors(saved: str) -> None:
@@ -282,7 +268,7 @@ def test_a_violation_that_holds_when_it_is_judged_again_says_so(monkeypatch: pyt
     monkeypatch.setattr(_Minimiser, "_judge", second)
     found = shown(checked("loses_its_tail", workers=0).verdicts[0])
     assert [f.outcome for f in found.findings] == [Outcome.VIOLATED]
-    assert found.message == "held when it was judged again: the kernel differs from run to run"
+    assert found.message == "held when judged again: the kernel's results differ from run to run"
 
 
 @pytest.mark.parametrize(("seconds", "judged_again"), [(0.0, False), (None, True)])

@@ -137,7 +137,7 @@ def test_the_time_of_a_run_ends_a_call_that_goes_on(monkeypatch: pytest.MonkeyPa
     assert report.exit_code == 4 and report.cases_run < report.cases_planned
     ((name, seconds),) = report.stopped.items()
     assert name == "hangs: forward" and seconds > 0.5
-    assert any(s.startswith("hangs: forward still ran after ") for s in report.inconclusive())
+    assert any(s.startswith("hangs: forward was still running at the end, after ") for s in report.inconclusive())
 
 
 def test_where_no_case_ended_it_is_said_which_kernel_took_the_time(
@@ -149,7 +149,7 @@ def test_where_no_case_ended_it_is_said_which_kernel_took_the_time(
     words = ["check", f"{file}:second", "--device", "cpu", "--seconds", "5", "--workers", "2"]
     assert main.run(words) == 4
     out = " ".join(capsys.readouterr().out.split())
-    assert "0 of 126 planned cases" in out and "second: forward still ran after " in out
+    assert "0 of 126 planned cases" in out and "second: forward was still running at the end, after " in out
 
 
 @pytest.mark.usefixtures("ticks")
@@ -225,4 +225,6 @@ def test_where_no_case_is_begun_in_time_that_is_said(capsys: pytest.CaptureFixtu
     words = ["check", f"{FILE}:right", "--device", "cpu", "--seconds", "0.01", "--workers", "2"]
     assert main.run(words) == 4
     out = " ".join(capsys.readouterr().out.split())
-    assert "because getting ready (worker processes, the definition on its first case) still ran after" in out
+    assert (
+        "because getting ready (worker processes, the definition on its first case) was still running at the end" in out
+    )

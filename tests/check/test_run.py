@@ -91,14 +91,14 @@ def test_a_call_that_hangs_is_made_no_more_after_two_cases(monkeypatch: pytest.M
     (verdict,) = checked("hangs", FORWARD, workers=1, examples=10).verdicts
     assert verdict.cases_crashed == 2 and verdict.cases_held + verdict.cases_not_checked == 8
     assert verdict.reasons == {
-        "forward was called no more: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
+        "forward was not called again: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
     }
 
 
 @pytest.mark.parametrize(
     ("kernel", "how"),
     [
-        ("exits", "forward called for an exit with code 5"),
+        ("exits", "forward called exit with code 5"),
         ("raises_index_error", "forward raised IndexError: row 8 of 7"),
     ],
 )
@@ -154,11 +154,11 @@ def test_a_kernel_that_lacks_memory_is_not_checked() -> None:
         ("gives_another_dtype", FORWARD, "y has dtype float64, expected float32"),
         ("gives_no_gradient_of_w", VJP, "dw is None: w takes part in the definition, so it has a gradient"),
         ("gives_no_gradient", VJP, "the output y has no gradient: it does not require grad"),
-        ("gives_nan", FORWARD, "1 of 1 elements: the kernel's value is not finite where the truth is"),
+        ("gives_nan", FORWARD, "1 of 1 elements: the kernel's value is not finite although the truth is"),
         ("gives_a_list_of_numbers", FORWARD, "the kernel returned list, expected y[B N]"),
         ("gives_nothing", FORWARD, "the kernel returned NoneType, expected y[B N]"),
-        ("gives_too_few", FORWARD, "the kernel gave 0 tensors, expected 1"),
-        ("gives_too_many", FORWARD, "the kernel gave 2 tensors, expected 1"),
+        ("gives_too_few", FORWARD, "the kernel returned 0 tensors, expected 1"),
+        ("gives_too_many", FORWARD, "the kernel returned 2 tensors, expected 1"),
         ("changes_its_input", UNMODIFIED, "1 of 1 elements were changed"),
         ("leaves_memory_unwritten", UNWRITTEN, "1 of 1 elements were never written"),
         ("writes_beside_its_tensor", BESIDE, "1 elements after a tensor of shape (1, 1) were written"),

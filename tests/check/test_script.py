@@ -120,7 +120,7 @@ def test_a_wrong_kernel_is_shown_with_its_worst_element(tmp_path: Path) -> None:
     forward, dx, dw = run(tmp_path, "wrong", "vjp", dtype=torch.float64, wrong=True)
     assert "; 0 of 15" in forward
     assert dx.startswith("dx: worst element [4, ") and "; 3 of 15 elements" in dx
-    assert dw == "dw: the kernel gives None"
+    assert dw == "dw: the kernel returned None"
 
 
 def test_strides_and_offsets_are_those_of_the_case(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path: Path) -> None:
         "outputs": [],
         "names": [],
     }
-    with pytest.raises(ValueError, match=r"option mode is \[1\], which a script cannot hold"):
+    with pytest.raises(ValueError, match=r"option mode is \[1\], which a script cannot contain"):
         reproduction(
             **common,
             inputs={},

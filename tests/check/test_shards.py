@@ -54,7 +54,7 @@ def test_another_table_or_library_of_the_kernel_is_another_run(own: Path, name: 
     first = shard(own, 1)
     assert merge([first, shard(own, 2)]), "the same content, and the report of another shard"
     own.with_name(name).write_text('{"BLOCK": 128}')
-    with pytest.raises(UsageError, match=f"are of different runs: the content of {name} is "):
+    with pytest.raises(UsageError, match=f"come from different runs: the content of {name} is "):
         merge([first, shard(own, 2)])
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gradoracle.check.judge_case import universal_laws
 from gradoracle.cli import completion
-from gradoracle.project.shipped import family_names
+from gradoracle.project.shipped_names import family_names
 from gradoracle.project.target import shipped
 
 

@@ -18,7 +18,7 @@ from grouping import with_faults
 from places import TESTS
 
 from gradoracle.cli import main
-from gradoracle.cli.commands.arguments import Typed
+from gradoracle.cli.arguments import Typed
 from gradoracle.execution import environment
 from gradoracle.model.dims import Sizes
 from gradoracle.model.errors import UsageError
@@ -190,6 +190,11 @@ def test_an_interrupt_between_targets_keeps_the_first(engine: Check, run: Run, f
     assert given == code and out.startswith("gradoracle sdpa")
 
 
+def test_an_interrupt_hides_no_violation_of_an_earlier_target(engine: Check, run: Run) -> None:
+    engine.answers = [made(status=Status.VIOLATED), made(), KeyboardInterrupt()]
+    assert run("check", "sdpa", "lse", "semicrf")[0] == 1
+
+
 def test_an_interrupted_target_is_the_last(engine: Check, run: Run) -> None:
     engine.answers = [made(interrupted="interrupted after 3 of 9 cases")]
     assert run("check", "sdpa", "lse")[0] == 4
@@ -307,7 +312,8 @@ def catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "double.py"
     file.write_text(DOUBLE)
     found = target.resolve(str(file))
-    monkeypatch.setattr("gradoracle.cli.commands.catalogue._catalogue", lambda: ([found], [rows_sum_to_one]))
+    for command in ("list", "explain"):
+        monkeypatch.setattr(f"gradoracle.cli.commands.{command}.catalogue", lambda: ([found], [rows_sum_to_one]))
 
 
 def test_list_names_families_kernels_laws_and_presets(catalogue: None, run: Run) -> None:

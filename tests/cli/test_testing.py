@@ -105,7 +105,7 @@ def test_a_violation_fails_with_the_text_of_the_terminal_report(runs: list[Reque
         _item("is_violated").judge()
     text = str(failure.value)
     assert "violated is_violated of double in float32 on 1 of 3 cases" in text
-    assert "[local] 1 of 2 elements are wrong; 12.5 times its budget" in text
+    assert "[local] 1 of 2 elements are wrong; the worst by a factor of 12.5" in text
     assert "at [0, 1], got 2.5, true 2, error 99 sigma" in text
     assert "only N = 1" in text and f"gradoracle replay '{CASE}'" in text
 
@@ -137,7 +137,7 @@ def test_what_was_not_checked_is_skipped_with_its_reason(runs: list[Request], la
 def test_a_law_that_did_not_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(testing, "_runs", {})
     monkeypatch.setattr(testing, "check", lambda request: _report(run=1))
-    with pytest.raises(NotRun, match="did not run: 1 of 3 cases did"):
+    with pytest.raises(NotRun, match="has no verdict: 1 of 3 cases were judged"):
         _item("applies_nowhere").run()
     _item("holds").judge()
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from gradoracle.execution import bench, device
 from gradoracle.execution.bench import Row, Stopped, Timing, Watch, line, measure
 from gradoracle.model.errors import UsageError
-from gradoracle.project.shipped import family_names
+from gradoracle.project.shipped_names import family_names
 
 
 class Clock:
@@ -161,7 +161,7 @@ def test_without_the_source_tree_one_sentence_says_what_is_expected(
 ) -> None:
     monkeypatch.setattr(bench, "source_tree", lambda: tmp_path)
     with pytest.raises(
-        UsageError, match=r"^the benchmarks of sdpa lie in gradoracle's repository, .*; expected a clone"
+        UsageError, match=r"^the benchmarks of sdpa are in gradoracle's repository, .*; expected a clone"
     ):
         bench.run("sdpa", "cpu")
     with pytest.raises(UsageError, match="there are no benchmarks for 'nosuch'"):

@@ -152,7 +152,7 @@ def test_a_case_whose_workers_are_always_lost_has_crashed(address: str, monkeypa
     (verdict,) = report.verdicts
     assert report.cases_run == 3 and verdict.status is Status.CRASHED
     assert (verdict.cases_held, verdict.cases_crashed) == (2, 1)
-    assert verdict.counterexample is not None and "4 dask workers in turn were lost" in verdict.counterexample.message
+    assert verdict.counterexample is not None and "4 dask workers in a row were lost" in verdict.counterexample.message
 
 
 def test_a_call_that_hangs_is_run_again_alone_and_then_called_so(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_call_that_hangs_is_run_again_alone_and_then_called_so(address: str, m
     (verdict,) = report.verdicts
     assert verdict.status is Status.CRASHED and (verdict.cases_crashed, report.cases_run) == (2, 5)
     assert verdict.reasons == {
-        "forward was called no more: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
+        "forward was not called again: it had crashed on 2 cases (time limit)": verdict.cases_not_checked
     }
 
 
@@ -248,9 +248,9 @@ def test_without_the_extra_one_sentence_says_so(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--scheduler", "host:8786"], "--scheduler 'host:8786' is not understood; expected the address of a dask"),
-        (["--scheduler", "tcp://h:1", "--workers", "2"], "--workers 2 cannot go with --scheduler"),
-        (["--scheduler", "tcp://h:1", "--inputs", __file__], "--scheduler cannot go with --inputs"),
+        (["--scheduler", "host:8786"], "--scheduler 'host:8786' is invalid; expected the address of a dask"),
+        (["--scheduler", "tcp://h:1", "--workers", "2"], "--workers 2 cannot be combined with --scheduler"),
+        (["--scheduler", "tcp://h:1", "--inputs", __file__], "--scheduler cannot be combined with --inputs"),
     ],
 )
 def test_what_cannot_go_with_it_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

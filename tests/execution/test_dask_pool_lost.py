@@ -71,7 +71,7 @@ def by_value(function: Callable[[], None]) -> Callable[[], None]:
     ("failing", "said"),
     [
         (other_files, "tcp://late:1 cannot check it: it has another own.py; expected the same files"),
-        (unreadable, "a dask worker cannot examine cases: ImportError: no module named late"),
+        (unreadable, "a dask worker cannot judge cases: ImportError: no module named late"),
     ],
 )
 def test_a_bad_worker_that_comes_late_keeps_what_is_known(
@@ -124,7 +124,7 @@ def test_a_cluster_that_is_lost_while_it_is_looked_at_is_said(
     monkeypatch.setattr(dask_pool.DaskPool, "_require_versions", emptied)
     assert main.run(words) == 2
     assert capsys.readouterr().err == (
-        f"gradoracle: the dask cluster at {address} lost all its workers as they were looked at\n"
+        f"gradoracle: the dask cluster at {address} lost all its workers while they were inspected\n"
     )
 
 
@@ -132,9 +132,11 @@ def test_memory_is_that_of_the_cluster_and_not_of_this_machine(address: str, mon
     """A small machine that sends the cases refuses none; one that the smallest dask worker cannot hold is refused."""
     monkeypatch.setattr(environment, "memory", lambda *, free=False: 64)
     assert check(request("right", address, examples=4)).cases_run == 4
-    with pytest.raises(UsageError, match="there is 64 bytes here"):
+    with pytest.raises(UsageError, match="available here: 64 bytes"):
         check(dataclasses.replace(request("right", address, examples=4), scheduler=None, workers=0))
     real = dask_pool.DaskPool._facts
     monkeypatch.setattr(dask_pool.DaskPool, "_facts", lambda self: (real(self)[0], 32))
-    with pytest.raises(UsageError, match="there is 32 bytes on the dask worker that has least; choose smaller sizes"):
+    with pytest.raises(
+        UsageError, match="available on the dask worker with the least memory: 32 bytes; choose smaller sizes"
+    ):
         check(request("right", address, examples=4))

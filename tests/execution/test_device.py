@@ -12,6 +12,15 @@ import torch
 from gradoracle.execution import device
 
 
+def pretend(monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int) -> None:
+    """As on a machine whose CUDA_VISIBLE_DEVICES is ``visible``, and where torch counts so many GPUs."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
 def test_a_process_for_the_cpu_interprets_triton_and_sees_no_gpu(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     own = device.variables("cpu")
@@ -39,11 +48,7 @@ def test_a_process_for_a_gpu_compiles_and_sees_those_that_its_parent_does(monkey
     ],
 )
 def test_of_several_gpus_each_process_has_its_own_first(monkeypatch, given, count, pairs):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    if given is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    pretend(monkeypatch, given, count)
     own = device.each("cuda")
     assert [each["CUDA_VISIBLE_DEVICES"] for each in own] == pairs
     assert all(each["TRITON_INTERPRET"] == "0" for each in own)
@@ -51,10 +56,6 @@ def test_of_several_gpus_each_process_has_its_own_first(monkeypatch, given, coun
 
 @pytest.mark.parametrize(("given", "count"), [(None, 1), ("1", 1), ("GPU-8f2c", 1), ("0", 2)])
 def test_one_gpu_is_left_as_it_is(monkeypatch, given, count):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    if given is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    pretend(monkeypatch, given, count)
     assert device.each("cuda") == [device.variables("cuda")]
     assert device.each("cpu") == [device.variables("cpu")], "on the CPU no GPU is counted"

@@ -14,7 +14,7 @@ from torch import Tensor
 import gradoracle
 from gradoracle.cases.sample import build
 from gradoracle.check.run import check
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.kernel import Kernel
@@ -130,5 +130,5 @@ def test_an_absent_input_has_no_name_and_a_second_one_keeps_its_own() -> None:
 
     for draws, names in (({}, ["x"]), ({"bias": Draw()}, ["x", "bias"])):
         sample = build(Case("affine", {"B": 2, "N": 3}, draws=draws), affine.signature)
-        Subject(affine, replace(right, jvp=recording)).jvp(sample)
+        KernelRunner(affine, replace(right, jvp=recording)).jvp(sample)
         assert seen.pop() == (names, names)

@@ -19,10 +19,11 @@ from gradoracle.execution.in_process import InProcess
 from gradoracle.execution.local_pool import LocalPool
 
 HERE = str(TESTS)
+Pool = Callable[..., LocalPool]
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LocalPool]]:
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     monkeypatch.syspath_prepend(HERE)
     opened: list[LocalPool] = []
 
@@ -52,7 +53,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_a_limit_of_memory_makes_an_allocation_fail_and_no_more(pool: Callable[..., LocalPool]) -> None:
+def test_a_limit_of_memory_makes_an_allocation_fail_and_no_more(pool: Pool) -> None:
     workers = pool(memory=1 << 31)
     beyond = one(workers, "allocate", 1 << 31)
     assert beyond.error.strip().endswith("MemoryError") and beyond.crash is None
@@ -60,7 +61,7 @@ def test_a_limit_of_memory_makes_an_allocation_fail_and_no_more(pool: Callable[.
     assert one(pool(), "allocate", 1 << 31).value == 1 << 31
 
 
-def test_an_abort_for_lack_of_memory_is_no_fault_of_the_kernel(pool: Callable[..., LocalPool]) -> None:
+def test_an_abort_for_lack_of_memory_is_no_fault_of_the_kernel(pool: Pool) -> None:
     crash = one(pool(), "aborts for lack of memory").crash
     assert crash is not None and crash.kind == "memory"
     assert crash.how == "killed by signal 6 (aborted) for lack of memory"
@@ -79,7 +80,7 @@ def test_an_abort_for_lack_of_memory_is_no_fault_of_the_kernel(pool: Callable[..
 )
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_death_inside_a_kernel_is_a_crash_and_the_next_job_runs(
-    pool: Callable[..., LocalPool], kind: str, how: str, cause: str, count: int
+    pool: Pool, kind: str, how: str, cause: str, count: int
 ) -> None:
     results = list(pool(count).run([("echo", 1), (kind, None), ("echo", 2), ("echo", 3)]))
     crashes = [result for result in results if result.crash]
@@ -91,7 +92,7 @@ def test_a_death_inside_a_kernel_is_a_crash_and_the_next_job_runs(
 
 
 @pytest.mark.parametrize("kind", ["hang", "hang with the lock", "close everything"])
-def test_a_hang_ends_at_the_limit_that_its_phase_announced(pool: Callable[..., LocalPool], kind: str) -> None:
+def test_a_hang_ends_at_the_limit_that_its_phase_announced(pool: Pool, kind: str) -> None:
     workers = pool()
     hung, after = workers.run([(kind, 0.3), ("echo", "after")])
     assert hung.crash is not None and hung.crash.phase == "vjp"
@@ -100,13 +101,13 @@ def test_a_hang_ends_at_the_limit_that_its_phase_announced(pool: Callable[..., L
     assert after.value == "after"
 
 
-def test_time_outside_of_a_phase_is_not_limited(pool: Callable[..., LocalPool]) -> None:
+def test_time_outside_of_a_phase_is_not_limited(pool: Pool) -> None:
     slow, steps = pool().run([("sleep", 0.6), ("steps", None)])
     assert (slow.value, steps.value) == (0.6, "stepped")
     assert slow.seconds >= 0.6
 
 
-def test_a_rerun_alone_waits_for_the_others_and_stretches_the_limit(pool: Callable[..., LocalPool]) -> None:
+def test_a_rerun_alone_waits_for_the_others_and_stretches_the_limit(pool: Pool) -> None:
     workers = pool(2)
     results = workers.run([("hang", 0.2), ("sleep", 0.8), ("echo", "last")])
     first = next(results)
@@ -116,13 +117,13 @@ def test_a_rerun_alone_waits_for_the_others_and_stretches_the_limit(pool: Callab
     assert sorted(str(result.value) for result in results) == ["0.8", "last"]
 
 
-def test_a_segfault_leaves_its_python_stack_in_the_output(pool: Callable[..., LocalPool]) -> None:
+def test_a_segfault_leaves_its_python_stack_in_the_output(pool: Pool) -> None:
     crash = one(pool(), "segfault").crash
     assert crash is not None and "Segmentation fault" in crash.output and "workload.py" in crash.output
 
 
 def test_what_a_child_prints_stays_off_the_terminal_and_in_the_crash(
-    pool: Callable[..., LocalPool], capfd: pytest.CaptureFixture[str]
+    pool: Pool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     crash = one(pool(), "print").crash
     assert crash is not None
@@ -130,44 +131,44 @@ def test_what_a_child_prints_stays_off_the_terminal_and_in_the_crash(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_was_printed_by_earlier_jobs_is_left_out(pool: Callable[..., LocalPool]) -> None:
+def test_what_was_printed_by_earlier_jobs_is_left_out(pool: Pool) -> None:
     _, last = pool().run([("say", "before"), ("print", None)])
     assert last.crash is not None
     assert last.crash.output.splitlines() == ["written to descriptor 1", "written to descriptor 2", "printed"]
 
 
-def test_a_fault_outside_of_a_kernel_comes_back_as_a_traceback(pool: Callable[..., LocalPool]) -> None:
+def test_a_fault_outside_of_a_kernel_comes_back_as_a_traceback(pool: Pool) -> None:
     fault, leaving, after = pool().run([("fault", None), ("exit outside", None), ("jobs so far", None)])
     assert fault.crash is None and "ZeroDivisionError: a fault of our own" in fault.error
     assert leaving.crash is None and "SystemExit: 4" in leaving.error
     assert after.value == 1  # in a fresh process
 
 
-def test_a_poisoned_process_gives_what_it_knew_and_is_replaced(pool: Callable[..., LocalPool]) -> None:
+def test_a_poisoned_process_gives_what_it_knew_and_is_replaced(pool: Pool) -> None:
     workers = pool()
     before, poisoned, after = workers.run([("pid", None), ("poisoned", None), ("pid", None)])
     assert poisoned.value == "forward was right"
     assert before.value != after.value and gone(before.value)
 
 
-def test_an_exception_inside_a_kernel_does_not_cost_the_process(pool: Callable[..., LocalPool]) -> None:
+def test_an_exception_inside_a_kernel_does_not_cost_the_process(pool: Pool) -> None:
     before, _, after = pool().run([("pid", None), ("raise in kernel", None), ("pid", None)])
     assert before.value == after.value
 
 
-def test_big_results_and_jobs_come_through_whole(pool: Callable[..., LocalPool]) -> None:
+def test_big_results_and_jobs_come_through_whole(pool: Pool) -> None:
     size = 1 << 24
     big, echoed = pool().run([("big", size), ("echo", b"y" * size)])
     assert big.value == b"x" * size and echoed.value == b"y" * size
 
 
-def test_values_that_cannot_be_pickled_are_errors_on_both_ways(pool: Callable[..., LocalPool]) -> None:
+def test_values_that_cannot_be_pickled_are_errors_on_both_ways(pool: Pool) -> None:
     out, back, after = pool().run([("echo", lambda: 1), ("unpicklable", 1), ("echo", "fine")])
     assert "pickle" in out.error and "cannot be sent" in back.error
     assert after.value == "fine"
 
 
-def test_many_jobs_are_pulled_only_as_processes_become_free(pool: Callable[..., LocalPool]) -> None:
+def test_many_jobs_are_pulled_only_as_processes_become_free(pool: Pool) -> None:
     pulled = 0
 
     def jobs() -> Iterator[tuple[str, int]]:
@@ -184,13 +185,13 @@ def test_many_jobs_are_pulled_only_as_processes_become_free(pool: Callable[..., 
     assert ahead <= 4  # two running, and at most two results that wait to be read
 
 
-def test_results_come_in_order_of_completion(pool: Callable[..., LocalPool]) -> None:
+def test_results_come_in_order_of_completion(pool: Pool) -> None:
     workers = pool(2)
     assert all(result.value is None for result in workers.run([("setup", None)] * 4))  # both have started
     assert [result.value for result in workers.run([("sleep", 1.0), ("echo", "quick")])] == ["quick", 1.0]
 
 
-def test_a_process_that_dies_while_idle_costs_no_job(pool: Callable[..., LocalPool]) -> None:
+def test_a_process_that_dies_while_idle_costs_no_job(pool: Pool) -> None:
     workers = pool()
     pid = one(workers, "idle death").value
     time.sleep(0.5)
@@ -198,7 +199,7 @@ def test_a_process_that_dies_while_idle_costs_no_job(pool: Callable[..., LocalPo
     assert gone(pid)
 
 
-def test_the_environment_is_set_before_anything_is_imported(pool: Callable[..., LocalPool]) -> None:
+def test_the_environment_is_set_before_anything_is_imported(pool: Pool) -> None:
     workers = pool(env={"GRADORACLE_TEST": "1"})
     assert one(workers, "environment", "GRADORACLE_TEST").value == "1"
     assert "GRADORACLE_TEST" not in os.environ
@@ -207,14 +208,12 @@ def test_the_environment_is_set_before_anything_is_imported(pool: Callable[..., 
 @pytest.mark.parametrize(
     ("setup", "says"), [("raise", "RuntimeError: no such accelerator"), ("die", "exited with code 9")]
 )
-def test_children_that_cannot_start_are_one_error_and_no_endless_loop(
-    pool: Callable[..., LocalPool], setup: str, says: str
-) -> None:
+def test_children_that_cannot_start_are_one_error_and_no_endless_loop(pool: Pool, setup: str, says: str) -> None:
     with pytest.raises(StartupError, match=says):
         one(pool(2, setup), "echo")
 
 
-def test_leaving_a_run_early_kills_what_still_runs(pool: Callable[..., LocalPool]) -> None:
+def test_leaving_a_run_early_kills_what_still_runs(pool: Pool) -> None:
     workers = pool(2)
     run = workers.run([("pid", None), ("hang", 1000), ("echo", "never asked for")])
     assert isinstance(next(run).value, int)
@@ -222,7 +221,7 @@ def test_leaving_a_run_early_kills_what_still_runs(pool: Callable[..., LocalPool
     assert one(workers, "echo", "next run").value == "next run"
 
 
-def test_two_runs_at_once_are_refused(pool: Callable[..., LocalPool]) -> None:
+def test_two_runs_at_once_are_refused(pool: Pool) -> None:
     workers = pool()
     run = workers.run([("echo", 1), ("echo", 2)])
     next(run)
@@ -230,25 +229,23 @@ def test_two_runs_at_once_are_refused(pool: Callable[..., LocalPool]) -> None:
         next(workers.run([("echo", 3)]))
 
 
-def test_what_a_dead_kernel_had_started_dies_with_it(pool: Callable[..., LocalPool], tmp_path: Path) -> None:
+def test_what_a_dead_kernel_had_started_dies_with_it(pool: Pool, tmp_path: Path) -> None:
     marker = tmp_path / "pid"
     assert one(pool(), "grandchild", str(marker)).crash is not None
     assert gone(int(marker.read_text()))
 
 
-def test_a_death_is_seen_though_a_fork_holds_the_socket_open(pool: Callable[..., LocalPool]) -> None:
+def test_a_death_is_seen_though_a_fork_holds_the_socket_open(pool: Pool) -> None:
     died, after = pool().run([("fork", None), ("echo", "after")])
     assert died.crash is not None and died.crash.how == "exited with code 7" and after.value == "after"
 
 
-def test_a_kernel_that_prints_without_end_fills_no_disk(
-    pool: Callable[..., LocalPool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_prints_without_end_fills_no_disk(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[int, int]] = []
     cut = process.Process.cut_output
 
     def size(child: process.Process) -> int:
-        return os.fstat(child._output.fileno()).st_size
+        return os.fstat(child._output.fileno()).st_blocks * 512
 
     def measured(child: process.Process) -> None:
         before = size(child)
@@ -260,11 +257,11 @@ def test_a_kernel_that_prints_without_end_fills_no_disk(
     crash = one(pool(), "print without end").crash
     assert crash is not None and crash.output.endswith("the end") and len(crash.output) <= 4000
     full = [(before, after) for before, after in sizes if before > 1 << 20]
-    assert full and all(after < before for before, after in full)
+    assert full and sum(after for _, after in full) < sum(before for before, _ in full) / 2  # it prints meanwhile
 
 
 @pytest.mark.parametrize("kind", ["echo", "fault", "raise in kernel", "sys.exit", "poisoned"])
-def test_without_processes_a_job_says_the_same(pool: Callable[..., LocalPool], kind: str) -> None:
+def test_without_processes_a_job_says_the_same(pool: Pool, kind: str) -> None:
     apart, here = one(pool(1), kind, "x"), InProcess("execution.workload:start", None).run_alone((kind, "x"))
     assert (here.value, here.crash) == (apart.value, apart.crash)
     assert bool(here.error) == bool(apart.error)
@@ -301,7 +298,7 @@ def test_no_child_outlives_its_parent(how: signal.Signals) -> None:
         assert rest == "closed\n" and parent.returncode == 0
 
 
-def test_what_replaces_a_child_has_its_environment(pool: Callable[..., LocalPool]) -> None:
+def test_what_replaces_a_child_has_its_environment(pool: Pool) -> None:
     workers = pool(3, env=[{"GPU": "0"}, {"GPU": "1"}])
 
     def gpus() -> list[str]:

@@ -45,4 +45,4 @@ def test_a_limit_is_a_positive_number(given: float, capsys: pytest.CaptureFixtur
 
 def test_a_script_has_no_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["replay", LINE.format("right"), "--script", "--call-seconds", "3"]) == 2
-    assert "--call-seconds cannot go with --script: a script calls the kernel without" in capsys.readouterr().err
+    assert "--call-seconds cannot be combined with --script: a script has no time limit" in capsys.readouterr().err

@@ -36,7 +36,7 @@ def test_it_is_compared_with_in_both_directions(clone: Project) -> None:
     cases[lost.replace("seed=", "seed=9")] = cases.pop(lost)
     (clone.folder / FILE).write_text(json.dumps(document))
     code, out, _ = clone.gate("--baseline", FILE)
-    assert code == 1 and "there is no such case" in out
+    assert code == 1 and "the change has no such case" in out
 
 
 def test_a_definition_that_has_changed_since_is_a_regression(clone: Project) -> None:
@@ -48,7 +48,7 @@ def test_a_definition_that_has_changed_since_is_a_regression(clone: Project) -> 
 
 def test_without_a_baseline_the_kernels_are_judged_alone_and_it_is_not_green(clone: Project) -> None:
     code, out, _ = clone.gate("--baseline", FILE)
-    assert code == 4 and f"there is no baseline {FILE}" in " ".join(out.split()) and "15 cases" in out
+    assert code == 4 and f"the baseline {FILE} does not exist" in " ".join(out.split()) and "15 cases" in out
     clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
     assert clone.gate("--baseline", FILE)[0] == 1
 
@@ -61,14 +61,14 @@ def document(**fields: object) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "there is no baseline"),
-        ("", "is damaged: it is not JSON"),
-        (document()[:-9], "is damaged: it is not JSON"),
-        (json.dumps([1]), "is no baseline of gradoracle: its schema is None"),
-        (json.dumps({"schema": "gradoracle-report/1"}), "is no baseline of gradoracle"),
+        (None, "does not exist; gradoracle baseline save"),
+        ("", "is damaged: it is not valid JSON"),
+        (document()[:-9], "is damaged: it is not valid JSON"),
+        (json.dumps([1]), "is not a baseline: its schema is None"),
+        (json.dumps({"schema": "gradoracle-report/1"}), "is not a baseline"),
         (
             document(schema="gradoracle-baseline/0"),
-            "is of the schema 'gradoracle-baseline/0', and this gradoracle reads",
+            "has the schema 'gradoracle-baseline/0', and this gradoracle reads",
         ),
         (document(snapshots=3), "is damaged: base.json.snapshots is 3; expected an object"),
         (document(snapshots={"a": {"target": "a", "cases": {"c": {}}}}), "has no field 'kernel'"),

@@ -117,7 +117,7 @@ def test_an_import_hook_that_serves_the_change_to_the_base_is_an_open_question(c
         "sys.meta_path.insert(0, Finder())\n"
     )
     code, out, _ = clone.gate("--base", "main", environment={"PYTHONPATH": str(site)})
-    assert code in (1, 4) and "which is not of the base" in " ".join(out.split())
+    assert code in (1, 4) and "which is not the base's" in " ".join(out.split())
     assert "was by the base on the same cases" not in out
 
 
@@ -167,4 +167,4 @@ def test_a_kernel_that_registers_an_operator_is_an_open_question_and_no_fault_of
     clone.commit("an operator")
     clone.edit(HELPER, ("eps", "small"))
     code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 4 and "cannot be imported into one process with its base" in " ".join(out.split())
+    assert code == 4 and "cannot be imported into the same process as its base" in " ".join(out.split())

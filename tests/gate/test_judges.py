@@ -81,5 +81,6 @@ def test_a_file_of_acknowledgements_that_lacks_a_key_is_a_mistake(clone: Project
     (clone.folder / "gradoracle-acknowledged.toml").write_text('[[change]]\npiece = "x"\n')
     code, _, err = clone.gate("--base", "main")
     assert (
-        code == 2 and "gradoracle-acknowledged.toml, change 1: expected the keys piece, change, reason, author" in err
+        code == 2
+        and "gradoracle-acknowledged.toml, change 1: expected exactly the keys piece, change, reason, author" in err
     )

@@ -34,10 +34,10 @@ def test_one_that_lasts_is_a_note_and_one_that_holds_a_regression(clone: Project
     known(clone)
     clone.edit(KERNEL, ("2**-10", "2**-9"))
     code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 0 and "· known  known failure, " in out and "the scale is off" in out
+    assert code == 0 and "· known failure " in out and "the scale is off" in out
     clone.edit(KERNEL, ("(1 + 2**-9) * ", ""))
     code, out, _ = clone.gate("--base", "HEAD")
-    assert code == 1 and "known failure that holds" in out and "remove the entry" in out
+    assert code == 1 and "known failure whose property now holds" in out and "remove the entry" in out
 
 
 def test_one_that_has_expired_is_red_and_excuses_nothing(clone: Project) -> None:
@@ -66,13 +66,13 @@ def test_a_change_cannot_excuse_itself(clone: Project) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1", "expected nothing but [[failure]] entries"),
+        ("x = 1", "expected only [[failure]] entries"),
         ("[[failure]]\nkernel = 'k'", "failure 1 has no law; expected kernel, law, reason, issue, expires"),
         (ENTRY.format(law="*", expires="'soon'"), "failure 1: expires is 'soon'; expected a date such as 2027-01-31"),
         (ENTRY.format(law="*", expires="2027-01-31T00:00:00"), "expected a date such as"),
-        (ENTRY.format(law=" ", expires="2027-01-31"), "failure 1: law is ' '; expected a text"),
+        (ENTRY.format(law=" ", expires="2027-01-31"), "failure 1: law is ' '; expected a string"),
         (ENTRY.format(law="*", expires="2027-01-31") + "until = 3", "failure 1: 'until' is unknown"),
-        ("[[failure]", "known.toml is no TOML"),
+        ("[[failure]", "known.toml is not valid TOML"),
     ],
 )
 def test_a_file_that_is_not_as_it_should_be_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:

@@ -121,9 +121,9 @@ def test_a_base_is_where_the_branches_part(clone: Project) -> None:
 
 def test_each_mistake_has_its_own_message(clone: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = repository(clone.folder)
-    with pytest.raises(UsageError, match=r"--base nowhere names no commit of this repository$"):
+    with pytest.raises(UsageError, match=r"--base nowhere is not a commit of this repository$"):
         found.base("nowhere")
-    with pytest.raises(UsageError, match="--base --help names no commit"):
+    with pytest.raises(UsageError, match="--base --help is not a commit"):
         found.base("--help")
     clone.git("switch", "--quiet", "--orphan", "apart")
     with pytest.raises(UsageError, match="no commit yet"):
@@ -132,7 +132,7 @@ def test_each_mistake_has_its_own_message(clone: Project, tmp_path: Path, monkey
     with pytest.raises(UsageError, match="HEAD and --base main have no commit in common"):
         found.base("main")
     (tmp_path / "none").mkdir()
-    with pytest.raises(UsageError, match="this folder is in none"):
+    with pytest.raises(UsageError, match="this folder is not in one"):
         repository(tmp_path / "none")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="git is not installed"):
@@ -150,9 +150,9 @@ def test_a_shallow_clone_says_what_it_lacks(clone: Project, tmp_path: Path) -> N
         check=True, env={**os.environ, **IDENTITY},
     )  # fmt: skip
     shallow.git("switch", "--quiet", "change")
-    with pytest.raises(UsageError, match=r"this clone is shallow and does not reach back .* --unshallow"):
+    with pytest.raises(UsageError, match=r"this clone is too shallow to contain the merge base .* --unshallow"):
         repository(shallow.folder).base("origin/main")
-    with pytest.raises(UsageError, match="names no commit of this repository; this clone is shallow"):
+    with pytest.raises(UsageError, match="is not a commit of this repository; this clone is shallow"):
         repository(shallow.folder).base("HEAD~1")
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gate.project import HELPER, KERNEL, Project
 
-from gradoracle.gate.process import Side
 from gradoracle.gate.side import Task
+from gradoracle.gate.side_process import SideProcess
 from gradoracle.model.serialize import to_plain
 
 RIGHT, WRONG = "(gw * x32).mean(", "(gw * x32).sum("
@@ -17,7 +17,7 @@ RIGHT, WRONG = "(gw * x32).mean(", "(gw * x32).sum("
 
 def _side(clone: Project, stage: Path, **more: object) -> Side:
     task = Task(KERNEL, {"property": "*_matches_the_oracle", "examples": "12", "workers": "0"}, **more)  # type: ignore[arg-type]
-    return Side(clone.folder, [str(clone.folder), *sys.path], True, {"rmsnorm": task}, stage)
+    return SideProcess(clone.folder, [str(clone.folder), *sys.path], True, {"rmsnorm": task}, stage)
 
 
 def test_what_fails_is_reported_with_all_cases_before_the_report(clone: Project, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gate.project import KERNEL, Project
 
 from gradoracle.cases.saved_tensors import sample_of
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.gate import speed
 from gradoracle.gate.run import Asked, gate
 from gradoracle.gate.side import Task
@@ -55,12 +55,12 @@ def test_sides_take_turns_and_so_does_who_begins() -> None:
 @pytest.mark.parametrize(
     ("twin", "head", "said"),
     [
-        ([1.0, 1.01], [1.5, 1.7], "60 % more time than the base (1.6 ms, the base 1 ms; ratios 1.500 to 1.700, of"),
+        ([1.0, 1.01], [1.5, 1.7], "60 % more time than the base (1.6 ms, the base 1 ms; ratios 1.500 to 1.700, base"),
         ([1.0, 0.99], [0.5, 0.52], "49 % less time than the base (0.51 ms, the base 1 ms; ratios 0.500 to 0.520"),
         ([1.0, 1.0], [1.002, 1.002], "0.2 % more time than the base ("),
         ([1.0, 1.0], [4.0, 5.0], "4.5 times the base's time ("),
         ([1.0, 1.6], [1.5, 1.7], "no measurable difference from the base (1.6 ms, the base 1 ms; ratios 1.500 to "
-         "1.700, of the base to itself 1.000 to 1.600, 2 rounds)"),
+         "1.700, base against itself 1.000 to 1.600, 2 rounds)"),
         ([1.0, 1.0], [0.9, 1.7], "no measurable difference from the base ("),
         ([0.9, 1.0], [0.91, 0.91], "no measurable difference from the base ("),
         ([0.0, 1.0], [1.0, 1.0], "no measurable difference from the base ("),
@@ -150,7 +150,7 @@ def test_explicit_and_automatic_backwards_are_timed_with_their_forward() -> None
 
     sample = sample_of(Case("sdpa", {"B": 1, "H": 1, "T": 4, "M": 3, "D": 2, "Dv": 2}), target.family, None, "cpu")
     for vjp, log in ((None, ["forward"]), (explicit, ["forward", "vjp"])):
-        made = calls(Subject(target.family, Kernel("k", "sdpa", forward, vjp=vjp)), sample)
+        made = calls(KernelRunner(target.family, Kernel("k", "sdpa", forward, vjp=vjp)), sample)
         assert list(made) == [FORWARD, VJP]
         asked.clear()
         made[VJP]()
@@ -223,7 +223,7 @@ def test_a_gate_reports_times_as_notes_and_passes(clone: Project, monkeypatch: p
     assert sorted((line.dtype, line.text.partition(" in ")[0]) for line in lines) == sorted(
         (dtype, what) for dtype in dtypes for what in (FORWARD, VJP)
     )
-    assert told[-1] == "rmsnorm: timing both sides in turns"
+    assert told[-1] == "rmsnorm: timing both sides alternately"
 
 
 def test_what_one_side_cannot_do_is_a_note(clone: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,18 +244,18 @@ def test_the_interpreter_is_not_timed(clone: Project, monkeypatch: pytest.Monkey
     (report,) = gate(Asked("HEAD", given={"device": "cpu"}, speed=True), lambda text: None)
     assert report.comparison is not None and report.exit_code == 0
     assert [line.text for line in report.comparison.lines] == [
-        "rmsnorm is not timed: the interpreter's time says nothing about a kernel"
+        "rmsnorm is not timed: times in the interpreter say nothing about a kernel"
     ]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--baseline", "b.json", "--speed"], "a baseline has no kernel to run; expected --base REF"),
+        (["--baseline", "b.json", "--speed"], "a baseline file holds none; expected --base REF"),
         (["--base", "HEAD", "--speed", "--device", "cpu"], "--speed needs a GPU"),
-        (["--base", "HEAD", "--timed", "T=4"], "--timed says what --speed times; expected --speed too"),
-        (["--base", "HEAD", "--timed", "T:4"], "--timed 'T:4': 'T:4' is not understood; expected sizes, such as B=4"),
-        (["--base", "HEAD", "--timed", "T=0"], "--timed 'T=0': 'T=0' is not understood"),
+        (["--base", "HEAD", "--timed", "T=4"], "--timed has no effect without --speed; expected both"),
+        (["--base", "HEAD", "--timed", "T:4"], "--timed 'T:4': 'T:4' is invalid; expected sizes, such as B=4"),
+        (["--base", "HEAD", "--timed", "T=0"], "--timed 'T=0': 'T=0' is invalid"),
     ],
 )
 def test_times_that_say_nothing_are_refused(clone: Project, words: list[str], said: str) -> None:

@@ -11,7 +11,7 @@ from gradoracle.cases.coverage import situations, wanted_situations
 from gradoracle.cases.sample import build
 from gradoracle.cases.shrinking import shrink
 from gradoracle.cases.stream import stream
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case, Draw, parse
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.family import family
@@ -62,7 +62,7 @@ def test_every_case_gives_exactly_one_and_each_is_given() -> None:
 
 
 def test_the_kernel_takes_them_at_one_place_and_the_definition_by_name() -> None:
-    subject = Subject(scaled, KERNEL)
+    subject = KernelRunner(scaled, KERNEL)
     for case in cases(30):
         sample = build(case, scaled.signature, domains=scaled.domains)
         (got,) = subject.forward(sample)[0].values()

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import gradoracle
-from gradoracle.cases.case_space import domain
+from gradoracle.cases.case_space import case_space
 from gradoracle.cases.coverage import situations, wanted_situations
 from gradoracle.cases.sample import build
 from gradoracle.cases.shrinking import shrink
@@ -101,8 +101,8 @@ def test_a_size_gives_way_downwards_unless_it_is_fixed() -> None:
 
 def test_dims_that_cannot_fit_are_said_before_anything_is_drawn() -> None:
     with pytest.raises(ValueError, match="dims of grouped: no size of G"):
-        domain(grouped, KERNEL, dims={"G": choices(5), "H": choices(8)})
-    assert domain(grouped, KERNEL, dims={"G": choices(4), "H": choices(8)}).sizes["G"] == choices(4)
+        case_space(grouped, KERNEL, dims={"G": choices(5), "H": choices(8)})
+    assert case_space(grouped, KERNEL, dims={"G": choices(4), "H": choices(8)}).sizes["G"] == choices(4)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_a_domain_is_read_as_written(text, inside, outside):
 
 @pytest.mark.parametrize("text", ["", "T", "T=", "T=a", "T=5:1", "T=1:2:3:4", "=4", "T=0", "T=17:20:16", "T=1.5"])
 def test_a_malformed_domain_says_what_is_expected(text):
-    with pytest.raises(ValueError, match="is not understood; expected NAME=SIZE"):
+    with pytest.raises(ValueError, match="is invalid; expected NAME=SIZE"):
         parse_sizes(text)
 
 

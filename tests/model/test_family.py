@@ -53,7 +53,7 @@ def test_bare_decorators_work():
         ({"dims": {"Q": gradoracle.sizes(1, 2)}}, r"dims \['Q'\] do not occur"),
         ({"dtypes": ("float8",)}, r"dtypes \['float8'\] are unknown"),
         ({"joint": {"both": {"z": "normal"}}}, r"joint recipe 'both' names \['z'\]"),
-        ({"beside_large": {"Z": 3}}, r"beside_large names \['Z'\], no dims or tensors of it"),
+        ({"beside_large": {"Z": 3}}, r"beside_large names \['Z'\], which are neither dims nor tensors of it"),
     ],
 )
 def test_a_family_that_does_not_fit_its_definition_says_so(keywords, words):
@@ -84,7 +84,7 @@ def test_outputs_are_of_floats():
     def largest(x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B"], Int[Tensor, "B"]]:
         return x.max(-1)
 
-    with pytest.raises(ValueError, match=r"outputs \['i'\] are integers.* expected a definition that returns float"):
+    with pytest.raises(ValueError, match=r"outputs \['i'\] are integers.* a definition that returns only float"):
         gradoracle.family(largest, outputs=("y", "i"))
 
 

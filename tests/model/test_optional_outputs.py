@@ -12,7 +12,7 @@ from programs import python
 from torch import Tensor
 
 import gradoracle
-from gradoracle.cases.case_space import domain
+from gradoracle.cases.case_space import case_space
 from gradoracle.cases.coverage import Focus, focuses, situations, wanted_situations
 from gradoracle.cases.sample import build
 from gradoracle.cases.shrinking import shrink
@@ -157,8 +157,8 @@ def test_what_is_wrong_only_where_state_is_asked_for_is_violated(kernel: str, la
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        ("always_returns_state", "the kernel gave 2 tensors, expected 1: ('o',)"),
-        ("never_returns_state", "the kernel gave 1 tensors, expected 2: ('o', 'state')"),
+        ("always_returns_state", "the kernel returned 2 tensors, expected 1: ('o',)"),
+        ("never_returns_state", "the kernel returned 1 tensor, expected 2: ('o', 'state')"),
     ],
 )
 def test_another_number_of_outputs_than_was_asked_for_is_said(kernel: str, message: str) -> None:
@@ -197,7 +197,7 @@ def test_a_cotangent_is_drawn_only_where_its_output_is_returned() -> None:
 
 
 def test_a_focus_that_draws_its_cotangent_sets_the_option() -> None:
-    within = domain(running, right)
+    within = case_space(running, right)
 
     def last(values: Any) -> Any:
         return values[-1] if values and values[-1] == "dstate" else values[0]
@@ -206,8 +206,8 @@ def test_a_focus_that_draws_its_cotangent_sets_the_option() -> None:
     case = draw_case(last, within, focus)
     assert case.draw("dstate").layout == "transposed" and case.options == {"return_state": True}
     off = Kernel("off", "running", right.call, options={"return_state": (False,)})
-    for each in focuses(domain(running, off)):
-        case = draw_case(last, domain(running, off), each)
+    for each in focuses(case_space(running, off)):
+        case = draw_case(last, case_space(running, off), each)
         assert "dstate" not in case.draws and not case.options.get("return_state")
 
 
@@ -241,7 +241,7 @@ def test_a_replayed_line_and_its_script_show_the_state(tmp_path: Path) -> None:
     assert parse(line)[2] == CASE
     report = replay(line, workers=0, property="forward*")
     assert report.exit_code == 1 and {f.tensor for v in report.verdicts for f in v.counterexample.findings} >= {"state"}
-    for kernel, said in (("wrong_state", "state: worst element"), ("never_returns_state", "gives 1 tensors, expected")):
+    for kernel, said in (("wrong_state", "state: worst element"), ("never_returns_state", "returned 1 tensors")):
         script = tmp_path / f"{kernel}.py"
         script.write_text(reproduce(CASE.line(f"{Path(__file__)}:{kernel}")))
         done = python(script.read_text())
@@ -261,9 +261,9 @@ def definition(
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"z": "flag"}, "names 'z', no output of it; expected some of o, s"),
-        ({"s": "scale"}, "asked for by 'scale', no bool option of it; expected one of flag"),
-        ({"s": "flags"}, "asked for by 'flags', no bool option of it; expected one of flag"),
+        ({"z": "flag"}, "names 'z', which is not an output of it; expected some of o, s"),
+        ({"s": "scale"}, "asked for by 'scale', which is not a bool option of it; expected one of flag"),
+        ({"s": "flags"}, "asked for by 'flags', which is not a bool option of it; expected one of flag"),
         ({"o": "flag", "s": "flag"}, "names every output; expected at least one"),
     ],
 )

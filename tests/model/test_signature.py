@@ -74,8 +74,8 @@ def many(x: Float[Tensor, "T"]) -> Float[Tensor, "*batch T"]:
 @pytest.mark.parametrize(
     ("function", "keywords", "words"),
     [
-        (doubled, {}, r"the dims \"B T 2\*D\" of x of doubled have '2\*D', which is not understood; expected names"),
-        (many, {}, r"the dims \"\*batch T\" of out of many have '\*batch', which is not understood"),
+        (doubled, {}, r"the dims \"B T 2\*D\" of x of doubled have '2\*D', which is invalid; expected names"),
+        (many, {}, r"the dims \"\*batch T\" of out of many have '\*batch', which is invalid"),
         (unannotated, {}, "parameter 'x' of unannotated"),
         (unreturned, {}, "the return of unreturned must be annotated"),
         (attention, {"outputs": ("o",)}, "returns 2 tensors, but 1 output names"),

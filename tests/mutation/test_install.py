@@ -157,5 +157,5 @@ def test_a_kernel_whose_source_is_in_no_file_cannot_be_mutated():
     exec("def call(x):\n    return x", namespace)
     target = resolve("sdpa")
     made = gradoracle.Kernel("made", "sdpa", namespace["call"])
-    with pytest.raises(UsageError, match=r"^the source of made is in no file; expected a kernel written in Python$"):
+    with pytest.raises(UsageError, match=r"^the source of made is not in a file; expected a kernel written in Python$"):
         sources_of(type(target)(target.family, [made], None, "made"))

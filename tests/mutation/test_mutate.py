@@ -67,7 +67,7 @@ def test_an_interrupted_run_reports_what_it_knows_and_goes_on_where_it_ended(tmp
     os.killpg(ran.pid, signal.SIGINT)  # as ctrl-C does, to the workers too
     said, wrong = ran.communicate(timeout=60)
     assert ran.returncode == 4 and "Traceback" not in wrong, wrong
-    assert "interrupted: the same command goes on where this one ended" in said and "not run" in said
+    assert "interrupted; the same command resumes where this run stopped" in said and "not run" in said
     again = mutate(tmp_path, *words)
     assert again.returncode == 0 and " of them known from an earlier run" in again.stdout, again.stderr
     assert "1 of 8 mutants" not in again.stderr, "all were tried again, survivors among them"

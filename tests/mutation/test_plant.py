@@ -16,7 +16,7 @@ from gradoracle.model.errors import UsageError
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.operators import Source
 from gradoracle.mutation.plant import choose, mutants
-from gradoracle.project.shipped import family_names
+from gradoracle.project.shipped_names import family_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED = [pytest.param(name, marks=pytest.mark.xdist_group(f"mutants of {name}")) for name in family_names()]
@@ -192,7 +192,9 @@ def test_without_libcst_one_sentence_says_what_to_install(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "libcst", None)
     plant = importlib.import_module("gradoracle.mutation.plant")
-    with pytest.raises(UsageError, match=r"^libcst is not installed: needed .* pip install 'gradoracle\[mutate\]'$"):
+    with pytest.raises(
+        UsageError, match=r"^libcst is not installed; gradoracle mutate needs it: pip install 'gradoracle\[mutate\]'$"
+    ):
         plant.mutants(RMSNORM, "rmsnorm.py")
 
 

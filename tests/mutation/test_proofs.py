@@ -8,7 +8,7 @@ from gradoracle.model.errors import UsageError
 from gradoracle.mutation.plant import mutants
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
 from gradoracle.mutation.sources import sources_of
-from gradoracle.project.shipped import family_names
+from gradoracle.project.shipped_names import family_names
 from gradoracle.project.target import resolve
 
 
@@ -20,10 +20,19 @@ def test_each_proof_is_of_a_mutant_that_there_is(family):
     assert all(len(proof.split()) >= 15 for proof in proofs.values()), "a proof says why"
 
 
+@pytest.mark.parametrize("family", family_names())
+def test_the_sources_of_a_family_are_its_folder_and_the_tiles_that_it_shares(family):
+    modules = {source.module for source in sources_of(resolve(family))}
+    own = {f"gradoracle.kernels.{family}.tiles", f"gradoracle.kernels.{family}.launch"}
+    assert own <= modules
+    assert ("gradoracle.kernels.tiles" in modules) == (family != "semicrf")
+    assert "gradoracle.kernels.arguments" not in modules
+
+
 def test_a_family_without_proofs_has_none_and_a_broken_file_is_one_sentence(tmp_path):
     assert proofs_beside("no_such_family") is None and read_proofs(None) == {}
     file = tmp_path / "proofs.toml"
-    for text, said in (("[[equivalent]]\nmutant = '1'\n", "entry 1 has no proof"), ("[[", "is no TOML")):
+    for text, said in (("[[equivalent]]\nmutant = '1'\n", "entry 1 has no proof"), ("[[", "is not valid TOML")):
         file.write_text(text)
         with pytest.raises(UsageError, match=said):
             read_proofs(file)

@@ -15,7 +15,7 @@ from gradoracle.mutation.record import Record, fingerprint
 from gradoracle.mutation.run import Found, Mutation
 from gradoracle.mutation.sources import Source
 from gradoracle.mutation.views import exit_code, render
-from gradoracle.project.shipped import family_names
+from gradoracle.project.shipped_names import family_names
 
 
 def mutant(after: str = "a | b", operator: str = "sign") -> Mutant:
@@ -99,7 +99,7 @@ def test_proofs_are_read_and_those_without_a_mutant_or_a_reason_refused(tmp_path
     with pytest.raises(UsageError, match=r"entry 1 has no proof; expected mutant and proof$"):
         read_proofs(file)
     file.write_text("equivalent = [\n")
-    with pytest.raises(UsageError, match="is no TOML"):
+    with pytest.raises(UsageError, match="is not valid TOML"):
         read_proofs(file)
     with pytest.raises(UsageError, match="no such file"):
         read_proofs(Path(tmp_path / "missing.toml"))

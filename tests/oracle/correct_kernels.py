@@ -211,7 +211,7 @@ def of_worst(got: Tensor, budget: Budget) -> float:
 
 
 def slope(got: Tensor, budget: Budget) -> tuple[float, float]:
-    """The slope of the error on the truth, and the limit that the probes set it: rule 2 of the verdict."""
+    """The slope of the error on the truth, and the limit that the probes set it: the rule bias."""
     weight = budget.value / budget.sigma**2
     bottom = (budget.value * weight).sum()
     null = ((budget.errors * weight).flatten(1).sum(1) / bottom).square().mean().sqrt()

@@ -42,12 +42,12 @@ def wrong(output: int, **fault: float) -> Tensor:
     [
         (0, {"z": 0.0}, "term", "without"),
         (1, {"z": -1.0}, "sign", "with the sign of"),
-        (0, {"z": 1.7}, "ratio", "times 1.7"),
+        (0, {"z": 1.7}, "ratio", "multiplied by 1.7"),
         (0, {"sign": -1.0}, "sign", "with the sign of"),
         (0, {"keys": 32}, "tail", "ending after 32 of 34"),
         (0, {"keys": 33}, "tail", "without its last member"),
-        (2, {"scale": 0.5 * math.log2(math.e)}, "ratio", "times 1.4427"),
-        (2, {"scale": 0.25}, "ratio", "times 0.5"),
+        (2, {"scale": 0.5 * math.log2(math.e)}, "ratio", "multiplied by 1.4427"),
+        (2, {"scale": 0.25}, "ratio", "multiplied by 0.5"),
     ],
 )
 def test_a_changed_formula_is_found(output: int, fault: dict[str, float], cause: str, words: str) -> None:
@@ -58,10 +58,10 @@ def test_a_changed_formula_is_found(output: int, fault: dict[str, float], cause:
 @pytest.mark.parametrize(
     ("got", "cause", "words"),
     [
-        (P.mT @ G.roll(-1, 1), "shift", "moved by one"),
-        (P.mT @ Q, "term", "with q for do"),
-        (P.mT @ G.flatten().roll(-1).view(G.shape), "shift", "do read one element further"),
-        (P.mT @ G.as_strided(G.shape, (120, 1, 1)), "layout", "do read by the stride of dim 2 along dim 1"),
+        (P.mT @ G.roll(-1, 1), "shift", "shifted by one"),
+        (P.mT @ Q, "term", "with q in place of do"),
+        (P.mT @ G.flatten().roll(-1).view(G.shape), "shift", "do read one element later"),
+        (P.mT @ G.as_strided(G.shape, (120, 1, 1)), "layout", "do read with the stride of dim 2 along dim 1"),
         (P.mT.bfloat16().double() @ G, "dtype", "rounded to bfloat16"),
     ],
 )
@@ -103,7 +103,7 @@ def test_edits_keep_to_the_strides_that_views_were_made_for() -> None:
 
     got = heads(Q, 0.25 * K)[0]
     likeness = reconstruct(trace(heads, Q, K), (Q, K), ("q", "k"), [Expected(0, got, torch.full_like(got, 1e-9))])
-    assert likeness.cause == "ratio" and "times 0.25" in likeness.words
+    assert likeness.cause == "ratio" and "multiplied by 0.25" in likeness.words
 
 
 def test_a_kernel_that_keeps_what_forward_saved_is_found_as_such() -> None:
@@ -116,7 +116,7 @@ def test_a_kernel_that_keeps_what_forward_saved_is_found_as_such() -> None:
     assert reconstruct(graph, (Q, K, V, G), NAMES, expected).words == ""
     assert reconstruct(graph, (Q, K, V, G), NAMES, [Expected(2, shifted, expected[0].sigma)]).words == ""
     found = reconstruct(graph, (Q, K, V, G), NAMES, [Expected(2, shifted, expected[0].sigma)], saved=True)
-    assert found.cause == "shift" and "q read one element further" in found.words
+    assert found.cause == "shift" and "q read one element later" in found.words
 
 
 def test_sums_that_are_lost_together_are_found() -> None:
@@ -127,4 +127,4 @@ def test_sums_that_are_lost_together_are_found() -> None:
     got = two(*(x[:, last] for x in args))[0]
     expected = [Expected(0, got, torch.full_like(got, 1e-9))]
     likeness = reconstruct(trace(two, *args), args, ("a", "b", "c"), expected)
-    assert likeness.cause == "sum" and "of its last 2 alone" in likeness.words
+    assert likeness.cause == "sum" and "over its last 2 only" in likeness.words

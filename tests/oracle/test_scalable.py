@@ -15,7 +15,7 @@ from gradoracle.cases.sample import Sample, build
 from gradoracle.check import memory_estimate
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import judge_law
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.contract import PRESETS, Contract
 from gradoracle.model.derivative import Derivative
@@ -85,7 +85,7 @@ def right(x: Tensor) -> Tensor:
 def evidence(size: int, kernel: Any, reading: str = "auto") -> Evidence:
     case = Case("running", {"N": size}, seed=3)
     sample = build(case, running.signature)
-    return Evidence(case, sample, Subject(running, Kernel("running", "running", kernel)), Oracle(running, reading))
+    return Evidence(case, sample, KernelRunner(running, Kernel("running", "running", kernel)), Oracle(running, reading))
 
 
 def test_what_is_outgrown_is_never_traced_and_what_is_not_always_is() -> None:

@@ -76,6 +76,17 @@ def test_a_constant_of_the_closure_is_held_by_the_graph() -> None:
     torch.testing.assert_close(graph(x)[0], (x * weight)[index])
 
 
+@pytest.mark.parametrize("shape", [(N,), (257,), (3, 300)])
+def test_an_identity_of_any_size_is_traced(shape: tuple[int, ...]) -> None:
+    """PyTorch's own decomposition of eye counts more than 256 rows in a dtype that arange lacks on the CPU."""
+
+    def program(x: Tensor) -> tuple[Tensor]:
+        return (torch.eye(*shape, dtype=x.dtype) @ x,)
+
+    x = random(shape[-1])
+    assert torch.equal(trace(program, random(shape[-1]))(x)[0], program(x)[0])
+
+
 @pytest.mark.parametrize(
     "value_dependent",
     [

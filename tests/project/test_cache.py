@@ -43,7 +43,7 @@ def test_damage_is_no_document_and_is_said_once(
         file = tmp_path / "numbers" / name
         file.write_bytes(file.read_bytes()[:-1] if damage is None else damage)
         assert entries.read(name) is None
-    assert len(said) == 1 and str(tmp_path / "numbers" / "one") in said[0] and "computed anew" in said[0]
+    assert len(said) == 1 and str(tmp_path / "numbers" / "one") in said[0] and "computed again" in said[0]
     entries.write("one", 4)
     assert entries.read("one") == 4
 
@@ -57,7 +57,7 @@ def test_a_full_disk_is_said_once_and_loses_nothing_that_is_there(
     monkeypatch.setattr(os, "fsync", full)
     entries.write("one", {"value": 9})
     entries.write("three", 3)
-    assert len(said) == 1 and "no space left on device" in said[0] and "nothing more is kept" in said[0]
+    assert len(said) == 1 and "no space left on device" in said[0] and "no further results are kept" in said[0]
     assert entries.read("one") == {"value": 1} and entries.read("three") is None
     assert sorted(file.name for file in (tmp_path / "numbers").iterdir()) == ["one", "two"]  # no half of a file
 

@@ -84,7 +84,7 @@ def test_targets_are_kernels_of_the_project_or_what_they_were(tmp_path: Path) ->
     made = project(tmp_path)
     assert [entry.name for entry in made.chosen([])] == ["attention", "sdpa"]
     assert [entry.target for entry in made.chosen(["lse", "sdpa", "lse"])] == ["lse", "sdpa"]
-    with pytest.raises(UsageError, match="no TARGET is given; expected a shipped family"):
+    with pytest.raises(UsageError, match="no TARGET was given; expected a shipped family"):
         config.EMPTY.chosen([])
     with pytest.raises(UsageError, match="--profile 'slow' is unknown; expected one of fast"):
         made.profile("slow")
@@ -94,7 +94,7 @@ def test_targets_are_kernels_of_the_project_or_what_they_were(tmp_path: Path) ->
 
 
 MISTAKES: dict[str, tuple[str, str]] = {
-    "no TOML": ("[tool.gradoracle", "is no TOML: "),
+    "no TOML": ("[tool.gradoracle", "is not valid TOML: "),
     "unknown key": ("[tool.gradoracle]\nexample = 3", "'example' is unknown: did you mean examples?"),
     "unknown key of a kernel": (
         "[tool.gradoracle.kernels.a]\ntraget = 'a'",
@@ -105,10 +105,10 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "a value": ("[tool.gradoracle]\ndevice = 'tpu'", "[tool.gradoracle]: --device 'tpu' is unknown"),
     "a number": (
         "[tool.gradoracle]\nexamples = 'many'",
-        "--examples 'many' is not understood; expected a whole number",
+        "--examples 'many' is invalid; expected a whole number",
     ),
     "a range": ("[tool.gradoracle]\nexamples = 0", "--examples must be at least 1, got 0"),
-    "seconds": ("[tool.gradoracle]\nseconds = 'long'", "--seconds 'long' is not understood"),
+    "seconds": ("[tool.gradoracle]\nseconds = 'long'", "--seconds 'long' is invalid"),
     "a contract": ("[tool.gradoracle]\ncontract = { float32 = 'bf16' }", "--contract float32=bf16"),
     "no table": ("[tool.gradoracle]\ndim = 'T=3'", "dim is 'T=3'; expected a table, such as { T ="),
     "no list": ("[tool.gradoracle]\nrequire = 'x'", "require is 'x'; expected a list of properties"),

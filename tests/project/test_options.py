@@ -14,7 +14,7 @@ from gradoracle.model.errors import UsageError
 from gradoracle.project import values
 from gradoracle.project.outputs import Output, outputs, writable
 
-FORMATS = ("terminal", "json", "junit")
+FORMATS: dict[str, tuple[str, ...]] = {"terminal": (), "json": (), "junit": ()}
 
 
 @pytest.mark.parametrize(
@@ -43,22 +43,22 @@ def test_what_is_given_is_read(read: Callable[[Any], Any], text: Any, value: Any
     [
         (values.dtypes, "float23", "--dtype 'float23' is unknown: did you mean float32? expected one of float32, "),
         (values.dtypes, "", "--dtype '' is unknown: expected one of"),
-        (values.contracts, ["float32"], "--contract 'float32' is not understood; expected DTYPE=PRESET"),
+        (values.contracts, ["float32"], "--contract 'float32' is invalid; expected DTYPE=PRESET"),
         (values.contracts, ["float32=fp16"], "--contract float32=fp16: contract 'fp16' is for float16; for float32"),
         (values.contracts, ["int8=tf32"], "--contract int8=tf32: "),
         (values.contracts, ["float32=tf32", "float32=ieee32"], "--contract is given twice for float32"),
         (values.arguments, ["causal=true"], "--arg 'causal=true': expected a Python literal after =, such as True"),
-        (values.arguments, ["2=3"], "'2' is no name of an argument"),
-        (values.arguments, ["causal"], "--arg 'causal' is not understood; expected NAME=VALUE"),
-        (values.dims, ["T=0:4"], "--dim 'T=0:4' is not understood; expected NAME=SIZE"),
-        (values.dims, ["T"], "--dim 'T' is not understood"),
+        (values.arguments, ["2=3"], "'2' is not the name of an argument"),
+        (values.arguments, ["causal"], "--arg 'causal' is invalid; expected NAME=VALUE"),
+        (values.dims, ["T=0:4"], "--dim 'T=0:4' is invalid; expected NAME=SIZE"),
+        (values.dims, ["T"], "--dim 'T' is invalid"),
         (values.dims, ["T=1", "T=2"], "--dim is given twice for T"),
-        (values.workers, "many", "--workers 'many' is not understood; expected a number of processes, or auto"),
+        (values.workers, "many", "--workers 'many' is invalid; expected a number of processes, or auto"),
         (values.workers, "-1", "--workers must be at least 0, got -1"),
-        (values.shard, "2", "--shard '2' is not understood; expected I/N"),
+        (values.shard, "2", "--shard '2' is invalid; expected I/N"),
         (values.shard, "5/4", "--shard '5/4' is out of range; expected I/N with 1 <= I <= N"),
         (values.shard, "0/4", "--shard '0/4' is out of range"),
-        (values.shard, "a/4", "--shard 'a' is not understood"),
+        (values.shard, "a/4", "--shard 'a' is invalid"),
         (partial(values.seconds, option="--call-seconds"), 0.0, "--call-seconds must be a positive number, got 0"),
         (values.seconds, -1.0, "--seconds must be a positive number, got -1"),
         (values.seconds, float("nan"), "--seconds must be a positive number, got nan"),
@@ -101,7 +101,7 @@ def test_an_output_belongs_to_the_format_before_it(words: str, expected: list[Ou
         ("--format json --format junit", "the formats json and junit cannot share standard output"),
         (
             "--format json --output {d}/a --format junit --output {d}/../{n}/a",
-            "two formats would be written to one file",
+            "two formats have the same output file",
         ),
         ("--format json --output {d}", "--output {d} cannot be written: is a directory"),
         ("--format json --output {d}/no/a", "--output {d}/no/a cannot be written: no such file or directory"),

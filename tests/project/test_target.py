@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradoracle.model.errors import TargetError, UsageError
-from gradoracle.project import shipped as names
+from gradoracle.project import shipped_names as names
 from gradoracle.project import target
 from gradoracle.project.target import expand, family_for, place_of, resolve, shipped
 
@@ -172,7 +172,7 @@ def test_a_private_module_name_hides_nothing(write: Callable[..., str]) -> None:
     [
         ("doubel", None, "unknown target 'doubel': did you mean double? shipped are double; expected a shipped name, "),
         ("torch.nn.functional.gelu", None, "did you mean torch.nn.functional:gelu?"),
-        ("double", "other", "--family other does not go with the shipped target double"),
+        ("double", "other", "--family other cannot be combined with the shipped target double"),
         ("missing.py", None, "no file missing.py; expected"),
         ("some/folder", None, "no file some/folder; expected"),
         ("no.such.module:f", "double", "no module named 'no' can be imported"),
@@ -181,21 +181,21 @@ def test_a_private_module_name_hides_nothing(write: Callable[..., str]) -> None:
         ("operator:ne", "doubles", "unknown family 'doubles': did you mean double?"),
         ("operator:ne", "quadruple", "path/to/file.py:family or package.module:family"),
         (".", None, "unknown target '.': shipped are "),
-        (":f", None, "target ':f' is not understood; expected"),
-        ("{file}:", None, "is not understood; expected"),
+        (":f", None, "target ':f' is invalid; expected"),
+        ("{file}:", None, "is invalid; expected"),
         ("{file}:plian", None, "has no callable named 'plian'; did you mean plain?"),
         ("{file}:two", None, "two does not fit family double: it takes (x, y), expected the inputs (x) positionally"),
         ("{file}:keyword", None, "it takes (x, *, y), expected the inputs (x) positionally"),
-        ("{file}:NUMBER", None, "NUMBER is of type int and no callable"),
+        ("{file}:NUMBER", None, "NUMBER is of type int and not callable"),
         ("{file}:double", None, "double is a family, not a kernel"),
         ("{file}:added", "{file}:plain", "plain is a function; expected a @gradoracle.family"),
-        ("{file}:added", "{empty}", "must name one family, as in {empty}:family; that file holds none"),
-        ("{empty}", None, "holds no @gradoracle.kernel; declare one or name a callable, as in {empty}:callable"),
-        ("{empty}:f", None, "say which definition it claims to implement with --family NAME"),
+        ("{file}:added", "{empty}", "must name one family, as in {empty}:family; that file has none"),
+        ("{empty}", None, "has no @gradoracle.kernel; declare one or name a callable, as in {empty}:callable"),
+        ("{empty}:f", None, "name the family that it implements with --family NAME"),
         (
             "{several}",
             None,
-            "holds kernels of the families double, triple; choose one of {several}:one, {several}:three",
+            "has kernels of the families double, triple; choose one of {several}:one, {several}:three",
         ),
         ("{orphan}", None, "is declared as a kernel of nothing, which is neither in that file nor shipped"),
         ("{syntax}", None, "syntax.py, line 2: cannot be imported: SyntaxError: "),

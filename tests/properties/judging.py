@@ -11,7 +11,7 @@ from gradoracle.properties.universal import UNIVERSAL
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import judge_law
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case, parse
 from gradoracle.model.family import Family
 from gradoracle.model.job import LawResult
@@ -30,7 +30,7 @@ def evidence(case: Case | str, subject: Kernel, oracle: Oracle, device: str = "c
     """Evidence of a kernel on a case or case line, with tensors on a device."""
     case, family = parse(case)[2] if isinstance(case, str) else case, oracle.family
     sample = build(case, family.signature, domains=family.domains, device=device)
-    return Evidence(case, sample, Subject(family, subject), oracle)
+    return Evidence(case, sample, KernelRunner(family, subject), oracle)
 
 
 def judge(law: Property | str, case: Case | str, subject: Kernel, oracle: Oracle) -> LawResult:

@@ -33,7 +33,7 @@ def holding(law: str = "forward_matches_the_oracle", dtype: str = "float32") -> 
 def wrong(tensor: str = "dq", pattern: str = "only T >= 64 (of 65)", place: str | None = None) -> Finding:
     """A finding whose region is what its place says in words; a tensor that is no plain name is a relation."""
     worst = Worst((0, 0, 64, 0), 0.5, 0.25, 34.125)
-    message = "1 of 65 elements are further out than rounding explains"
+    message = "1 of 65 elements exceeds its budget"
     shown = pattern if place is None else place
     return Finding(
         tensor, Outcome.VIOLATED, "local", 4.25, 34.125, 1e-6, message, worst, pattern, elements=65, place=shown,
@@ -152,11 +152,11 @@ def everything() -> Report:
         refused(),
         not_checked(),
     )
-    made.verdicts[0].notes.append("gives away accuracy against 'definition': o on 3 cases")
+    made.verdicts[0].notes.append("less accurate than 'definition': o on 3 cases")
     made.situations_wanted["T > 100 000"] = 1
     made.refusals = {"D must be a multiple of 16, got 7 [see docs]": {"dtype=float16": 42, "D=7": 3}}
     made.notes = ["the signature of f cannot be read"]
-    made.unmet = ["dq was decided on no float16 case"]
+    made.unmet = ["dq could not be decided on any float16 case"]
     made.interrupted = "interrupted after 100 of 126 cases"
     made.cases_run = 100
     return made
@@ -205,7 +205,7 @@ def shard() -> Report:
         {"budget too wide": Seen(2, 5)},
         {"budget too wide": Reason.BUDGET},
         {"D must be even": Seen(1, 6)},
-        {"gives away accuracy": 3},
+        {"less accurate": 3},
         {"dq": 42},
         {"dk": Left("budget too wide", 5)},
         [1e-6, math.inf],

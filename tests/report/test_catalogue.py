@@ -10,11 +10,11 @@ from torch import Tensor
 
 from gradoracle.check.judge_case import laws_of
 from gradoracle.cli import main
-from gradoracle.cli.commands import catalogue
+from gradoracle.cli.commands import explain
 from gradoracle.execution import device
 from gradoracle.model.family import Family, family
 from gradoracle.model.property import Property, law
-from gradoracle.project.shipped import family_names
+from gradoracle.project.shipped_names import family_names
 from gradoracle.project.target import Target, resolve
 
 
@@ -40,8 +40,8 @@ def owning(name: str, *laws: Property) -> Target:
 
 
 def explained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *targets: Target) -> str:
-    monkeypatch.setattr(catalogue, "_catalogue", lambda: (list(targets), []))
-    catalogue.explain("rows_*")
+    monkeypatch.setattr(explain, "catalogue", lambda: (list(targets), []))
+    explain.explain("rows_*")
     return capsys.readouterr().out
 
 

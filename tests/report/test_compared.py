@@ -9,7 +9,8 @@ from example import compared, unchanged
 from test_sarif import log
 
 from gradoracle.model.comparison import Kind, Line, Weight
-from gradoracle.report.formats import exit_code, render
+from gradoracle.model.verdict import exit_code
+from gradoracle.report.formats import render
 
 LINES = (
     Line(Kind.ACCURACY, Weight.RED, "accuracy fell", "triton_sdpa", "vjp_matches_the_oracle", "float16"),
@@ -32,7 +33,8 @@ def test_a_gate_is_red_by_its_red_lines_alone() -> None:
 def test_the_terminal_marks_what_is_new_and_what_is_not() -> None:
     text = render(MADE, "terminal")
     assert "✗ VIOLATED  vjp_matches_the_oracle" in text and "· VIOLATED  adjoint_identity" in text
-    assert "✗ sigma  accuracy fell" in text and "? base   the base cannot" in text and "· judge  acknowledged" in text
+    assert "✗ accuracy accuracy fell" in text and "? base     the base cannot" in text
+    assert "· judge    acknowledged" in text
     assert "✗ sdpa: 2 regressions from 1a2b3c4 (main) (exit code 1)" in text
     assert "✓ lse: unchanged since 1a2b3c4 (main), not checked (exit code 0)" in text
     assert text.endswith("✗ gate: sdpa: regression; 1 unchanged (exit code 1)\n")

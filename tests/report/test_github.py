@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from example import everything, holding, report, violated
 
+from gradoracle.cli.outcome import run_and_show
 from gradoracle.model.location import Location
 from gradoracle.model.verdict import Report
 from gradoracle.project.outputs import Output
@@ -53,9 +54,9 @@ def test_the_step_has_a_summary_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     made = report(violated())
-    assert showing.report([Output("github", tmp_path / "log")], [lambda: made]) == 1
+    assert run_and_show([Output("github", tmp_path / "log")], [lambda: made]) == 1
     assert summary.read_text() == "before\n" + render([made], "markdown")
-    assert showing.report([Output("json", tmp_path / "json")], [lambda: made]) == 1
+    assert run_and_show([Output("json", tmp_path / "json")], [lambda: made]) == 1
     assert summary.read_text() == "before\n" + render([made], "markdown")
 
 
@@ -63,7 +64,7 @@ def test_a_summary_that_cannot_be_written_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "none" / "summary.md"))
-    assert showing.report([Output("github", tmp_path / "log")], [lambda: report(holding())]) == 0
+    assert run_and_show([Output("github", tmp_path / "log")], [lambda: report(holding())]) == 0
     assert "the step's summary cannot be written: no such file" in capsys.readouterr().err
 
 

@@ -18,8 +18,8 @@ from gradoracle.model.location import Location
 from gradoracle.model.serialize import Unreadable
 from gradoracle.model.shard import Shard
 from gradoracle.model.sums import Sums
-from gradoracle.model.verdict import Report, Status, Verdict
-from gradoracle.report.formats import exit_code, render
+from gradoracle.model.verdict import Report, Status, Verdict, exit_code
+from gradoracle.report.formats import render
 from gradoracle.report.json import SCHEMA, read
 
 FILE = Path(__file__).parents[2] / "docs" / "report.schema.json"
@@ -143,7 +143,7 @@ def test_what_was_written_can_be_read_again() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "it is no JSON"),
+        ("", "it is not JSON"),
         ("[]", "its schema is None"),
         ('{"schema": "gradoracle-report/0"}', "its schema is 'gradoracle-report/0'; expected"),
         (f'{{"schema": "{SCHEMA}"}}', "reports is None; expected a list"),

@@ -75,7 +75,7 @@ def test_what_was_not_checked_is_a_notification() -> None:
     told = unmet["invocations"][0]
     assert told["executionSuccessful"] is False and told["exitCode"] == 1
     texts = [each["message"]["text"] for each in told["toolExecutionNotifications"]]
-    assert "interrupted after 100 of 126 cases" in texts and "dq was decided on no float16 case" in texts
+    assert "interrupted after 100 of 126 cases" in texts and "dq could not be decided on any float16 case" in texts
 
 
 def prints(made: Report) -> list[str]:

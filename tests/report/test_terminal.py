@@ -26,7 +26,7 @@ def test_a_green_run_says_so_with_its_contracts_and_counts() -> None:
     assert "contract float32 as ieee32, bfloat16 as bf16" in lines(text)
     assert "device cpu (a processor, 2 cores), seed 7" in lines(text)
     assert "forward_matches_the_oracle ✓ 42 3.1σ 2e-6 ✓ 42 3.1σ 2e-6" in lines(text)
-    assert "1 property checked on 126 cases in 93.2 s; 2 verdicts: 2 holds" in lines(text)
+    assert "1 property checked on 126 cases in 93.2 s; 2 verdicts: 2 hold" in lines(text)
     assert lines(text)[-1] == "✓ sdpa: every checked property holds (exit code 0)"
     assert "✗" not in text and "\x1b" not in text
 
@@ -42,7 +42,7 @@ def test_a_failure_reports_property_element_pattern_case_and_replay() -> None:
     for line in (
         "✗ VIOLATED vjp_matches_the_oracle triton_sdpa, float32, 3 of 42 cases",
         "property Each gradient agrees with the definition's VJP.",
-        "dq [local] 1 of 65 elements are further out than rounding explains; 4.25 times its budget",
+        "dq [local] 1 of 65 elements exceeds its budget; the worst by a factor of 4.25",
         "worst at [0, 0, 64, 0], got 0.5, true 0.25, error 34.1 sigma",
         "pattern only T >= 64 (of 65)",
         "note holds under tf32",
@@ -185,7 +185,7 @@ def test_reasons_and_refusals_that_differ_in_numbers_alone_are_reported_once() -
     first.reasons, second.reasons = {"D is 7": 2, "D is 9": 1}, {"D is 7": 1, "M is 9": 4}
     refusals = {"D is 7": {"dtype=float32": 1, "D=7": 1}, "D is 9": {"dtype=float32": 2}, "M is 9": {"M=9": 4}}
     text = lines(render(report(holding(), first, second, refusals=refusals), "terminal"))
-    assert "4 D is 7 (forward_matches_the_oracle; 1 more reason with other numbers)" in text
+    assert "4 D is 7 (forward_matches_the_oracle; 1 reason more with other numbers)" in text
     assert "4 M is 9 (forward_matches_the_oracle)" in text
     assert [line for line in text if line.startswith("refused:")] == ["refused: D is 7", "refused: M is 9"]
     assert "where dtype=float32 x3, D=7 x1" in text
@@ -202,7 +202,7 @@ def test_what_was_not_checked_is_reported_with_reasons_counts_and_refusals() -> 
     assert "42 D must be a multiple of 16, got 7 [see docs] (forward_matches_the_oracle)" in text
     assert "30 needs a GPU (second_device)" in text
     assert "where dtype=float16 x42, D=7 x3" in text
-    assert "note gives away accuracy against 'definition': o on 3 cases (forward_matches_the_oracle float32)" in text
+    assert "note less accurate than 'definition': o on 3 cases (forward_matches_the_oracle float32)" in text
 
 
 def test_situations_below_their_minimum_stand_out() -> None:

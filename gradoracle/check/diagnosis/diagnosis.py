@@ -31,7 +31,7 @@ def diagnose(symptoms: Sequence[Symptom]) -> Diagnosis:
         return UNKNOWN
     declared = {symptom.cause for symptom in broken}
     if len(declared) == 1 and (cause := declared.pop()):
-        return _named(cause, f"{broken[0].law} alone is violated")
+        return _named(cause, f"only {broken[0].law} is violated")
     wrong = [symptom for symptom in broken if symptom.findings]
     if any(each.kind in _FACTS or any(f.malformed for f in each.findings) for each in wrong) or not wrong:
         return UNKNOWN
@@ -105,7 +105,7 @@ def _rounding(seen: Seen) -> Found:
     high = {s.law for s in seen.held if s.dtype not in _LOW}
     broken = {s.dtype for s in seen.broken}
     if broken and broken <= set(_LOW) and laws <= high and not seen.lost:
-        return "dtype", f"violated in {' and '.join(sorted(broken))} alone"
+        return "dtype", f"violated only in {' and '.join(sorted(broken))}"
     return None
 
 

@@ -69,11 +69,11 @@ def edits(graph: Graph, named: Sequence[str]) -> Iterator[Edit]:
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     for source in inputs:
         for words, cause, change in _misread(_shape(source)) if len(source.users) > 1 else ():
-            said = f"with {wording.of(source)} read {words} throughout"
+            said = f"with {wording.of(source)} read {words} everywhere"
             yield Edit(cause, said, frozenset(source.users), _throughout(source, change))
     for nodes in _together(graph):  # sums that a kernel adds up in one place, and loses together
         node = next(iter(nodes))
-        yield from _partial(effects.plain_name(node), nodes, f"{wording.of(node)} and its like")
+        yield from _partial(effects.plain_name(node), nodes, f"{wording.of(node)} and similar products")
     for nodes in _alike(graph):
         node = next(iter(nodes))
         name, said = effects.plain_name(node), wording.of(node)
@@ -85,15 +85,16 @@ def edits(graph: Graph, named: Sequence[str]) -> Iterator[Edit]:
             what = f"{wording.of(operand, 1)} in {said}"
             yield Edit("term", f"without {what}", nodes, _scaled(place, 0.0), linear=True)
             for factor in factors:
-                cause = "sign" if factor == -1 else "ratio"
-                words = f"with the sign of {what} changed" if factor == -1 else f"with {what} times {factor:.6g}"
+                cause, words = "ratio", f"if {what} is multiplied by {factor:.6g}"
+                if factor == -1:
+                    cause, words = "sign", f"with the sign of {what} changed"
                 yield Edit(cause, words, nodes, _scaled(place, factor))
-            yield from _instead(graph, nodes, place, operand, inputs, wording, what)
+            yield from _instead(nodes, place, operand, inputs, wording, what)
         yield from _dropped(name, nodes, said)
         yield from _partial(name, nodes, said)
         if name in ("bmm", "mm"):
             yield Edit("transpose", f"with {said} transposed", nodes, _result_transposed)
-            yield Edit("transpose", f"with the factors of {said} in the other order", nodes, _swapped)
+            yield Edit("transpose", f"with the factors of {said} exchanged", nodes, _swapped)
         if name == "where":
             yield Edit("tail", f"without the mask of {said}", nodes, _unmasked)
             yield Edit("term", f"with the branches of {said} exchanged", nodes, _exchanged)
@@ -179,7 +180,7 @@ def _exchanged(node: Node, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _compared(name: str, nodes: frozenset[Node], said: str) -> Iterator[Edit]:
-    """A comparison with a number whose equality, or whose number, is off by one."""
+    """A comparison whose first operand is off by one."""
     node = next(iter(nodes))
     if len(node.args) != 2 or name not in _NEIGHBOURS:
         return
@@ -194,7 +195,6 @@ def _compared(name: str, nodes: frozenset[Node], said: str) -> Iterator[Edit]:
 
 
 def _instead(
-    graph: Graph,
     nodes: frozenset[Node],
     place: int,
     operand: Node,
@@ -207,27 +207,28 @@ def _instead(
     source = _source(operand)
     for other in inputs if source is not None else ():
         if other is not source and _shape(other) == _shape(source):
-            yield Edit("term", f"with {wording.of(other)} for {what}", nodes, _another(place, operand), asks=other)
-    for words, cause, change in _misread(_shape(source)) if source is not None else ():
-        call = _another(place, operand, change)
-        yield Edit(cause, f"with {wording.of(source)} read {words} for {what}", nodes, call, asks=source)
+            words = f"with {wording.of(other)} in place of {what}"
+            yield Edit("term", words, nodes, _another(place, operand), asks=other)
+    for read, cause, change in _misread(_shape(source)) if source is not None else ():
+        words = f"with {wording.of(source)} read {read} in place of {what}"
+        yield Edit(cause, words, nodes, _another(place, operand, change), asks=source)
     if effects.plain_name(next(iter(nodes))) in effects.PRODUCT and len(shape) > 1:
         yield Edit("transpose", f"with {what} transposed", nodes, _changed(place, _transposed))
     for dim, size in enumerate(shape):
         if size > 2:
             for step in (1, -1):
-                words = f"with {what} moved by one along its dim {dim}"
+                words = f"with {what} shifted by one along its dim {dim}"
                 yield Edit("shift", words, nodes, _changed(place, _mover(dim, step)))
 
 
 def _misread(shape: Sequence[int]) -> Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]:
     """Ways to read a contiguous tensor at wrong addresses, with causes: one element off, by another dim's stride."""
-    yield "one element further", "shift", lambda x: x.flatten().roll(-1).view(x.shape)
-    yield "one element before", "shift", lambda x: x.flatten().roll(1).view(x.shape)
+    yield "one element later", "shift", lambda x: x.flatten().roll(-1).view(x.shape)
+    yield "one element earlier", "shift", lambda x: x.flatten().roll(1).view(x.shape)
     for dim, size in enumerate(shape):
         for other in range(len(shape)):
             if other != dim and size > 1:
-                yield f"by the stride of dim {other} along dim {dim}", "layout", _strider(dim, other)
+                yield f"with the stride of dim {other} along dim {dim}", "layout", _strider(dim, other)
 
 
 def _throughout(source: Node, change: Callable[[Tensor], Tensor]) -> Call:
@@ -257,7 +258,7 @@ def _strider(dim: int, other: int) -> Callable[[Tensor], Tensor]:
 
 
 def _transposed(x: Tensor) -> Tensor:
-    """The transpose as a tile that is larger than the matrix has it: 0 outside, and cut to the same shape."""
+    """The transpose within a tile that is larger than the matrix: 0 outside, and cut to the same shape."""
     rows, columns = x.shape[-2:]
     most = max(rows, columns)
     square = torch.nn.functional.pad(x, (0, most - columns, 0, most - rows))
@@ -265,7 +266,7 @@ def _transposed(x: Tensor) -> Tensor:
 
 
 def _swapped(node: Node, args: Sequence[Any], kwargs: Any) -> Any:
-    """The product of two matrices in the other order, as tiles that are larger than both have it."""
+    """The product of two matrices in the other order, within tiles that are larger than both."""
     one, two = args[0], args[1]
     (rows, inner), columns = one.shape[-2:], two.shape[-1]
     most = max(rows, inner, columns)
@@ -337,18 +338,18 @@ def _partial(name: str, nodes: frozenset[Node], said: str) -> Iterator[Edit]:
             last = (size - 1) // cut * cut
             if last != cut:
                 yield Edit("tail", f"with {said} ending after {last} of {size}", nodes, _kept(dim, 0, last, fill))
-                yield Edit("sum", f"with {said} of its last {size - last} alone", nodes, _kept(dim, last, size, fill))
+                yield Edit("sum", f"with {said} over its last {size - last} only", nodes, _kept(dim, last, size, fill))
         for parts in (2, 3, 4, 8) if size > 3 else ():  # heads of a group, of which each has as many members
             if size % parts == 0:
                 one = size // parts
-                yield Edit("sum", f"with {said} of its first {one} alone", nodes, _kept(dim, 0, one, fill))
-                yield Edit("sum", f"with {said} of its last {one} alone", nodes, _kept(dim, size - one, size, fill))
+                yield Edit("sum", f"with {said} over its first {one} only", nodes, _kept(dim, 0, one, fill))
+                yield Edit("sum", f"with {said} over its last {one} only", nodes, _kept(dim, size - one, size, fill))
         if size > 1:
             if size - 1 not in cuts:
                 yield Edit("tail", f"with {said} without its last member", nodes, _kept(dim, 0, size - 1, fill))
             yield Edit("shift", f"with {said} without its first member", nodes, _kept(dim, 1, size, fill))
             for one in (0, size - 1) if size > 2 else ():
-                yield Edit("sum", f"with {said} of one member alone", nodes, _kept(dim, one, one + 1, fill))
+                yield Edit("sum", f"with {said} over one member only", nodes, _kept(dim, one, one + 1, fill))
 
 
 def _summed(node: Node, shape: Sequence[int]) -> list[int]:

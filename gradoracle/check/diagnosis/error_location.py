@@ -1,4 +1,4 @@
-"""Pattern: where wrong elements lie and how they are wrong, in words that point at a cause."""
+"""Error location: where wrong elements lie and how they are wrong, in words that point at a cause."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Each relation is looked for where the wrong elements lie, within the smallest block of rows and columns that holds them,
 and holds where more than half of the values there obey it within two percent. The order is that of how much a relation
-says: one ratio, another place, another tensor, a ratio a row, an error of a simple form, and last the look of rounding.
+says: one ratio, another place, another tensor, a ratio a row, an error of a simple form, and last plain rounding.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _one_ratio(mine: Tensor, true: Tensor) -> Likeness:
 
 
 def _elsewhere(got: Tensor, truth: Tensor, axes: Sequence[str]) -> Likeness:
-    """Whether the kernel's tensor is the true one with two dims swapped, or with the indices of one dim in disorder."""
+    """Whether the kernel's tensor is the true one with two dims swapped, or with one dim reordered."""
     close = _CLOSE * float(truth.abs().median())
     for a in range(truth.dim()):
         for b in range(a + 1, truth.dim()):
@@ -164,13 +164,13 @@ def _elsewhere(got: Tensor, truth: Tensor, axes: Sequence[str]) -> Likeness:
 
 
 def _off_diagonal(apart: Tensor, a: int, b: int) -> float:
-    """What most of the elements that a transposition moves are within."""
+    """A bound on most of the elements that a transposition moves."""
     moves = ~torch.eye(apart.shape[a], dtype=torch.bool)
     return _most(apart.abs().movedim((a, b), (0, 1))[moves])
 
 
 def _disordered(got: Tensor, truth: Tensor, dim: int, axis: str) -> Likeness:
-    """Whether most slices along a dim hold the true values of other slices."""
+    """Whether most slices along a dim have the true values of other slices."""
     count = truth.shape[dim]
     mine, true = (x.movedim(dim, 0).reshape(count, -1) for x in (got, truth))
     if count < 2 or count > _LONGEST or mine.numel() > _LARGEST or (mine.shape[1] < 3 and count < _FEWEST):
@@ -186,27 +186,27 @@ def _disordered(got: Tensor, truth: Tensor, dim: int, axis: str) -> Likeness:
     if bool((where + to == count - 1).all()):
         return Likeness(f"the true tensor reversed along dim {dim}", "transpose")
     if len(set(to.tolist())) == 1:
-        return Likeness(f"what belongs to {axis} = {int(to[0])} stands at every {axis}", "slice")
+        return Likeness(f"every {axis} has the values of {axis} = {int(to[0])}", "slice")
     steps = (to - where) % count
     step = int(steps.mode().values)
     if count > 2 and int((steps == step).sum()) * 2 > len(steps):
         step -= count if step > count // 2 else 0
-        return Likeness(f"what belongs to {axis} {step:+d}", "shift" if abs(step) == 1 else "slice")
-    return Likeness(f"what belongs to other {axis}, in another order", "transpose")
+        return Likeness(f"every {axis} has the values of {axis} {step:+d}", "shift" if abs(step) == 1 else "slice")
+    return Likeness(f"the values along {axis} in another order", "transpose")
 
 
 def _differ(rows: Tensor, others: Tensor) -> Tensor:
-    """Which rows [count, n] are clearly another than those at ``others`` [count]."""
+    """Which rows [count, n] differ clearly from the rows at indices ``others`` [count]."""
     return (rows - rows[others]).abs().mean(1) > 10 * _CLOSE * rows.abs().mean(1)
 
 
 def _another(block: _Block, name: str, other: Tensor) -> Likeness:
-    """Whether another tensor stands in the place of this one."""
+    """Whether the kernel returned another tensor in place of this one."""
     size = float(other.abs().median())
     if block.truth.numel() < _FEWEST or size == 0 or not _apart(block.truth, other):
         return NO_LIKENESS
     if _most((block.got - other).abs()) < _CLOSE * size:
-        return Likeness(f"the true {name} stands in its place", "transpose")
+        return Likeness(f"equals the true {name}", "transpose")
     return NO_LIKENESS
 
 
@@ -222,7 +222,7 @@ def _term(block: _Block, name: str, other: Tensor) -> Likeness:
 
 
 def _ratios_by_row(block: _Block) -> Iterator[Likeness]:
-    """A ratio that is the same all along one dim and differs along the others."""
+    """A ratio that is constant along one dim and differs along the others."""
     true = block.truth
     safe = torch.where(true.abs() > 1e-3 * true.abs().max(), true, torch.nan)
     ratios = block.got / safe
@@ -239,11 +239,11 @@ def _ratios_by_row(block: _Block) -> Iterator[Likeness]:
             continue
         shown = middle[middle.isfinite()]
         low, high = float(shown.min()), float(shown.max())
-        yield Likeness(f"a ratio that is constant along {block.axis(dim)}, from {low:.4g} to {high:.4g}", "sum")
+        yield Likeness(f"a constant ratio along {block.axis(dim)}, from {low:.4g} to {high:.4g}", "sum")
 
 
 def _simple_error(block: _Block) -> Iterator[Likeness]:
-    """An error that is the same all along a dim along which the truth is not, or of rank one where the truth is not."""
+    """An error that is constant along a dim, or of rank one, where the truth is not."""
     error, true = block.error, block.truth
     if float(error.square().mean()) < (_CLOSE**2) * float(true.square().mean()):
         return
@@ -252,7 +252,7 @@ def _simple_error(block: _Block) -> Iterator[Likeness]:
             continue
         middle, own = error.mean(dim, keepdim=True), true - true.mean(dim, keepdim=True)
         if _small(error - middle, error) and not _small(own, true):
-            yield Likeness(f"the error is the same all along {block.axis(dim)}", "term")
+            yield Likeness(f"the error is constant along {block.axis(dim)}", "term")
     if true.dim() >= 2 and min(true.shape[-2:]) >= 3:
         first, second = (_beyond_rank_one(x) for x in (error, true))
         if first < _CLOSE and second > 10 * _CLOSE:
@@ -260,13 +260,13 @@ def _simple_error(block: _Block) -> Iterator[Likeness]:
 
 
 def _beyond_rank_one(x: Tensor) -> float:
-    """How much of the matrices [*, m, n] lies beyond the largest singular value of each, as a share of the norm."""
+    """The share of the norm of the matrices [*, m, n] that lies beyond the largest singular value of each."""
     values = torch.linalg.svdvals(x.reshape(-1, *x.shape[-2:]))
     return float(values[:, 1:].norm()) / max(float(values.norm()), 1e-300)
 
 
 def _rounded(mine: Tensor, true: Tensor, stored: torch.dtype | None) -> Likeness:
-    """Values that a lower dtype holds, or errors that are small, of both signs and of no relation to the truth."""
+    """Values that a lower dtype represents, or small errors of both signs that are unrelated to the truth."""
     error, bottom = mine - true, float(true.square().sum())
     if len(mine) < _FEWEST or bottom == 0:
         return NO_LIKENESS
@@ -276,12 +276,12 @@ def _rounded(mine: Tensor, true: Tensor, stored: torch.dtype | None) -> Likeness
     for lower, name in _LOWER if stored in (torch.float32, torch.float64) else ():
         held, plain = mine.to(lower).double() == mine, true.to(lower).double() == true
         if held.all() and not plain.all():
-            return Likeness(f"every value is one of {name}", "dtype")
+            return Likeness(f"every value is representable in {name}", "dtype")
     slope = float((error * true).sum()) / bottom
     share = float((error > 0).double().mean())
     scatter = 1 / math.sqrt(len(mine))
     if abs(slope) < 4 * scatter * size and abs(share - 0.5) < 2 * scatter and len(mine) >= 2 * _FEWEST:
-        return Likeness(f"errors of both signs, {size:.1e} of the values: the look of rounding", "dtype")
+        return Likeness(f"errors of both signs, {size:.1e} of the values, as from rounding", "dtype")
     return NO_LIKENESS
 
 

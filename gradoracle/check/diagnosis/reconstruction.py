@@ -84,7 +84,7 @@ def reconstruct(
 
 
 def _chosen(found: Sequence[Mapping[str, tuple[float, Edit]]]) -> Likeness:
-    """The cause that explains most tensors, and of those the one that leaves least; of equal ones the more specific."""
+    """The cause that explains the most tensors; then the one with the smallest rest; then the most specific."""
     rests: dict[str, list[float]] = {}
     for best in found:
         for cause, (rest, _) in best.items():
@@ -96,13 +96,13 @@ def _chosen(found: Sequence[Mapping[str, tuple[float, Edit]]]) -> Likeness:
     limit = _ALIKE * min(means.values()) + _NOTHING
     cause = min((cause for cause, mean in means.items() if mean <= limit), key=_RANK.index)
     _, edit = min((best[cause] for best in found if cause in best), key=lambda each: each[0])
-    return Likeness(f"the definition gives the same {edit.words}", cause, edit.factor)
+    return Likeness(f"the definition reproduces the result {edit.words}", cause, edit.factor)
 
 
 def _fit(edit: Edit, expected: Expected, true: Tensor, edited: Tensor) -> _Fit | None:
-    """What is left of the error once the edit's is taken off; None where the edit says nothing of this tensor.
+    """The rest of the error after subtracting the edit's; None where the edit does not explain this tensor.
 
-    What the kernel lost is left out, and what is exact, such as a masked 0.
+    Non-finite elements are left out, and exact ones, such as a masked 0.
     """
     known = (expected.sigma > 0) & expected.got.isfinite() & true.isfinite()
     if not bool(edited[known].isfinite().all()):
@@ -131,7 +131,7 @@ def _scaled(edit: Edit, factor: float) -> Edit:
         return replace(edit, cause="sign", words=f"with the sign of {what} changed")
     cause = "ratio" if abs(factor - 1) > _NEAR_ONE else "dtype"
     shown = f"{factor:.6g}"  # no case knows more of it
-    return replace(edit, cause=cause, words=f"with {what} times {shown}", factor=float(shown))
+    return replace(edit, cause=cause, words=f"if {what} is multiplied by {shown}", factor=float(shown))
 
 
 class _Runs:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gradoracle.model.case import Case
+from gradoracle.model.contract import PRECISION_BITS
+from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
 from gradoracle.model.job import LawResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.verdict import Status, Verdict
 
-_BY_PRECISION = ("float64", "float32", "float16", "bfloat16")
 _DECIDED = (Status.HOLDS, Status.VIOLATED, Status.CRASHED)
 
 
@@ -92,7 +93,7 @@ class Seen:
         All symptoms where there is none. Coarser rounding hides a fault.
         """
         dtypes = {symptom.dtype for symptom, _ in self.tensors}
-        finest = next((dtype for dtype in _BY_PRECISION if dtype in dtypes), "")
+        finest = max(DTYPES.keys() & dtypes, key=lambda dtype: PRECISION_BITS[dtype], default="")
         if not finest:
             return self
         broken, held = (
@@ -102,9 +103,9 @@ class Seen:
 
     @property
     def tensors(self) -> list[tuple[Symptom, Finding]]:
-        """Wrong tensors that a law compares with the truth, those of the first derivative alone in which there are any.
+        """Tensors that differ from the truth, of the lowest derivative that has any.
 
-        What forward gets wrong, all that follows gets wrong too, and less plainly.
+        An error in forward also shows in all derivatives, and less clearly.
         """
         found = [
             (symptom, finding)

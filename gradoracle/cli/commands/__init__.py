@@ -1,1 +1,1 @@
-"""The commands of ``gradoracle``, one module for those that belong together."""
+"""The commands of ``gradoracle``, one module each."""

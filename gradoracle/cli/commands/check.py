@@ -1,8 +1,7 @@
-"""Check and replay: kernels on drawn cases, or on one."""
+"""Check: kernels on drawn cases."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradoracle.cli import completion
-from gradoracle.cli.commands.arguments import Formats, Outputs, Profile, given, takes
-from gradoracle.cli.commands.installed import require_kernels_of_the_tree
+from gradoracle.cli.arguments import Formats, Outputs, Profile, given, takes
+from gradoracle.cli.installed import require_kernels_of_the_tree
+from gradoracle.cli.outcome import run_and_show
 from gradoracle.execution import fork_server
 from gradoracle.model.errors import UsageError
 from gradoracle.project.config import Config, Entry, load
 from gradoracle.project.options import OPTIONS
-from gradoracle.project.outputs import Output, outputs
-from gradoracle.report import showing
+from gradoracle.project.outputs import outputs
+from gradoracle.report.formats import FORMATS
 from gradoracle.report.showing import say
 
 if TYPE_CHECKING:
@@ -51,9 +51,8 @@ def check(
     output: Outputs = None,
     **options: Any,
 ) -> None:
-    """Check kernels on drawn cases, by every property that applies."""
+    """Check kernels on drawn cases against every property that applies."""
     from gradoracle.project import settings
-    from gradoracle.report.formats import FORMATS
 
     views = outputs(context.obj.words, FORMATS)
     own = given(context)
@@ -87,7 +86,7 @@ def check(
         return check_target(request, progress())
 
     runs = [partial(checked, request, len(requests) - place) for place, request in enumerate(requests)]
-    raise typer.Exit(showing.report(views, runs))
+    raise typer.Exit(run_and_show(views, runs))
 
 
 def _touched(config: Config, files: Sequence[str]) -> list[Entry]:
@@ -103,44 +102,3 @@ def _touched(config: Config, files: Sequence[str]) -> list[Entry]:
         for name, entry in tree.config.kernels.items()
         if paths & {tree.root / file for file in tree.files(entry, entry.settings)}
     ]
-
-
-@takes(
-    "family",
-    "property",
-    "oracle",
-    "call-seconds",
-    device="Default: the one in the case line.",
-    contract="As for the check. Repeatable.",
-    arg="As for the check. Repeatable.",
-)
-def replay(
-    context: typer.Context,
-    case: Annotated[str, typer.Argument(metavar="CASE", help="A case line in quotes, as printed with a failure.")],
-    script: Annotated[
-        bool, typer.Option("--script", help="Print a standalone reproduction that needs only torch.")
-    ] = False,
-    **options: Any,
-) -> None:
-    """Judge one case again, by every property that applies."""
-    from gradoracle.project import settings
-
-    fields = settings.fields(given(context))
-    if script and "arguments" in fields:
-        raise UsageError("--arg cannot go with --script: a script calls the kernel with the options of the case alone")
-    if script and "call_seconds" in fields:
-        raise UsageError("--call-seconds cannot go with --script: a script calls the kernel without a time limit")
-    from gradoracle.model.case import parse
-
-    with contextlib.suppress(ValueError):  # the line is no case line, which is reported below
-        require_kernels_of_the_tree([parse(case)[0]])
-    fork_server.warm()
-    if script:
-        from gradoracle.check.reproduction import reproduce
-
-        say(reproduce(case, **fields))
-        return
-    from gradoracle.check.run import replay as replay_case
-    from gradoracle.report.progress import progress
-
-    raise typer.Exit(showing.report([Output("terminal")], [lambda: replay_case(case, progress(), **fields)]))

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from gradoracle.cli.commands.arguments import Formats, Kernels, Outputs, Profile, given, takes
+from gradoracle.cli.arguments import Formats, Kernels, Outputs, Profile, given, takes
 from gradoracle.execution import fork_server
-from gradoracle.model.errors import UsageError, tell, why
-from gradoracle.project.outputs import outputs, writable
+from gradoracle.model.errors import UsageError, tell
+from gradoracle.project.outputs import outputs
 from gradoracle.report import showing
+from gradoracle.report.formats import FORMATS
 
 
 @takes("timed", "device", "examples", "seed", "property", "workers")
@@ -25,15 +26,15 @@ def gate(
     baseline: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="Compare with a file that baseline save wrote, where the base cannot be built."
+            metavar="FILE", help="Compare with a file written by baseline save, where the base cannot be built."
         ),
     ] = None,
     speed: Annotated[
-        bool, typer.Option("--speed", help="On a GPU, also time both sides in turns. Times never fail the gate.")
+        bool, typer.Option("--speed", help="On a GPU, also time both sides alternately. Times never fail the gate.")
     ] = False,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first regression.")] = False,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Check the base anew, even if an earlier gate stored its results.")
+        bool, typer.Option("--no-cache", help="Check the base again instead of using the results of an earlier gate.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Also check kernels that have not changed.")] = False,
     profile: Profile = None,
@@ -43,29 +44,29 @@ def gate(
 ) -> None:
     """Compare the kernels of a change with those of its base.
 
-    By default those that the change touches are checked. The base's definitions, contracts and properties judge both.
+    Kernels that the change does not affect are skipped. Both sides are judged by the base's definitions, contracts and
+    properties.
 
     Exit codes: 0 no regression; 1 a property that held is violated, something is no longer checked, accuracy fell, or
-    the judge has changed; 4 something could not be compared.
+    a definition, contract or property changed without acknowledgement; 4 something could not be compared.
     """
     fork_server.warm(has_engine=False)  # imports what both sides need while this process reads both trees
     from gradoracle.gate.run import Asked, GateFault
     from gradoracle.gate.run import gate as run_gate
+    from gradoracle.model.verdict import exit_code
     from gradoracle.project import settings
-    from gradoracle.report.formats import FORMATS as formats
-    from gradoracle.report.formats import exit_code
 
-    views = outputs(context.obj.words, formats)
+    views = outputs(context.obj.words, FORMATS)
     if (base is None) == (baseline is None):
         raise UsageError(
-            "the gate compares with one thing; expected either --base REF, such as origin/main, or --baseline FILE"
+            "the gate needs one base to compare with; expected --base REF, such as origin/main, or --baseline FILE"
         )
     own = given(context)
     chosen = settings.fields(own)
     if speed:
         _require_timing(baseline, chosen.get("device", "auto"))
     elif "timed" in own:
-        raise UsageError("--timed says what --speed times; expected --speed too")
+        raise UsageError("--timed has no effect without --speed; expected both")
     file = None if baseline is None else Path(baseline)
     asked = Asked(base or "", tuple(targets or ()), profile, own, every, baseline=file, speed=speed)
     asked = replace(asked, fail_fast=fail_fast, keeps=not no_cache)
@@ -85,52 +86,8 @@ def _require_timing(baseline: str | None, device: str) -> None:
     from gradoracle.execution.device import choose
 
     if baseline is not None:
-        raise UsageError(
-            "--speed times both sides in one run, and a baseline has no kernel to run; expected --base REF"
-        )
+        raise UsageError("--speed runs the kernels of both sides, and a baseline file holds none; expected --base REF")
     if choose(device) != "cuda":
-        raise UsageError("--speed needs a GPU: the interpreter's times say nothing about a kernel; expected no --speed")
-
-
-baseline = typer.Typer()
-
-
-@baseline.callback()
-def _baselines() -> None:
-    """Save results for the gate, where the base cannot be built."""
-
-
-@baseline.command()
-@takes("device", "examples", "seed", "property", "workers")
-def save(
-    context: typer.Context,
-    targets: Kernels = None,
-    output: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The file. Default: gradoracle-baseline.json.")
-    ] = None,
-    profile: Profile = None,
-    **options: Any,
-) -> None:
-    """Check this tree's kernels and save the results, case by case, for gate --baseline.
-
-    Violations are saved too: a gate then asks that they get no worse. Exit code 0: the file is written.
-    """
-    from gradoracle.gate.baseline import FILE
-    from gradoracle.gate.baseline import save as write
-    from gradoracle.gate.run import Asked, snapshots
-    from gradoracle.project import settings
-    from gradoracle.report import summary
-
-    own = given(context)
-    settings.fields(own)
-    path = writable("--output", output or FILE)
-    found, reports = snapshots(Asked("", tuple(targets or ()), profile, own), tell)
-    for each in reports:
-        showing.say(f"{summary.MARKS[each.exit_code]} {summary.outcome(each)}\n")
-    try:
-        write(path, found)
-    except OSError as error:
-        raise UsageError(f"--output {path} cannot be written: {why(error)}") from None
-    showing.say(
-        f"{path} written: {len(found.snapshots)} kernels, {sum(len(s.cases) for s in found.snapshots.values())} cases\n"
-    )
+        raise UsageError(
+            "--speed needs a GPU: times in the interpreter say nothing about a kernel; expected no --speed"
+        )

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from gradoracle.cli.commands.arguments import Formats, Outputs
+from gradoracle.cli.arguments import Formats, Outputs
 from gradoracle.project.outputs import outputs as views_of
 from gradoracle.report import showing
+from gradoracle.report.formats import FORMATS
 
 
 def merge(
@@ -17,7 +18,7 @@ def merge(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...", help="What check --shard I/N --format json --output FILE wrote for each shard."
+            metavar="FILE...", help="Reports of all shards, written by check --shard I/N --format json --output FILE."
         ),
     ],
     format: Formats = None,
@@ -25,10 +26,10 @@ def merge(
 ) -> None:
     """Merge the reports of all shards of a run.
 
-    The result is the report that a single process would have given.
+    The result is the report that a single process would have written.
     """
     from gradoracle.check.merge import merge as merge_reports
-    from gradoracle.report.formats import FORMATS, exit_code
+    from gradoracle.model.verdict import exit_code
     from gradoracle.report.json import read_shards
 
     views = views_of(context.obj.words, FORMATS)

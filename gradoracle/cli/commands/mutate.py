@@ -1,4 +1,4 @@
-"""Mutate and bench: what the properties catch, and how fast the kernels are."""
+"""Mutate: what the properties catch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gradoracle.cli.commands.arguments import given, takes
-from gradoracle.cli.commands.installed import require_kernels_of_the_tree
+from gradoracle.cli.arguments import given, takes
+from gradoracle.cli.installed import require_kernels_of_the_tree
 from gradoracle.project import settings, values
 from gradoracle.project.outputs import outputs
 from gradoracle.report import showing
@@ -15,8 +15,8 @@ from gradoracle.report import showing
 
 @takes(
     "family",
-    seconds="Try no further fault after this time.",
-    seed="Seed of the choice of faults and of the cases.",
+    seconds="Time limit; no mutant starts after it.",
+    seed="Seed for choosing mutants and drawing cases.",
     examples="Number of cases. Default: as for check.",
     workers="Number of worker processes.",
 )
@@ -26,15 +26,15 @@ def mutate(
         str, typer.Argument(metavar="TARGET", help="A shipped family, path/to/file.py[:callable] or module:callable.")
     ],
     mutants: Annotated[
-        str, typer.Option(metavar="N|all", help="Number of faults, spread over operators and functions.")
+        str, typer.Option(metavar="N|all", help="Number of mutants, spread over operators and functions.")
     ] = "120",
     source: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE", help="A further module to plant faults in. Repeatable.")
+        list[str] | None, typer.Option(metavar="MODULE", help="A further module to mutate. Repeatable.")
     ] = None,
     equivalents: Annotated[
         str | None, typer.Option(metavar="FILE", help="TOML file with proofs that mutants are equivalent.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the results of earlier runs.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the results of earlier runs.")] = False,
     least: Annotated[
         float | None, typer.Option(metavar="SCORE", help="Exit with 1 if the score is below this.")
     ] = None,
@@ -42,13 +42,13 @@ def mutate(
         list[str] | None, typer.Option(metavar="terminal|json|markdown", help="Report format. Repeatable.")
     ] = None,
     output: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="Where to write the --format before it. Repeatable.")
+        list[str] | None, typer.Option(metavar="PATH", help="File for the --format before it. Repeatable.")
     ] = None,
     **options: Any,
 ) -> None:
-    """Plant small faults in a kernel, and see which are caught.
+    """Make mutants of a kernel, each with one small mistake, and see which are killed.
 
-    The report names the property that catches each, and scores the kernel's checks by the share that is caught.
+    The report names the property that kills each mutant; the score is the share of mutants killed.
     """
     from gradoracle.mutation import views
     from gradoracle.mutation.run import Mutation, WrongKernel
@@ -73,19 +73,3 @@ def mutate(
         raise typer.Exit(showing.fail(str(error), 1)) from None
     showing.show(expected, lambda view, width, color: views.render(found, view))
     raise typer.Exit(views.exit_code(found, enough))
-
-
-@takes("device", seconds="Stop each gradcheck after this time, and report how far it came.")
-def bench(
-    context: typer.Context,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A shipped family.")],
-    only: Annotated[str, typer.Option(metavar="TEXT", help="Only rows whose description contains TEXT.")] = "",
-    output: Annotated[str | None, typer.Option(metavar="PATH", help="Also write the table there, as JSON.")] = None,
-    **options: Any,
-) -> None:
-    """Time shipped kernels and their peers, and a verdict and gradcheck."""
-    asked = settings.fields(given(context))
-    require_kernels_of_the_tree([target])
-    from gradoracle.execution.bench import run as run_bench
-
-    run_bench(target, asked.get("device", "auto"), output, only, asked.get("seconds"))

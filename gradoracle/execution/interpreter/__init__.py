@@ -7,7 +7,8 @@
 `is_active()` says whether that was done; `explain_unavailable()` gives the reason, in one sentence, if it cannot be.
 
 Triton has an interpreter (TRITON_INTERPRET=1) that is wrong in bfloat16, ignores TF32 and is slow; `activate` corrects
-it in place.  What is computed, on Triton 3.6 to 3.9, with the conversions and instructions of sm_90:
+it in place.  What is computed, on the versions of Triton that `availability` names, with the conversions and
+instructions of sm_90:
 
 - casts among float64, float32, float16, bfloat16, integers and bool: one rounding, to nearest even (toward zero
   where asked for); to integers toward zero, saturating;

@@ -10,11 +10,19 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from gradoracle.execution.interpreter.availability import explain_unavailable, installed, remember
+from gradoracle.execution.interpreter.availability import (
+    NEWEST_TRITON,
+    OLDEST_TRITON,
+    TESTED_NUMPY,
+    TESTED_TRITON,
+    explain_unavailable,
+    installed,
+    remember,
+)
 from gradoracle.execution.interpreter.blas import use_one_thread
 
 _VARIABLE = "TRITON_INTERPRET"
-_USE = "use a Triton from 3.6.0 to 3.9.0"
+_USE = f"use a Triton from {OLDEST_TRITON} to {NEWEST_TRITON}"
 _active = False
 
 
@@ -64,7 +72,7 @@ def _probe() -> None:
     except InterpreterError as error:
         raise RuntimeError(
             f"Triton {installed('triton')} cannot interpret kernels with numpy {installed('numpy')} ({error}): "
-            'install triton==3.7.1 and "numpy>=2.0,<2.4".'
+            f"install triton=={TESTED_TRITON} and numpy=={TESTED_NUMPY}, which are tested together."
         ) from error
 
 

@@ -46,7 +46,7 @@ def take_the_first() -> None:
             return bench(self, *args, config=config, **meta)
         both = meta.keys() & getattr(config, "kwargs", {}).keys()
         if both:
-            raise ValueError(f"{', '.join(sorted(both))} was given to the launch and is set by the autotuner's configs")
+            raise ValueError(f"{', '.join(sorted(both))} was given at launch and is set by the autotuner's configs")
         if _tries:
             with _measured_by(self, _once):
                 return bench(self, *args, config=config, **meta)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from importlib import metadata
 
-OLDEST_TRITON = (3, 6)
+OLDEST_TRITON, NEWEST_TRITON = "3.6.0", "3.9.0"  # a newer one is refused only if it lacks a part
+TESTED_TRITON, TESTED_NUMPY = "3.7.1", "2.4.6"  # the pair that the tests run with
 _failure: str | None = None
 
 
@@ -19,8 +20,11 @@ def explain_unavailable() -> str | None:
         version = installed(name)
         if version is None:
             return f"{name} is not installed and interpreting Triton kernels needs it: install {name}."
-        if name == "triton" and _number(version) < OLDEST_TRITON:
-            return f"Triton {version} was found and interpreting kernels needs 3.6 or later: install triton>=3.7.1."
+        if name == "triton" and _number(version) < _number(OLDEST_TRITON):
+            return (
+                f"Triton {version} was found and interpreting kernels needs {OLDEST_TRITON} or later: "
+                f"install triton>={TESTED_TRITON}."
+            )
     return None
 
 

@@ -60,7 +60,7 @@ def _float32_dot(left: Float32Array, right: Float32Array, input_precision: Any) 
         return np.matmul(to_tf32_truncated(left), to_tf32_truncated(right))
     if input_precision != ir.INPUT_PRECISION.TF32x3:
         raise NotImplementedError(
-            f"tl.dot on float32 with input_precision {input_precision} was asked for; the interpreter computes ieee, "
+            f"tl.dot on float32 with input_precision {input_precision} was asked for; the interpreter supports ieee, "
             "tf32 and tf32x3"
         )
     big_left, big_right = to_tf32_nearest_away(left), to_tf32_nearest_away(right)

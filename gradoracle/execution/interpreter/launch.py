@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from gradoracle.execution.interpreter import blocks, current, expressions, loads, lockstep, values
+from gradoracle.execution.interpreter import blocks, expressions, launch_hooks, loads, lockstep, values
 
 _MISSING: Any = object()
 _STOCK_PATCH_LANG = interpreter._patch_lang
@@ -118,20 +118,20 @@ def _launch(self: Any, *args: Any, **kwargs: Any) -> None:
         hook(*host_args, **host_kwargs)
     bound = signature.bind(*host_args, **host_kwargs)
     bound.apply_defaults()
-    if current.watch is not None:
-        current.watch(self.fn, bound.arguments, self.constexprs, kwargs)
+    if launch_hooks.watch is not None:
+        launch_hooks.watch(self.fn, bound.arguments, self.constexprs, kwargs)
     with language_patch():
         given = {
             name: value if name in self.constexprs else _converted(value) for name, value in bound.arguments.items()
         }
         grid = self.grid(given) if callable(self.grid) else self.grid
-    with current.unwatched(self.fn.__code__):
-        if current.record is not None:
-            current.record.begin(self.fn, grid if isinstance(grid, tuple) else tuple(grid), bound.arguments, given)
+    with launch_hooks.unwatched(self.fn.__code__):
+        if launch_hooks.record is not None:
+            launch_hooks.record.begin(self.fn, grid if isinstance(grid, tuple) else tuple(grid), bound.arguments, given)
             try:
                 run_grid(self.fn, grid, given)
             finally:
-                current.record.end()
+                launch_hooks.record.end()
         else:
             run_grid(self.fn, grid, given)
     if copied:

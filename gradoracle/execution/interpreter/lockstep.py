@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gradoracle.execution.interpreter import current
+from gradoracle.execution.interpreter import launch_hooks
 from gradoracle.execution.interpreter.values import Array
 
 BLOCK_RANK = 5
@@ -101,14 +101,14 @@ def _together(
     if len(programs) == 1 or depth > DEEPEST or fn in _alone:
         for program in programs:
             alone(program)
-            if current.record is not None:
-                current.record.attempt((program,))
+            if launch_hooks.record is not None:
+                launch_hooks.record.attempt((program,))
             fn(**values)
         return
     together = _group = Group(programs)
     alone(programs[0])
-    if current.record is not None:
-        current.record.attempt(programs)
+    if launch_hooks.record is not None:
+        launch_hooks.record.attempt(programs)
     groups: list[list[Index]] = []
     try:
         fn(**values)

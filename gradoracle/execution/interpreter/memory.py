@@ -14,7 +14,7 @@ from triton._C.libtriton import interpreter as access
 from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from gradoracle.execution.interpreter import current, lockstep
+from gradoracle.execution.interpreter import launch_hooks, lockstep
 from gradoracle.execution.interpreter.rounding import to_bf16
 from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, is_widened, pack_bf16, unpack_bf16
 
@@ -46,8 +46,8 @@ def create_masked_store(self: Any, ptrs: Handle, value: Handle, mask: Handle, *p
 
 def _load(ptrs: Handle, on: Array | None, other: Handle | None) -> Handle:
     addresses, dtype = ptrs.data, ptrs.get_element_ty()
-    if current.record is not None:
-        addresses, on = _inside(current.record.load, addresses, on, dtype)
+    if launch_hooks.record is not None:
+        addresses, on = _inside(launch_hooks.record.load, addresses, on, dtype)
     if on is None or on.all():
         return TensorHandle(_read(addresses, dtype), dtype)
     return TensorHandle(_partly(addresses, on, other, dtype), dtype)
@@ -55,8 +55,8 @@ def _load(ptrs: Handle, on: Array | None, other: Handle | None) -> Handle:
 
 def _store(ptrs: Handle, value: Handle, on: Array | None) -> None:
     addresses = ptrs.data
-    if current.record is not None:
-        addresses, on = _inside(current.record.store, _for_each(addresses, value.data), on, value.dtype)
+    if launch_hooks.record is not None:
+        addresses, on = _inside(launch_hooks.record.store, _for_each(addresses, value.data), on, value.dtype)
     if on is None or on.all():
         _write(addresses, value)
     elif on.any():
@@ -123,8 +123,8 @@ def _read(addresses: Array, dtype: Any) -> Array:
         data = access.load(np.ascontiguousarray(addresses), on, np.zeros(addresses.shape, dtype=stored), stored)
     else:
         data = window[0][window[1]]
-    if current.record is not None:
-        current.record.loaded(addresses, data)
+    if launch_hooks.record is not None:
+        launch_hooks.record.loaded(addresses, data)
     return unpack_bf16(data) if dtype.name == BF16 else data
 
 
@@ -165,25 +165,25 @@ def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Han
         before = _STOCK_RMW(self, rmwOp, ptr, bits, mask, sem, scope)
         return TensorHandle(before.data.view(val.data.dtype), val.dtype)
     before = _STOCK_RMW(self, rmwOp, ptr, val, mask, sem, scope)
-    if current.record is not None and mask.data.any():
+    if launch_hooks.record is not None and mask.data.any():
         on = np.broadcast_to(mask.data, ptr.data.shape)
-        current.record.loaded(ptr.data[on], before.data[on])
+        launch_hooks.record.loaded(ptr.data[on], before.data[on])
     return before
 
 
 def _recorded_atomic(ptr: Handle, mask: Handle) -> tuple[Handle, Handle]:
     """An atomic's pointers and mask; if accesses are recorded, the mask is restricted to the inside of its tensor."""
-    if current.record is None:
+    if launch_hooks.record is None:
         return ptr, mask
     on = None if mask is None else np.broadcast_to(mask.data, ptr.data.shape)
-    addresses, on = _inside(current.record.atomic, ptr.data, on, ptr.get_element_ty())
+    addresses, on = _inside(launch_hooks.record.atomic, ptr.data, on, ptr.get_element_ty())
     return TensorHandle(addresses, ptr.dtype), mask if mask is None else TensorHandle(on, mask.dtype)
 
 
 def create_barrier(self: Any) -> None:
     """Threads of a program wait for each other: there are none here, so only a record uses it."""
-    if current.record is not None:
-        current.record.barrier()
+    if launch_hooks.record is not None:
+        launch_hooks.record.barrier()
 
 
 def _dense(handle: Handle) -> Handle:

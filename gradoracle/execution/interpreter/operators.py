@@ -21,8 +21,8 @@ import triton
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _push_mode
 
-from gradoracle.execution.interpreter.faults import Fault, Kind, Place
 from gradoracle.execution.interpreter.footprint import index_at
+from gradoracle.execution.interpreter.wrong_accesses import Kind, Place, WrongAccess
 
 _ENGINE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _SUBJECTS = tuple(os.path.join(_ENGINE, name, "") for name in ("kernels", "properties"))  # not part of the engine
@@ -81,7 +81,7 @@ class Operators(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, unwritten: Callable[[Any], int | None], found: Callable[[Fault], None]) -> None:
+    def __init__(self, unwritten: Callable[[Any], int | None], found: Callable[[WrongAccess], None]) -> None:
         super().__init__()
         self._unwritten, self._found = unwritten, found
         self._entered = 0
@@ -150,7 +150,7 @@ class Operators(TorchDispatchMode):
         index = tuple(int(i) for i in bad.nonzero()[0])
         variable, there, whole = _named(frame, tensor, index) or (name, index, tensor)
         count, shape = int(bad.sum()), tuple(whole.shape)
-        self._found(Fault(Kind.UNWRITTEN, str(func), place, variable, there, (), None, count, shape))
+        self._found(WrongAccess(Kind.UNWRITTEN, str(func), place, variable, there, (), None, count, shape))
 
 
 @functools.cache

@@ -31,12 +31,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import triton
 
-from gradoracle.execution.interpreter import current
-from gradoracle.execution.interpreter.faults import Fault, Kind, Place
+from gradoracle.execution.interpreter import launch_hooks
 from gradoracle.execution.interpreter.footprint import MANY, View, views_of
 from gradoracle.execution.interpreter.lockstep import BLOCK_RANK, PROGRAM_RANK, Index
-from gradoracle.execution.interpreter.stored import stored_parameters
 from gradoracle.execution.interpreter.values import Array
+from gradoracle.execution.interpreter.written_parameters import written_parameters
+from gradoracle.execution.interpreter.wrong_accesses import Kind, Place, WrongAccess
 
 _TAG_BITS = np.uint64(48)
 _ADDRESS = np.uint64((1 << 48) - 1)
@@ -71,7 +71,7 @@ class Record:
 
     def __init__(self, unwritten: Callable[[Any], int | None]) -> None:
         self._unwritten = unwritten
-        self._faults: dict[tuple[Any, ...], Fault] = {}
+        self._faults: dict[tuple[Any, ...], WrongAccess] = {}
         self._places: dict[tuple[Any, int], int] = {}
         self._where: list[Place] = []
         self.launches = 0
@@ -84,7 +84,7 @@ class Record:
         self._released: dict[int, dict[int, int]] = {}  # by address of an atomic: the knowledge it passes on
         self._operators: Any = None  # imported with PyTorch only
 
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[WrongAccess]:
         """Every fault once per kind, tensor and place in the source, with the number of elements concerned."""
         return list(self._faults.values())
 
@@ -113,7 +113,7 @@ class Record:
         self.launches += 1
         self._kernel = getattr(fn, "__name__", "kernel")
         self._grid = (grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1)
-        self._views = views_of(given, stored_parameters(fn), self._unwritten)
+        self._views = views_of(given, written_parameters(fn), self._unwritten)
         if len(self._views) > _MOST_TENSORS:
             raise ValueError(f"{self._kernel} has {len(self._views)} tensors; at most {_MOST_TENSORS} are recorded")
         self._known, self._released = {}, {}
@@ -337,12 +337,12 @@ class Record:
         programs = [self._index(who)]
         if other is not None and kind is Kind.RACE:
             programs.append(self._index(other))
-        self._enter(Fault(
+        self._enter(WrongAccess(
             kind, self._kernel, self._where[place], view.name, view.index(first), tuple(programs),
             None if earlier is None else self._where[earlier], addresses.size, view.shape,
         ))  # fmt: skip
 
-    def _enter(self, fault: Fault) -> None:
+    def _enter(self, fault: WrongAccess) -> None:
         """Enter a fault, or add its elements to a known one of the same kind, tensor and lines."""
         known = self._faults.setdefault((fault.kind, fault.kernel, fault.tensor, fault.place, fault.earlier), fault)
         if known is not fault:
@@ -368,11 +368,11 @@ def recording(unwritten: Callable[[Any], int | None] = lambda tensor: None) -> I
     Raises:
         RuntimeError: launches are recorded already.
     """
-    if current.record is not None:
+    if launch_hooks.record is not None:
         raise RuntimeError("launches are recorded already; expected one recording at a time")
-    current.record = record = Record(unwritten)
+    launch_hooks.record = record = Record(unwritten)
     try:
         yield record
     finally:
-        current.record = None
+        launch_hooks.record = None
         record.close()

@@ -1,4 +1,4 @@
-"""Operators: the kinds of small faults that can be planted in a GPU kernel and in the autograd code around it.
+"""Operators: the kinds of small mistakes that can be planted in a GPU kernel and in the autograd code around it.
 
 `source` says in which functions; each file holds the operators of one part of a kernel. Needs libcst.
 
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from gradoracle.model.errors import UsageError
 
 if find_spec("libcst") is None:
-    raise UsageError("libcst is not installed: needed for planting faults, by pip install 'gradoracle[mutate]'")
+    raise UsageError("libcst is not installed; gradoracle mutate needs it: pip install 'gradoracle[mutate]'")
 
 from gradoracle.mutation.operators import (
     arithmetic,
@@ -37,6 +37,6 @@ _MODULES = (
     comparisons, masks, loops, indices, arithmetic, reductions, shapes, selections, dtypes, memory, launches, results,
 )  # fmt: skip
 OPERATORS = tuple(each for module in _MODULES for each in vars(module).values() if isinstance(each, Operator))
-"""Every operator; where two plant the same fault, the first has it."""
+"""Every operator; where two plant the same mistake, the first has it."""
 
 __all__ = ["OPERATORS", "Fault", "Operator", "Place", "Source"]

@@ -1,4 +1,4 @@
-"""Faults in the formula: signs, terms, factors, order of operands, constants, and the function that is called."""
+"""Mistakes in the formula: signs, terms, factors, order of operands, constants, and the function that is called."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sign(node: cst.BinaryOperation | cst.UnaryOperation | cst.AugAssign, place: 
 
 @operator()
 def term_dropped(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
-    """Of a sum or a difference in a formula one term is dropped."""
+    """One term of a sum or a difference in a formula is dropped."""
     if is_sum(node) and is_formula(node, place):
         cause = "term" if place.kind(node) == "float" else ""
         if not is_shift(node, place):
@@ -88,7 +88,7 @@ def term_dropped(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
 
 @operator()
 def factor_dropped(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
-    """Of a product or a quotient in a formula one factor is dropped."""
+    """One factor of a product or a quotient in a formula is dropped."""
     if is_product(node) and is_formula(node, place):
         sides = ((node.left, node.right), (node.right, node.left))
         for kept, dropped in sides[: 2 if isinstance(node.operator, cst.Multiply) else 1]:
@@ -119,7 +119,7 @@ def operands_swapped(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]
 
 @operator()
 def constant(node: cst.Integer | cst.Float | cst.Call, place: Place) -> Iterator[Fault]:
-    """A number in the code is another one: n + 1, 0 for 1, twice a float, 1.0 for 0.0, 0.0 for an infinity."""
+    """A number in the code is replaced: n + 1 for n, 0 for 1, twice a float, 1.0 for 0.0, 0.0 for an infinity."""
     above = place.parent(node)
     if isinstance(node, cst.Call):
         if dotted(node.func) == "float" and node.args and _keyword(above) != "other":

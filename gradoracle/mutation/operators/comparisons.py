@@ -1,4 +1,4 @@
-"""Faults in comparisons, and in the bounds that they compare with."""
+"""Mistakes in comparisons, and in the bounds that they compare with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in dtypes: casts dropped or lowered, sums and intermediate values rounded, dots in fewer bits."""
+"""Mistakes in dtypes: casts dropped or lowered, sums and intermediate values rounded, dots in fewer bits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _rounded(code: str, dtype: str) -> str:
 
 @operator(wrappers=False, cause="dtype")
 def accumulator_rounded(node: cst.AugAssign | cst.Assign, place: Place) -> Iterator[Fault]:
-    """A sum over the steps of a loop is rounded to a lower dtype at each, as one held in that dtype would be.
+    """A sum over the steps of a loop is rounded to a lower dtype at each step, like a sum held in that dtype.
 
     Such sums are ``acc += x`` and ``acc = ... acc ...`` where `acc` begins as zeros or full of a dtype.
     """

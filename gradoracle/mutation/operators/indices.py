@@ -1,4 +1,4 @@
-"""Faults in indices and addresses: off by one, strides, bounds and axes exchanged, too few bits."""
+"""Mistakes in indices and addresses: off by one, strides, bounds and axes exchanged, too few bits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def address_shifted(node: cst.Arg, place: Place) -> Iterator[Fault]:
 
 @operator(wrappers=False)
 def index_shifted(node: cst.Assign, place: Place) -> Iterator[Fault]:
-    """An index that the code computes is one more."""
+    """An index that the code computes is one larger."""
     if len(node.targets) == 1:
         held = node.value
         for each in [one.value for one in held.elements] if isinstance(held, cst.Tuple) else [held]:
@@ -53,7 +53,7 @@ def index_sign(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
 
 @operator(wrappers=False)
 def index_term_dropped(node: cst.BinaryOperation, place: Place) -> Iterator[Fault]:
-    """Of a sum in an index or an address one term is dropped.
+    """One term of a sum in an index or an address is dropped.
 
     Not one without which a tile of indices is a single index: that does not compile.
     """
@@ -138,7 +138,7 @@ def index_swapped(node: cst.Name, place: Place) -> Iterator[Fault]:
 
 @operator(wrappers=False)
 def program_axis(node: cst.Call, place: Place) -> Iterator[Fault]:
-    """A program asks for its number along another axis of the grid."""
+    """A program asks for its index along another axis of the grid."""
     if place.operation(node) in ("program_id", "num_programs"):
         axis = argument(node, "axis", 0)
         if axis is not None and isinstance(axis.value, cst.Integer):
@@ -162,7 +162,7 @@ def widening_dropped(node: cst.Call, place: Place) -> Iterator[Fault]:
 
 @operator(wrappers=False)
 def clamp_dropped(node: cst.Call, place: Place) -> Iterator[Fault]:
-    """Of the larger or the smaller of two values one is taken."""
+    """A maximum or minimum of two values becomes one of the two."""
     if place.operation(node) in ("maximum", "minimum") and len(node.args) >= 2:
         for arg in node.args[:2]:
             yield Fault(node, text(arg.value))

@@ -1,4 +1,4 @@
-"""Faults in calls: arguments in another order, and a grid that is too small."""
+"""Mistakes in calls: arguments in another order, and a grid that is too small."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _alike(a: cst.BaseExpression, b: cst.BaseExpression) -> bool:
 
 @operator(kernels=False, cause="stale")
 def program_missing(node: cst.Call, place: Place) -> Iterator[Fault]:
-    """A grid has one program less along an axis."""
+    """A grid has one program fewer along an axis."""
     if isinstance(node.func, cst.Subscript) and len(node.func.slice) == 1:
         held = node.func.slice[0].slice
         if isinstance(held, cst.Index) and isinstance(held.value, cst.Tuple):

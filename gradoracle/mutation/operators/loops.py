@@ -1,4 +1,4 @@
-"""Faults in where a loop over tiles begins and ends."""
+"""Mistakes in where a loop over tiles begins and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in masks of loads and stores, in their parts, and in the value of masked elements."""
+"""Mistakes in masks of loads and stores, in their parts, and in the value of masked elements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mask_dropped(node: cst.Call, place: Place) -> Iterator[Fault]:
 
 @operator()
 def condition_dropped(node: cst.BinaryOperation | cst.BooleanOperation, place: Place) -> Iterator[Fault]:
-    """Of two conditions, of a mask or of a branch, one is dropped."""
+    """One of two conditions of a mask or a branch is dropped."""
     if isinstance(node, cst.BinaryOperation):
         if not place.kernel or not isinstance(node.operator, (cst.BitAnd, cst.BitOr)):
             return

@@ -1,4 +1,4 @@
-"""Faults in what reaches memory: stores, barriers, atomic operations, buffers that are not filled."""
+"""Mistakes in what reaches memory: stores, barriers, atomic operations, buffers that are not filled."""
 
 from __future__ import annotations
 

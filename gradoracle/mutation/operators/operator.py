@@ -1,4 +1,4 @@
-"""Operator: one kind of small fault, and the function that finds its sites in a function's code."""
+"""Operator: one kind of small mistake, and the function that finds its sites in a function's code."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ Propose = Callable[[Any, Place], Iterable[Fault]]
 
 @dataclass(frozen=True)
 class Operator:
-    """One kind of fault.
+    """One kind of mistake.
 
     Attributes:
         name: in words.
         statement: what it plants.
         nodes: the kinds of nodes at which it may find a site.
-        propose: yields the faults at such a node.
+        propose: yields the mistakes at such a node.
         kernels: whether it plants in jitted functions.
         wrappers: whether it plants in the Python around them.
-        cause: a name of ``gradoracle.model.causes.CAUSES``; "" where the fault alone does not determine one.
+        cause: a name of ``gradoracle.model.causes.CAUSES``; "" where the mistake alone does not determine one.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Operator:
 def operator(
     *, name: str = "", kernels: bool = True, wrappers: bool = True, cause: str = ""
 ) -> Callable[[Propose], Operator]:
-    """Make an operator of the function that proposes its faults.
+    """Make an operator of the function that proposes its mistakes.
 
     Its docstring is the statement, the annotation of ``node`` says at which nodes, and its name, unless another is
     given, is the operator's, in words.

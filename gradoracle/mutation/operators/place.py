@@ -1,4 +1,4 @@
-"""Place: one function in which faults are planted, and what its code shows about its names."""
+"""Place: one function in which mistakes are planted, and what its code shows about its names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Place:
         class_name: of the class whose method it is, else "".
         parameters: their names, in order.
         constants: those declared ``constexpr``.
-        parents: of every node below it that faults may touch.
+        parents: of every node below it that mistakes may touch.
         nodes: those at which they may be planted, in the order of the source.
     """
 
@@ -65,7 +65,7 @@ class Place:
                 yield from self._below(child)
 
     def _untouched(self, node: cst.CSTNode, parent: cst.CSTNode) -> bool:
-        """Say whether no fault is planted below: strings, checks that only raise, shapes of tiles, launch options."""
+        """Say whether no mistake is planted below: strings, checks that only raise, shapes of tiles, launch options."""
         if isinstance(node, (cst.SimpleString, cst.ConcatenatedString, cst.FormattedString, cst.Assert, cst.Raise)):
             return not isinstance(parent, cst.Arg)
         if isinstance(parent, cst.If) and node is not parent.orelse and only_raises(parent.body.body):
@@ -253,7 +253,7 @@ class Place:
             yield False
 
     def is_result(self, node: cst.CSTNode) -> bool:
-        """Say whether a fault's value goes to a store of an output, or is returned as a gradient, times factors only.
+        """Say whether a changed value goes to a store of an output, or is returned as a gradient, times factors only.
 
         An output is rounded to its tensor's own dtype as it is stored.
         """

@@ -1,4 +1,4 @@
-"""Faults in sums and maxima: their axis, their kind, what they add up; and in the maximum that is subtracted."""
+"""Mistakes in sums and maxima: their axis, their kind, what they add up; and in the maximum that is subtracted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reduction_axis(node: cst.Arg, place: Place) -> Iterator[Fault]:
 
 @operator(cause="sum")
 def accumulation_lost(node: cst.AugAssign | cst.Call, place: Place) -> Iterator[Fault]:
-    """What is added to a sum replaces it: acc += x becomes acc = x, a dot forgets its accumulator."""
+    """What is added to a sum replaces it: acc += x becomes acc = x, or a dot drops its accumulator."""
     if isinstance(node, cst.AugAssign):
         if isinstance(node.operator, cst.AddAssign) and place.kind(node.target) not in ("integer", "pointer"):
             yield Fault(node, f"{text(node.target)} = {text(node.value)}")

@@ -1,4 +1,4 @@
-"""Faults in what a kernel stores, a function returns and an autograd function saves."""
+"""Mistakes in what a kernel stores, a function returns and an autograd function saves."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def saved_exchanged(node: cst.Assign, place: Place) -> Iterator[Fault]:
 
 
 def _exchanged(node: cst.CSTNode | None) -> Iterator[Fault]:
-    """Yield a fault for each two neighbours of a tuple that differ and are not starred."""
+    """Yield a mistake for each two neighbours of a tuple that differ and are not starred."""
     for one, other, code in exchanges(node.elements if isinstance(node, cst.Tuple) else ()):
         starred = isinstance(one, cst.StarredElement) or isinstance(other, cst.StarredElement)
         if not starred and text(one.value) != text(other.value):
@@ -108,7 +108,7 @@ def saved_stale(node: cst.Attribute, place: Place) -> Iterator[Fault]:
 
 @operator(kernels=False, cause="sum")
 def partial_sums_lost(node: cst.Call, place: Place) -> Iterator[Fault]:
-    """Of the partial sums that programs left only the first is taken."""
+    """Of the partial sums that programs leave, only the first is used."""
     held = receiver(node, "sum")
     if held is not None and len(node.args) == 1:
         dim = node.args[0]

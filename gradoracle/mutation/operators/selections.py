@@ -1,4 +1,4 @@
-"""Faults in which of two values or branches is taken."""
+"""Mistakes in which of two values or branches is taken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradoracle.mutation.operators.syntax import argument_text, dotted, text, ti
 
 @operator()
 def branches_swapped(node: cst.Call | cst.IfExp, place: Place) -> Iterator[Fault]:
-    """The other of two values is taken where a condition holds."""
+    """Where a condition holds, the other of two values is taken."""
     if isinstance(node, cst.IfExp):
         if text(node.body) != text(node.orelse):
             yield Fault(node, f"{tight(node.orelse, 2)} if {text(node.test)} else {text(node.body)}")

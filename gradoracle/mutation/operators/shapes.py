@@ -1,4 +1,4 @@
-"""Faults in the order of axes, and in the layout that a wrapper gives to tensors."""
+"""Mistakes in the order of axes, and in the layout that a wrapper gives to tensors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Source: a parsed module, and the functions of it in which faults are planted.
+"""Source: a parsed module, and the functions of it in which mistakes are planted.
 
-Faults are planted in
+Mistakes are planted in
 
 1. every function with a decorator whose last name is ``jit``: ``@triton.jit``, ``@triton.jit(...)``, ``@jit``,
    whatever its other decorators;
@@ -33,7 +33,7 @@ class Source:
 
     Attributes:
         text: as given.
-        places: the functions in which faults are planted, in the order of the text.
+        places: the functions in which mistakes are planted, in the order of the text.
 
     Raises:
         UsageError: where the text is not Python.

@@ -35,7 +35,7 @@ except ImportError:
     flint = None  # type: ignore[assignment]
 
 OPERATIONS = 100_000_000  # about half a minute at 128 bits
-Expected = Sequence[Tensor] | Callable[[list[Enclosure]], Sequence[Tensor]]
+Widest = Sequence[Tensor] | Callable[[list[Enclosure]], Sequence[Tensor]]
 
 
 class Unavailable(Exception):
@@ -180,21 +180,21 @@ def read(graph: Graph, args: Sequence[Tensor], *, bits: int = 128, operations: i
 def certify(
     graph: Graph,
     args: Sequence[Tensor],
-    expected: Expected,
+    widest: Widest,
     *,
     max_bits: int = 4096,
     operations: int = OPERATIONS,
 ) -> list[Enclosure]:
-    """Every output with a radius of at most ``expected``, doubling the precision until that holds or it is the largest.
+    """Every output with a radius of at most ``widest``, doubling the precision until that holds or it is the largest.
 
     Args:
         graph, args, operations: as of ``interpret``; the limit is the same at any precision.
-        expected: the largest radius, one float64 tensor per output (broadcast to it), or a function that gives them for
+        widest: the largest radius, one float64 tensor per output (broadcast to it), or a function that gives them for
             the enclosures so far.
         max_bits: the largest precision; the first is 128 bits.
 
     Returns:
-        Enclosures whose ``undecided`` marks what is still wider than expected (or not known at all).
+        Enclosures whose ``undecided`` marks what is still wider (or not known at all).
 
     Raises:
         UnsupportedOperator, TooLarge, Unavailable: as ``read``.
@@ -202,7 +202,7 @@ def certify(
     bits = 128
     while True:
         balls = read(graph, args, bits=bits, operations=operations)
-        limits = expected(balls) if callable(expected) else expected
+        limits = widest(balls) if callable(widest) else widest
         wide = [_wider(ball, limit.to("cpu", torch.float64)) for ball, limit in zip(balls, limits, strict=True)]
         if bits >= max_bits or not any(bool(w.any()) for w in wide):
             return [replace(ball, undecided=undecided) for ball, undecided in zip(balls, wide, strict=True)]

@@ -37,6 +37,8 @@ def table() -> Any:
             aten.hypot.default: _hypot,
             aten.linalg_vector_norm.default: _vector_norm,
             aten.embedding.default: _embedding,
+            aten.eye.default: _eye,
+            aten.eye.m: _eye,
             aten.addmm.default: _addmm,
             aten.addmv.default: _addmv,
             aten.repeat.default: _repeat,
@@ -168,6 +170,12 @@ def _embedding(
     weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Tensor:
     return weight.index_select(0, indices.reshape(-1)).view(*indices.shape, weight.shape[1])
+
+
+def _eye(n: int, m: int | None = None, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    # PyTorch's own counts rows in uint16 if there are more than 256, which arange does not implement on the CPU
+    rows, columns = torch.arange(n), torch.arange(n if m is None else m)
+    return (rows[:, None] == columns).to(dtype or torch.get_default_dtype())
 
 
 def _addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:

@@ -1,4 +1,4 @@
-"""mpmath: an independent second opinion in multiprecision floating point (with gmpy2 if it is installed)."""
+"""Multiprecision: a second opinion, independent of the balls, by mpmath (with gmpy2 if it is installed)."""
 
 from __future__ import annotations
 
@@ -139,19 +139,19 @@ class Settled(Expansion):
 def settle(
     graph: Graph,
     args: Sequence[Tensor],
-    expected: Sequence[Tensor],
+    widest: Sequence[Tensor],
     *,
     digits: int = 40,
     max_digits: int = 1280,
     operations: int = OPERATIONS,
 ) -> list[Settled]:
-    """Every output, with the digits doubled until two readings in a row differ by at most ``expected``.
+    """Every output, with the digits doubled until two readings in a row differ by at most ``widest``.
 
     One reading does not show what cancellation took from it; two that agree do, short of a coincidence.
 
     Args:
         graph, args, operations: as of ``interpret``; the limit is the same for any number of digits.
-        expected: the largest difference, one float64 tensor per output (broadcast to it).
+        widest: the largest difference, one float64 tensor per output (broadcast to it).
         digits, max_digits: of the first reading, and at most.
 
     Raises:
@@ -161,7 +161,7 @@ def settle(
     while True:
         digits = min(2 * digits, max_digits)
         after = read(graph, args, digits=digits, operations=operations)
-        found = [_settled(old, new, limit, digits) for old, new, limit in zip(before, after, expected, strict=True)]
+        found = [_settled(old, new, limit, digits) for old, new, limit in zip(before, after, widest, strict=True)]
         if digits >= max_digits or not any(bool(x.unsettled.any()) for x in found):
             return found
         before = after

@@ -23,7 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradoracle.oracle.exact.decompositions import table
 from gradoracle.oracle.exact.trees import followed, leaves, looked_up
 
-NARROW = (torch.float32, torch.bfloat16, torch.float16)
 _aten = torch.ops.aten
 
 
@@ -245,7 +244,7 @@ def _writes(node: Node) -> bool:
 
 def widened(options: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments of a node with float64 for narrower floats: a cast in a definition must not round truth."""
-    narrow = {name for name, value in options.items() if isinstance(value, torch.dtype) and value in NARROW}
+    narrow = {n for n, value in options.items() if isinstance(value, torch.dtype) and value.is_floating_point}
     return {name: torch.float64 if name in narrow else value for name, value in options.items()}
 
 

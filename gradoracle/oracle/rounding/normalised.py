@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.model.contract import UNIT_ROUNDOFF
-from gradoracle.oracle.rounding import bounds, independent
+from gradoracle.oracle.rounding import independent, worst_case
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.probes import LN_2, LOG2_E, mixed
 from gradoracle.oracle.rounding.quantity import Quantity, plus
@@ -36,7 +36,7 @@ def softmax(roundoff: Roundoff, call: Call) -> Quantity:
     if roundoff.worst or x.worst is not None:
         relative = plus(x.worst, (depth + size + 2 * contract.exp_ulps) * unit + depth * constant)
         assert relative is not None
-        bound = bounds.softmax(proper, x.value, relative, dim)
+        bound = worst_case.softmax(proper, x.value, relative, dim)
     if roundoff.dice is not None or x.probes is not None:
         moved = x.value if x.probes is None else x.probes
         axis = dim if dim < 0 else dim - x.value.dim()

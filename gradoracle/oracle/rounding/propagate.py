@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from gradoracle.oracle.exact.trace import Graph, UnsupportedOperator, widened
 from gradoracle.oracle.exact.trees import followed
-from gradoracle.oracle.rounding import bounds, effects, independent
+from gradoracle.oracle.rounding import effects, independent, worst_case
 from gradoracle.oracle.rounding.annotations import FAST_EXP
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.normalised import log_softmax, softmax
@@ -235,7 +235,7 @@ def _elementwise(roundoff: Roundoff, call: Call) -> Quantity:
     finite = where_finite(value)
 
     def passed(error: str) -> Tensor | None:
-        found = bounds.elementwise(call, value) if error == "worst" else independent.elementwise(call, value, error)
+        found = worst_case.elementwise(call, value) if error == "worst" else independent.elementwise(call, value, error)
         return None if found is None else cleared(found.expand_as(value), finite)
 
     q = Quantity(value, **each_error(passed), probes=call.probes(), place=call.place)
@@ -303,7 +303,7 @@ def _product_of_one(roundoff: Roundoff, call: Call) -> Quantity:
     """prod and cumprod: relative errors add."""
     value, x = call.value, call.sources[0]
     variance, floor = (independent.product_of_one(call, error) for error in ("variance", "floor"))
-    q = Quantity(value, variance, floor, bounds.product_of_one(call), call.probes(), place=call.place)
+    q = Quantity(value, variance, floor, worst_case.product_of_one(call), call.probes(), place=call.place)
     if not roundoff.contract.rounds:
         return q
     terms = x.value.numel() / max(value.numel(), 1) if call.name == "prod" else x.value.shape[call.args[1]]

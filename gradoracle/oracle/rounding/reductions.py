@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.model.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF
-from gradoracle.oracle.rounding import bounds, independent
+from gradoracle.oracle.rounding import independent, worst_case
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.probes import mixed
 from gradoracle.oracle.rounding.quantity import (
@@ -48,7 +48,7 @@ def sum_of(roundoff: Roundoff, call: Call) -> Quantity:
         if terms <= 1:
             return replace(q, held=x.held)
     squares = summed(x.value.square())
-    largest = summed(bounds.magnitude(x)) if roundoff.worst else None
+    largest = summed(worst_case.magnitude(x)) if roundoff.worst else None
     assert squares is not None
     in_order = None
     dims = rest[0] if rest and isinstance(rest[0], (list, tuple)) else None
@@ -72,7 +72,7 @@ def running_errors(roundoff: Roundoff, call: Call) -> Quantity:
     x, dim, terms = call.args
     value = x.value.cumsum(dim)
     counts = terms * _counts(x.value, dim, 0)
-    largest = bounds.magnitude(x).cumsum(dim) if roundoff.worst else None
+    largest = worst_case.magnitude(x).cumsum(dim) if roundoff.worst else None
     q = Quantity(value, place=call.place)
     if roundoff.contract.rounds:
         before = value - x.value
@@ -90,7 +90,7 @@ def accumulating_errors(roundoff: Roundoff, call: Call) -> Quantity:
     q = Quantity(value, place=call.place)
     if roundoff.contract.rounds:
         before = x.value.cumsum(0) - x.value
-        largest = bounds.magnitude(x).sum(0) if roundoff.worst else None
+        largest = worst_case.magnitude(x).sum(0) if roundoff.worst else None
         q = roundoff.onto_others(q, x.value, (before, value - before - x.value), terms, largest, call.place)
     return errors_alone(q)
 
@@ -105,7 +105,7 @@ def matrix_product(roundoff: Roundoff, call: Call) -> Quantity:
     finite = where_finite(value)
     variance, floor = (cleared(independent.product(x, y, error), finite) for error in ("variance", "floor"))
     bounded = roundoff.worst or x.worst is not None or y.worst is not None
-    bound, largest = bounds.product(x, y) if bounded else (None, None)
+    bound, largest = worst_case.product(x, y) if bounded else (None, None)
     probes = None
     if x.probes is not None or y.probes is not None:
         probes = torch.matmul(*(q.value if q.probes is None else q.probes for q in (x, y)))
@@ -202,7 +202,7 @@ def accumulate(roundoff: Roundoff, call: Call) -> Quantity:
         return q
     terms = over(lambda a: torch.ones_like(a.value)) - 1
     squares = over(lambda a: a.value.square())
-    largest = over(bounds.magnitude) if roundoff.worst else None
+    largest = over(worst_case.magnitude) if roundoff.worst else None
     return roundoff.running_sum(q, squares, terms.clamp_min(0.0), largest, call.place)
 
 

@@ -1,4 +1,4 @@
-"""Roundoff: the error that one rounding adds to a quantity under a contract, in variance, probes and bound."""
+"""Rounding model: the error that one rounding adds to a quantity under a contract, in variance, probes and bound."""
 
 from __future__ import annotations
 

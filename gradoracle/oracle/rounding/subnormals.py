@@ -1,4 +1,4 @@
-"""Low: values below the smallest normal number of their format, where errors are absolute or values flush to 0."""
+"""Subnormals: values below the smallest normal number of a format, where errors are absolute or values flush to 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of causality, as exact independence: what cannot reach a row changes none of its bits."""
+"""Properties of causality, as exact independence: what a row does not depend on changes none of its bits."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def _earlier_changed(tensor: Tensor, rows: int) -> Tensor:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, several_rows), one_in=2, rank=6)
 def what_comes_later_leaves_o(evidence: Evidence) -> Iterator[Finding]:
-    """The first rows of o and of dq keep every bit whatever the later rows of q, k and v are.
+    """Changing later rows of q, k and v changes no bit of the earlier rows of o and dq.
 
     Holds because: o_i and dq_i are sums over j <= i; within a tile the later scores are exactly 0 and add nothing.
-    Catches: a mask that is off by one, later scores that are small and not 0, a state that holds a chunk before it is
-    read, a length that decides how earlier rows are summed.
+    Catches: a mask that is off by one, later scores that are small but not 0, a state that contains a chunk before
+    it is read, an order of summation of earlier rows that depends on the length.
     Cannot catch: earlier tokens that are left out; forward_matches_the_oracle does.
     """
     rows = split(evidence.case)
@@ -45,7 +45,7 @@ def what_comes_later_leaves_o(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(VJP,), applies=all_of(small_enough, several_rows), one_in=2, rank=6)
 def what_came_before_leaves_dk_and_dv(evidence: Evidence) -> Iterator[Finding]:
-    """The last rows of dk and dv keep every bit whatever the earlier rows of q, k, v and the cotangent are.
+    """Changing earlier rows of q, k, v and the cotangent changes no bit of the later rows of dk and dv.
 
     Holds because: dk_j and dv_j are sums over i >= j, and over the cotangent of the state.
     Catches: a reversed mask that is off by one, a cotangent of the state that starts from the wrong end or is carried
@@ -88,11 +88,11 @@ def what_is_not_asked_for_gives_no_gradient(evidence: Evidence) -> Iterator[Find
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, several_rows), one_in=3, rank=5)
 def a_query_reaches_its_own_row_alone(evidence: Evidence) -> Iterator[Finding]:
-    """Negating every other query leaves the remaining rows of o, and the state, in every bit.
+    """Negating every other query changes no bit of the remaining rows of o, or of the state.
 
     Holds because: o_i reads q_i and no other query; the state reads none.
     Catches: rows of a tile that are mixed up, a query that is added to the state, a normalisation over queries.
-    Cannot catch: what keys and values do; what_comes_later_leaves_o and forward_matches_the_oracle do.
+    Cannot catch: effects of keys and values; what_comes_later_leaves_o and forward_matches_the_oracle do.
     """
 
     def change(q: Tensor) -> Tensor:

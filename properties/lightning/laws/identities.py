@@ -1,4 +1,4 @@
-"""Properties of lightning on one sample: inner products, and rows that are known without a sum."""
+"""Properties of lightning on one sample: inner products, and rows that are not sums."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ def q_dq_equals_o_g_row_by_row(evidence: Evidence) -> Iterator[Finding]:
     """In each row the inner product <q_i, dq_i> is <o_i, g_i>; summed, <q, dq> = <o, g>.
 
     Holds because: o_i is linear in q_i and depends on no other query, so <g_i, o_i> is its own derivative along q_i.
-    Catches: a factor that one of o and dq lacks, an initial state left out of one of them, a chunk that is added to the
-    state before it is read in one of them.
-    Cannot catch: what is wrong in forward and in dq alike (one map and its transpose); forward_matches_the_oracle does.
+    Catches: in o or dq alone: a missing factor, a missing initial state, a chunk added to the state before it is read.
+    Cannot catch: errors that forward and dq share (one map and its transpose); forward_matches_the_oracle does.
     """
     parts = Parts(evidence.sample)
 
@@ -43,8 +42,8 @@ def k_dk_equals_v_dv_row_by_row(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: a token acts through k_j^T v_j alone, so both are the derivative of <o, g> + <state, g_state> along
     that product.
-    Catches: dk and dv of another orientation of the state's cotangent, a cotangent that is updated before it is used in
-    one of them, a chunk or a score left out of one of them.
+    Catches: dk and dv that use different orientations of the state's cotangent, a cotangent that is updated before it
+    is used in one of them, a chunk or a score left out of one of them.
     Cannot catch: tokens that reach the wrong outputs in both; the_initial_state_takes_what_tokens_leave does.
     """
     parts = Parts(evidence.sample)
@@ -65,11 +64,11 @@ def k_dk_equals_v_dv_row_by_row(evidence: Evidence) -> Iterator[Finding]:
 def the_initial_state_takes_what_tokens_leave(evidence: Evidence) -> Iterator[Finding]:
     """Head by head <k, dk> = <o, g> + <state, g_state> - <S0, dS0>; without states, <k, dk> = <o, g>.
 
-    Holds because: o and the state are a part that is linear in k and a part that is linear in S0; the inner products
+    Holds because: o and the state are each the sum of a part linear in k and a part linear in S0; the inner products
     with the gradients are these parts.
     Catches: a state whose cotangent does not reach k and v, or reaches the outputs twice; a gradient of S0 that misses
     queries or the state's own cotangent.
-    Cannot catch: mass moved between rows; k_dk_equals_v_dv_row_by_row and vjp_matches_the_oracle do.
+    Cannot catch: values moved between rows; k_dk_equals_v_dv_row_by_row and vjp_matches_the_oracle do.
     """
     own = Parts(evidence.sample)
     terms: list[tuple[Derivative, str, Tensor, float]] = [(VJP, "dk", own.k, 1.0), (FORWARD, "o", own.g, -1.0)]
@@ -102,12 +101,12 @@ def the_initial_state_takes_what_tokens_leave(evidence: Evidence) -> Iterator[Fi
 
 @law(needs=(FORWARD,), applies=small_enough, rank=4)
 def the_first_row_is_of_the_first_token(evidence: Evidence) -> Iterator[Finding]:
-    """The first row of o is (q_0 . k_0) v_0 + q_0 S0.
+    """The first row of o equals (q_0 . k_0) v_0 + q_0 S0.
 
     Holds because: it sums over j <= 0, one token.
-    Catches: a mask that leaves out the diagonal, a state that holds the first chunk before it is read, S0 left out or
-    transposed.
-    Cannot catch: anything that happens after the first row; the_order_of_the_past_leaves_what_follows and
+    Catches: a mask that leaves out the diagonal, a state that contains the first chunk before it is read, S0 left out
+    or transposed.
+    Cannot catch: errors after the first row; the_order_of_the_past_leaves_what_follows and
     forward_matches_the_oracle do.
     """
     own = Parts(evidence.sample)
@@ -133,7 +132,7 @@ def the_last_token_has_the_gradient_of_the_last_row(evidence: Evidence) -> Itera
     Holds because: the last token reaches the last output and the state, nothing else.
     Catches: a cotangent of the state that is updated before it is used, or dropped or transposed; a reversed scan that
     starts one row or one chunk too late.
-    Cannot catch: anything that happens before the last row; vjp_matches_the_oracle does.
+    Cannot catch: errors before the last row; vjp_matches_the_oracle does.
     """
     own = Parts(evidence.sample)
     q, k, v, g = (x[:, :, -1:] for x in (own.q, own.k, own.v, own.g))

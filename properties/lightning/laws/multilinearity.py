@@ -1,4 +1,4 @@
-"""Properties of lightning as a multilinear map: powers of two, separate tangents, differences without truncation."""
+"""Properties of lightning as a multilinear map: powers of two, separate tangents, exact differences."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ CONTINUOUS_BITS = 10  # grids that are coarser repeat values
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, exact_operands), one_in=3, rank=3)
 def doubling_one_input_doubles_what_is_linear_in_it(evidence: Evidence) -> Iterator[Finding]:
-    """With 2 q (or 2 k, or 2 v, with 2 S0), o and the gradients of all others are doubled, its own gradient stays.
+    """With 2 q (or 2 k, or 2 v, with 2 S0), o and the gradients of the other inputs double, and its own is unchanged.
 
     Holds because: each output is linear in each input, and a power of two changes no rounding short of underflow: bit
     for bit where the kernel claims determinism, nothing underflows and no 16-bit operand is subnormal.
-    Catches: a clamp, a threshold, a scale or a normaliser that looks at an input; an initial state that is scaled with
-    the wrong input.
+    Catches: a clamp, a threshold, a scale or a normaliser that depends on an input; an initial state that is scaled
+    with the wrong input.
     Cannot catch: any wrong map that is linear in each input; forward_matches_the_oracle does.
     """
     which = tuple(DOUBLED)[int(hashing.integers(evidence.case.seed, "doubled", 1, 0, 3)[0])]
@@ -91,9 +91,7 @@ def _multiple(once: Evidence, twice: Evidence, name: str, factor: float) -> Find
         fine = fine if overflow is None else fine & ~overflow
     exact = once.kernel.deterministic and not has_subnormals(once.sample)
     if exact and bool((wrong & fine & ~_underflows(once, name)).any()):
-        message = (
-            f"{int((wrong & fine).sum())} of {wrong.numel()} elements are not the power of two times what they were"
-        )
+        message = f"{int((wrong & fine).sum())} of {wrong.numel()} elements are not scaled by exactly the power of two"
         return exactly(label, wrong & fine, message, of=name)
     return once.relate(
         label,
@@ -115,12 +113,12 @@ def _underflows(evidence: Evidence, name: str) -> Tensor:
 
 @law(needs=(VJP,), applies=small_enough, one_in=3, rank=5)
 def no_gradient_depends_on_its_own_input(evidence: Evidence) -> Iterator[Finding]:
-    """dq keeps every bit with other queries, dk with other keys, dv with other values, dS0 with another initial state.
+    """Changing q changes no bit of dq; the same holds for k and dk, v and dv, S0 and dS0.
 
     Holds because: o and the state are linear in each of them, and a derivative of a linear map is the same everywhere.
-    Catches: a backward that reads the output or an input that it should not, a normaliser, a gradient of q in the place
-    of that of k.
-    Cannot catch: a wrong gradient that reads the correct inputs; vjp_matches_the_oracle does.
+    Catches: a backward that reads the output or an input that it should not, a normaliser, the gradients of q and k
+    exchanged.
+    Cannot catch: a wrong gradient computed from the correct inputs; vjp_matches_the_oracle does.
     """
     once = evidence.variant("contiguous", plain)
     for name in once.sample.inputs:
@@ -136,7 +134,7 @@ def the_jvp_is_the_sum_over_inputs(evidence: Evidence) -> Iterator[Finding]:
     Holds because: f is linear in q, in k and S0 together with v fixed, and in v: the derivative of a product.
     Catches: a term of the product that is left out or taken twice, a tangent of S0 that is dropped or transposed, an S0
     that enters twice.
-    Cannot catch: what is wrong in forward and JVP alike; forward_matches_the_oracle does.
+    Cannot catch: errors that forward and JVP share; forward_matches_the_oracle does.
     """
     own = plain(evidence.sample)
     (q, k, v), initial = (own.inputs[name] for name in ("q", "k", "v")), own.inputs.get(INITIAL)
@@ -173,7 +171,7 @@ def the_hessian_has_no_diagonal(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: <g, o> + <state, g_state> is linear in each of q, k, v and S0: no second derivative within one.
     Catches: tangents crossed between inputs, a Hessian product that adds the VJP, memory that is not cleared.
-    Cannot catch: what is wrong off the diagonal; hvp_matches_the_oracle does.
+    Cannot catch: errors off the diagonal; hvp_matches_the_oracle does.
     """
     for name in evidence.sample.inputs:
         along = {n: torch.zeros_like(t) for n, t in evidence.sample.tangents.items() if n != name}
@@ -189,10 +187,10 @@ def central_differences_of_the_vjp_are_exact(evidence: Evidence) -> Iterator[Fin
 
     Holds because: the VJP is quadratic in all inputs together, and a central difference of a quadratic function is its
     derivative: there is no truncation. Inputs and tangents are rounded to a grid so coarse that x + h t and x - h t are
-    held exactly; h is a power of two from far below 1 to far above, by the seed of the case.
+    representable exactly; h is a power of two from far below 1 to far above, by the seed of the case.
     Catches: any nonlinearity: a clamp, a normaliser, a kernel map on q or k, statistics kept from another point; an HVP
     that lacks a term.
-    Cannot catch: a wrong map that is as linear; vjp_matches_the_oracle does.
+    Cannot catch: a wrong map that is multilinear too; vjp_matches_the_oracle does.
     """
     bits, longest = GRIDS[evidence.case.dtype]
     step = 2.0 ** int(hashing.integers(evidence.case.seed, "step", 1, -longest, longest + 1)[0])
@@ -202,7 +200,7 @@ def central_differences_of_the_vjp_are_exact(evidence: Evidence) -> Iterator[Fin
         for name, tensor in end.sample.inputs.items():
             x, t = (getattr(middle.sample, group)[name].double() for group in ("inputs", "tangents"))
             if not bool((tensor.double() == x + sign * step * t).all()):
-                yield not_checked(cotangent_name(name), f"{name} + h t is not held exactly")
+                yield not_checked(cotangent_name(name), f"{name} + h t is not exactly representable")
                 return
     if bits < CONTINUOUS_BITS:
         for each in (middle, *ends):

@@ -1,4 +1,4 @@
-"""Properties of lightning's state: what it holds, what it answers, where it starts, and splitting a sequence at it."""
+"""Properties of lightning's state: its value, queries of it, the initial state, and splitting a sequence at it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _tokens(sample: Sample, rows: slice = slice(None)) -> tuple[Tensor, Tensor, 
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, gives_the_state), one_in=2, rank=5)
 def the_state_ignores_the_queries(evidence: Evidence) -> Iterator[Finding]:
-    """The state keeps every bit whatever the queries are, and with a cotangent of the state alone dq is exactly 0.
+    """Changing the queries changes no bit of the state; with a cotangent of the state alone, dq is exactly 0.
 
     Holds because: the state is S0 + sum of k_j^T v_j; no query is in it.
     Catches: a state of q and v, a cotangent of the state that reaches dq, a state that is stored after it was scaled.
@@ -74,12 +74,12 @@ def the_state_ignores_the_queries(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(FORWARD,), applies=all_of(small_enough, gives_the_state), one_in=2, rank=4)
 def the_state_answers_a_query_after_the_last_token(evidence: Evidence) -> Iterator[Finding]:
-    """The last row of o is q_N times the state that is returned.
+    """The last row of o equals q_N times the returned state.
 
     Holds because: o_N sums (q_N . k_j) v_j over all j, and so does q_N (S0 + sum of k_j^T v_j).
     Catches: a state without its last chunk or its S0, one with a chunk twice, one that is transposed or of the wrong
     head, padded rows in it.
-    Cannot catch: what is wrong in o and in the state alike; forward_matches_the_oracle does.
+    Cannot catch: errors that o and the state share; forward_matches_the_oracle does.
     """
     variant = evidence.variant("with its state", _with_the_state)
     own = Parts(variant.sample)
@@ -96,12 +96,12 @@ def the_state_answers_a_query_after_the_last_token(evidence: Evidence) -> Iterat
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, starts_from_a_state), one_in=3, rank=5)
 def an_initial_state_of_zero_is_none(evidence: Evidence) -> Iterator[Finding]:
-    """With an initial state of zeros, o, the state, dq, dk and dv have the values that they have without one.
+    """With an initial state of zeros, o, the state, dq, dk and dv equal those without one.
 
     Holds because: q 0 = 0, and adding 0 changes no sum; no rounding is changed by it.
-    Catches: an initial state that is read where there is none, or not where there is one; another order of sums in one
-    of the two; a state that starts from what was left in memory.
-    Cannot catch: what an initial state that is not 0 does; the_first_row_is_of_the_first_token does.
+    Catches: an initial state that is read where there is none, or ignored where there is one; another order of sums in
+    one of the two; a state that starts from uninitialised memory.
+    Cannot catch: effects of an initial state that is not 0; the_first_row_is_of_the_first_token does.
     """
 
     def change(sample: Sample, initial: Tensor | None) -> Sample:
@@ -126,7 +126,7 @@ def the_gradient_of_the_initial_state_is_q_g(evidence: Evidence) -> Iterator[Fin
     Holds because: S0 reaches each output as q_i S0, and the state as it is.
     Catches: a chunk left out or added twice, a cotangent of the state left out, gradients of keys in it, a sum that is
     kept in 16 bit.
-    Cannot catch: what S0 does in forward; q_dq_equals_o_g_row_by_row does.
+    Cannot catch: effects of S0 in forward; q_dq_equals_o_g_row_by_row does.
     """
     own = Parts(evidence.sample)
     yield evidence.relate(
@@ -148,14 +148,14 @@ def the_gradient_of_the_initial_state_is_q_g(evidence: Evidence) -> Iterator[Fin
     rank=5,
 )
 def a_sequence_may_be_split_anywhere(evidence: Evidence) -> Iterator[Finding]:
-    """Run in two parts, the second from the state of the first, a sequence gives the same o, state and gradients.
+    """A sequence run in two parts, the second from the state of the first, has the same o, state and gradients.
 
-    Holds because: the state is all that later outputs know of earlier tokens; backwards, its cotangent (the gradient of
-    the second part's initial state) is all that earlier tokens know of later outputs. Errors of the state that is
-    handed over, and of its cotangent, are carried into the budgets.
-    Catches: a state that lacks rows, holds padded ones or is rounded to 16 bit, a chunk boundary in the wrong place, a
-    cotangent of the state that is dropped, used after it was updated, or added twice.
-    Cannot catch: what is wrong in each part by itself; forward_matches_the_oracle and vjp_matches_the_oracle do.
+    Holds because: later outputs depend on earlier tokens only through the state; backwards, earlier tokens depend on
+    later outputs only through its cotangent (the gradient of the second part's initial state). Errors of the state at
+    the split, and of its cotangent, are propagated into the budgets.
+    Catches: a state that lacks rows, contains padded ones or is rounded to 16 bit, a chunk boundary in the wrong place,
+    a cotangent of the state that is dropped, used after it was updated, or added twice.
+    Cannot catch: errors within each part; forward_matches_the_oracle and vjp_matches_the_oracle do.
     """
     own, rows = plain(evidence.sample), split(evidence.case)
     early, late = slice(0, rows), slice(rows, None)
@@ -165,14 +165,14 @@ def a_sequence_may_be_split_anywhere(evidence: Evidence) -> Iterator[Finding]:
     )
     handed = start.tensors(FORWARD)["state"]
     if not bool(handed.isfinite().all()):
-        yield not_checked("state", "the state that is handed over is not finite")
+        yield not_checked("state", "the state at the split is not finite")
         return
     second = evidence.variant(
         "second part", lambda s: made(own, _tokens(own, late), handed, g[:, :, late], own.cotangents.get("state"))
     )
     returned = second.tensors(VJP)["dinitial_state"]
     if not bool(returned.isfinite().all()):
-        yield not_checked("state", "the cotangent that is handed back is not finite")
+        yield not_checked("state", "the cotangent of the state at the split is not finite")
         return
     first = evidence.variant(
         "first part, with the cotangent of its state",

@@ -42,12 +42,12 @@ def _outputs(evidence: Evidence) -> tuple[str, ...]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, several_rows), one_in=3, rank=4)
 def the_order_of_the_past_leaves_what_follows(evidence: Evidence) -> Iterator[Finding]:
-    """With the first tokens in reversed order, the later rows of o and dq and the state stay what they were.
+    """Reversing the order of the first tokens changes neither the later rows of o and dq nor the state.
 
     Holds because: later rows and the state sum over all of them.
     Catches: a decay or another weight by position, tokens at the end of a chunk that are dropped or counted twice, a
     tail that is masked wrongly.
-    Cannot catch: a token that is dropped wherever it stands; forward_matches_the_oracle does.
+    Cannot catch: a token that is dropped at any position; forward_matches_the_oracle does.
     """
     rows = split(evidence.case)
 
@@ -67,13 +67,13 @@ def the_order_of_the_past_leaves_what_follows(evidence: Evidence) -> Iterator[Fi
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, any_length), one_in=4, rank=5)
 def tokens_of_zero_in_front_move_the_sequence(evidence: Evidence) -> Iterator[Finding]:
-    """Behind 1 to 15 rows with k = v = g = 0, o, the state and all gradients are what they were; there, dk = dv = 0.
+    """1 to 15 rows of k = v = g = 0 in front change neither o, nor the state, nor gradients; in them dk = dv = 0.
 
-    Holds because: k^T v = 0 adds nothing, and nothing is asked of the new rows. Every row then lies at another place
-    in its chunk, so that this is invariance under the size and the start of chunks.
-    Catches: what is special at the first or last row of a chunk: a state that holds a chunk before it is read, a mask
+    Holds because: k^T v = 0 adds nothing, and the new rows have a cotangent of 0. Every row then lies at another place
+    in its chunk, so this is invariance under the size and the start of chunks.
+    Catches: errors at the first or last row of a chunk: a state that contains a chunk before it is read, a mask
     that is off by one, a chunk boundary in the wrong place, a tail that is not masked.
-    Cannot catch: what is wrong in every row alike; forward_matches_the_oracle does.
+    Cannot catch: errors that all rows share; forward_matches_the_oracle does.
     """
     moved = 1 + 2 * int(hashing.integers(evidence.case.seed, "moved", 1, 0, 8)[0])  # odd: no multiple of a chunk
 
@@ -123,9 +123,9 @@ def gradients_are_outputs_of_the_same_kernel(evidence: Evidence) -> Iterator[Fin
 
     Holds because: <g, o> is the same sum of (q_i . k_j)(g_i . v_j) over j <= i from each input's side; seen from a
     token, time runs backwards and the state's cotangent is where it starts.
-    Catches: a backward that is not that of its forward: an orientation of the state, a cotangent that is updated before
-    it is used, a scale in one of them.
-    Cannot catch: what is wrong in forward and backward alike; forward_matches_the_oracle does.
+    Catches: a backward that does not belong to its forward: the orientation of the state, a cotangent that is updated
+    before it is used, a scale in one of them.
+    Cannot catch: errors that forward and backward share; forward_matches_the_oracle does.
     """
     own = plain(evidence.sample)
     q, k, v = (own.inputs[name] for name in ("q", "k", "v"))
@@ -158,7 +158,7 @@ def past_and_future_add_up_to_the_whole(evidence: Evidence) -> Iterator[Finding]
 
     Holds because: j <= i and j >= i cover every token, and j = i twice.
     Catches: a mask that is off by one or leaves out tiles, tokens at a chunk boundary that are counted twice or not.
-    Cannot catch: a token that one direction counts for the other; what_comes_later_leaves_o does.
+    Cannot catch: a token counted in the wrong direction; what_comes_later_leaves_o does.
     """
     own = Parts(evidence.sample)
     other = evidence.variant("reversed in time", lambda s: in_rows(lambda t: t.flip(2))(plain(s)))
@@ -183,7 +183,7 @@ def _tokens(tensor: Tensor, kept: int) -> Tensor:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, several_rows), one_in=4, rank=4)
 def o_of_two_halves_of_the_tokens_adds_up(evidence: Evidence) -> Iterator[Finding]:
-    """o and the state are the sums of those of the even and of the odd tokens; and so is dq.
+    """o, the state and dq are the sums of those of the even and of the odd tokens.
 
     Holds because: all are sums over tokens; the initial state goes with the even ones.
     Catches: a normaliser, a threshold or a clamp on sums; a token that reads its neighbour; a padded row in the state.
@@ -218,11 +218,11 @@ def o_of_two_halves_of_the_tokens_adds_up(evidence: Evidence) -> Iterator[Findin
 
 @law(needs=(FORWARD,), applies=all_of(small_enough, several_rows), one_in=3, rank=5)
 def a_token_without_a_key_is_one_without_a_value(evidence: Evidence) -> Iterator[Finding]:
-    """With k = 0 for every other token, o and the state have the values that they have with v = 0 for these.
+    """With k = 0 for every other token, o and the state equal those with v = 0 for these.
 
     Holds because: k_j^T v_j = 0 either way; sums to which exact zeros are added round alike.
-    Catches: keys or values that act by themselves: a normaliser that sums keys, a bias, a row that is skipped by its
-    key and not by its value.
+    Catches: keys or values that have an effect on their own: a normaliser that sums keys, a bias, a row that is skipped
+    for its key but not for its value.
     Cannot catch: anything that is a function of k_j^T v_j; forward_matches_the_oracle does.
     """
     keyless, worthless = (

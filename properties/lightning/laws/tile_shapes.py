@@ -10,7 +10,7 @@ from gradoracle.properties.offline import Allotment, Allotments, Shape, Uncompil
 
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
 
@@ -21,14 +21,14 @@ from gradoracle.model.property import PropertyKind, law
     kind=PropertyKind.COMPILATION,
 )
 def no_shared_allocation_has_two_chunk_axes(evidence: Evidence) -> Iterator[Finding]:
-    """No tile that a compilation puts into shared memory has two axes of a chunk's length, on sm_80, 90, 100 and 120.
+    """No tile in shared memory has two axes of a chunk's length, in any compilation for sm_80, 90, 100 and 120.
 
-    Holds because: scores of a chunk against itself stay in registers, or exist for a part of its keys at a time; what
-    is kept is rows of a chunk by features, and states. Tiles are read from the compiled TTGIR, scratch of layout
-    changes included. Where a feature axis is as long as a chunk, what a tile holds is seen by the same line of source
-    in a compilation with wider features: it is no square where nothing that the line reads or makes is one.
-    Catches: scores of [chunk, chunk] that are written to shared memory, a transposition or a layout change of them.
-    Cannot catch: how many bytes there are in all; shared_memory_fits_each_architecture does. A chunk's square in
+    Holds because: scores of a chunk against itself stay in registers, or exist for a part of its keys at a time; shared
+    memory keeps rows of a chunk by features, and states. Tiles are read from the compiled TTGIR, scratch of layout
+    changes included. Where a feature axis is as long as a chunk, the same line of source in a
+    compilation with wider features shows which a tile is: not a square where nothing that the line reads or makes is.
+    Catches: scores of [chunk, chunk] in shared memory, a transposition or a layout change of them.
+    Cannot catch: the number of bytes in total; shared_memory_fits_each_architecture does. A square of a chunk in
     registers.
     """
     kernel, dtype = evidence.kernel, evidence.case.dtype
@@ -59,7 +59,7 @@ def no_shared_allocation_has_two_chunk_axes(evidence: Evidence) -> Iterator[Find
         ]
         wrong = ", ".join(dict.fromkeys(str(list(tile)) for tile, is_square in answers if is_square))
         if not wrong and any(is_square is None for _, is_square in answers):
-            yield not_checked(shown, "features are as long as a chunk, and what a tile holds cannot be told")
+            yield not_checked(shown, "features are as long as a chunk, so the axes of a tile cannot be told apart")
             continue
         yield exactly(shown, bool(wrong), f"keeps {wrong} in shared memory: two axes of a chunk's length")
 

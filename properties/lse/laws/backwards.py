@@ -1,4 +1,4 @@
-"""LSE properties of its two backwards: fused, with partial gradients of q summed afterwards, and separate kernels."""
+"""Properties of LSE's two backwards: fused, with partial gradients of q summed afterwards, and separate kernels."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def fused_equals_separate(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: both are the VJP of one function; they differ in the order in which dq is summed.
     Catches: a partial dq that is not filled where a tile is skipped, summed twice or into other rows, a tile that only
-    one of the two skips. vjp_matches_the_oracle sees it for the backward that is chosen by itself.
-    Cannot catch: what is wrong in both; vjp_matches_the_oracle does.
+    one of the two skips. vjp_matches_the_oracle sees it for the backward that the kernel chooses.
+    Cannot catch: errors that both share; vjp_matches_the_oracle does.
     """
     yield from agree(evidence, _gradients(evidence, "fused"), _gradients(evidence, "separate"), label=", fused")
 
@@ -53,7 +53,7 @@ def fused_gives_the_same_bits_again(evidence: Evidence) -> Iterator[Finding]:
     """The fused backward, run twice, gives the same bits.
 
     Holds because: partial gradients are summed in the order of the keys, without atomics.
-    Catches: atomic additions, a workspace that is not written everywhere, a sum whose order is left open.
+    Catches: atomic additions, a workspace that is not fully written, a sum in undefined order.
     Cannot catch: a wrong sum that is the same each time; fused_equals_separate does.
     """
     once, again = _gradients(evidence, "fused"), _gradients(evidence, "fused", ", again")

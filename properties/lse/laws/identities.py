@@ -35,7 +35,7 @@ def lse_lies_between_the_largest_term_and_that_plus_log_n(evidence: Evidence) ->
 
     Terms are the capped scores of the keys that a query sees, and the sink.
     Holds because: max_j e^S_j <= sum_j e^S_j <= n max_j e^S_j.
-    Catches: a sum of other keys than those seen, a result in base 2, a score that is not capped, a sink left out.
+    Catches: a sum over keys other than those seen, a result in base 2, a score that is not capped, a sink left out.
     Cannot catch: wrong sums within the bounds; forward_matches_the_oracle does.
     """
     terms = Scores(evidence.sample).terms
@@ -90,11 +90,11 @@ def q_dq_of_a_group_equals_k_dk(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(VJP,), applies=all_of(small_enough, no_sinks, no_softcap), rank=4)
 def the_sum_of_dk_is_that_of_g_q(evidence: Evidence) -> Iterator[Finding]:
-    """The sum of dk over the keys is scale times the sum of g q over the queries that see a key, group by group.
+    """The sum of dk over the keys equals scale times the sum of g q over the queries that see a key, group by group.
 
     Holds because: dk = scale dS^T q with dS = g P, and a row of P sums to 1 where there is neither sink nor softcap.
     Catches: P not normalised in backward, a tile dropped from dk, rows without a key that add to it, a lost scale.
-    Cannot catch: mass of dk moved between keys; dk of vjp_matches_the_oracle does.
+    Cannot catch: parts of dk moved between keys; dk of vjp_matches_the_oracle does.
     """
     scores = Scores(evidence.sample)
     batch, groups, _, width = scores.k.shape
@@ -111,7 +111,7 @@ def the_sum_of_dk_is_that_of_g_q(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, no_softcap), one_in=2, rank=5)
 def the_shares_of_keys_and_sink_sum_to_one(evidence: Evidence) -> Iterator[Finding]:
-    """With a column of ones in k, and of zeros in q, that column of dq is scale g (1 - e^(sink - lse)); 0 without keys.
+    """With a column of ones in k and of zeros in q, that column of dq is scale g (1 - e^(sink - lse)); 0 without keys.
 
     Holds because: it is scale sum_j dS_ij with dS = g P, and the shares of the keys and the sink sum to 1.
     Catches: a backward whose P is not normalised or is not that of the forward, a stale lse, a sink left out of one.
@@ -144,7 +144,7 @@ def dsinks_is_the_sum_of_g_times_the_share_of_the_sink(evidence: Evidence) -> It
 
     Holds because: that is the derivative of log(e^sink + ...), one term for each row that the sink is part of.
     Catches: a batch or a tile left out of the sum, rows that see no key left out, a sign, dsinks of another head.
-    Cannot catch: an lse that is wrong in forward and backward alike; forward_matches_the_oracle does.
+    Cannot catch: errors of lse that forward and backward share; forward_matches_the_oracle does.
     """
     scores = Scores(evidence.sample)
     yield evidence.relate(
@@ -227,7 +227,7 @@ def _not_negative(variant: Evidence, name: str, axes: tuple[int, ...]) -> Findin
 
 @law(needs=(JVP,), applies=all_of(small_enough, no_sinks, no_softcap), rank=4)
 def a_common_tangent_of_all_keys_moves_lse_along_q(evidence: Evidence) -> Iterator[Finding]:
-    """Along one tangent c of all keys, the tangent of lse is scale q . c where a query sees a key.
+    """Along a common tangent c of all keys, the tangent of lse equals scale q . c where a query sees a key.
 
     Holds because: all scores of a row move by scale q_i . c, and the shares of the keys sum to 1.
     Catches: a P of the JVP that is not normalised, a dropped k', a lost scale, keys beyond the mask.
@@ -248,10 +248,10 @@ def a_common_tangent_of_all_keys_moves_lse_along_q(evidence: Evidence) -> Iterat
 
 @law(needs=(HVP,), applies=all_of(small_enough, no_sinks, no_softcap), one_in=2, rank=3)
 def a_common_tangent_of_all_keys_moves_dq_by_itself(evidence: Evidence) -> Iterator[Finding]:
-    """Along one tangent c of all keys, the Hessian product of q is scale g c where a query sees a key.
+    """Along a common tangent c of all keys, the Hessian product of q equals scale g c where a query sees a key.
 
-    Holds because: P stays as it is, so dq = scale g P k moves by scale g c times the row sum of P, which is 1.
-    Catches: a P' that is not centred, a dropped term dS k', a sum over other keys than those seen.
+    Holds because: P is unchanged, so dq = scale g P k moves by scale g c times the row sum of P, which is 1.
+    Catches: a P' that is not centred, a dropped term dS k', a sum over keys other than those seen.
     Cannot catch: errors along q'; hvp_matches_the_oracle does.
     """
     variant = evidence.variant("all k' equal, alone", common_key_tangent)

@@ -1,4 +1,4 @@
-"""Properties of what masks hide: causal LSE, segments, and rows that see no key."""
+"""Properties of masks: causal LSE, segments, and rows that see no key."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def rows_without_a_term_are_minus_infinity(evidence: Evidence) -> Iterator[Findi
 
     Holds because: the sum is empty and its log is the constant -inf; derivatives of a constant are 0.
     Catches: NaN from -inf - -inf, log 0 of a finite mask value (-1e9), top-left alignment, P of equal masked scores.
-    Cannot catch: anything in rows that see a key.
+    Cannot catch: errors in rows that see a key.
     """
     variant = _without_keys(evidence)
     blind = ~Scores(variant.sample).sees
@@ -92,7 +92,7 @@ def rows_that_see_no_key_give_the_sink(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: the sink is the only term, log(e^sink) = sink, and q does not enter it.
     Catches: a sink that such rows skip, -inf in place of the sink, a result in base 2, top-left alignment.
-    Cannot catch: anything in rows that see a key; dsinks: its own property does.
+    Cannot catch: errors in rows that see a key, or in dsinks, which has its own property.
     """
     variant = _without_keys(evidence)
     scores = Scores(variant.sample)
@@ -128,7 +128,7 @@ def _of_no_query(sample: Sample) -> tuple[Sample, Tensor]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, has_segments), one_in=2, rank=5)
 def keys_of_another_segment_have_no_gradient(evidence: Evidence) -> Iterator[Finding]:
-    """Keys whose segment no query is in have dk, and Hessian product, of exactly 0.
+    """Keys in a segment without queries have dk and Hessian product of exactly 0.
 
     Holds because: no lse depends on them.
     Catches: segments that backward does not mask, masked shares that are not exactly 0, an unwritten tile of dk.
@@ -146,7 +146,7 @@ def keys_of_another_segment_have_no_gradient(evidence: Evidence) -> Iterator[Fin
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, has_segments), one_in=2, rank=5)
 def keys_of_another_segment_do_not_matter(evidence: Evidence) -> Iterator[Finding]:
-    """lse and dq stay when keys that no query sees change sign, bit for bit where determinism is claimed.
+    """Negating keys that no query sees changes neither lse nor dq, not by a bit where determinism is claimed.
 
     Holds because: no lse depends on them.
     Catches: segments that forward does not mask, a maximum over masked scores, a large negative number for -inf.
@@ -170,7 +170,7 @@ def keys_of_another_segment_do_not_matter(evidence: Evidence) -> Iterator[Findin
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, has_a_later_query), rank=5)
 def what_comes_later_leaves_lse(evidence: Evidence) -> Iterator[Finding]:
-    """The first queries give the same lse and dq whatever comes later, and where nothing comes later.
+    """lse and dq of the first queries depend neither on the values of later rows nor on whether there are any.
 
     Holds because: query i sees keys j <= i + M - T only; others add nothing. Without the later ones the truth is the
     same. Bits are compared where the kernel claims determinism.
@@ -189,7 +189,7 @@ def what_comes_later_leaves_lse(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, bidirectional_too), one_in=2, rank=5)
 def lse_of_the_last_query_is_that_of_it_alone(evidence: Evidence) -> Iterator[Finding]:
-    """The last query gives the lse and dq that it gives by itself when it is not causal.
+    """lse and dq of the last query equal those of that query alone without a causal mask.
 
     Holds because: causal aligns the last query with the last key, so it sees every key of its segment.
     Catches: top-left alignment, a diagonal tile that is skipped, a mask that is off by one.
@@ -221,7 +221,7 @@ def _same(evidence: Evidence, before: Evidence, after: Evidence, rows: slice, la
         same = rows_of(before, NAMES, rows)
         for name, tensor in changed.items():
             wrong = differ(tensor, same[name]).cpu()
-            message = "depends on what it does not see"
+            message = "depends on keys that it does not see"
             yield exactly(f"bits of {name}, {label}", wrong, message, elements=wrong.numel(), of=name)
     yield from held_to_rows(before, changed, rows, label)
 

@@ -1,4 +1,4 @@
-"""Properties of LSE between two samples: what a change of keys, heads, sinks or options does to the results."""
+"""Properties of LSE between two samples: effects of a change of keys, heads, sinks or options."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ FAR = 150.0  # e^-150 is lost next to 1 in every format
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, no_sinks, no_softcap), rank=4)
 def shifting_keys_by_a_constant_moves_lse_along_q(evidence: Evidence) -> Iterator[Finding]:
-    """Adding one vector c to every key adds scale q . c to lse and scale g c to dq, and leaves dk.
+    """Adding one vector c to every key adds scale q . c to lse and scale g c to dq, and does not change dk.
 
-    Holds because: all scores of a row move by scale q . c, and their shares stay. The keys are first rounded to a
-    coarser grid, so that both samples hold their keys exactly.
-    Catches: a maximum that is not added back or is stale, a padded key of score 0 in the sum, a base that is wrong.
+    Holds because: all scores of a row move by scale q . c, and their shares are unchanged. The keys are first rounded
+    to a coarser grid, so that both samples represent their keys exactly.
+    Catches: a maximum that is not added back or is stale, a padded key of score 0 in the sum, a wrong base.
     Cannot catch: errors that do not depend on the level of the scores; forward_matches_the_oracle does.
     """
     coarse, shift = coarse_keys(evidence.sample.inputs["k"], evidence.case.dtype)
@@ -88,11 +88,11 @@ def _some_keys(sample: Sample, keys: slice) -> Sample:
 
 @law(needs=(FORWARD,), applies=all_of(small_enough, bidirectional, no_sinks, no_segments, _can_be_split), rank=4)
 def lse_of_split_keys_adds_up(evidence: Evidence) -> Iterator[Finding]:
-    """The lse of all keys is the logaddexp of those of the first and of the other half.
+    """The lse of all keys equals the logaddexp of those of its two halves.
 
     Holds because: the sum of exponentials is split in two.
     Catches: a loop over keys that ends too soon or runs too far, a stale maximum, a padded key, a result in base 2.
-    Cannot catch: errors that each half has by itself; forward_matches_the_oracle does.
+    Cannot catch: errors within each half; forward_matches_the_oracle does.
     """
     half = evidence.case.dims["M"] // 2
     first, second = (
@@ -114,7 +114,7 @@ def lse_of_split_keys_adds_up(evidence: Evidence) -> Iterator[Finding]:
     rank=3,
 )
 def repeating_every_key_adds_log_2(evidence: Evidence) -> Iterator[Finding]:
-    """With every key twice, lse grows by log 2, dq stays, and both halves of dk sum to what it was.
+    """With every key twice, lse grows by log 2, dq is unchanged, and both halves of dk sum to the original dk.
 
     Holds because: the sum of exponentials doubles, and each share is split in two equal halves.
     Catches: a loop over keys that ends too soon or runs too far, a padded key, a result in base 2.
@@ -149,11 +149,11 @@ def repeating_every_key_adds_log_2(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, bidirectional), one_in=2, rank=3)
 def the_order_of_the_keys_leaves_lse(evidence: Evidence) -> Iterator[Finding]:
-    """Reversing the order of the keys, and of their segments, leaves lse, dq and dsinks, and reverses dk.
+    """Reversing the order of the keys, and of their segments, reverses dk and changes neither lse, dq nor dsinks.
 
-    Holds because: lse is the log of a sum over keys; the truths are the same numbers, so each run is held to them.
+    Holds because: lse is the log of a sum over keys; the true values are the same, so each run is compared with them.
     Catches: a tile whose tail is masked wrongly, a running maximum or sum that depends on which tile comes first.
-    Cannot catch: what forward and VJP matching would not: it is their case with the keys in another order.
+    Cannot catch: anything beyond forward and VJP matching, of which this is the case with keys in another order.
     """
 
     def change(sample: Sample) -> Sample:
@@ -175,10 +175,10 @@ def _shares_keys(case: Case, kernel: Kernel) -> str | None:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, _shares_keys), one_in=2, rank=5)
 def shared_key_heads_are_repeated_key_heads(evidence: Evidence) -> Iterator[Finding]:
-    """With its own copy of the key head for each query head, lse and dq stay, and the copies' dk sum to dk.
+    """With a copy of the key head for each query head, lse and dq are unchanged, and the copies' dk sum to dk.
 
     Holds because: query head h reads key head h // (H // G), and a gradient of a shared input is the sum over its uses.
-    Catches: query heads that read another key head, a missing sum over the group in dk, the last head alone kept.
+    Catches: query heads that read another key head, a missing sum over the group in dk, only the last head kept.
     Cannot catch: errors within a head; vjp_matches_the_oracle does.
     """
     share = Scores(evidence.sample).share
@@ -203,7 +203,7 @@ def shared_key_heads_are_repeated_key_heads(evidence: Evidence) -> Iterator[Find
 
 @law(needs=(FORWARD,), applies=all_of(small_enough, has_sinks), one_in=2, rank=4)
 def a_sink_adds_one_term(evidence: Evidence) -> Iterator[Finding]:
-    """Where a query sees a key, lse is the logaddexp of the lse without sinks and of the sink.
+    """Where a query sees a key, lse equals the logaddexp of the sink and the lse without sinks.
 
     Holds because: the sink is one more term of the sum, and its score is neither scaled nor capped.
     Catches: a sink that is scaled, capped or in base 2, added once a tile, or read from another head.
@@ -223,7 +223,7 @@ def a_sink_adds_one_term(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, has_sinks), one_in=3, rank=4)
 def a_sink_far_below_is_no_sink(evidence: Evidence) -> Iterator[Finding]:
-    """With sinks far below every score, rows that see a key have the lse and dq that they have without sinks.
+    """With sinks far below every score, rows that see a key have the same lse and dq as without sinks.
 
     Holds because: e^sink is then less than e^-150 of the sum, 0 next to it in every format.
     Catches: a maximum that starts at the sink and is not raised, a sink that is clamped, NaN from an underflow.
@@ -254,7 +254,7 @@ def _free_softcap(case: Case, kernel: Kernel) -> str | None:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, _free_softcap), one_in=3, rank=4)
 def a_softcap_far_above_is_no_softcap(evidence: Evidence) -> Iterator[Finding]:
-    """With a softcap c far above every score, lse, dq and dk are what they are without one.
+    """With a softcap c far above every score, lse, dq and dk equal those without one.
 
     Holds because: c tanh(S / c) = S (1 - (S / c)^2 / 3 + ...), and c is so large that this is far below rounding.
     Catches: a cap that is not multiplied back, a cap after the mask, 1 - tanh^2 of another argument.
@@ -277,7 +277,7 @@ def a_softcap_far_above_is_no_softcap(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, no_sinks), one_in=4, rank=3)
 def queries_of_zero_count_the_keys(evidence: Evidence) -> Iterator[Finding]:
-    """Where every query is 0, lse is the log of the number of keys that the query sees, and dk is exactly 0.
+    """If every query is 0, lse equals the log of the number of keys that the query sees, and dk is exactly 0.
 
     Holds because: all scores are 0, capped or not; and dk = scale dS^T q is a sum of products with 0.
     Catches: padded or masked keys in the sum, a mask that is off by one, a result in base 2.
@@ -305,15 +305,16 @@ def _takes_both_scales(case: Case, kernel: Kernel) -> str | None:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, _takes_both_scales), one_in=4, rank=4)
 def scaling_q_is_scaling_the_scores(evidence: Evidence) -> Iterator[Finding]:
-    """Four times q at scale 1/4 gives the lse and dk of q at scale 1, and a quarter of its dq.
+    """4 q at scale 1/4 gives the same lse and dk as q at scale 1, and a quarter of its dq.
 
     Holds because: S = scale q k^T is the same in both, and dq is the derivative along a step four times as long.
-    Catches: a default scale in place of the one given, a scale that backward lacks or has twice, a scale after the cap.
+    Catches: a default scale in place of the one given, a scale that backward omits or applies twice, a scale after the
+    cap.
     Cannot catch: errors that do not depend on the scale; forward_matches_the_oracle does.
     """
     folded = evidence.sample.inputs["q"] * 4
     if not bool((folded.double() == evidence.sample.inputs["q"].double() * 4).all()):
-        yield not_checked("lse", "four times q is not held exactly")
+        yield not_checked("lse", "four times q is not exactly representable")
         return
     plain = evidence.variant("scale 1", lambda s: s.with_options(scale=1.0))
     inside = evidence.variant("4 q at scale 1/4", lambda s: s.with_inputs(q=folded).with_options(scale=0.25))

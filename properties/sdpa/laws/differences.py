@@ -1,4 +1,4 @@
-"""Properties of SDPA's explicit entry points: the HVP by central differences, and what autograd reaches otherwise."""
+"""Properties of SDPA's explicit entry points: the HVP by central differences, and agreement with autograd."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from torch import Tensor
 
 from gradoracle.check.acceptance import exactly, judge, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.spread import LOCAL_SIGMA
-from gradoracle.execution.endings import Unavailable
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.call_errors import Unavailable
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative, Program, program
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
@@ -35,18 +34,18 @@ ABOVE_ROUNDING = 10.0
 
 def _wide(case: Case, kernel: Kernel) -> str | None:
     if case.dtype not in ("float32", "float64"):
-        return "in 16 bits the perturbed inputs are rounded to the dtype: no step is good"
+        return "in 16 bits no step is suitable, since the perturbed inputs are rounded to the dtype"
     dims = case.dims
     scores = dims["B"] * dims["H"] * dims["T"] * dims["M"]
-    return None if scores <= MOST_SCORES else f"it has more than {MOST_SCORES} scores"
+    return None if scores <= MOST_SCORES else f"the case has more than {MOST_SCORES} scores"
 
 
 @law(needs=(HVP,), applies=all_of(_wide, has("hvp_central_difference")), one_in=4, rank=2)
 def the_central_difference_converges_to_the_hvp(evidence: Evidence) -> Iterator[Finding]:
     """The kernel's central difference of VJPs at step h is the HVP to within its truncation C h^2 and rounding / h.
 
-    Holds because: the odd terms of the Taylor series are left; the truncation at h is that of the definition, read in
-    float64 with steps of its own, and rounding is the budget of the whole difference, perturbed inputs included. In
+    Holds because: the odd terms of the Taylor series remain; the truncation at h is that of the definition, evaluated
+    in float64 with steps of its own, and rounding is the budget of the whole difference, perturbed inputs included. In
     float64, where the truncation is 10 times the rounding, the order of convergence itself is measured.
     Catches: a one-sided difference, m and l kept from the middle, a tangent that is dropped or halved, a wrong 2 h.
     Cannot catch: errors that VJP and HVP share; hvp_matches_the_oracle does.
@@ -124,20 +123,20 @@ def _orders(errors: dict[str, list[tuple[float, float, float]]]) -> Iterator[Fin
 
 def _explicit(case: Case, kernel: Kernel) -> str | None:
     if not kernel.deterministic:
-        return "the kernel does not claim equal bits of two runs"
+        return "the kernel does not claim determinism"
     return None if kernel.jvp and kernel.hvp else "the kernel has no explicit JVP and HVP"
 
 
 @law(needs=(JVP, HVP), applies=all_of(small_enough, _explicit), one_in=4, rank=1)
 def explicit_entry_points_agree_with_autograd(evidence: Evidence) -> Iterator[Finding]:
-    """The explicit JVP and HVP give the bits that forward mode and double backward give.
+    """The explicit JVP and HVP return the same bits as forward mode and double backward.
 
-    Holds because: they run the same passes on the same numbers.
-    Catches: an entry point that passes arguments in another order or drops an option, a rule of autograd that does.
+    Holds because: they run the same passes on the same values.
+    Catches: an entry point, or an autograd rule, that passes arguments in another order or drops an option.
     Cannot catch: errors that both share; jvp_matches_the_oracle and hvp_matches_the_oracle do.
     """
     plain = replace(evidence.kernel, jvp=None, hvp=None)
-    subject = Subject(evidence.subject.family, plain, evidence.subject.guard, "through autograd: ")
+    subject = KernelRunner(evidence.subject.family, plain, evidence.subject.guard, "through autograd: ")
     through_autograd = Evidence(evidence.case, evidence.sample, subject, evidence.oracle, evidence.blocks)
     for derivative in (HVP, JVP):
         explicit = evidence.tensors(derivative)

@@ -26,7 +26,7 @@ FORWARD, VJP, JVP, HVP = Derivative.FORWARD, Derivative.VJP, Derivative.JVP, Der
 def outputs_lie_in_the_hull_of_the_values(evidence: Evidence) -> Iterator[Finding]:
     """Every output lies between the smallest and the largest value, feature by feature, of the keys that it sees.
 
-    Holds because: a row of P is a set of weights that are not negative and sum to 1.
+    Holds because: a row of P consists of non-negative weights that sum to 1.
     Catches: rows of P that sum to more than 1, negative weights, keys beyond the mask, padding read as a value.
     Cannot catch: wrong weights that still sum to 1; forward_matches_the_oracle does.
     """
@@ -56,7 +56,7 @@ def ones_transposed_dv_equals_ones_transposed_g(evidence: Evidence) -> Iterator[
 
     Holds because: 1^T dV = 1^T P^T G = (P 1)^T G, and P 1 = 1 in rows that see a key, 0 in others.
     Catches: a dropped or doubled tile, P not normalised in backward, dV of another head, the cotangent counted twice.
-    Cannot catch: mass of dV moved between keys; dv of vjp_matches_the_oracle does.
+    Cannot catch: parts of dV moved between keys; dv of vjp_matches_the_oracle does.
     """
     scores = Scores(evidence.sample)
     yield evidence.relate(
@@ -91,7 +91,7 @@ def v_dv_equals_o_g(evidence: Evidence) -> Iterator[Finding]:
     """The inner products <v, dv> and <o, g> are equal, for each batch and head.
 
     Holds because: both are sum_ij G_i . V_j P_ij.
-    Catches: a backward whose P is not that of the forward: stale m and l, another scale, another mask.
+    Catches: a backward whose P differs from that of the forward: stale m and l, another scale, another mask.
     Cannot catch: an error that forward and backward share; forward_matches_the_oracle does.
     """
     scores = Scores(evidence.sample)
@@ -110,11 +110,11 @@ def _masked_rows(case: Case, kernel: Kernel) -> str | None:
 
 @law(needs=(FORWARD, VJP), applies=all_of(causal, _masked_rows), rank=6)
 def rows_that_see_no_key_are_zero_in_every_derivative(evidence: Evidence) -> Iterator[Finding]:
-    """A query that sees no key has o = 0 and dq = 0 exactly, and so have its tangent and its Hessian product.
+    """A query that sees no key has o, dq, tangent and Hessian product of exactly 0.
 
-    Holds because: it is defined so (causal, T > M): o is the constant 0 there, and derivatives of a constant are 0.
+    Holds because: by definition (causal, T > M) o is the constant 0 there, and derivatives of a constant are 0.
     Catches: NaN from exp(-inf - -inf) or 0/0, a mean over all keys (softmax of equal -inf), top-left alignment.
-    Cannot catch: anything in rows that see a key.
+    Cannot catch: errors in rows that see a key.
     """
     first = Scores(evidence.sample).first
     expected = [(FORWARD, "o"), (VJP, "dq")]
@@ -128,10 +128,10 @@ def rows_that_see_no_key_are_zero_in_every_derivative(evidence: Evidence) -> Ite
 
 @law(needs=(FORWARD,), applies=all_of(small_enough, exact_operands), one_in=3, rank=5)
 def a_query_that_sees_one_key_gives_its_value(evidence: Evidence) -> Iterator[Finding]:
-    """Where a query sees a single key, o is that key's value, bit for bit.
+    """Where a query sees a single key, o equals that key's value, bit for bit.
 
     Holds because: its one weight is exp(0) / 1 = 1 exactly, and 1 * v is exact in every format that holds v.
-    Catches: an alignment that is off by one, a maximum that is not the row's own, l with a padded key in it.
+    Catches: an alignment that is off by one, a maximum of another row, l with a padded key in it.
     Cannot catch: errors that need a second key; forward_matches_the_oracle does.
     """
     name = "o of a query that sees one key"
@@ -161,7 +161,7 @@ def ones_transposed_hvp_v_is_zero(evidence: Evidence) -> Iterator[Finding]:
     """The Hessian product of v sums to 0 over the keys.
 
     Holds because: Hv = P'^T G, and the rows of P', the tangent of P, sum to 0.
-    Catches: P' that is not centred (m and l taken for constants), a tile dropped from Hv or from the mean of S'.
+    Catches: P' that is not centred (m and l treated as constants), a tile dropped from Hv or from the mean of S'.
     Cannot catch: errors of hvp.q and hvp.k; hvp_matches_the_oracle does.
     """
     scores = Scores(evidence.sample)

@@ -1,4 +1,4 @@
-"""Properties of causal SDPA: which keys a query sees, and that nothing else reaches it."""
+"""Properties of causal SDPA: which keys a query sees, and that it depends on no others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMES = ("o", "dq")
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, has_a_later_query), rank=5)
 def causal_prefix(evidence: Evidence) -> Iterator[Finding]:
-    """The first queries give the same o and dq whatever comes later, and where nothing comes later.
+    """o and dq of the first queries depend neither on the values of later rows nor on whether there are any.
 
     Holds because: query i sees keys j <= i + M - T only; others have weight exactly 0. Without the later ones the truth
     is the same. Bits are compared where the kernel claims determinism.
@@ -61,7 +61,7 @@ def causal_prefix(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, causal, bidirectional_too), one_in=2, rank=5)
 def the_last_query_sees_every_key(evidence: Evidence) -> Iterator[Finding]:
-    """The last query gives the o and dq that it gives by itself without a mask.
+    """o and dq of the last query equal those of that query alone without a mask.
 
     Holds because: causal aligns the last query with the last key, so it sees every key.
     Catches: top-left alignment, a diagonal tile that is skipped, a mask that is off by one.

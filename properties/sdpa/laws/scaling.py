@@ -30,11 +30,11 @@ def _free_scale(case: Case, kernel: Kernel) -> str | None:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, exact_operands, _free_scale), one_in=3, rank=3)
 def the_scale_folds_into_q(evidence: Evidence) -> Iterator[Finding]:
-    """With scale 1/4, o, dk and dv are what q / 4 gives with scale 1, and dq is a quarter of its dq.
+    """With scale 1/4, o, dk and dv equal those of q / 4 with scale 1, and dq is a quarter of its dq.
 
     Holds because: S is the same, and a power of two changes no rounding short of underflow: bit for bit where the
     kernel claims determinism.
-    Catches: a scale that one of forward and backward ignores, or that dq or dk lacks or has twice.
+    Catches: a scale that forward or backward ignores, or that dq or dk omits or applies twice.
     Cannot catch: the default scale; forward_matches_the_oracle does.
     """
     quarter = times(evidence.sample.inputs["q"], QUARTER)
@@ -48,11 +48,11 @@ def the_scale_folds_into_q(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, exact_operands), one_in=5, rank=2)
 def scaling_q_up_and_k_down_leaves_o(evidence: Evidence) -> Iterator[Finding]:
-    """With 2 q and k / 2, o and dv stay, dq is halved and dk doubled.
+    """With 2 q and k / 2, o and dv are unchanged, dq is halved and dk doubled.
 
     Holds because: S is the same, and a power of two changes no rounding short of underflow: bit for bit where the
     kernel claims determinism.
-    Catches: a threshold, a clamp or a precomputed scale that looks at q or k alone.
+    Catches: a threshold, a clamp or a precomputed scale that depends on q or k alone.
     Cannot catch: anything that depends on S alone; forward_matches_the_oracle does.
     """
     q, k = times(evidence.sample.inputs["q"], 2.0), times(evidence.sample.inputs["k"], 0.5)
@@ -65,11 +65,11 @@ def scaling_q_up_and_k_down_leaves_o(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, exact_operands), one_in=5, rank=2)
 def doubling_the_values_doubles_o(evidence: Evidence) -> Iterator[Finding]:
-    """With 2 v, o is doubled, dv stays, and dq and dk are doubled (not in float16, where dS underflows).
+    """With 2 v, dv is unchanged, and o, dq and dk are doubled (not in float16, where dS underflows).
 
     Holds because: o and dS are linear in v, and a power of two changes no rounding short of underflow: bit for bit
     where the kernel claims determinism.
-    Catches: a clamp, a threshold or a loss of scale that looks at values.
+    Catches: a clamp, a threshold or a loss of scale that depends on values.
     Cannot catch: anything linear in v; forward_matches_the_oracle does.
     """
     v = times(evidence.sample.inputs["v"], 2.0)
@@ -107,7 +107,7 @@ def _multiples(
             yield not_checked(label, "every element may have underflowed or overflowed")
             continue
         wrong = (differ(got, expected) & exact & fits).cpu()
-        message, compared = "is not the power of two times what it was", int((exact & fits).sum())
+        message, compared = "is not scaled by exactly the power of two", int((exact & fits).sum())
         yield exactly(label, wrong, message, elements=compared, of=name)
 
 

@@ -64,11 +64,11 @@ def statistics(evidence: Evidence) -> dict[str, Part]:
 
 @law(needs=(FORWARD,), applies=all_of(small_enough, has("stats")), rank=5)
 def the_saved_statistics_are_those_of_the_scores(evidence: Evidence) -> Iterator[Finding]:
-    """The m that forward keeps is the largest score of each row, and l the sum of exp(S - m).
+    """The m that forward saves equals the largest score of each row, and l the sum of exp(S - m).
 
-    Holds because: they are defined so; both are held to their own truth and budget.
+    Holds because: by definition; both are compared with their own truth, within their own budget.
     Catches: a padded or masked key in m or l, base-2 units, a running sum that is not rescaled, a lower bound as m.
-    Cannot catch: a correct m and l next to a wrong o; stats_rebuild_p does.
+    Cannot catch: a wrong o with correct m and l; stats_rebuild_p does.
     """
     for part in statistics(evidence).values():
         yield judge(
@@ -83,10 +83,10 @@ def the_saved_statistics_are_those_of_the_scores(evidence: Evidence) -> Iterator
 
 @law(needs=(FORWARD,), applies=all_of(small_enough, has("stats")), rank=5)
 def l_lies_between_one_and_the_number_of_keys(evidence: Evidence) -> Iterator[Finding]:
-    """The l that forward keeps is at least 1 and at most the number of keys that the query sees, exactly.
+    """The l that forward saves is at least 1 and at most the number of keys that the query sees, exactly.
 
     Holds because: the largest score adds exp(0) = 1, no key adds more, and rounding to nearest keeps order.
-    Catches: an m that is no score of the row (l below 1), or is below one (l above the number of keys); padded keys.
+    Catches: an m that is not a score of the row (l below 1), or is below one (l above the number of keys); padded keys.
     Cannot catch: a wrong l within the bounds; the_saved_statistics_are_those_of_the_scores does.
     """
     scores = Scores(evidence.sample)
@@ -95,12 +95,12 @@ def l_lies_between_one_and_the_number_of_keys(evidence: Evidence) -> Iterator[Fi
     m, l = m[:, :, rows].cpu().double(), l[:, :, rows].cpu().double()
     finite = m.isfinite() | ~torch.tensor(bool(scores.p.isfinite().all()))  # a score may overflow
     wrong = ~((l >= 1) & (l <= scores.seen[rows])) & finite
-    yield exactly("l", wrong, "l is not between 1 and the number of keys that the query sees")
+    yield exactly("l", wrong, "is not between 1 and the number of keys that the query sees")
 
 
 @law(needs=(FORWARD,), applies=all_of(small_enough, has("stats")), one_in=2, rank=5)
 def stats_rebuild_p(evidence: Evidence) -> Iterator[Finding]:
-    """P = exp(S - m) / l from the kernel's m and l has rows that sum to 1, and P V is the kernel's o.
+    """P = exp(S - m) / l from the kernel's m and l has rows that sum to 1, and P V equals the kernel's o.
 
     Holds because: that is what a backward rebuilds P from.
     Catches: m and l that do not belong together, or to o: stale, of another tile, m of one scale and l of another.
@@ -152,11 +152,11 @@ def _of_rows(part: Part, rows: slice) -> Part:
 
 @law(needs=(VJP,), applies=all_of(small_enough, has("stats"), has("backward")), one_in=4, rank=3)
 def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterator[Finding]:
-    """The explicit backward, given the m and l of the forward in any layout, gives the VJP.
+    """The explicit backward, given the m and l of the forward in any layout, returns the VJP.
 
     Holds because: the derivatives of m and l are in the formula: dS = P (dP - z) is that of the softmax as a whole.
-    Catches: an explicit entry point whose arguments are crossed, that ignores an option or the m and l it is given, or
-    takes them for contiguous.
+    Catches: an explicit entry point that exchanges arguments, ignores an option or the m and l it is given, or
+    assumes that they are contiguous.
     Cannot catch: errors that it shares with autograd's backward; vjp_matches_the_oracle does.
     """
     laid, layout = _laid_out(evidence)
@@ -168,10 +168,11 @@ def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterato
 
 @law(needs=(FORWARD, JVP), applies=all_of(small_enough, has("stats"), has("jvp_from_statistics")), one_in=4, rank=3)
 def jvp_from_the_saved_statistics_is_the_jvp(evidence: Evidence) -> Iterator[Finding]:
-    """The explicit JVP, given the m and l of the forward in any layout, gives the JVP, and o rebuilt from them.
+    """The explicit JVP, given the m and l of the forward in any layout, returns the JVP, and o rebuilt from them.
 
     Holds because: P = e^(S - m) / l is the softmax, whoever computed m and l, and o = P V.
-    Catches: an o that is rebuilt wrongly, or from statistics taken for contiguous; a pass of its own for given m and l.
+    Catches: an o that is rebuilt wrongly, or from statistics assumed contiguous; a wrong separate pass for given m and
+    l.
     Cannot catch: errors that it shares with the JVP that computes m and l; jvp_matches_the_oracle does.
     """
     laid, layout = _laid_out(evidence)
@@ -228,9 +229,9 @@ def frozen_stats_jvp_vs_autograd_gap(evidence: Evidence) -> Iterator[Finding]:
     """The frozen-stats JVP differs from the true one by a known gap: JVP - JVP_frozen = -rowsum(P * S') * O.
 
     Holds because: the true P' is P * (S' - rowsum(P * S')): centring is the derivative of m and l. Frozen, P' = P * S'.
-    The centred JVP is the true one (the seed says otherwise), so it is held to the oracle, and the frozen one to its
-    own definition.
-    Catches: the two modes swapped, a JVP that is centred by another mean, a frozen JVP that is centred.
+    The centred JVP is the true one (the seed says otherwise), so it is compared with the oracle, and the frozen one
+    with its own definition.
+    Catches: the two modes swapped, a JVP centred by a wrong mean, a frozen JVP that is centred.
     Cannot catch: errors that both modes and o share; jvp_matches_the_oracle does.
     """
     scores, part = Scores(evidence.sample), frozen(evidence)
@@ -255,18 +256,18 @@ def frozen_stats_jvp_vs_autograd_gap(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(JVP,), applies=all_of(small_enough, has("stats"), has("jvp_frozen")), one_in=4, rank=5)
 def frozen_stats_jvp_of_stale_statistics(evidence: Evidence) -> Iterator[Finding]:
-    """With the m and l of another sample (q half a tangent back) the frozen JVP is that of P = exp(S - m) / l as given.
+    """With the m and l of another sample (q half a tangent back) the frozen JVP is that of P = exp(S - m) / l.
 
     Holds because: it is defined for any m and l. How far the rows of the stale P are from 1, and so how far from any
     derivative that tangent is, is reported.
-    Catches: a kernel that computes its own m and l where others are given, or normalises P again.
+    Catches: a kernel that computes its own m and l instead of using those given, or normalises P again.
     Cannot catch: errors in m and l themselves; the_saved_statistics_are_those_of_the_scores does.
     """
     before = evidence.variant(
         "half a tangent back: ", lambda s: s.with_inputs(q=torch.sub(s.inputs["q"], s.tangents["q"], alpha=0.5))
     )
     if not all(t.isfinite().all() for t in before.sample.inputs.values()):
-        yield not_checked("frozen jvp.o", "the sample that the stale statistics are of overflows")
+        yield not_checked("frozen jvp.o", "the sample of the stale statistics overflows")
         return
     _, m, l = extra(before, "stats")
     scores = Scores(evidence.sample)

@@ -1,4 +1,4 @@
-"""Properties of SDPA between two samples: what a change of the inputs does to the results."""
+"""Properties of SDPA between two samples: effects of a change of the inputs on the results."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ DERIVATIVES = {"o": FORWARD, "dq": VJP, "dk": VJP, "dv": VJP}
 
 @law(needs=(FORWARD,), applies=small_enough, one_in=4, rank=4)
 def values_of_one_give_outputs_of_one(evidence: Evidence) -> Iterator[Finding]:
-    """Where every value is 1, every output of a query that sees a key is 1.
+    """If every value is 1, every output of a query that sees a key is 1.
 
     Holds because: o is then the row sum of P, which the softmax makes 1.
-    Catches: l of other keys than the weights, a padded key in l, P not normalised, a tile dropped after l was summed.
+    Catches: l summed over keys other than those weighted, a padded key in l, P not normalised, a tile dropped after l
+    was summed.
     Cannot catch: wrong weights that still sum to 1; forward_matches_the_oracle does.
     """
     variant = values_of_one(evidence)
@@ -44,10 +45,10 @@ def values_of_one_give_outputs_of_one(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(VJP,), applies=small_enough, one_in=5, rank=4)
 def equal_values_leave_q_and_k_no_gradient(evidence: Evidence) -> Iterator[Finding]:
-    """Where every value is 1, dq and dk are 0.
+    """If every value is 1, dq and dk are 0.
 
     Holds because: all dP_ij of a row are equal then, so dS = P (dP - z) = 0.
-    Catches: a missing z, a z over other keys than those that the query sees, P not normalised in backward.
+    Catches: a missing z, a z over keys other than those that the query sees, P not normalised in backward.
     Cannot catch: a dS that is wrong by a factor; vjp_matches_the_oracle does.
     """
     variant = values_of_one(evidence)
@@ -65,7 +66,7 @@ def equal_values_leave_q_and_k_no_gradient(evidence: Evidence) -> Iterator[Findi
 
 
 def values_of_one(evidence: Evidence) -> Evidence:
-    """The variant with v = 1 and v' = 0; its values repeat, so rule 1b of the verdict decides."""
+    """The variant with v = 1 and v' = 0; its values repeat, so the worst case decides."""
 
     def change(sample: Sample) -> Sample:
         v = torch.ones_like(sample.inputs["v"])
@@ -78,10 +79,10 @@ def values_of_one(evidence: Evidence) -> Evidence:
 
 @law(needs=(JVP,), applies=small_enough, one_in=5, rank=4)
 def rows_of_the_tangent_of_p_sum_to_zero(evidence: Evidence) -> Iterator[Finding]:
-    """Where every value is 1 and their tangent is 0, the tangent of the outputs is 0.
+    """If every value is 1 and their tangent is 0, the tangent of the outputs is 0.
 
     Holds because: o is then the row sum of P, which is 1 whatever q and k are.
-    Catches: m and l taken for constants in the JVP (P' not centred), a tile dropped from the mean of S'.
+    Catches: m and l treated as constants in the JVP (P' not centred), a tile dropped from the mean of S'.
     Cannot catch: a P' that is wrong and still sums to 0; jvp_matches_the_oracle does.
     """
     variant = values_of_one(evidence)
@@ -94,8 +95,8 @@ def rows_of_the_tangent_of_p_sum_to_zero(evidence: Evidence) -> Iterator[Finding
 def a_common_tangent_of_all_keys_leaves_o(evidence: Evidence) -> Iterator[Finding]:
     """Along a tangent that moves every key by the same vector, the tangent of the outputs is 0.
 
-    Holds because: it adds the same number to all scores of a row, and the softmax does not see that.
-    Catches: m and l taken for constants in the JVP (P' not centred), a mean of S' over other keys than those seen.
+    Holds because: it adds the same number to all scores of a row, and the softmax does not depend on that.
+    Catches: m and l treated as constants in the JVP (P' not centred), a mean of S' over keys other than those seen.
     Cannot catch: errors along q' and v'; jvp_matches_the_oracle does.
     """
 
@@ -124,10 +125,10 @@ def _vanishing_tangent(variant: Evidence, name: str, size: Tensor) -> Finding:
 
 @law(needs=(FORWARD, JVP), applies=small_enough, one_in=5, rank=3)
 def the_tangent_along_v_is_the_attention_of_the_tangent(evidence: Evidence) -> Iterator[Finding]:
-    """Along (0, 0, v') the tangent of the outputs is what the kernel gives for the values v'.
+    """Along (0, 0, v') the tangent of the outputs equals the kernel's outputs for the values v'.
 
     Holds because: o is linear in v.
-    Catches: a dropped v', a P of the JVP that is not that of the forward, tangents of another head.
+    Catches: a dropped v', a P of the JVP that differs from that of the forward, tangents of another head.
     Cannot catch: errors along q' and k'; jvp_matches_the_oracle does.
     """
 
@@ -146,7 +147,7 @@ def the_tangent_along_v_is_the_attention_of_the_tangent(evidence: Evidence) -> I
 
 @law(needs=(FORWARD, VJP), applies=small_enough, one_in=5, rank=3)
 def queries_of_zero_average_the_values(evidence: Evidence) -> Iterator[Finding]:
-    """Where every query is 0, each output is the mean of the values that the query sees, and dk is exactly 0.
+    """If every query is 0, each output is the mean of the values that the query sees, and dk is exactly 0.
 
     Holds because: all scores are 0, so all weights are equal; and dk = scale dS^T q is a sum of products with 0.
     Catches: padded or masked keys in the mean, a running maximum that starts at another score than -inf.
@@ -170,10 +171,10 @@ def queries_of_zero_average_the_values(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(FORWARD, VJP), applies=small_enough, one_in=6, rank=4)
 def shifting_keys_by_a_constant_leaves_o(evidence: Evidence) -> Iterator[Finding]:
-    """Adding one vector to every key leaves o and all gradients as they are.
+    """Adding one vector to every key changes neither o nor any gradient.
 
-    Holds because: row i of S moves by scale q_i . c as a whole; P does not see it, and dq = scale dS k moves by
-    rowsum(dS) c = 0. The keys are first rounded to a coarser grid, so that both samples hold their keys exactly.
+    Holds because: row i of S moves by scale q_i . c as a whole; P does not depend on it, and dq = scale dS k moves by
+    rowsum(dS) c = 0. The keys are first rounded to a coarser grid, so that both samples represent their keys exactly.
     Catches: a maximum that is not subtracted or is stale, a padded key of score 0 in l, a z that does not centre dS.
     Cannot catch: errors that do not depend on the level of the scores; vjp_matches_the_oracle does.
     """
@@ -194,11 +195,11 @@ def shifting_keys_by_a_constant_leaves_o(evidence: Evidence) -> Iterator[Finding
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, bidirectional), one_in=2, rank=3)
 def key_permutation(evidence: Evidence) -> Iterator[Finding]:
-    """Reversing the order of keys and values leaves o and dq, and reverses dk and dv.
+    """Reversing the order of keys and values reverses dk and dv and changes neither o nor dq.
 
-    Holds because: o_i is a sum over the keys; the truths are the same numbers, so each run is held to them.
+    Holds because: o_i is a sum over the keys; the true values are the same, so each run is compared with them.
     Catches: a tile whose tail is masked wrongly, a running maximum or sum that depends on which tile comes first.
-    Cannot catch: what forward and VJP matching would not: it is their case with the keys in another order.
+    Cannot catch: anything beyond forward and VJP matching, of which this is the case with keys in another order.
     """
 
     def change(sample: Sample) -> Sample:
@@ -213,7 +214,7 @@ def key_permutation(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, bidirectional, may_have_twice_the_keys), one_in=3, rank=3)
 def repeating_every_key_leaves_o(evidence: Evidence) -> Iterator[Finding]:
-    """With every key and value twice, o and dq stay, and both halves of dk and dv sum to what they were.
+    """With every key and value twice, o and dq are unchanged, and both halves of dk and dv sum to the originals.
 
     Holds because: each weight is split in two equal halves.
     Catches: a loop over keys that ends too soon or runs too far, tiles past the first with a stale maximum.

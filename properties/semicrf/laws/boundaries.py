@@ -27,14 +27,14 @@ from gradoracle.model.property import law
 
 @law(needs=(FORWARD,), applies=has("forward_backward"), rank=5)
 def alpha_and_beta_meet_at_log_z_at_both_ends(evidence: Evidence) -> Iterator[Finding]:
-    """At t = 0 and at the length the sum of exp(alpha_t + beta_t) over labels is Z: that of forward, and that which
-    comes with alpha and beta in float64.
+    """At t = 0 and at the length the sum of exp(alpha_t + beta_t) over labels equals Z: that of forward, and the
+    float64 value returned with alpha and beta.
 
     Holds because: every segmentation has a boundary there; alpha_0 is 0 for each label before the first segment, and
     beta at the length is 0 for each last label.
-    Catches: log norms that drift (of float32 over many steps), of another checkpoint, or left out of one of the two; a
-    beta that begins at T and not at the length; a virtual label left out.
-    Cannot catch: what is wrong in alpha and log Z alike; forward_matches_the_oracle does.
+    Catches: log norms that drift (in float32 over many steps), belong to another checkpoint, or are missing in one of
+    the two; a beta that begins at T instead of the length; a virtual label left out.
+    Cannot catch: errors that alpha and log Z share; forward_matches_the_oracle does.
     """
     ends, own = totals(evidence)
     yield evidence.relate(
@@ -58,13 +58,13 @@ def alpha_and_beta_meet_at_log_z_at_both_ends(evidence: Evidence) -> Iterator[Fi
     rank=4,
 )
 def alpha_and_beta_give_the_boundaries(evidence: Evidence) -> Iterator[Finding]:
-    """At every t the sum of exp(alpha_t + beta_t - log Z) over labels is the probability of a boundary at t.
+    """At every t the sum of exp(alpha_t + beta_t - log Z) over labels equals the probability of a boundary at t.
 
-    As ``marginals`` gives it, and as gradients do, times g: dproj_end before t summed over labels, dproj_start at t.
-    alpha and beta are -inf exactly where no path comes from or goes on, and past the length.
+    The probability is that of ``marginals`` and, times g, that of gradients: dproj_end before t summed over labels,
+    dproj_start at t. alpha and beta are -inf exactly where no path arrives or continues, and past the length.
     Holds because: alpha_t beta_t sums over the segmentations with a boundary at t, of Z.
-    Catches: alpha or beta of one position off, a norm of the wrong checkpoint, labels that no path has, values past the
-    length, boundaries that are not those of alpha and beta.
+    Catches: alpha or beta one position off, a norm of the wrong checkpoint, labels that no path has, values past the
+    length, boundaries that differ from those of alpha and beta.
     Cannot catch: a factor between alpha and beta that cancels; forward_matches_the_oracle sees it in log Z.
     """
     paths, part, own = Paths(evidence), meetings(evidence), with_projections(evidence)
@@ -108,13 +108,13 @@ def _weights(paths: Paths) -> Tensor:
     rank=4,
 )
 def with_one_duration_every_place_is_a_boundary(evidence: Evidence) -> Iterator[Finding]:
-    """With durations of 1 alone, dproj_start and dproj_end sum to g over labels at each position, and alpha_t + beta_t
+    """If 1 is the only duration, dproj_start and dproj_end sum to g over labels at each position, and alpha_t + beta_t
     to log Z at every t.
 
     Holds because: the one segmentation has a segment for each position (the linear-chain CRF).
-    Catches: a ring that holds more or fewer positions than K, durations beyond K, a recursion that skips a step, norms
-    that do not belong to the position that they are given for.
-    Cannot catch: labels confused within a position; vjp_matches_the_oracle does.
+    Catches: a ring buffer of more or fewer positions than K, durations beyond K, a recursion that skips a step, norms
+    of another position.
+    Cannot catch: labels exchanged within a position; vjp_matches_the_oracle does.
     """
     chain = with_projections(evidence.variant("K = 1", lambda s: cut(s, durations=1)))
     paths = Paths(chain)

@@ -1,4 +1,4 @@
-"""Properties of the semi-CRF's convexity: log Z is the lse of scores that are linear in all inputs together."""
+"""Properties of the semi-CRF's convexity: log Z is the lse of scores that are linear in all inputs jointly."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def the_hessian_is_not_negative(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: a path's score is linear in cum_scores, transition, duration_bias and projections together, and the
     lse of linear functions is convex: t^T H t is a sum of variances.
-    Catches: a sign of the second derivative of the marginals, marginals' tangents that are not centred, a cross term
-    between two inputs that is left out or counted twice.
+    Catches: a wrong sign of the second derivative of the marginals, tangents of marginals that are not centred, a cross
+    term between two inputs that is left out or counted twice.
     Cannot catch: errors that leave it positive; hvp_matches_the_oracle does.
     """
     if drawn(evidence.case, "along which", 3):
@@ -77,8 +77,8 @@ def _total(terms: list[Tensor]) -> Tensor:
 def log_z_in_the_middle_is_at_most_the_mean(evidence: Evidence) -> Iterator[Finding]:
     """Halfway between two points log Z is at most the mean of its values there, sequence by sequence.
 
-    The points are x, x + d and x + 2d, on a grid on which all are held exactly. A value below the mean holds at once,
-    one above it is held against rounding.
+    The points are x, x + d and x + 2d, on a grid on which all are representable exactly. A value below the mean passes
+    at once; one above it is compared with rounding.
     Holds because: log Z is convex in all inputs together.
     Catches: a log Z that is negated, clamped from above, or falls where scores are large; a cap of the scores.
     Cannot catch: another convex function, such as the best path's score; forward_matches_the_oracle does.
@@ -109,7 +109,7 @@ def log_z_lies_above_its_tangents(evidence: Evidence) -> Iterator[Finding]:
     """With F = <g, log Z> and no g negative, F(x + d) - F(x) lies between <dF(x), d> and <dF(x + d), d>.
 
     Holds because: F is convex in all inputs together, and a convex function lies above each of its tangents.
-    Catches: gradients that are too large or too small along a direction, or of another function than log Z; a term
+    Catches: gradients that are too large or too small along a direction, or of a function other than log Z; a term
     that the forward has and the backward lacks.
     Cannot catch: errors smaller than the curvature between the points; vjp_matches_the_oracle does.
     """
@@ -183,8 +183,8 @@ def _nothing_moves(sample: Sample, line: Mapping[str, tuple[Tensor, Tensor]] | N
     if line is None:
         return "the points would overflow"
     if not any(bool((move != 0).any()) for _, move in line.values()):
-        return "all tangents are 0, so that the points are one"
-    return None if bool((sample.inputs["lengths"] > 0).any()) else "every length is 0, so that no score is read"
+        return "all tangents are 0, so all points coincide"
+    return None if bool((sample.inputs["lengths"] > 0).any()) else "every length is 0, so no score is read"
 
 
 def _at(sample: Sample, *, line: Mapping[str, tuple[Tensor, Tensor]], at: int) -> Sample:

@@ -1,6 +1,6 @@
-"""Properties of the semi-CRF's gauges: changes of several scores that leave every path's score, or move all alike.
+"""Properties of the semi-CRF's gauges: changes of several scores that move every path's score alike, or none.
 
-Samples are first rounded to a grid so coarse that scores and moved scores are held exactly; both runs are of such ones.
+Both runs use samples rounded to a grid so coarse that scores and moved scores are representable exactly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.endings import Refused, Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model.case import Case
 from gradoracle.model.contract import LARGEST, PRECISION_BITS, SMALLEST_SUBNORMAL
 from gradoracle.model.finding import Finding
@@ -49,9 +49,9 @@ def dcum_sums_to_zero_for_each_label(evidence: Evidence) -> Iterator[Finding]:
     """The sum of dcum_scores over all places is 0 for each sequence and label.
 
     Holds because: a constant added to cum_scores of a label changes no difference; as many segments end as begin.
-    Catches: the last segment's end or the first one's start left out, a place dropped at a seam of chunks, a place past
-    the length that is counted, ends of one label counted to another.
-    Cannot catch: mass moved between places of one label; vjp_matches_the_oracle does.
+    Catches: the last segment's end or the first one's start left out, a place dropped at a chunk boundary, a place past
+    the length that is counted, ends of one label counted for another.
+    Cannot catch: probability moved between places of one label; vjp_matches_the_oracle does.
     """
     yield evidence.relate(
         "sum of dcum_scores over places",
@@ -66,8 +66,8 @@ def nothing_past_the_length_has_a_gradient(evidence: Evidence) -> Iterator[Findi
     """dcum_scores past the length, and dproj_start and dproj_end from the length on, are exactly 0.
 
     Holds because: no segment of the sequence reads them.
-    Catches: T taken for the length, a length that is off by one, memory that is not written past the length.
-    Cannot catch: a length that is taken too short; every_position_is_covered_once does.
+    Catches: T used in place of the length, a length that is off by one, memory that is not written past the length.
+    Cannot catch: a length that is too short; every_position_is_covered_once does.
     """
     paths, found = Paths(evidence), evidence.tensors(VJP)
     for name in ALONG:
@@ -75,7 +75,7 @@ def nothing_past_the_length_has_a_gradient(evidence: Evidence) -> Iterator[Findi
             got = found[f"d{name}"]
             past = paths.at[: got.shape[1]] >= paths.lengths[:, None] + (name == "cum_scores")
             if not past.any():
-                yield not_checked(f"d{name} past the length", "every sequence is as long as T")
+                yield not_checked(f"d{name} past the length", "the length of every sequence is T")
                 continue
             wrong = (got.cpu() != 0) & past[:, :, None]
             yield exactly(
@@ -93,9 +93,9 @@ def as_much_ends_at_a_place_as_begins_there(evidence: Evidence) -> Iterator[Find
     is g.
 
     Holds because: cum_scores + a_t at all labels moves every path by a at the length less a_0, and nothing else.
-    Catches: a boundary whose two sides have other probabilities (alpha and beta of other norms, a seam of chunks), the
+    Catches: a boundary whose two sides differ in probability (alpha and beta of different norms, a chunk boundary), the
     first or the last boundary left out, a cotangent applied twice.
-    Cannot catch: mass moved between labels; vjp_matches_the_oracle does.
+    Cannot catch: probability moved between labels; vjp_matches_the_oracle does.
     """
     paths = Paths(evidence)
     yield evidence.relate(
@@ -110,11 +110,11 @@ def as_much_ends_at_a_place_as_begins_there(evidence: Evidence) -> Iterator[Find
 @law(needs=(HVP,), applies=small_enough, rank=3)
 def hessian_products_do_not_move_the_gauges(evidence: Evidence) -> Iterator[Finding]:
     """The Hessian product of cum_scores sums to 0 over places and over labels; those of duration_bias, transition and
-    projections count no segments more or fewer than one another, label by label.
+    projections have equal sums, label by label.
 
     Holds because: along a gauge the gradient is constant, so its derivative along any tangent is 0 there.
     Catches: a tangent left out of one of the terms, of one side of a boundary, or of the first or last segment.
-    Cannot catch: a tangent left out of all; hvp_matches_the_oracle does.
+    Cannot catch: a tangent left out of all terms; hvp_matches_the_oracle does.
     """
     by_places = evidence.sample.inputs.keys() & set(PROJECTIONS)
     (table,) = evidence.sample.inputs.keys() & set(TABLES)
@@ -137,13 +137,13 @@ def hessian_products_do_not_move_the_gauges(evidence: Evidence) -> Iterator[Find
 
 @law(needs=(FORWARD, VJP), applies=small_enough, one_in=6, rank=4)
 def a_shift_of_all_labels_moves_log_z_by_its_ends(evidence: Evidence) -> Iterator[Finding]:
-    """With any a_t added to cum_scores at place t for all labels, log Z moves by a at the length less a at 0, and
-    every gradient stays.
+    """Adding any a_t to cum_scores at place t for all labels moves log Z by a at the length less a at 0, and changes
+    no gradient.
 
     Holds because: a segment gains a at its end less a at its start; along a path this telescopes.
     Catches: cum_scores read at the wrong place in one of the terms, rows past the length that are read, log norms that
     depend on the size of cum_scores, scores that are clamped.
-    Cannot catch: what is wrong whatever cum_scores are; forward_matches_the_oracle does.
+    Cannot catch: errors that do not depend on cum_scores; forward_matches_the_oracle does.
     """
     paths, cum = Paths(evidence), evidence.sample.inputs["cum_scores"]
     reach = 2 ** (PRECISION_BITS[evidence.case.dtype] - 3)
@@ -163,14 +163,14 @@ def _steep(case: Case) -> dict[str, int]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(takes(_steep), several("T")), one_in=6, rank=4)
 def steps_between_places_may_leave_the_range_of_exp(evidence: Evidence) -> Iterator[Finding]:
-    """Of the first positions, with 1024 n_t for cum_scores, any whole n_t at place t for all labels, log Z is that of
-    cum_scores 0 moved by its ends, and every derivative stays; with the durations' scores repeated up to 20 durations.
+    """With cum_scores of 1024 n_t on the first positions, any whole n_t at place t for all labels, log Z is that of
+    cum_scores 0 moved by its ends, and no derivative changes; with the durations' scores repeated up to 20 durations.
 
-    Holds because: along a path the scores telescope; what may not be formed is e to the power of a part of them, which
-    leaves float64's range within one step. A kernel that takes many durations apart does so on a short sequence too.
-    Catches: a sum of exponentials whose maximum is not taken off, of what a block's own positions and earlier ones
-    contribute, of chunks, of states and what follows them, in any derivative.
-    Cannot catch: what is wrong whatever cum_scores are; forward_matches_the_oracle does.
+    Holds because: along a path the scores telescope; e to the power of a part of them must not be formed, since it
+    leaves float64's range within one step. A kernel that treats many durations separately does so here too.
+    Catches: a sum of exponentials without its maximum subtracted, over a block's own and earlier positions, over
+    chunks, or over states and what follows them, in any derivative.
+    Cannot catch: errors that do not depend on cum_scores; forward_matches_the_oracle does.
     """
     sizes = _steep(evidence.case)
     again = torch.arange(sizes["K"]) % evidence.case.dims["K"]
@@ -193,11 +193,11 @@ def steps_between_places_may_leave_the_range_of_exp(evidence: Evidence) -> Itera
 
 @law(needs=(FORWARD, VJP), applies=small_enough, one_in=6, rank=4)
 def a_score_for_each_position_may_stand_in_either_term(evidence: Evidence) -> Iterator[Finding]:
-    """cum_scores less n_c t and duration_bias plus n_c k, for any n_c of a label, leave log Z and every gradient.
+    """cum_scores less n_c t and duration_bias plus n_c k, for any n_c of a label, change neither log Z nor gradients.
 
-    Holds because: a segment of k positions loses n_c k by the one and gains it by the other.
-    Catches: a duration index that is off by one, durations and places that disagree, a length read as T.
-    Cannot catch: what is wrong whatever the scores are; forward_matches_the_oracle does.
+    Holds because: a segment of k positions loses n_c k by the first and gains it by the second.
+    Catches: a duration index that is off by one, durations and places that disagree, T used in place of the length.
+    Cannot catch: errors that do not depend on the scores; forward_matches_the_oracle does.
     """
     steps, (longest, labels) = evidence.case.dims["T"], evidence.sample.inputs["duration_bias"].shape
     reach = max(2 ** (PRECISION_BITS[evidence.case.dtype] - 3) // max(steps, longest), 1)
@@ -211,13 +211,12 @@ def a_score_for_each_position_may_stand_in_either_term(evidence: Evidence) -> It
 
 @law(needs=(FORWARD, VJP), applies=small_enough, one_in=6, rank=4)
 def a_score_of_a_label_may_stand_in_any_term(evidence: Evidence) -> Iterator[Finding]:
-    """duration_bias plus b_c, with b_c taken from transition into c, proj_start or proj_end, leaves log Z and every
-    gradient.
+    """Moving b_c to duration_bias from transition into c, proj_start or proj_end changes neither log Z nor gradients.
 
     Holds because: each segment takes each of these terms once, with its own label.
-    Catches: a transition of the other orientation, a term that the first or the last segment lacks, a projection of the
-    wrong place or label.
-    Cannot catch: what is wrong whatever the scores are; forward_matches_the_oracle does.
+    Catches: a transposed transition, a term that the first or the last segment lacks, a projection of the wrong place
+    or label.
+    Cannot catch: errors that do not depend on the scores; forward_matches_the_oracle does.
     """
     labels = evidence.sample.inputs["duration_bias"].shape[1]
     b = whole_numbers(evidence.case, "b", labels, 2 ** (PRECISION_BITS[evidence.case.dtype] - 3))
@@ -232,18 +231,18 @@ def a_score_of_a_label_may_stand_in_any_term(evidence: Evidence) -> Iterator[Fin
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, one_table), one_in=6, rank=4)
 def a_score_by_duration_may_stand_in_the_transition(evidence: Evidence) -> Iterator[Finding]:
     """With a transition for each duration, transition + b_kc, and duration_bias less b_kc, log Z and every gradient
-    stay; the new gradient sums over durations to dtransition, and over labels before to dduration_bias.
+    are unchanged; the new gradient sums over durations to dtransition, and over labels before to dduration_bias.
 
     Holds because: a segment of duration k and label c takes both terms once.
-    Catches: the duration's index of one of the two forms of the transition, forms that are computed differently.
-    Cannot catch: what is wrong in both forms; forward_matches_the_oracle does.
+    Catches: a wrong duration index in one of the two forms of the transition, forms that are computed differently.
+    Cannot catch: errors that both forms share; forward_matches_the_oracle does.
     """
     table, duration = evidence.sample.inputs["transition"], evidence.sample.inputs["duration_bias"]
     b = whole_numbers(evidence.case, "b by duration", duration.numel(), 2 ** (PRECISION_BITS[evidence.case.dtype] - 3))
     b = b.reshape(duration.shape)
     pair = on_a_grid(evidence.sample, {"duration_bias": -b, "transition": torch.zeros(())}, evidence.case.dtype, b)
     if pair is None:
-        yield not_checked("log_z", "the moved scores are not held exactly")
+        yield not_checked("log_z", "the moved scores are not exactly representable")
         return
     own, moved, unit = pair
     tables = double(own.inputs["transition"]) + (unit * b)[:, None, :]
@@ -267,12 +266,12 @@ def a_score_by_duration_may_stand_in_the_transition(evidence: Evidence) -> Itera
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, several("C")), one_in=3, rank=4)
 def the_names_of_labels_do_not_matter(evidence: Evidence) -> Iterator[Finding]:
-    """With labels in another order in every input, log Z stays, and every gradient has them in that order.
+    """Reordering the labels in every input reorders them in every gradient and does not change log Z.
 
-    Holds because: log Z sums over all labels; the truths are the same numbers, so each run is held to them.
-    Catches: a padded label that takes part, a transition read in the other orientation, a virtual label of the first
-    segment that is one of the labels.
-    Cannot catch: what forward and VJP matching would not: it is their case with labels in another order.
+    Holds because: log Z sums over all labels; the true values are the same, so each run is compared with them.
+    Catches: a padded label that takes part, a transposed transition, a virtual label before the first segment that is
+    one of the labels.
+    Cannot catch: anything beyond forward and VJP matching, of which this is the case with labels in another order.
     """
 
     def rolled(name: str, tensor: Tensor, by: int) -> Tensor:
@@ -292,7 +291,7 @@ def the_names_of_labels_do_not_matter(evidence: Evidence) -> Iterator[Finding]:
 @law(needs=(VJP, JVP, HVP), applies=small_enough, one_in=6, rank=4)
 def tangents_along_gauges_move_log_z_by_its_ends(evidence: Evidence) -> Iterator[Finding]:
     """Along a_t in cum_scores, b_c in duration_bias and -b_c in the transition into c, log Z moves by a at the length
-    less a at 0, and no gradient moves.
+    less a at 0, and no gradient changes.
 
     Holds because: that is the derivative of every path's score, the same for all.
     Catches: a tangent left out of a term, or of one side of a difference; a virtual label without a tangent.
@@ -338,7 +337,7 @@ def _left(evidence: Evidence, key: str, moves: Mapping[str, Tensor], last: Tenso
         sample = projected(sample)
     pair = on_a_grid(sample, moves, evidence.case.dtype)
     if pair is None:
-        yield not_checked("log_z", "the moved scores are not held exactly")
+        yield not_checked("log_z", "the moved scores are not exactly representable")
         return
     own, changed, unit = pair
     before = evidence.variant(f"{key}: before, on a grid", lambda s: own)

@@ -1,4 +1,4 @@
-"""Properties of the semi-CRF between samples that must give the same: batch, lengths, cotangents, chunks and time."""
+"""Properties of the semi-CRF between samples of equal results: batch, lengths, cotangents, chunks and time."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def _alone(case: Case) -> dict[str, int]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, several("B"), takes(_alone)), one_in=6, rank=4)
 def a_sequence_alone_gives_what_it_gives_in_a_batch(evidence: Evidence) -> Iterator[Finding]:
-    """One sequence of a batch gives by itself the same log Z and gradients.
+    """One sequence of a batch has the same log Z and gradients on its own.
 
-    Those of shared parameters it gives in the batch when the other sequences have a cotangent of 0.
+    For gradients of shared parameters, the other sequences of the batch have a cotangent of 0.
     Holds because: no sequence's paths read another's scores, and shared gradients are sums over the sequences.
-    Catches: a tile whose sequences share a peak, a norm or a length, a path or chunk chosen by the batch that errs, a
-    shared gradient with a stray row.
-    Cannot catch: what each sequence does wrong by itself; vjp_matches_the_oracle does.
+    Catches: a tile whose sequences share a maximum, a norm or a length, a faulty path or chunk chosen by the batch
+    size, a shared gradient with a stray row.
+    Cannot catch: errors within each sequence; vjp_matches_the_oracle does.
     """
     which = drawn(evidence.case, "alone", extents(evidence.sample).sequences)
     row = slice(which, which + 1)
@@ -74,10 +74,10 @@ def _of_cotangent(sample: Sample, which: int, factor: float | None = None) -> Sa
 
 @law(needs=(VJP,), applies=small_enough, one_in=5, rank=5)
 def each_cotangent_scales_its_own_sequence_once(evidence: Evidence) -> Iterator[Finding]:
-    """Four times the cotangent of one sequence gives four times its own gradients, to the last bit, and leaves others'.
+    """Four times the cotangent of one sequence gives four times its own gradients, bit for bit, and changes no others.
 
-    A shared gradient moves by three times what that sequence adds to it. Elements below what is exact in the dtype may
-    differ within rounding; so may all where no determinism is claimed.
+    A shared gradient changes by three times the contribution of that sequence. Elements below what is exact in the
+    dtype may differ within rounding; so may all where no determinism is claimed.
     Holds because: the gradient of the sum of g_b log Z_b is linear in each g_b.
     Catches: a cotangent that is multiplied in twice or dropped, the mean or the first of the batch for all, one that is
     applied to shared gradients after the sum over the batch.
@@ -99,7 +99,7 @@ def each_cotangent_scales_its_own_sequence_once(evidence: Evidence) -> Iterator[
         fine = (size >= smallest_exact(evidence.case.dtype)) & (size <= LARGEST[evidence.case.dtype])
         wrong = differ(got, expected.to(got.dtype)) & fine
         if evidence.kernel.deterministic and wrong.any():
-            yield exactly(of(name), wrong, f"{int(wrong.sum())} elements are not exactly their cotangent's multiple")
+            yield exactly(of(name), wrong, f"{int(wrong.sum())} elements are not exactly scaled by their cotangent")
             continue
         yield equal(
             f"{of(name)}, one cotangent times 4",
@@ -121,12 +121,12 @@ def _doubled(case: Case) -> dict[str, int]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, takes(_doubled)), one_in=6, rank=4)
 def a_repeated_sequence_counts_twice(evidence: Evidence) -> Iterator[Finding]:
-    """With every sequence twice, each copy gives what it gave, and the gradients of shared parameters double.
+    """With every sequence twice, the results of each copy are unchanged, and gradients of shared parameters double.
 
     Holds because: shared gradients are sums over the sequences, and the copies' terms are equal.
-    Catches: a mean over the batch, a shared gradient of the first or last sequence alone, programs that overwrite one
-    another's part of the sum, a batch index that wraps.
-    Cannot catch: what each sequence does wrong by itself; vjp_matches_the_oracle does.
+    Catches: a mean over the batch, a shared gradient of only the first or last sequence, programs that overwrite
+    each other's part of the sum, a batch index that wraps.
+    Cannot catch: errors within each sequence; vjp_matches_the_oracle does.
     """
     count = extents(evidence.sample).sequences
     twice = evidence.variant("every sequence twice", _twice)
@@ -157,12 +157,12 @@ def _some_of(case: Case) -> dict[str, int]:
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, several("T"), takes(_some_of)), one_in=5, rank=4)
 def a_shorter_sequence_is_the_sequence_cut(evidence: Evidence) -> Iterator[Finding]:
-    """Sequences whose lengths are at most n give what they give where T is n, and gradients of exactly 0 past n.
+    """Sequences of lengths up to n have the same results as with T = n, and gradients of exactly 0 past n.
 
     Holds because: no segment of a sequence ends beyond its length.
-    Catches: a length that is off by one or that of another sequence, T where the length belongs, gradients past the
-    length, a chunk or a path that errs for one T alone.
-    Cannot catch: a fault that depends on the length alone; forward_matches_the_oracle does.
+    Catches: a length that is off by one or that of another sequence, T used in place of the length, gradients past the
+    length, a chunk or a path that is wrong for one T only.
+    Cannot catch: errors that depend on the length alone; forward_matches_the_oracle does.
     """
     most = _cut_at(evidence.case)
     whole = evidence.variant("lengths cut", lambda s: with_lengths(s, most))
@@ -180,8 +180,8 @@ def what_lies_past_the_length_does_not_matter(evidence: Evidence) -> Iterator[Fi
 
     Elsewhere they change nothing beyond rounding.
     Holds because: no segment reads scores past the length.
-    Catches: rows past the length that are masked by multiplication, a peak taken over them, a sum that runs on to T.
-    Cannot catch: a length that is wrong in another way; a_shorter_sequence_is_the_sequence_cut does.
+    Catches: rows past the length that are masked by multiplication, a maximum taken over them, a sum that runs on to T.
+    Cannot catch: other errors in a length; a_shorter_sequence_is_the_sequence_cut does.
     """
     most = _cut_at(evidence.case)
     value = (torch.nan, LARGEST[evidence.case.dtype], -LARGEST[evidence.case.dtype])[drawn(evidence.case, "past", 3)]
@@ -204,11 +204,11 @@ def _past(sample: Sample, value: float) -> Sample:
 
 @law(needs=(FORWARD, VJP), applies=small_enough, one_in=8, rank=5)
 def lengths_of_32_and_of_64_bits_give_the_same(evidence: Evidence) -> Iterator[Finding]:
-    """Lengths of int32 give every bit that those of int64 give, where determinism is claimed, or are refused.
+    """Lengths in int32 give the same bits as in int64, where determinism is claimed, or are refused.
 
     Holds because: they are the same numbers.
-    Catches: a pointer of another width, every second length read, upper halves taken for lengths.
-    Cannot catch: lengths that are wrong in both; forward_matches_the_oracle does.
+    Catches: a pointer of another width, every second length read, upper halves read as lengths.
+    Cannot catch: errors that both share; forward_matches_the_oracle does.
     """
     narrow = evidence.variant("lengths in int32", lambda s: s.with_inputs(lengths=s.inputs[LENGTHS].to(torch.int32)))
     wide = evidence.variant("lengths in int64", lambda s: s.with_inputs(lengths=s.inputs[LENGTHS].to(torch.int64)))
@@ -226,7 +226,7 @@ def _few(sample: Sample) -> Sample:
 
 def _has_two_paths(case: Case, kernel: Kernel) -> str | None:
     which = kernel.extras["paths"](case.dims)
-    return None if len(which) > 1 else f"the kernel takes such sizes on the path {which[0]!r} alone"
+    return None if len(which) > 1 else f"the kernel runs these sizes on the path {which[0]!r} only"
 
 
 def _scheme(evidence: Evidence, path: str, chunk: int | None = None) -> dict[str, Tensor]:
@@ -242,9 +242,9 @@ def parallel_equals_sequential(evidence: Evidence) -> Iterator[Finding]:
     """The paths of a kernel give the same log Z and gradients, within the rounding of both.
 
     Holds because: they order one sum differently.
-    Catches: a fault of the path that is not chosen by itself, which no other property runs: an operator of a chunk
+    Catches: errors on the path that the kernel does not choose, which no other property runs: an operator of a chunk
     applied on the wrong side, a checkpoint that is one position off.
-    Cannot catch: what is wrong on every path; vjp_matches_the_oracle does.
+    Cannot catch: errors on every path; vjp_matches_the_oracle does.
     """
     variant = evidence.variant("few positions", _few)
     first, *others = evidence.kernel.extras["paths"](evidence.case.dims)
@@ -256,10 +256,10 @@ def parallel_equals_sequential(evidence: Evidence) -> Iterator[Finding]:
 def how_often_a_state_is_kept_does_not_matter(evidence: Evidence) -> Iterator[Finding]:
     """Chunks (checkpoint intervals) of any length give the same log Z and gradients, within the rounding of both.
 
-    Holds because: chunks decide what is computed again, and the order of sums, and nothing else.
+    Holds because: chunks decide only what is recomputed, and the order of sums.
     Catches: a state that lacks its oldest position, norms of the wrong chunk, a last chunk that is not full, the same
     position added by two chunks.
-    Cannot catch: what is wrong in chunks of any length; vjp_matches_the_oracle does.
+    Cannot catch: errors in chunks of any length; vjp_matches_the_oracle does.
     """
     variant = evidence.variant("few positions", _few)
     positions = extents(variant.sample).positions
@@ -267,7 +267,7 @@ def how_often_a_state_is_kept_does_not_matter(evidence: Evidence) -> Iterator[Fi
     paths = evidence.kernel.extras["paths"](evidence.case.dims)
     path = paths[drawn(evidence.case, "path of the chunks", len(paths))]
     if path == "sequential" and max(some, evidence.case.dims["K"]) >= positions:
-        yield not_checked("chunks", f"a chunk of {path} holds K positions at least, here all")
+        yield not_checked("chunks", f"a chunk of {path} has at least K positions, here all of them")
         return
     whole = _scheme(variant, path, positions)
     yield from agree(variant, _scheme(variant, path, some), whole, label=f", {path} in chunks of {some}")
@@ -275,17 +275,17 @@ def how_often_a_state_is_kept_does_not_matter(evidence: Evidence) -> Iterator[Fi
 
 @law(needs=(FORWARD, VJP), applies=all_of(small_enough, one_table), one_in=4, rank=3)
 def time_may_be_reversed(evidence: Evidence) -> Iterator[Finding]:
-    """With a transition that depends on c - c' modulo C alone, the sequence backwards gives the same log Z.
+    """With a transition that depends on c - c' modulo C alone, the reversed sequence has the same log Z.
 
-    Backwards: cum_scores[t] is -cum_scores[len - t], starts and ends change places, and the transition is transposed.
-    dcum changes sign and order, dproj_start and dproj_end change places; dduration_bias stays.
+    Reversed: cum_scores[t] is -cum_scores[len - t], starts and ends change places, and the transition is transposed.
+    dcum changes sign and order, dproj_start and dproj_end change places; dduration_bias is unchanged.
     Holds because: the score of a path read backwards is the same but for the step from the label before the first
     segment. That label is summed over, and with such a transition the sum is the same for every label, as it is for its
     transpose.
-    Catches: what one direction of time does to alpha and the other to beta: a start read at the end, a duration of the
-    neighbouring segment, a sequence that is aligned to T and not to its length.
-    Cannot catch: errors that are the same in both directions; dtransition, which changes at the first segment:
-    vjp_matches_the_oracle.
+    Catches: errors that one direction of time makes in alpha and the other in beta: a start read at the end, a duration
+    of the neighbouring segment, a sequence aligned to T instead of its length.
+    Cannot catch: errors that both directions share, or in dtransition, which changes at the first segment;
+    vjp_matches_the_oracle does.
     """
     plain = evidence.variant("cyclic transition", _cyclic)
     back = evidence.variant("backwards", lambda s: _backwards(_cyclic(s)))

@@ -1,4 +1,4 @@
-"""The semi-CRF's property of long sequences: errors grow with the length as much as rounding explains, and no more."""
+"""The semi-CRF's property of long sequences: errors grow with the length no more than rounding explains."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from gradoracle.properties.semicrf.problems import LENGTHS, VJP, along, cut, of
 
 from gradoracle.check.acceptance import not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.spread import LOCAL_SIGMA
 from gradoracle.model.case import Case
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import LOCAL_SIGMA, Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
 
@@ -30,12 +29,12 @@ def _long(case: Case, kernel: Kernel) -> str | None:
 def errors_in_sigma_do_not_grow_with_the_length(evidence: Evidence) -> Iterator[Finding]:
     """The rms error in sigma of a long sequence's gradients is at most twice that of its first 1 000 positions.
 
-    What the rms of the first positions scatters by, as their probes show, is allowed for.
+    The scatter of the rms over the first positions, as their probes show, is allowed for.
     Holds because: sigma is what rounding explains at that length, be it the rounding of what is returned (the same at
     any T), sums of independent roundings (the root of T) or alpha and beta that drift apart (T).
-    Catches: norms of alpha or beta in float32, log Z or scores that are cut at some size, a checkpoint of which a
-    little is lost each time, positions in float32.
-    Cannot catch: a fault that is as large in short sequences; vjp_matches_the_oracle does.
+    Catches: norms of alpha or beta in float32, log Z or scores clamped at some size, a checkpoint that loses a little
+    each time, positions in float32.
+    Cannot catch: errors that are as large in short sequences; vjp_matches_the_oracle does.
     """
     longest = int(evidence.sample.inputs[LENGTHS].max())
     beginning = evidence.variant("the beginning", lambda s: cut(s, positions=BEGINNING))
@@ -49,7 +48,7 @@ def errors_in_sigma_do_not_grow_with_the_length(evidence: Evidence) -> Iterator[
             continue
         (here, _), (first, scatter) = _mean_square(evidence, name), _mean_square(beginning, name)
         if here is None or first is None:
-            yield not_checked(shown, "no element has a budget of more than underflow")
+            yield not_checked(shown, "no element has a budget beyond underflow")
             continue
         size, limit = math.sqrt(here), MOST * math.sqrt(first + LOCAL_SIGMA * scatter)
         holds = size <= limit

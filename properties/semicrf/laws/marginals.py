@@ -1,8 +1,8 @@
-"""Properties of the semi-CRF's marginals: through gradients alone, and of the entry point that gives them.
+"""Properties of the semi-CRF's marginals: through gradients alone, and of the entry point that returns them.
 
 A gradient of log Z by a score is the expected number of segments that the score is part of, times the cotangent. So
-gradients alone say what a kernel holds for the probabilities of segments. Kernels that show those themselves
-(``Kernel.extras``) are held to more; without the entry point those properties do not apply::
+gradients alone show a kernel's probabilities of segments. Kernels that return those themselves (``Kernel.extras``)
+have further properties; without the entry point these do not apply::
 
     marginals(inputs, options, blocks) -> (position [B T C], boundary [B T+1], segment [B T K C])
 """
@@ -29,11 +29,12 @@ from gradoracle.model.property import law
 def every_position_is_covered_once(evidence: Evidence) -> Iterator[Finding]:
     """The sum of dcum_scores over labels and over places up to t is -g at each position t, and 0 from the length on.
 
-    Holds because: dcum_scores[t] counts the segments that end at t less those that begin there, so that its sums count
-    those that are open, with a minus: one at each position, whatever the segmentation.
+    Holds because: dcum_scores[t] counts the segments that end at t less those that begin there, so its sums count those
+    that are open, negated: one at each position, in any segmentation.
     Catches: probabilities that do not sum to 1 over the segments across a position, a checkpoint or chunk whose norm is
-    off, segments counted twice at a seam, durations left out, a cotangent applied twice.
-    Cannot catch: mass moved between labels, or between segments across the same positions; vjp_matches_the_oracle does.
+    wrong, segments counted twice at a chunk boundary, durations left out, a cotangent applied twice.
+    Cannot catch: probability moved between labels, or between segments across the same positions;
+    vjp_matches_the_oracle does.
     """
     paths = Paths(evidence)
     yield evidence.relate(
@@ -47,14 +48,14 @@ def every_position_is_covered_once(evidence: Evidence) -> Iterator[Finding]:
 
 @law(needs=(VJP,), rank=4)
 def every_gradient_counts_the_same_segments(evidence: Evidence) -> Iterator[Finding]:
-    """For each label the expected number of segments is the same by duration, transition, start and end.
+    """For each label the expected number of segments is the same counted by duration, transition, start and end.
 
-    The sum of dduration_bias over durations is that of dtransition over the labels before (duration by duration where
-    the transition has durations), of dproj_start and of dproj_end over sequences and positions.
+    The sum of dduration_bias over durations equals that of dtransition over the labels before (duration by duration
+    where the transition has durations), of dproj_start and of dproj_end over sequences and positions.
     Holds because: each segment has one duration, one label before it, one start and one end.
     Catches: a transition read or summed at the wrong index (transposed, another duration), the first segment's virtual
     label left out, a sequence or a chunk left out of one of the sums, a cotangent missing in one of them.
-    Cannot catch: what is wrong in all of them alike; every_position_is_covered_once and vjp_matches_the_oracle do.
+    Cannot catch: errors that all of them share; every_position_is_covered_once and vjp_matches_the_oracle do.
     """
     paths = Paths(evidence)
     by_duration = paths.table != "transition"
@@ -90,8 +91,8 @@ def expected_lengths_add_up_to_the_length(evidence: Evidence) -> Iterator[Findin
     """The sum of k dduration_bias over durations k and labels is the sum of g len over sequences with a segmentation.
 
     Holds because: the lengths of the segments of any segmentation add up to that of its sequence.
-    Catches: an index of durations that is off by one, durations beyond some K left out, T taken for the length, a
-    cotangent applied per segment or not at all.
+    Catches: an index of durations that is off by one, durations beyond some K left out, T used in place of the length,
+    a cotangent applied per segment or not at all.
     Cannot catch: lengths moved between segments; every_label_is_as_long_by_duration_as_by_place and
     vjp_matches_the_oracle do.
     """
@@ -108,11 +109,11 @@ def expected_lengths_add_up_to_the_length(evidence: Evidence) -> Iterator[Findin
 
 @law(needs=(VJP,), rank=3)
 def every_label_is_as_long_by_duration_as_by_place(evidence: Evidence) -> Iterator[Finding]:
-    """For each label the sum of k dduration_bias over durations k is that of t dcum_scores over places and sequences.
+    """For each label k dduration_bias summed over durations k equals t dcum_scores summed over places and sequences.
 
     Holds because: the length of a segment is where it ends less where it begins.
-    Catches: a duration or a place that is off by one in one of the two, segments of one label counted to another.
-    Cannot catch: what is wrong in both alike; vjp_matches_the_oracle does.
+    Catches: a duration or a place that is off by one in one of the two, segments of one label counted for another.
+    Cannot catch: errors that both share; vjp_matches_the_oracle does.
     """
     paths = Paths(evidence)
     yield evidence.relate(
@@ -132,13 +133,13 @@ def _durations(evidence: Evidence) -> Tensor:
 
 @law(needs=(VJP,), applies=all_of(small_enough, takes_projections), one_in=3, rank=5)
 def dcum_is_what_ends_less_what_begins(evidence: Evidence) -> Iterator[Finding]:
-    """dcum_scores at t is dproj_end of the position before t less dproj_start at t.
+    """dcum_scores at t equals dproj_end of the position before t less dproj_start at t.
 
-    A case without projections is given zeros, which leave every score.
+    A case without projections gets zeros, which change no score.
     Holds because: a segment takes cum_scores with a plus where it ends and with a minus where it begins.
     Catches: gradients of projections that are one position off, the first or the last place left out of dcum_scores, a
     term that one of the three lacks.
-    Cannot catch: what is wrong in all three alike; every_position_is_covered_once and vjp_matches_the_oracle do.
+    Cannot catch: errors that all three share; every_position_is_covered_once and vjp_matches_the_oracle do.
     """
     own = with_projections(evidence)
     yield own.relate(
@@ -157,7 +158,8 @@ def marginals_cover_every_position_once(evidence: Evidence) -> Iterator[Finding]
     Holds because: each segmentation covers a position by one segment.
     Catches: marginals that are not normalised, a segment at the wrong place or of the wrong duration, the last segment
     left out, values past the length.
-    Cannot catch: mass moved between labels or segments across the same positions; marginals_are_the_gradients does.
+    Cannot catch: probability moved between labels or segments across the same positions; marginals_are_the_gradients
+    does.
     """
     paths, parts = Paths(evidence), marginals(evidence)
     inside = paths.inside[:, :-1]  # [B T]
@@ -188,13 +190,13 @@ def marginals_cover_every_position_once(evidence: Evidence) -> Iterator[Finding]
 
 @law(needs=(VJP,), applies=all_of(small_enough, has("marginals")), one_in=3, rank=4)
 def marginals_are_the_gradients(evidence: Evidence) -> Iterator[Finding]:
-    """Times g, segment marginals sum to dduration_bias, and to dproj_start and dproj_end where these are; what is open
-    of a label by dcum_scores is its marginal at a position; segments that begin at t sum to the marginal of a boundary.
+    """Times g, segment marginals sum to dduration_bias, and to dproj_start and dproj_end where there are any; the open
+    segments of a label by dcum_scores are its marginal at a position; segments from t on sum to the boundary's.
 
     Holds because: the gradient of log Z by a score is the probability of the segments that it is part of.
-    Catches: marginals of other scores than those of log Z, an index that is off by one in one of the two, marginals
-    that are not those of the same sequence.
-    Cannot catch: what is wrong in marginals and gradients alike; vjp_matches_the_oracle does.
+    Catches: marginals of scores other than those of log Z, an index that is off by one in one of the two, marginals
+    of another sequence.
+    Cannot catch: errors that marginals and gradients share; vjp_matches_the_oracle does.
     """
     paths, parts = Paths(evidence), marginals(evidence)
     g = paths.g[:, None, None]

@@ -66,11 +66,11 @@ def _paths(positions: int, durations: int, labels: int) -> int:
 
 @law(needs=(FORWARD, VJP), applies=takes(_enumerable), one_in=3, rank=4)
 def log_z_and_gradients_are_those_of_the_enumeration(evidence: Evidence) -> Iterator[Finding]:
-    """On the first few positions, durations and labels, log Z and its gradients are the sums over all paths.
+    """On the first few positions, durations and labels, log Z and its gradients equal the sums over all paths.
 
-    Holds because: that is what Z is; paths are listed one by one and summed with 50 digits, without any recursion.
-    Catches: a recursion that drops, repeats or mislabels segments, and a definition that does so alike.
-    Cannot catch: what only long sequences or many labels show; vjp_matches_the_oracle does.
+    Holds because: by definition of Z; paths are listed one by one and summed with 50 digits, without any recursion.
+    Catches: a recursion that drops, repeats or mislabels segments, in the kernel or in the definition.
+    Cannot catch: errors that need long sequences or many labels; vjp_matches_the_oracle does.
     """
     sizes = _enumerable(evidence.case)
 
@@ -83,13 +83,13 @@ def log_z_and_gradients_are_those_of_the_enumeration(evidence: Evidence) -> Iter
 
 @law(needs=(FORWARD, VJP), applies=takes(lambda case: {"T": 1}), one_in=3, rank=4)
 def one_position_is_a_sum_over_pairs_of_labels(evidence: Evidence) -> Iterator[Finding]:
-    """Of the first position alone, log Z is the lse over all pairs of labels of the one segment's score.
+    """For the first position alone, log Z equals the lse, over all pairs of labels, of the one segment's score.
 
     Its gradients are the shares in that sum.
     Holds because: T = 1 leaves one segment, of duration 1, after any label.
-    Catches: projections or a cumulative score that are read one place off, a transition that is transposed, a label
-    before the first segment that is not summed over, durations beyond 1 that count.
-    Cannot catch: what needs a second position; log_z_and_gradients_are_those_of_the_enumeration does.
+    Catches: projections or a cumulative score read one place off, a transposed transition, a label before the first
+    segment that is not summed over, durations beyond 1 that count.
+    Cannot catch: errors that need a second position; log_z_and_gradients_are_those_of_the_enumeration does.
     """
     variant = evidence.variant("the first position", lambda s: cut(s, positions=1))
     yield from known(variant, "of one position", of_one_position(variant.sample))
@@ -97,11 +97,11 @@ def one_position_is_a_sum_over_pairs_of_labels(evidence: Evidence) -> Iterator[F
 
 @law(needs=(FORWARD, VJP), applies=takes(lambda case: {"K": 1, "T": _chained(case)}), one_in=5, rank=4)
 def durations_of_one_are_a_linear_chain(evidence: Evidence) -> Iterator[Finding]:
-    """With K = 1, log Z and its gradients are those of a linear-chain CRF with the same scores.
+    """With K = 1, log Z and its gradients equal those of a linear-chain CRF with the same scores.
 
     Holds because: every segment is one position, so a path is a chain of labels; the chain's forward algorithm is
-    written apart, position by position.
-    Catches: segments longer than K, a ring that is one slot off, a label that enters its successor's score.
+    separate code, position by position.
+    Catches: segments longer than K, a ring buffer that is one slot off, a label that enters its successor's score.
     Cannot catch: errors in longer segments; vjp_matches_the_oracle does.
     """
     positions = _chained(evidence.case)
@@ -121,11 +121,11 @@ def _beyond(case: Case) -> dict[str, int]:
 
 @law(needs=(FORWARD, VJP), applies=takes(_beyond), one_in=4, rank=5)
 def durations_beyond_the_sequence_do_nothing(evidence: Evidence) -> Iterator[Finding]:
-    """Durations longer than T leave log Z and all gradients, and their own gradients are exactly 0.
+    """Durations longer than T change neither log Z nor other gradients, and their own gradients are exactly 0.
 
     Holds because: no segment can be so long. They are given scores far above all others.
-    Catches: a segment that begins before 0 or ends beyond T, a ring that starts with anything but -inf, K clipped to T
-    with gradients of the wrong shape or unwritten rows.
+    Catches: a segment that begins before 0 or ends beyond T, a ring buffer that starts with anything but -inf, K
+    clipped to T with gradients of the wrong shape or unwritten rows.
     Cannot catch: durations beyond a sequence that is shorter than T; a_shorter_sequence_is_the_sequence_cut does.
     """
     sizes = _beyond(evidence.case)
@@ -151,11 +151,11 @@ def _longer(sample: Sample, durations: int) -> Sample:
 
 @law(needs=(FORWARD, VJP), applies=takes_short, one_in=4, rank=5)
 def a_sequence_of_length_0_gives_log_c(evidence: Evidence) -> Iterator[Finding]:
-    """Where every length is 0, log Z is log C and all gradients are exactly 0.
+    """If every length is 0, log Z is log C and all gradients are exactly 0.
 
     Holds because: there is one path for each label before the first segment, and none has a score.
     Catches: 0 or -inf in place of log C, a sequence that takes one step at least, gradients that are left unwritten.
-    Cannot catch: anything in sequences with a position; the matching properties do.
+    Cannot catch: errors in sequences with a position; the matching properties do.
     """
     variant = evidence.variant("length 0", lambda s: short(s).with_inputs(lengths=torch.zeros_like(s.inputs[LENGTHS])))
     b, _, labels, _ = extents(variant.sample)
@@ -191,10 +191,10 @@ def where_every_path_is_forbidden_log_z_is_minus_infinity(evidence: Evidence) ->
 
     Which scores forbid them changes from case to case: all durations, all transitions, every start at 0, every end at
     the length.
-    Holds because: Z is a sum of zeros, so that it does not move with any score.
-    Catches: NaN of -inf - -inf, a large negative number for -inf, alpha that is divided by a sum of 0, gradients left
-    of a beta that is finite where no path arrives.
-    Cannot catch: sequences of which some path is left; forward_matches_the_oracle does.
+    Holds because: Z is a sum of zeros, so it does not depend on any score.
+    Catches: NaN of -inf - -inf, a large negative number for -inf, alpha that is divided by a sum of 0, gradients of
+    a beta that is finite where no path arrives.
+    Cannot catch: errors in sequences with a path; forward_matches_the_oracle does.
     """
     which = drawn(evidence.case, "dead end", 12)
     variant = evidence.variant("every path forbidden", lambda s: _dead_end(s, which))
@@ -242,11 +242,12 @@ def _one_less(dim: str) -> Any:
 
 @law(needs=(FORWARD, VJP), applies=_one_less("K"), one_in=6, rank=4)
 def forbidding_the_longest_duration_is_not_having_it(evidence: Evidence) -> Iterator[Finding]:
-    """With -inf for the longest duration, log Z and all gradients are those of one duration less.
+    """With -inf for the longest duration, log Z and all gradients equal those of one duration less.
 
     Holds because: no path with a segment of that length is left.
-    Catches: a ring of the wrong size, durations padded with anything but -inf, a loop that ends one duration too soon.
-    Cannot catch: an error that K and K - 1 share; vjp_matches_the_oracle does.
+    Catches: a ring buffer of the wrong size, durations padded with anything but -inf, a loop that ends one duration too
+    soon.
+    Cannot catch: errors that K and K - 1 share; vjp_matches_the_oracle does.
     """
     last = extents(evidence.sample).durations - 1
     barred = evidence.variant(
@@ -260,13 +261,13 @@ def forbidding_the_longest_duration_is_not_having_it(evidence: Evidence) -> Iter
 
 @law(needs=(FORWARD, VJP), applies=_one_less("C"), one_in=6, rank=4)
 def a_forbidden_label_is_none(evidence: Evidence) -> Iterator[Finding]:
-    """With -inf for every segment of the last label and after it, all else is as with one label less.
+    """With -inf for every segment of the last label and after it, everything else equals that of one label less.
 
     Holds because: no path through that label is left, nor one that begins after it. Sequences of length 0 are left out:
     there log Z counts labels.
-    Catches: lanes that pad the labels and count, a label before the first segment that is counted twice or not at all,
+    Catches: padded labels that count, a label before the first segment that is counted twice or not at all,
     strides of C where C is padded.
-    Cannot catch: an error that C and C - 1 share; vjp_matches_the_oracle does.
+    Cannot catch: errors that C and C - 1 share; vjp_matches_the_oracle does.
     """
     last = extents(evidence.sample).labels - 1
     table = table_of(evidence.sample)
@@ -298,16 +299,16 @@ def nan_read(case: Case, sample: Sample) -> str:
 
 @law(needs=(FORWARD, VJP), applies=all_of(_some_position, takes_short), one_in=3, rank=4)
 def nan_in_gives_nan_out_for_its_sequence_alone(evidence: Evidence) -> Iterator[Finding]:
-    """NaN that every path of a sequence reads makes its log Z and gradients NaN, and leaves those of all others.
+    """NaN that every path of a sequence reads makes its log Z and gradients NaN, and changes those of no other.
 
-    It stands, changing from case to case, in cum_scores or proj_start at 0 or proj_end at the length, which one
-    sequence reads, or in all of transition or duration_bias, which each sequence reads that has a position; then only
-    log Z of empty ones is held. The gradients of what all sequences share are NaN too.
+    It is placed, changing from case to case, in cum_scores or proj_start at 0 or proj_end at the length, which one
+    sequence reads, or in all of transition or duration_bias, which every sequence with a position reads; then only
+    log Z of empty ones is compared. The gradients of what all sequences share are NaN too.
     Holds because: every path begins at 0, ends at the length, and takes a duration and a transition; no path of another
     sequence reads what is not shared, and 0 times NaN is NaN.
     Catches: a maximum that drops NaN, a clamp, a comparison that sends NaN to the branch of forbidden paths, sequences
-    of one tile that share a peak.
-    Cannot catch: NaN that only some paths read; no property asks for that.
+    of one tile that share a maximum.
+    Cannot catch: NaN that only some paths read; no property checks that.
     """
     plain = evidence.variant("at most 512 positions", short)
     sample = plain.sample
@@ -319,7 +320,7 @@ def nan_in_gives_nan_out_for_its_sequence_alone(evidence: Evidence) -> Iterator[
         return
     judged = reads & plain.tensors(FORWARD)["log_z"].cpu().isfinite()
     if not bool(judged.any()):
-        yield not_checked("log_z", "no path is left in a sequence that reads it")
+        yield not_checked("log_z", "no sequence that reads it has a path")
         return
     at: Any = ... if name in shared(sample) else (which, int(lengths[which]) - 1 if name == "proj_end" else 0)
     wrong = changed(sample.inputs[name], at, torch.nan)
@@ -328,7 +329,7 @@ def nan_in_gives_nan_out_for_its_sequence_alone(evidence: Evidence) -> Iterator[
     got |= {of(own): variant.tensors(VJP)[of(own)] for own in sample.tangents}
     live = judged & (sample.cotangents["log_z"].cpu() != 0)
     read = ~got["log_z"].cpu().isnan() & judged
-    yield exactly(f"log_z of NaN in {name}", read, "is a number where NaN was read", of="log_z")
+    yield exactly(f"log_z of NaN in {name}", read, "is a number although NaN was read", of="log_z")
     for own in along(sample):
         none = ~got[of(own)].cpu().isnan().flatten(1).any(1)
         yield exactly(f"{of(own)} of NaN in {name}", none & live, "has no NaN in a sequence that read NaN", of=of(own))

@@ -79,7 +79,7 @@ def budgets(
         probes: runs at most; tensors of 2^17 elements take 8.
         worst: whether to bound the error with every rounding at its worst, too. For JVP and HVP no bound is derived: it
             is eight times the largest of any probe, their rms and the independent standard deviation, so no less than
-            rule 1a allows. Correct kernels stayed below 0.23 of it (docs/background/budgets.md).
+            the local rule allows. Correct kernels stayed below 0.23 of it (docs/background/budgets.md).
         before: [B C] probabilities of the labels before the first segment. Where they are given the budget has
             ``MEETINGS`` [B T+1 C], too: exp(alpha_t + beta_t - log Z) of a kernel's alpha and beta and of the true
             log Z. Only for VJP, with both projections and a cotangent of ones.

@@ -227,7 +227,7 @@ class Problem:
             finite = np.abs(x[np.isfinite(x)])
             if finite.size and float(finite.max()) > scaled.LARGEST_SCORE:
                 raise ValueError(
-                    f"{name} holds {float(finite.max()):.3g}; the float64 recursion wants scores up to "
+                    f"{name} holds {float(finite.max()):.3g}; the float64 recursion takes scores up to "
                     f"{scaled.LARGEST_SCORE:.3g} in magnitude"
                 )
         work = sum(self.lengths) * self.longest * self.labels * (1 if self.table == "transition" else self.labels)

@@ -7,15 +7,12 @@ import subprocess
 import sys
 from importlib import metadata
 
+import interpreted
 import pytest
-from places import TESTS
+from places import ROOT, TESTS
 
 from gradoracle.execution import interpreter
 from gradoracle.execution.interpreter import availability
-
-installed = pytest.mark.skipif(
-    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
-)
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +33,7 @@ print(out[0].item(), total[0].item())
 """
 
 
-@installed
+@interpreted.NEEDED
 def test_rounds_once_active():
     code = "from gradoracle.execution import interpreter\nassert not interpreter.is_active()\n"
     code += "interpreter.activate()\ninterpreter.activate()\nassert interpreter.is_active()\n"
@@ -44,18 +41,18 @@ def test_rounds_once_active():
     assert result.stdout == "1.0078125 8.0\n", result.stderr
 
 
-@installed
+@interpreted.NEEDED
 def test_triton_may_have_been_imported_as_a_compiler():
     result = python("import triton\nfrom gradoracle.execution import interpreter\ninterpreter.activate()\n" + ROUND)
     assert result.stdout == "1.0078125 8.0\n", result.stderr
 
 
-@installed
+@interpreted.NEEDED
 def test_tritons_own_interpreter_truncates():
     assert python(ROUND, TRITON_INTERPRET="1").stdout == "1.0 8.0\n"
 
 
-@installed
+@interpreted.NEEDED
 def test_is_active_only_while_the_variable_stands():
     code = "import os\nfrom gradoracle.execution import interpreter\ninterpreter.activate()\n"
     code += "os.environ['TRITON_INTERPRET'] = '0'\nprint(interpreter.is_active())\n"
@@ -63,7 +60,7 @@ def test_is_active_only_while_the_variable_stands():
     assert python(code).stdout == "False\nTrue\n"
 
 
-@installed
+@interpreted.NEEDED
 def test_asking_imports_neither_triton_nor_numpy():
     code = (
         "import sys\nfrom gradoracle.execution import interpreter\nassert interpreter.explain_unavailable() is None\n"
@@ -72,7 +69,7 @@ def test_asking_imports_neither_triton_nor_numpy():
     assert python(code).stdout == "set()\n"
 
 
-@installed
+@interpreted.NEEDED
 @pytest.mark.parametrize("method", ["create_fmul", "create_dot", "cast_impl"])
 def test_missing_method_is_refused_and_leaves_triton_alone(method):
     code = f"""
@@ -96,7 +93,7 @@ print(interpreter.explain_unavailable())
     assert lines[0].endswith("use a Triton from 3.6.0 to 3.9.0.")
 
 
-@installed
+@interpreted.NEEDED
 def test_method_with_other_arguments_is_refused():
     code = """
 from triton.runtime import interpreter as stock
@@ -112,7 +109,7 @@ except RuntimeError as error:
     assert out.count("\n") == 1 and "create_masked_load" in out and "(self, mask, ptrs, other)" in out
 
 
-@installed
+@interpreted.NEEDED
 def test_pair_that_cannot_interpret_is_one_sentence_with_both_versions():
     code = """
 from gradoracle.execution import interpreter
@@ -131,7 +128,11 @@ print(interpreter.explain_unavailable())
     assert lines[0].startswith(
         f"Triton {metadata.version('triton')} cannot interpret kernels with numpy {metadata.version('numpy')} ("
     )
-    assert "install triton==3.7.1" in lines[0]
+    assert lines[0].endswith("install triton==3.7.1 and numpy==2.4.6, which are tested together.")
+
+
+def test_the_tested_triton_is_that_of_the_constraints():
+    assert f"triton=={availability.TESTED_TRITON}\n" in (ROOT / "constraints.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ print(interpreter.explain_unavailable())
         ({"triton": "3.7.1"}, "numpy is not installed and interpreting Triton kernels needs it: install numpy."),
         (
             {"triton": "3.5.1", "numpy": "2.0.0"},
-            "Triton 3.5.1 was found and interpreting kernels needs 3.6 or later: install triton>=3.7.1.",
+            "Triton 3.5.1 was found and interpreting kernels needs 3.6.0 or later: install triton>=3.7.1.",
         ),
         ({"triton": "3.6.0", "numpy": "2.5.2"}, None),
         ({"triton": "3.10.0+git1", "numpy": "2.5.2"}, None),

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import interpreted
 import pytest
 import torch
 from places import TESTS, loaded
@@ -14,10 +15,7 @@ from torch import bfloat16, float16, float32, float64
 
 from gradoracle.execution import interpreter
 
-pytestmark = [
-    pytest.mark.xdist_group("interpreter"),
-    pytest.mark.skipif(interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())),
-]
+pytestmark = [pytest.mark.xdist_group("interpreter"), interpreted.NEEDED]
 
 
 interpreter.activate()

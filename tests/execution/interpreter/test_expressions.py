@@ -6,15 +6,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import interpreted
 import numpy as np
 import pytest
 
 from gradoracle.execution import interpreter
 
-pytestmark = [
-    pytest.mark.xdist_group("interpreter"),
-    pytest.mark.skipif(interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())),
-]
+pytestmark = [pytest.mark.xdist_group("interpreter"), interpreted.NEEDED]
 interpreter.activate()
 
 import triton.language as tl  # noqa: E402  after activate: triton decides when it is imported

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import interpreted
 import pytest
 import torch
 from places import loaded
@@ -11,10 +12,7 @@ from torch import bfloat16, float16, float32, float64, int32, int64
 
 from gradoracle.execution import interpreter
 
-pytestmark = [
-    pytest.mark.xdist_group("interpreter"),
-    pytest.mark.skipif(interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())),
-]
+pytestmark = [pytest.mark.xdist_group("interpreter"), interpreted.NEEDED]
 
 
 interpreter.activate()

@@ -6,15 +6,14 @@ import ctypes
 import re
 from pathlib import Path
 
+import interpreted
 import pytest
 import torch
 from places import loaded
 
 from gradoracle.execution import interpreter
 
-pytestmark = pytest.mark.skipif(
-    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
-)
+pytestmark = interpreted.NEEDED
 
 
 interpreter.activate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import interpreted
 import numpy as np
 import pytest
 import torch
@@ -9,9 +10,7 @@ from places import load
 
 from gradoracle.execution import interpreter
 
-pytestmark = pytest.mark.skipif(
-    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
-)
+pytestmark = interpreted.NEEDED
 interpreter.activate()
 from triton.runtime.errors import InterpreterError  # noqa: E402
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import interpreted
 import pytest
 import torch
 from places import load
@@ -13,20 +14,18 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from gradoracle.execution import interpreter
 
-pytestmark = pytest.mark.skipif(
-    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
-)
+pytestmark = interpreted.NEEDED
 interpreter.activate()
 
 from gradoracle.execution.guard_memory import poisoned  # noqa: E402
-from gradoracle.execution.interpreter.faults import Fault, Kind  # noqa: E402
 from gradoracle.execution.interpreter.record import recording  # noqa: E402
+from gradoracle.execution.interpreter.wrong_accesses import Kind, WrongAccess  # noqa: E402
 
 kernels = load("recorded_kernels")
 ROWS, COLUMNS, BLOCK = 4, 5, 8
 
 
-def faults(run: Callable[[], Any]) -> list[Fault]:
+def faults(run: Callable[[], Any]) -> list[WrongAccess]:
     with poisoned() as memory, recording(memory.unwritten) as record:
         memory.watch = record.watch
         run()
@@ -56,7 +55,7 @@ def test_partial_sums_of_which_a_row_was_never_written_are_reported_with_operato
     line = partial_sums.__code__.co_firstlineno + 5
     assert str(fault) == (
         f"test_operators.py:{line}: aten.sum.dim_IntList, an operator of PyTorch, reads partials[3, 0], "
-        "which was allocated and never written (5 elements so)"
+        "which was allocated and never written (5 elements in all)"
     )
 
 

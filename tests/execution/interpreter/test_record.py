@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import sys
 
+import interpreted
 import pytest
 import torch
 from places import load
 
 from gradoracle.execution import interpreter
 
-pytestmark = pytest.mark.skipif(
-    interpreter.explain_unavailable() is not None, reason=str(interpreter.explain_unavailable())
-)
+pytestmark = interpreted.NEEDED
 interpreter.activate()
 
 from gradoracle.execution.guard_memory import poisoned  # noqa: E402
 from gradoracle.execution.interpreter import lockstep  # noqa: E402
-from gradoracle.execution.interpreter.faults import Fault, Kind  # noqa: E402
 from gradoracle.execution.interpreter.record import recording  # noqa: E402
-from gradoracle.execution.interpreter.stored import stored_parameters  # noqa: E402
+from gradoracle.execution.interpreter.written_parameters import written_parameters  # noqa: E402
+from gradoracle.execution.interpreter.wrong_accesses import Kind, WrongAccess  # noqa: E402
 
 kernels = load("recorded_kernels")
 N, BLOCK, PROGRAMS = 100, 16, 7
 
 
-def faults(run) -> list[Fault]:
+def faults(run) -> list[WrongAccess]:
     with recording() as record:
         run()
     assert record.launches
     return record.faults()
 
 
-def alone(run) -> Fault:
+def alone(run) -> WrongAccess:
     """The one fault of a launch."""
     found = faults(run)
     assert len(found) == 1, [str(fault) for fault in found]
@@ -62,7 +61,7 @@ def test_a_load_of_one_element_too_many_is_found_and_not_made(either):
     fault = alone(lambda: copy(x, y, read=1))
     assert fault.kind is Kind.READ_OUTSIDE and (fault.tensor, fault.index, fault.count) == ("X", N, 1)
     assert fault.programs == ((6, 0, 0),) and fault.kernel == "copied" and fault.place.function == "copied"
-    assert "copied, program (6, 0, 0), reads X[+100 elements from its first] of shape [100], outside of it" in str(
+    assert "copied, program (6, 0, 0), reads X[+100 elements from its first] of shape [100], outside the tensor" in str(
         fault
     )
     assert torch.equal(x, y)
@@ -168,7 +167,7 @@ def test_within_a_program_a_barrier_orders_two_stores(either, order):
         (fault,) = found
         assert (fault.kind, fault.tensor, fault.count) == (Kind.STORED_AND_STORED, "Y", 3 * BLOCK)
         assert fault.earlier is not None and fault.earlier.line < fault.place.line
-        assert f"which it stored at {fault.earlier} too, with no barrier between" in str(fault)
+        assert f"which it also stored at {fault.earlier}, with no barrier in between" in str(fault)
 
 
 def test_programs_that_part_and_run_again_are_not_taken_for_others(monkeypatch):
@@ -207,17 +206,17 @@ def test_tensors_that_share_memory_share_their_accesses():
 
 
 def test_what_may_be_stored_is_read_off_the_source():
-    assert {"Y"} == stored_parameters(kernels.copied.fn) & {"X", "Y"}
-    assert {"Y"} == stored_parameters(kernels.summed.fn) & {"X", "Y"}  # through `put`, and by atomics
-    assert {"X", "Y", "Z"} == stored_parameters(kernels.neighbours.fn) & {"X", "Y", "Z"}
-    assert stored_parameters(eval("lambda x: x")) is None  # no source: all may be
+    assert {"Y"} == written_parameters(kernels.copied.fn) & {"X", "Y"}
+    assert {"Y"} == written_parameters(kernels.summed.fn) & {"X", "Y"}  # through `put`, and by atomics
+    assert {"X", "Y", "Z"} == written_parameters(kernels.neighbours.fn) & {"X", "Y", "Z"}
+    assert written_parameters(eval("lambda x: x")) is None  # no source: all may be
 
 
 def test_a_tensor_without_elements_has_nothing_to_be_read():
     y = torch.zeros(N)
     fault = alone(lambda: copy(torch.empty(0), y))
     assert fault.kind is Kind.READ_OUTSIDE and (fault.tensor, fault.index, fault.count) == ("X", 0, N)
-    assert "X[+0 elements from its first] of shape [0], outside of it" in str(fault)
+    assert "X[+0 elements from its first] of shape [0], outside the tensor" in str(fault)
 
 
 def test_recordings_are_not_nested_and_end_with_an_error():

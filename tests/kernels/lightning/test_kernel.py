@@ -14,11 +14,12 @@ from sweeps import covering
 
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.oracle.truth import Oracle
+from tests.kernels.assertions import assert_same_bits
 
 (KERNEL,) = KERNELS
 ORACLE = Oracle(FAMILY)
@@ -35,7 +36,7 @@ def evidence(dims: str, dtype: str, blocks: str, initial: bool, state: bool) -> 
     draws = {"initial_state": Draw("normal")} if initial else {}
     options = {"return_state": True} if state else {}
     case = Case("lightning", DIMS[dims], dtype, options, draws, blocks, seed=4)
-    return Evidence(case, build(case, FAMILY.signature, domains=FAMILY.domains), Subject(FAMILY, KERNEL), ORACLE)
+    return Evidence(case, build(case, FAMILY.signature, domains=FAMILY.domains), KernelRunner(FAMILY, KERNEL), ORACLE)
 
 
 CASES = [
@@ -119,7 +120,7 @@ def test_two_runs_give_the_same_bits() -> None:
         torch.autograd.grad(kernels.lightning(*leaves, blocks=kernels.BLOCKS["tall"]).square().sum(), leaves)
         for _ in range(2)
     )
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert_same_bits(first, second)
 
 
 def test_a_part_of_the_gradients_is_the_same_as_all_of_them() -> None:

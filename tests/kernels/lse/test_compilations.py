@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -11,8 +10,10 @@ import torch
 from gradoracle.kernels import lse as kernels
 from gradoracle.kernels.lse import blocks, fused, hessian, output, separate, sinks, tangents
 from gradoracle.kernels.lse.compilations import PASSES
-from programs import python
+from programs import compiling
 from sweeps import slow
+
+from tests.kernels.lse.watching import watch
 
 MODULES = (output, separate, fused, tangents, hessian, sinks)
 Q, K = torch.randn(1, 2, 5, 3), torch.randn(1, 2, 7, 3)
@@ -24,22 +25,11 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> set[tuple[Any, ...]]:
     """What Triton would compile: for each launch the kernel, its constants, and the type of every argument."""
     seen: set[tuple[Any, ...]] = set()
 
-    class Watched:
-        def __init__(self, kernel: Any) -> None:
-            self.kernel, self.__name__ = kernel, kernel.__name__
+    def note(name: str, args: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        types = (str(getattr(argument, "dtype", type(argument).__name__)) for argument in args)
+        seen.add((name, *types, *constants.items()))
 
-        def __getitem__(self, grid: Any) -> Any:
-            def run(*args: Any, **constants: Any) -> None:
-                types = (str(getattr(argument, "dtype", type(argument).__name__)) for argument in args)
-                seen.add((self.__name__, *types, *constants.items()))
-                self.kernel[grid](*args, **constants)
-
-            return run
-
-    for module in MODULES:
-        for name in list(vars(module)):
-            if name.endswith("_kernel") and hasattr(getattr(module, name), "__getitem__"):
-                monkeypatch.setattr(module, name, Watched(getattr(module, name)))
+    watch(monkeypatch, MODULES, note)
     return seen
 
 
@@ -84,7 +74,6 @@ def test_compiled_widths_are_few() -> None:
         assert all(blocks.padded_features(features, each) >= features for features in range(1, 257))
 
 
-# in a process of its own, since TRITON_INTERPRET decides at import whether a kernel knows its parameters
 PROGRAM = """
 import json
 from gradoracle.kernels.lse import fused, hessian, output, separate, sinks, tangents
@@ -99,10 +88,7 @@ print(json.dumps({
 
 
 def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    ran = python(PROGRAM, env=environment)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    found = json.loads(ran.stdout)
+    found = json.loads(compiling(PROGRAM))
     assert len(found) == 9 and {name for names in found.values() for name in names} == {"scale", "softcap"}, found
 
 
@@ -126,10 +112,7 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize("unaligned", [("forward", "dq"), slow(PASSES)])
 def test_every_load_of_an_aligned_tile_is_a_vector(unaligned: tuple[str, ...]) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    ran = python(LOADS, *unaligned, env=environment)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    found = json.loads(ran.stdout)
+    found = json.loads(compiling(LOADS, *unaligned))
     sinks = {"forward": 1, "jvp": 2}  # one number each: of sinks, of their tangent
     aligned = {name.split(",")[0]: count for name, count in found.items() if name.endswith("True")}
     assert aligned == {name: sinks.get(name, 0) for name in aligned} and len(aligned) == 7

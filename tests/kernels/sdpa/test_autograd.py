@@ -7,6 +7,7 @@ import torch
 from gradoracle.kernels.sdpa import backward, forward, hvp, jvp, sdpa
 from torch.autograd import forward_ad
 
+from tests.kernels.assertions import assert_same_bits
 from tests.kernels.sdpa.reference import DEVICE, definition, doubled, problem
 
 DTYPE = torch.float32 if DEVICE == "cuda" else torch.float64
@@ -23,17 +24,13 @@ def theirs(*x):
     return definition(*x, causal=True)
 
 
-@pytest.fixture(name="case")
-def _case():
-    primals, tangents, g = problem(DIMS, DTYPE)
-    return primals, tangents, g
+PRIMALS, TANGENTS, G = problem(DIMS, DTYPE)
 
 
-def agree(computed, primals, *rest):
-    """Assert that computed(function, primals, *rest) is the same for the kernels and for the definition."""
-    got = computed(mine, primals, *rest)
-    wide = [tuple(doubled(*x)) if isinstance(x, tuple) else x.double() for x in rest]
-    expected = computed(theirs, doubled(*primals), *wide)
+def agree(computed, primals=PRIMALS, tangents=TANGENTS, g=G):
+    """Assert that computed(function, primals, tangents, g) is the same for the kernels and for the definition."""
+    got = computed(mine, primals, tangents, g)
+    expected = computed(theirs, doubled(*primals), doubled(*tangents), g.double())
     assert len(got) == len(expected)
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a.double(), b, **CLOSE)
@@ -44,148 +41,131 @@ def gradients_of(f, primals, g, create_graph=False):
     return leaves, torch.autograd.grad(f(*leaves), leaves, g, create_graph=create_graph)
 
 
-def test_reverse_mode(case):
-    primals, _, g = case
-    agree(lambda f, x, u: gradients_of(f, x, u)[1], primals, g)
+def test_reverse_mode():
+    agree(lambda f, x, t, g: gradients_of(f, x, g)[1])
 
 
-def test_backward_twice_gives_the_same_bits(case):
-    primals, _, g = case
-    leaves = [x.clone().requires_grad_() for x in primals]
+def test_backward_twice_gives_the_same_bits():
+    leaves = [x.clone().requires_grad_() for x in PRIMALS]
     o = mine(*leaves)
-    first = torch.autograd.grad(o, leaves, g, retain_graph=True)
-    second = torch.autograd.grad(o, leaves, g)
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    first = torch.autograd.grad(o, leaves, G, retain_graph=True)
+    second = torch.autograd.grad(o, leaves, G)
+    assert_same_bits(first, second)
 
 
-def test_double_backward_reaches_primals_and_cotangent(case):
-    def computed(f, x, g, t):
+def test_double_backward_reaches_primals_and_cotangent():
+    def computed(f, x, t, g):
         u = g.clone().requires_grad_()
         leaves, first = gradients_of(f, x, u, create_graph=True)
         inner = sum((a * b).sum() for a, b in zip(first, t, strict=True))
         return torch.autograd.grad(inner, [*leaves, u])
 
-    primals, tangents, g = case
-    agree(computed, primals, g, tangents)
+    agree(computed)
 
 
-def test_double_backward_is_the_hvp_kernel_and_the_jvp_kernel(case):
-    primals, tangents, g = case
-    u = g.clone().requires_grad_()
-    leaves, first = gradients_of(mine, primals, u, create_graph=True)
-    found = torch.autograd.grad(first, [*leaves, u], tangents)
-    for a, b in zip(found[:3], hvp(*primals, g, *tangents, causal=True), strict=True):
-        assert torch.equal(a, b)
-    assert torch.equal(found[3], jvp(*primals, *tangents, causal=True)[1])
+def test_double_backward_is_the_hvp_kernel_and_the_jvp_kernel():
+    u = G.clone().requires_grad_()
+    leaves, first = gradients_of(mine, PRIMALS, u, create_graph=True)
+    found = torch.autograd.grad(first, [*leaves, u], TANGENTS)
+    assert_same_bits(found[:3], hvp(*PRIMALS, G, *TANGENTS, causal=True))
+    assert torch.equal(found[3], jvp(*PRIMALS, *TANGENTS, causal=True)[1])
 
 
 @pytest.mark.parametrize("first", range(3))
 @pytest.mark.parametrize("second", range(3))
-def test_double_backward_of_one_gradient_with_respect_to_one_input(case, first, second):
-    def computed(f, x, g, t):
+def test_double_backward_of_one_gradient_with_respect_to_one_input(first, second):
+    def computed(f, x, t, g):
         leaves = [leaf.clone().requires_grad_(i in (first, second)) for i, leaf in enumerate(x)]
         (gradient,) = torch.autograd.grad(f(*leaves), leaves[first], g, create_graph=True)
         if not gradient.requires_grad:  # dv does not depend on v, which the definition's graph knows
             return (torch.zeros_like(leaves[second]),)
         return torch.autograd.grad(gradient, leaves[second], t[first])
 
-    primals, tangents, g = case
-    agree(computed, primals, g, tangents)
+    agree(computed)
 
 
-def test_forward_mode(case):
-    primals, tangents, _ = case
-    agree(lambda f, x, t: torch.func.jvp(f, x, t), primals, tangents)
+def test_forward_mode():
+    agree(lambda f, x, t, g: torch.func.jvp(f, x, t))
 
 
 @pytest.mark.parametrize("alone", range(3))
-def test_forward_mode_with_a_tangent_on_one_input_alone(case, alone):
-    def computed(f, x, t):
+def test_forward_mode_with_a_tangent_on_one_input_alone(alone):
+    def computed(f, x, t, g):
         with forward_ad.dual_level():
             duals = [forward_ad.make_dual(a, b) if i == alone else a for i, (a, b) in enumerate(zip(x, t, strict=True))]
             return (forward_ad.unpack_dual(f(*duals)).tangent,)
 
-    primals, tangents, _ = case
-    agree(computed, primals, tangents)
+    agree(computed)
 
 
-def test_functional_vjp(case):
-    primals, _, g = case
-    agree(lambda f, x, u: torch.func.vjp(f, *x)[1](u), primals, g)
+def test_functional_vjp():
+    agree(lambda f, x, t, g: torch.func.vjp(f, *x)[1](g))
 
 
 def pulled(f, g):
     return lambda *x: torch.func.vjp(f, *x)[1](g)
 
 
-def test_forward_over_reverse(case):
-    primals, tangents, g = case
-    agree(lambda f, x, u, t: torch.func.jvp(pulled(f, u), x, t)[1], primals, g, tangents)
+def test_forward_over_reverse():
+    agree(lambda f, x, t, g: torch.func.jvp(pulled(f, g), x, t)[1])
 
 
-def test_forward_over_reverse_reaches_the_cotangent(case):
-    def computed(f, x, g, t):
+def test_forward_over_reverse_reaches_the_cotangent():
+    def computed(f, x, t, g):
         return torch.func.jvp(lambda u: torch.func.vjp(f, *x)[1](u), (g,), (g.sin(),))[1]
 
-    primals, tangents, g = case
-    agree(computed, primals, g, tangents)
+    agree(computed)
 
 
-def test_reverse_over_forward(case):
-    def computed(f, x, g, t):
+def test_reverse_over_forward():
+    def computed(f, x, t, g):
         def inner(*arguments):
             return (torch.func.jvp(f, arguments[:3], arguments[3:])[1] * g).sum()
 
         return torch.func.grad(inner, argnums=tuple(range(6)))(*x, *t)
 
-    primals, tangents, g = case
-    agree(computed, primals, g, tangents)
+    agree(computed)
 
 
-def test_reverse_over_reverse(case):
-    def computed(f, x, g, t):
+def test_reverse_over_reverse():
+    def computed(f, x, t, g):
         def inner(*y):
             return sum((a * b).sum() for a, b in zip(pulled(f, g)(*y), t, strict=True))
 
         return torch.func.grad(inner, argnums=(0, 1, 2))(*x)
 
-    primals, tangents, g = case
-    agree(computed, primals, g, tangents)
+    agree(computed)
 
 
-def test_one_tensor_in_three_places(case):
+def test_one_tensor_in_three_places():
     primals, tangents, _ = problem((1, 2, 6, 6, 4, 4), DTYPE)
-    g = tangents[2]
-    agree(lambda f, x, u: torch.func.vjp(lambda y: f(y, y, y), x[0])[1](u), primals, g)
-    agree(lambda f, x, t: torch.func.jvp(lambda y: f(y, y, y), (x[0],), (t[0],)), primals, tangents)
+    square = primals, tangents, tangents[2]
+    agree(lambda f, x, t, g: torch.func.vjp(lambda y: f(y, y, y), x[0])[1](g), *square)
+    agree(lambda f, x, t, g: torch.func.jvp(lambda y: f(y, y, y), (x[0],), (t[0],)), *square)
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="gradcheck wants float64")
-def test_torch_gradcheck_and_gradgradcheck(case):
-    leaves = [x.clone().requires_grad_() for x in case[0]]
+def test_torch_gradcheck_and_gradgradcheck():
+    leaves = [x.clone().requires_grad_() for x in PRIMALS]
     assert torch.autograd.gradcheck(mine, leaves, check_forward_ad=True, fast_mode=True)
     assert torch.autograd.gradgradcheck(mine, leaves, check_fwd_over_rev=True, fast_mode=True)
 
 
-def test_third_derivatives_are_refused(case):
-    primals, tangents, g = case
-
+def test_third_derivatives_are_refused():
     def third(q):
-        return torch.func.jvp(pulled(mine, g), (q, *primals[1:]), tangents)[1][0].sum()
+        return torch.func.jvp(pulled(mine, G), (q, *PRIMALS[1:]), TANGENTS)[1][0].sum()
 
     with pytest.raises(NotImplementedError, match="at most two derivatives"):
-        torch.func.grad(third)(primals[0])
+        torch.func.grad(third)(PRIMALS[0])
     with pytest.raises(NotImplementedError, match="forward mode over forward mode"):
-        torch.func.jvp(lambda q: torch.func.jvp(mine, (q, *primals[1:]), tangents)[1], primals[:1], tangents[:1])
+        torch.func.jvp(lambda q: torch.func.jvp(mine, (q, *PRIMALS[1:]), TANGENTS)[1], PRIMALS[:1], TANGENTS[:1])
 
 
-def test_sdpa_is_the_explicit_forward_and_backward(case):
-    primals, _, g = case
-    o, m, l = forward(*primals, causal=True)
-    leaves = [x.clone().requires_grad_() for x in primals]
+def test_sdpa_is_the_explicit_forward_and_backward():
+    o, m, l = forward(*PRIMALS, causal=True)
+    leaves = [x.clone().requires_grad_() for x in PRIMALS]
     found = mine(*leaves)
     assert torch.equal(found, o)
-    found.backward(g)
-    for leaf, gradient in zip(leaves, backward(*primals, g, m, l, causal=True), strict=True):
-        assert torch.equal(leaf.grad, gradient)
-        assert leaf.grad.dtype == leaf.dtype
+    found.backward(G)
+    assert_same_bits([leaf.grad for leaf in leaves], backward(*PRIMALS, G, m, l, causal=True))
+    assert all(leaf.grad.dtype == leaf.dtype for leaf in leaves)

@@ -20,6 +20,7 @@ from gradoracle.kernels.sdpa import (
     vjp,
 )
 
+from tests.kernels.assertions import assert_same_bits
 from tests.kernels.sdpa.reference import (
     DEVICE,
     SMALLEST,
@@ -143,10 +144,7 @@ def test_rows_that_see_no_key_are_exactly_zero_in_every_order():
         silent = [x.clone() for x in (primals[0], g, tangents[0])]
         for x in silent:
             x[..., :33, :] = 7.0
-        for mine, theirs in zip(
-            vjp(silent[0], *primals[1:], silent[1], causal=True)[1:], vjp(*primals, g, causal=True)[1:], strict=True
-        ):
-            assert torch.equal(mine, theirs)
+        assert_same_bits(vjp(silent[0], *primals[1:], silent[1], causal=True)[1:], vjp(*primals, g, causal=True)[1:])
 
 
 def test_future_keys_have_exactly_zero_gradients():
@@ -198,15 +196,11 @@ def test_a_missing_tangent_is_zero():
     zeros = [torch.zeros_like(x) for x in primals]
     for alone in range(3):
         given = [tangent if i == alone else None for i, tangent in enumerate(tangents)]
-        filled = [
-            tangent if i == alone else zero for i, (tangent, zero) in enumerate(zip(tangents, zeros, strict=True))
-        ]
-        for mine, theirs in zip(
+        filled = [zero if tangent is None else tangent for tangent, zero in zip(given, zeros, strict=True)]
+        assert_same_bits(
             (*jvp(*primals, *given), *jvp_frozen(*primals, *given), *hvp(*primals, g, *given)),
             (*jvp(*primals, *filled), *jvp_frozen(*primals, *filled), *hvp(*primals, g, *filled)),
-            strict=True,
-        ):
-            assert torch.equal(mine, theirs)
+        )
         assert (jvp(*primals, *given)[1] != 0).any()
 
 
@@ -256,7 +250,7 @@ def test_runs_are_bit_identical():
         first = [*forward(*primals, blocks=blocks), *vjp(*primals, g, blocks=blocks)]
         return [*first, *jvp(*primals, *tangents, blocks=blocks), *hvp(*primals, g, *tangents, blocks=blocks)]
 
-    assert all(torch.equal(a, b) for a, b in zip(everything(), everything(), strict=True))
+    assert_same_bits(everything(), everything())
 
 
 def test_a_hundred_thousand_queries_or_keys():

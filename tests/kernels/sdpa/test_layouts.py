@@ -6,6 +6,7 @@ import pytest
 import torch
 from gradoracle.kernels.sdpa import backward, forward, hvp, jvp, jvp_frozen, sdpa, vjp
 
+from tests.kernels.assertions import assert_same_bits
 from tests.kernels.sdpa.reference import DEVICE, problem
 
 DIMS = (2, 2, 33, 21, 16, 16)
@@ -64,8 +65,7 @@ def test_a_layout_of_any_one_tensor_changes_no_bit(layout):
     for i in range(len(tensors)):
         moved = [layout(x) if j == i else x for j, x in enumerate(tensors)]
         assert torch.equal(moved[i], tensors[i])
-        for a, b in zip(plain, everything(moved[:3], moved[3:6], moved[6], causal=True), strict=True):
-            assert torch.equal(a, b)
+        assert_same_bits(plain, everything(moved[:3], moved[3:6], moved[6], causal=True))
 
 
 @pytest.mark.parametrize("dims", [(0,), (1,), (2,), (3,), (0, 1, 2, 3)], ids=str)
@@ -83,18 +83,14 @@ def test_results_of_expanded_inputs_and_cotangents_are_correct(dims):
         views.append(expanded(x))
         assert all(views[-1].stride(dim) == 0 for dim in dims)
     copies = [x.clone(memory_format=torch.contiguous_format) for x in views]
-    for a, b in zip(
-        everything(views[:3], views[3:6], views[6]), everything(copies[:3], copies[3:6], copies[6]), strict=True
-    ):
-        assert torch.equal(a, b)
+    assert_same_bits(everything(views[:3], views[3:6], views[6]), everything(copies[:3], copies[3:6], copies[6]))
 
 
 def test_gradients_of_the_expanded_cotangent_of_a_sum_are_correct():
     primals, _, _ = problem(DIMS, torch.float32)
     leaves = [x.clone().requires_grad_() for x in primals]
     sdpa(*leaves).sum().backward()
-    for leaf, gradient in zip(leaves, vjp(*primals, torch.ones(2, 2, 33, 16, device=DEVICE)), strict=True):
-        assert torch.equal(leaf.grad, gradient)
+    assert_same_bits([leaf.grad for leaf in leaves], vjp(*primals, torch.ones(2, 2, 33, 16, device=DEVICE)))
 
 
 def test_statistics_of_any_strides():
@@ -102,11 +98,8 @@ def test_statistics_of_any_strides():
     _, m, l = forward(*primals)
     moved = [torch.stack([x, x * torch.nan], -1).transpose(0, 1)[..., 0].transpose(0, 1) for x in (m, l)]
     assert not moved[0].is_contiguous()
-    for a, b in zip(backward(*primals, g, m, l), backward(*primals, g, *moved), strict=True):
-        assert torch.equal(a, b)
-    assert torch.equal(
-        jvp(*primals, *tangents, m=m, l=l)[1], jvp(*primals, *tangents, m=moved[0], l=moved[1])[1]
-    )  # fmt: skip
+    assert_same_bits(backward(*primals, g, m, l), backward(*primals, g, *moved))
+    assert_same_bits(jvp(*primals, *tangents, m=m, l=l), jvp(*primals, *tangents, m=moved[0], l=moved[1]))
 
 
 def test_a_layout_costs_no_copy(monkeypatch):
@@ -145,7 +138,7 @@ def test_nothing_given_is_written_to():
     everything(primals, tangents, g, causal=True)
     backward(*primals, g, m, l)
     jvp_frozen(*primals, *tangents, m=m, l=l)
-    assert all(torch.equal(a, b) for a, b in zip(given, before, strict=True))
+    assert_same_bits(given, before)
 
 
 @pytest.mark.parametrize("needs", [tuple(bool(bits >> i & 1) for i in range(3)) for bits in range(1, 8)], ids=str)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 
 import pytest
 from gradoracle.kernels.semicrf.compilations import Compilation, compilations, deciding
 from gradoracle.properties.offline import SHARED_MEMORY, shared_memory
-from programs import python
+from programs import compiling
 from sweeps import slow
-
-
-def environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
 
 
 def with_other_positions(dtype: str) -> list[Compilation]:
@@ -45,7 +40,6 @@ def test_every_pass_compiles_and_fits_the_smallest_shared_memory(passes: Callabl
     assert few.items() < found.items() and most(few) == most(found)
 
 
-# in a process of its own, since TRITON_INTERPRET decides at import whether a kernel knows its parameters
 PROGRAM = """
 import json
 from gradoracle.kernels.semicrf import far, posteriors, recursion, scan
@@ -59,9 +53,7 @@ print(json.dumps({
 
 
 def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
-    ran = python(PROGRAM, env=environment())
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    found = json.loads(ran.stdout)
+    found = json.loads(compiling(PROGRAM))
     assert len(found) == 5 and not any(found.values()), found
 
 
@@ -90,6 +82,4 @@ TANGENTS, VALUES = "parallel, [C, C], tangents, long", "sequential, [C, C], long
     ("ends", "count"), [((TANGENTS, VALUES), 9), slow(("[C, C], long", "[C, C], tangents, long"), 18)]
 )
 def test_passes_compile_to_the_end_and_take_no_atomics(ends: tuple[str, ...], count: int) -> None:
-    ran = python(WHOLE, *ends, env=environment())
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    assert int(ran.stdout) == count
+    assert int(compiling(WHOLE, *ends)) == count

@@ -13,6 +13,7 @@ from gradoracle.kernels.semicrf.guardrails import check
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from tests.kernels.assertions import assert_same_bits
 from tests.kernels.semicrf.test_kernel import call, computed, weights
 from tests.kernels.semicrf.test_reference import Scores, draw
 
@@ -170,7 +171,7 @@ def layouts(x: torch.Tensor) -> dict[str, torch.Tensor]:
 def test_any_strides_give_the_same_bits(path: str, layout: str) -> None:
     scores = draw(3, 12, 3, 2, per_duration=True)
     other = Scores(*(layouts(x)[layout] for x in scores[:5]), scores.lengths)
-    assert all(torch.equal(a, b) for a, b in zip(computed(scores, path=path), computed(other, path=path), strict=True))
+    assert_same_bits(computed(scores, path=path), computed(other, path=path))
 
 
 def test_expanded_inputs_and_cotangents() -> None:
@@ -178,13 +179,11 @@ def test_expanded_inputs_and_cotangents() -> None:
     one = Scores(*(x[:1] if x.dim() == 3 else x for x in scores[:5]), scores.lengths)
     expanded = Scores(*(x.expand(3, -1, -1) if x.dim() == 3 else x for x in one[:5]), scores.lengths)
     dense = Scores(*(x.contiguous() for x in expanded[:5]), scores.lengths)
-    assert all(torch.equal(a, b) for a, b in zip(computed(expanded), computed(dense), strict=True))
+    assert_same_bits(computed(expanded), computed(dense))
     leaves = [x.requires_grad_() for x in scores.leaves()]
     z = call(scores)
     found = torch.autograd.grad(z, leaves, torch.tensor(0.5).expand(3), retain_graph=True)
-    assert all(
-        torch.equal(a, b) for a, b in zip(found, torch.autograd.grad(z, leaves, torch.full((3,), 0.5)), strict=True)
-    )
+    assert_same_bits(found, torch.autograd.grad(z, leaves, torch.full((3,), 0.5)))
 
 
 def test_inputs_and_cotangents_are_not_changed() -> None:
@@ -193,7 +192,7 @@ def test_inputs_and_cotangents_are_not_changed() -> None:
     g = weights(scores)
     leaves = [x.requires_grad_() for x in scores.leaves()]
     torch.autograd.grad(call(scores), leaves, g)
-    assert all(torch.equal(a, b) for a, b in zip(before, (*scores.leaves(), g), strict=True))
+    assert_same_bits(before, (*scores.leaves(), g))
 
 
 class Peak(TorchDispatchMode):

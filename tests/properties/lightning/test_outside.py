@@ -7,16 +7,14 @@ from pathlib import Path
 import pytest
 
 from gradoracle.cases.coverage import wanted_situations
-from gradoracle.check import minimise
-from gradoracle.check.run import check
 from gradoracle.model.dims import sizes
-from gradoracle.model.verdict import Report, Status
-from gradoracle.project.request import Request
+from gradoracle.model.verdict import Report
 from gradoracle.project.target import resolve
+from tests.properties import outside
+from tests.properties.outside import DTYPES, EXAMPLES, assert_holds, assert_violated, changed
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+pytestmark = pytest.mark.usefixtures("unshrunk")
 FILE, FLA = EXAMPLES / "torch_lightning.py", EXAMPLES / "fla_lightning.py"
-DTYPES = ("float32", "bfloat16", "float16")
 EAGER = {"bfloat16": "eager-bf16", "float16": "eager-fp16"}
 SMALL = {"N": sizes(1, 100), "D": sizes(1, 32), "Dv": sizes(1, 32)}
 NAMES_NO_OPTION = """
@@ -27,31 +25,15 @@ def square(q, k, v):
 """
 
 
-@pytest.fixture(autouse=True)
-def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures are expected, and not small."""
-    monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
-
-
 def checked(file: Path, name: str, *dtypes: str, eager: bool = True, **fields: object) -> Report:
     contracts = {dtype: preset for dtype, preset in EAGER.items() if eager and dtype in dtypes}
-    expected = {"property": "[fv]*_matches_the_oracle", "examples": 30 * len(dtypes), **fields}
-    return check(
-        Request(f"{file}:{name}", "lightning", device="cpu", dtypes=dtypes, contracts=contracts, workers=0, **expected)
-    )
-
-
-def holds(report: Report, *dtypes: str) -> None:
-    assert report.exit_code == 0
-    assert {(v.law, v.dtype) for v in report.verdicts if v.status is Status.HOLDS} == {
-        (law, dtype) for law in ("forward_matches_the_oracle", "vjp_matches_the_oracle") for dtype in dtypes
-    }
+    return outside.checked("lightning", file, name, *dtypes, contracts=contracts, **fields)
 
 
 @pytest.mark.parametrize("name", ["quadratic", "chunked"])
 def test_plain_ones_hold_in_every_dtype(name: str) -> None:
     report = checked(FILE, name, *DTYPES, eager=name == "chunked")  # quadratic declares its contracts itself
-    holds(report, *DTYPES)
+    assert_holds(report, *DTYPES)
     met = {situation for situation, count in report.situations.items() if count}
     assert met >= {"initial_state given", "return_state = True", "N has 3 tiles", "D < Dv", "D > Dv"}
 
@@ -59,7 +41,7 @@ def test_plain_ones_hold_in_every_dtype(name: str) -> None:
 def test_one_whose_signature_names_no_option_is_given_none(tmp_path: Path) -> None:
     file = tmp_path / "kernel.py"
     file.write_text(NAMES_NO_OPTION)
-    holds(checked(file, "square", "float32"), "float32")
+    assert_holds(checked(file, "square", "float32"), "float32")
 
 
 @pytest.mark.parametrize(("name", "long"), [("quadratic", False), ("chunked", True)])
@@ -80,12 +62,8 @@ def test_a_square_is_not_asked_for_sequences_that_fit_no_memory(name: str, long:
     ],
 )
 def test_a_fault_is_caught_on_the_same_cases(name: str, right: str, wrong: str, tmp_path: Path) -> None:
-    source = FILE.read_text()
-    assert source.count(right) == 1
-    file = tmp_path / "kernel.py"
-    file.write_text(source.replace(right, wrong))
-    report = checked(file, name, "float32", eager=False, examples=4, dims=SMALL)
-    assert report.exit_code == 1 and any(v.status is Status.VIOLATED for v in report.verdicts)
+    file = changed(FILE, right, wrong, tmp_path)
+    assert_violated(checked(file, name, "float32", eager=False, examples=4, dims=SMALL))
 
 
 class TestFla:
@@ -97,11 +75,11 @@ class TestFla:
         pytest.importorskip("einops", reason="einops is not installed (pip install --no-deps fla-core einops)")
 
     def test_the_recurrent_one_holds_in_every_dtype(self) -> None:
-        holds(checked(FLA, "recurrent", *DTYPES, eager=False, dims={"N": sizes(1, 100)}), *DTYPES)
+        assert_holds(checked(FLA, "recurrent", *DTYPES, eager=False, dims={"N": sizes(1, 100)}), *DTYPES)
 
     def test_the_chunked_one_holds_in_every_dtype(self) -> None:
         report = checked(FLA, "chunked", *DTYPES)
-        holds(report, *DTYPES)
+        assert_holds(report, *DTYPES)
         assert "initial_state given" not in report.situations, "it takes no state"
 
     def test_with_its_own_scale_it_is_another_operator(self, tmp_path: Path) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
 
-from gradoracle.check import minimise
-from gradoracle.check.run import check
 from gradoracle.model.dims import sizes
-from gradoracle.model.verdict import Report, Status
-from gradoracle.project.request import Request
+from gradoracle.model.verdict import Status
+from tests.properties import outside
+from tests.properties.outside import DTYPES, EXAMPLES, assert_holds, assert_violated, changed
 
-FILE = Path(__file__).parents[3] / "examples" / "torch_lse.py"
+pytestmark = pytest.mark.usefixtures("unshrunk")
+FILE = EXAMPLES / "torch_lse.py"
+checked = functools.partial(outside.checked, "lse")
 NAMES_NO_OPTION = """
 import torch
 
@@ -22,34 +24,15 @@ def logsumexp(q, k):
 """
 
 
-@pytest.fixture(autouse=True)
-def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures are expected, and not small."""
-    monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
-
-
-def checked(file: Path, name: str, *dtypes: str, **fields: object) -> Report:
-    expected = {"property": "[fv]*_matches_the_oracle", "examples": 30 * len(dtypes), **fields}
-    return check(Request(f"{file}:{name}", "lse", device="cpu", dtypes=dtypes, workers=0, **expected))
-
-
-def holds(report: Report, *dtypes: str) -> None:
-    assert report.exit_code == 0
-    assert {(v.law, v.dtype) for v in report.verdicts if v.status is Status.HOLDS} == {
-        (law, dtype) for law in ("forward_matches_the_oracle", "vjp_matches_the_oracle") for dtype in dtypes
-    }
-
-
 def test_the_plain_one_holds_in_float32() -> None:
     report = checked(FILE, "logsumexp", "float32")
-    holds(report, "float32")
+    assert_holds(report, "float32")
     met = {name for name, count in report.situations.items() if count}
     assert met >= {"sinks given", "q_segments given", "kv_segments given", "causal = True", "softcap = 2.0", "H > G"}
 
 
 def test_the_one_that_upcasts_holds_in_every_dtype() -> None:
-    dtypes = ("float32", "bfloat16", "float16")
-    holds(checked(FILE, "upcast", *dtypes), *dtypes)
+    assert_holds(checked(FILE, "upcast", *DTYPES), *DTYPES)
 
 
 def test_rows_that_see_no_key_hold_too() -> None:
@@ -64,7 +47,7 @@ def test_rows_that_see_no_key_hold_too() -> None:
 def test_one_whose_signature_names_no_option_is_given_none(tmp_path: Path) -> None:
     file = tmp_path / "kernel.py"
     file.write_text(NAMES_NO_OPTION)
-    holds(checked(file, "logsumexp", "float32"), "float32")
+    assert_holds(checked(file, "logsumexp", "float32"), "float32")
 
 
 @pytest.mark.parametrize(
@@ -79,20 +62,12 @@ def test_one_whose_signature_names_no_option_is_given_none(tmp_path: Path) -> No
     ],
 )
 def test_a_fault_is_caught_on_the_same_cases(right: str, wrong: str, tmp_path: Path) -> None:
-    source = FILE.read_text()
-    assert source.count(right) == 1
-    file = tmp_path / "kernel.py"
-    file.write_text(source.replace(right, wrong))
-    report = checked(file, "logsumexp", "float32")
-    assert report.exit_code == 1 and any(v.status is Status.VIOLATED for v in report.verdicts)
+    assert_violated(checked(changed(FILE, right, wrong, tmp_path), "logsumexp", "float32"))
 
 
 def test_a_tangent_of_nan_in_rows_without_a_key_is_caught(tmp_path: Path) -> None:
     right = "torch.where(some, torch.logsumexp(torch.where(some[..., None], s, 0.0), -1), -torch.inf)"
-    source = FILE.read_text()
-    assert source.count(right) == 1
-    file = tmp_path / "kernel.py"
-    file.write_text(source.replace(right, "torch.logsumexp(s, -1)"))
+    file = changed(FILE, right, "torch.logsumexp(s, -1)", tmp_path)
     fields = {"property": "jvp_matches_the_oracle", "arguments": {"causal": True}}
     fields["dims"] = {"T": sizes(8, 40), "M": sizes(1, 6)}  # most queries see no key
     assert checked(FILE, "logsumexp", "float32", **fields).exit_code == 0

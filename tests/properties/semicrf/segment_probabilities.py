@@ -91,16 +91,7 @@ MARGINALS: dict[str, Callable[[list[Tensor]], list[Tensor]]] = {
 def _faulty(fault: str) -> Callable[..., Tensor]:
     """The kernel with a fault in what it reads, or in the gradient that it gives."""
 
-    def call(
-        cum_scores: Tensor,
-        transition: Tensor,
-        duration_bias: Tensor,
-        lengths: Tensor,
-        *,
-        proj_start: Tensor | None = None,
-        proj_end: Tensor | None = None,
-        blocks: Any = None,
-    ) -> Tensor:
+    def call(cum_scores, transition, duration_bias, lengths, *, proj_start=None, proj_end=None, blocks=None) -> Tensor:
         given = {"cum_scores": cum_scores, "transition": transition, "duration_bias": duration_bias}
         given |= {n: t for n, t in (("proj_start", proj_start), ("proj_end", proj_end)) if t is not None}
         if fault in SCORES and SCORES[fault][0] in given:

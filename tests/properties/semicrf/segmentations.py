@@ -58,16 +58,7 @@ def lse(x: Tensor, dim: int) -> Tensor:
 class Segmentations(ByHand):
     """One implementation, position by position; ``fault`` names what is wrong with it."""
 
-    def __call__(
-        self,
-        cum_scores: Tensor,
-        transition: Tensor,
-        duration_bias: Tensor,
-        lengths: Tensor,
-        *,
-        proj_start: Tensor | None = None,
-        proj_end: Tensor | None = None,
-    ) -> Tensor:
+    def __call__(self, cum_scores, transition, duration_bias, lengths, *, proj_start=None, proj_end=None) -> Tensor:
         """log Z [B] in float32; in float64 for float64."""
         none = torch.zeros_like(cum_scores[:, 1:])
         start, end = (none if each is None else each for each in (proj_start, proj_end))

@@ -97,15 +97,7 @@ class Tables:
         return position, boundary, segment
 
 
-def _call(
-    cum_scores: Tensor,
-    transition: Tensor,
-    duration_bias: Tensor,
-    lengths: Tensor,
-    *,
-    proj_start: Tensor | None = None,
-    proj_end: Tensor | None = None,
-) -> Tensor:
+def _call(cum_scores, transition, duration_bias, lengths, *, proj_start=None, proj_end=None) -> Tensor:
     name = "transition" if transition.dim() == 2 else "transition_by_duration"
     given = {"cum_scores": cum_scores, name: transition, "duration_bias": duration_bias, "lengths": lengths}
     given |= {n: x for n, x in (("proj_start", proj_start), ("proj_end", proj_end)) if x is not None}

@@ -24,7 +24,7 @@ from tests.properties.semicrf import plain
 from tests.properties.semicrf.samples import WORDS, random_walk, sample
 
 CONTRACT = PRESETS["ieee32"]
-LIMIT = 8.0  # sigma, of rule 1a
+LIMIT = 8.0  # sigma, of the local rule
 RUNS = {
     "short": ({"B": 2, "T": 50, "C": 3, "K": 4}, {}),
     "projections": ({"B": 1, "T": 300, "C": 3, "K": 4}, {"projections": True, "by_duration": True}),

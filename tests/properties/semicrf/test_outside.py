@@ -8,28 +8,21 @@ from pathlib import Path
 import pytest
 
 from gradoracle.cases.coverage import wanted_situations
-from gradoracle.check import minimise
-from gradoracle.check.run import check
 from gradoracle.model.dims import sizes
 from gradoracle.model.verdict import Report, Status
-from gradoracle.project.request import Request
 from gradoracle.project.target import resolve
+from tests.properties import outside
+from tests.properties.outside import DTYPES, EXAMPLES, assert_holds, assert_violated, changed
 
-FILE = Path(__file__).parents[3] / "examples" / "torch_semicrf.py"
-DTYPES = ("float32", "bfloat16", "float16")
+pytestmark = pytest.mark.usefixtures("unshrunk")
+FILE = EXAMPLES / "torch_semicrf.py"
 CASES = 24
 SMALL = {"dims": {"T": sizes(4, 40), "K": sizes(2, 6)}}
 
 
-@pytest.fixture(autouse=True)
-def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures are expected, and not small."""
-    monkeypatch.setattr(minimise, "SHRINK_SECONDS_IN_ALL", 0.0)
-
-
 def checked(file: Path, *dtypes: str, **fields: object) -> Report:
-    expected = {"property": "[fv]*_matches_the_oracle", "examples": CASES * len(dtypes), **fields}
-    return check(Request(f"{file}:recursion", "semicrf", device="cpu", dtypes=dtypes, workers=0, **expected))
+    fields = {"examples": CASES * len(dtypes), **fields}
+    return outside.checked("semicrf", file, "recursion", *dtypes, **fields)
 
 
 @functools.cache
@@ -37,20 +30,9 @@ def right_one() -> Report:
     return checked(FILE, "float32", **SMALL)
 
 
-def changed(right: str, wrong: str, folder: Path) -> Path:
-    source = FILE.read_text()
-    assert source.count(right) == 1
-    file = folder / "kernel.py"
-    file.write_text(source.replace(right, wrong))
-    return file
-
-
 def test_it_holds_in_every_dtype() -> None:
     report = checked(FILE, *DTYPES, examples=40 * len(DTYPES))
-    assert report.exit_code == 0
-    assert {(v.law, v.dtype) for v in report.verdicts if v.status is Status.HOLDS} == {
-        (law, dtype) for law in ("forward_matches_the_oracle", "vjp_matches_the_oracle") for dtype in DTYPES
-    }
+    assert_holds(report, *DTYPES)
     met = {situation for situation, count in report.situations.items() if count}
     assert met >= {
         "transition given", "transition_by_duration given", "proj_start given", "proj_end given", "T has 3 tiles",
@@ -81,8 +63,7 @@ def test_it_is_not_asked_for_sequences_that_take_minutes() -> None:
 @pytest.mark.xdist_group("torch_semicrf on small cases")
 def test_a_fault_is_caught_on_the_same_cases(right: str, wrong: str, tmp_path: Path) -> None:
     assert right_one().exit_code == 0
-    report = checked(changed(right, wrong, tmp_path), "float32", **SMALL)
-    assert report.exit_code == 1 and any(v.status is Status.VIOLATED for v in report.verdicts)
+    assert_violated(checked(changed(FILE, right, wrong, tmp_path), "float32", **SMALL))
 
 
 @pytest.mark.parametrize(
@@ -100,4 +81,4 @@ def test_a_fault_is_caught_on_the_same_cases(right: str, wrong: str, tmp_path: P
 def test_nan_and_what_is_forbidden_are_dealt_with(right: str, wrong: str, law: str, tmp_path: Path) -> None:
     right_one = checked(FILE, "float32", property=law)
     assert right_one.exit_code == 0 and any(v.status is Status.HOLDS for v in right_one.verdicts)
-    assert checked(changed(right, wrong, tmp_path), "float32", property=law).exit_code == 1
+    assert checked(changed(FILE, right, wrong, tmp_path), "float32", property=law).exit_code == 1

@@ -155,7 +155,7 @@ def test_scores_beyond_what_exponents_hold_are_refused() -> None:
     inputs = random_walk({"B": 1, "T": 3, "C": 2, "K": 2})
     inputs["duration_bias"][0, 0] = -1e10
     with pytest.raises(
-        ValueError, match=r"duration_bias holds 1e\+10; the float64 recursion wants scores up to 4\.29e"
+        ValueError, match=r"duration_bias holds 1e\+10; the float64 recursion takes scores up to 4\.29e"
     ):
         recursion.log_z(inputs)
 

@@ -31,7 +31,7 @@ from tests.properties.semicrf.samples import WORDS, random_walk, sample
 
 FILE = Path(__file__).parents[3] / "examples" / "torch_semicrf.py"
 CONTRACT = PRESETS["ieee32"]
-LIMIT = 8.0  # sigma, of rule 1a
+LIMIT = 8.0  # sigma, of the local rule
 ALPHA_AT_THE_END = "B=1 T=65 C=1 K=2 transition_by_duration~normal seed=0"
 DRIFT = "B=3 T=66 C=1 K=7 transition~normal seed=8751"
 ALARMED = {  # right float32 kernels were beyond 8 sigma, or 5 pooled, of roundings drawn position by position

@@ -74,7 +74,7 @@ def test_a_process_that_fails_says_why():
     def local(dtype):
         return []
 
-    with pytest.raises(Uncompiled, match="the process that compiles failed: "):
+    with pytest.raises(Uncompiled, match="the compiling process failed: "):
         shared_memory(local, "float32")
 
 

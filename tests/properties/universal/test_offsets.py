@@ -43,7 +43,7 @@ def test_the_stride_fits_32_bits_and_twice_the_stride_does_not_where_there_is_ro
 
 def test_without_a_dim_of_several_members_and_without_addresses_it_says_so(monkeypatch):
     alone = replace(CASE, dims={"B": 1, "N": 1})
-    assert judged(LAW, RIGHT, alone).reason == "no tensor has a dim of several members"
+    assert judged(LAW, RIGHT, alone).reason == "no tensor has a dim of more than one member"
 
     def none(*args, **kwargs):
         raise OSError

@@ -11,9 +11,9 @@ from gradoracle.properties.universal import UNIVERSAL
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import examine, judge_law
-from gradoracle.execution.endings import Unavailable
+from gradoracle.execution.call_errors import Unavailable
 from gradoracle.execution.guard_memory import Originals
-from gradoracle.execution.kernel_runner import Subject
+from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
@@ -80,7 +80,7 @@ def test_a_call_beside_the_derivatives_is_undone_too() -> None:
     case = Case("pick", CASE.dims, seed=1)
     sample = build(case, pick.signature)
     before = sample.inputs["x"].clone()
-    subject = Subject(pick, kernel(doubling))
+    subject = KernelRunner(pick, kernel(doubling))
     job = Job("doubling", case, ())
     assert examine(job, subject, Oracle(pick, "float64"), (), "cpu").results == ()
     subject.sample = sample
@@ -106,7 +106,7 @@ def test_what_is_too_large_to_be_copied_is_seen_and_then_no_call_is_judged(monke
     fine = evidence(RIGHT)
     assert judge_law(FORWARD, fine).status is judge_law(UNMODIFIED, fine).status is Status.HOLDS
     one = evidence(kernel(doubling))
-    with pytest.raises(Unavailable, match="forward wrote to x, which is too large for a copy to have been kept"):
+    with pytest.raises(Unavailable, match="forward wrote to x, which is too large to be restored from a copy"):
         one.tensors(Derivative.FORWARD)
     assert judge_law(VJP, one).status is Status.NOT_CHECKED
     found = judge_law(UNMODIFIED, one)

@@ -1,4 +1,4 @@
-"""Called: the functions of a folder that kernel calls run, interpreted kernels included."""
+"""Called functions: those of a folder that kernel calls run, interpreted kernels included."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
-from gradoracle.execution.interpreter import current
+from gradoracle.execution.interpreter import launch_hooks
 
 
-class Called:
+class CalledFunctions:
     """Notes the functions that run while it watches; calls within interpreted kernels are not followed (too slow).
 
     Args:
@@ -27,14 +27,14 @@ class Called:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch this thread."""
-        before, outer = sys.getprofile(), current.called
-        current.called = self._codes
+        before, outer = sys.getprofile(), launch_hooks.called
+        launch_hooks.called = self._codes
         sys.setprofile(self._see)
         try:
             yield
         finally:
             sys.setprofile(before)
-            current.called = outer
+            launch_hooks.called = outer
 
     def _see(self, frame: FrameType, event: str, _: Any) -> None:
         if event == "call":

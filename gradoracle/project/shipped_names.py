@@ -1,4 +1,4 @@
-"""Shipped: the names of the families and properties of gradoracle, read from their sources without importing them.
+"""Shipped names: those of the families and properties of gradoracle, read from their sources without importing them.
 
 Kernels must not be imported before the device is known (``device.prepare``), and completion must not wait for PyTorch.
 """

@@ -1,4 +1,4 @@
-"""Faults: wrong memory accesses that a record found, with their sentences."""
+"""Wrong accesses to memory that a record found, with their sentences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass
-class Fault:
+class WrongAccess:
     """One kind of fault at one line and one tensor.
 
     Attributes:
@@ -70,17 +70,17 @@ class Fault:
     def __str__(self) -> str:
         one, *others = map(_program, self.programs) if self.programs else ("an operator of PyTorch",)
         names = {"element": self.element, "earlier": self.earlier, "other": others[0] if others else ""}
-        more = f" ({self.count} elements so)" if self.count > 1 else ""
+        more = f" ({self.count} elements in all)" if self.count > 1 else ""
         return f"{self.place}: {self.kernel}, {one}, {_SENTENCES[self.kind].format(**names)}{more}"
 
 
 _SENTENCES = {
-    Kind.READ_OUTSIDE: "reads {element}, outside of it",
-    Kind.WRITTEN_OUTSIDE: "writes {element}, outside of it",
+    Kind.READ_OUTSIDE: "reads {element}, outside the tensor",
+    Kind.WRITTEN_OUTSIDE: "writes {element}, outside the tensor",
     Kind.RACE: "and {other} at {earlier}, touch {element} in one launch, and one of them writes it",
-    Kind.STORED_AND_LOADED: "loads {element}, which it stored at {earlier}, with no barrier between",
-    Kind.LOADED_AND_STORED: "stores {element}, which it loaded at {earlier}, with no barrier between",
-    Kind.STORED_AND_STORED: "stores {element}, which it stored at {earlier} too, with no barrier between",
+    Kind.STORED_AND_LOADED: "loads {element}, which it stored at {earlier}, with no barrier in between",
+    Kind.LOADED_AND_STORED: "stores {element}, which it loaded at {earlier}, with no barrier in between",
+    Kind.STORED_AND_STORED: "stores {element}, which it also stored at {earlier}, with no barrier in between",
     Kind.UNWRITTEN: "reads {element}, which was allocated and never written",
 }
 

@@ -1,4 +1,4 @@
-"""Global hooks of launches: the current record of accesses, the watcher of launches, and the set of called code.
+"""Launch hooks, global: the current record of accesses, the watcher of launches, and the set of called code.
 
 The watcher is called with the function, its arguments by name, the names of constants, and the options. Called code is
 noted by a profiler, which is switched off inside the interpreter.

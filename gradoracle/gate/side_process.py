@@ -1,4 +1,4 @@
-"""Process: the gate's handle on a side: which gradoracle it runs, where its modules come from, what it answers."""
+"""Side process: the gate's handle on a side: which gradoracle it runs, where its modules come from, what it answers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ import sys
 try:
     from {module} import main
 except ModuleNotFoundError as error:
-    sys.exit(f"its gradoracle knows no {what}: {{error}}")
+    sys.exit(f"its gradoracle has no {what}: {{error}}")
 main(sys.argv[1:])
 """
 
 
-class Side:
+class SideProcess:
     """A process that looks at targets in one tree.
 
     Args:
@@ -72,9 +72,9 @@ class Side:
             )
 
     def news(self) -> dict[str, Snapshot] | None:
-        """Wait for the next report of what fails; None: the process has ended.
+        """Wait for the next report of failures; None: the process has ended.
 
-        There is one when every case is judged, and more while they are judged where a task is ``early``.
+        There is one once every case is judged, and there are earlier ones if a task is ``early``.
         """
         while True:
             has_ended = self._process.poll() is not None
@@ -88,7 +88,7 @@ class Side:
             time.sleep(_PAUSE)
 
     def stop(self) -> None:
-        """Make it begin no further case, and answer with what it knows."""
+        """Stop it after the current case; it answers with its results so far."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.write(b"s")
@@ -122,11 +122,11 @@ class Side:
         """The snapshots in a file, which is complete once it exists."""
         document = json.loads(file.read_text(encoding="utf-8"))
         if document.get("protocol") != PROTOCOL:
-            return self._failed(f"its gradoracle answers by {document.get('protocol')!r}; expected {PROTOCOL!r}")
+            return self._failed(f"its gradoracle speaks protocol {document.get('protocol')!r}; expected {PROTOCOL!r}")
         try:
             return serialize.from_plain(dict[str, Snapshot], document["snapshots"], "snapshots")
         except (KeyError, serialize.Unreadable) as error:
-            return self._failed(f"its gradoracle's answer cannot be read: {error}")
+            return self._failed(f"the answer of its gradoracle cannot be read: {error}")
 
     def _failed(self, error: str, is_lost: bool = True) -> dict[str, Snapshot]:
         return {name: Snapshot(task.target, error=error, is_lost=is_lost) for name, task in self._tasks.items()}
@@ -151,12 +151,12 @@ def program(module: str, what: str = "gate") -> str:
 
 
 def search_path(judge: Tree, kernels: Tree, here: Tree, stage: Path) -> list[str]:
-    """The search path of a side: the engine and laws of one tree, the kernels of another, and what is installed.
+    """The search path of a side: the engine and properties of one tree, the kernels of another, and what is installed.
 
     Where a tree is gradoracle's own, a folder of links puts its packages together as setup.py does.
 
     Args:
-        judge: whose engine, laws and declarations judge.
+        judge: whose engine, properties and declarations judge.
         kernels: whose kernels are judged.
         here: the working tree that the gate runs in; its entries of the search path are replaced by the judge's.
         stage: a folder for the links.

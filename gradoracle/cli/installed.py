@@ -1,4 +1,4 @@
-"""Installed: a shipped name stands for the installed kernels, also inside a clone of gradoracle that differs."""
+"""Installed: a shipped name means the installed kernels, even inside a clone of gradoracle that differs from them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from gradoracle.model.errors import UsageError
 from gradoracle.model.location import working_tree
 from gradoracle.project.import_closure import holds_gradoracle
-from gradoracle.project.shipped import KERNELS, family_names
+from gradoracle.project.shipped_names import KERNELS, family_names
 
 
 def require_kernels_of_the_tree(targets: Iterable[str]) -> None:
-    """See that the shipped kernels among some targets are, byte by byte, those of the current working tree.
+    """Require that the shipped kernels among some targets are, byte by byte, those of the current working tree.
 
-    Otherwise whoever edits a kernel in a clone, with gradoracle installed from elsewhere, would get verdicts on another
-    kernel. Outside gradoracle's own tree nothing is required.
+    Otherwise somebody who edits a kernel in a clone, with gradoracle installed from elsewhere, would get verdicts on
+    the installed kernel. Outside gradoracle's own tree nothing is required.
 
     Raises:
         UsageError: they differ.
@@ -30,8 +30,8 @@ def require_kernels_of_the_tree(targets: Iterable[str]) -> None:
             for file in _files(tree / "kernels", Path(folder), family):
                 if _text(tree / "kernels" / file) != _text(Path(folder, file)):
                     raise UsageError(
-                        f"kernels/{file} of this tree is not what {family} stands for, which is {Path(folder, file)}; "
-                        "install this tree (pip install --editable .), or run gradoracle in another folder"
+                        f"{family} means the installed {Path(folder, file)}, which differs from kernels/{file} of this "
+                        "tree; install this tree (pip install --editable .), or run gradoracle in another folder"
                     )
 
 

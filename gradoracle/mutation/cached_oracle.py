@@ -1,7 +1,7 @@
-"""Remembered: an oracle that keeps its answers on disk, since every mutant is judged on the same cases.
+"""Cached oracle: one that keeps its answers on disk, since every mutant is judged on the same cases.
 
-Answers are keyed by the values that they are for, so that a law which asks for the truth of what a kernel computed gets
-the truth of that and of nothing else.
+Answers are keyed by the values that they are for, so a property that asks for the truth of what a kernel computed gets
+the truth of exactly that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST = 1 << 25  # bytes; larger answers are not kept
 Answer = TypeVar("Answer")
 
 
-class Remembered(Oracle):
+class CachedOracle(Oracle):
     """An ``Oracle`` whose budgets and truths are looked up in a folder first.
 
     Args:

@@ -13,8 +13,8 @@ from gradoracle.cases.sample import build
 from gradoracle.model.case import Case
 from gradoracle.model.contract import contract
 from gradoracle.model.derivative import Derivative
-from gradoracle.mutation import remembered
-from gradoracle.mutation.remembered import Remembered
+from gradoracle.mutation import cached_oracle
+from gradoracle.mutation.cached_oracle import CachedOracle
 from gradoracle.oracle.truth import Oracle
 from tests.properties.toys import pick
 
@@ -50,16 +50,16 @@ def answers(oracle: Oracle, sample: Any) -> list[torch.Tensor]:
 def test_what_is_remembered_is_what_was_found_out(tmp_path: Path, asked: list[str]) -> None:
     sample = build(CASE, pick.signature)
     own = answers(Oracle(pick, "float64"), sample)
-    first = answers(Remembered(tmp_path, pick, "float64", 64), sample)
+    first = answers(CachedOracle(tmp_path, pick, "float64", 64), sample)
     assert asked == ["budgets", "truth"] * 2
-    again = answers(Remembered(tmp_path, pick, "float64", 64), build(CASE, pick.signature))
+    again = answers(CachedOracle(tmp_path, pick, "float64", 64), build(CASE, pick.signature))
     assert asked == ["budgets", "truth"] * 2
     for mine, theirs, later in zip(own, first, again, strict=True):
         assert torch.equal(mine, theirs) and torch.equal(mine, later)
 
 
 def test_other_values_other_questions_and_other_layouts(tmp_path: Path, asked: list[str]) -> None:
-    oracle = Remembered(tmp_path, pick, "float64", 64)
+    oracle = CachedOracle(tmp_path, pick, "float64", 64)
     sample = build(CASE, pick.signature)
     answers(oracle, sample)
     strided = sample.map(lambda x: x.t().contiguous().t() if x.dim() == 2 else x)
@@ -79,8 +79,8 @@ def test_what_only_looks_up_writes_nothing_and_what_is_large_is_not_kept(
     tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = build(CASE, pick.signature)
-    answers(Remembered(tmp_path, pick, "float64", 64, keeps=False), sample)
+    answers(CachedOracle(tmp_path, pick, "float64", 64, keeps=False), sample)
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(remembered, "MOST", 10)
-    answers(Remembered(tmp_path, pick, "float64", 64), sample)
+    monkeypatch.setattr(cached_oracle, "MOST", 10)
+    answers(CachedOracle(tmp_path, pick, "float64", 64), sample)
     assert not list(tmp_path.iterdir()) and asked == ["budgets", "truth"] * 2

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from gate.project import CONFIG, HELPER, KERNEL, Project
 
-from gradoracle.gate import kept
-from gradoracle.gate.kept import Kept
+from gradoracle.gate import snapshot_cache
 from gradoracle.gate.snapshot import OnCase, Snapshot
+from gradoracle.gate.snapshot_cache import SnapshotCache
 from gradoracle.gate.tree import project
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 
-KNOWN = "the results of the base are known from an earlier gate"
+KNOWN = "reusing the base's results from an earlier gate"
 WRONG = ("dx = r * gw", "dx = (1 + 2**-8) * r * gw")
 
 
@@ -29,9 +29,9 @@ def test_a_second_gate_says_the_same_without_checking_the_base(clone: Project, t
     clone.edit(KERNEL, WRONG)
     cache = tmp_path / "cache"
     code, out, said = clone.gate("--base", "HEAD", cache=cache)
-    assert code == 1 and KNOWN not in said and "rmsnorm: the base\n" in said
+    assert code == 1 and KNOWN not in said and "rmsnorm: checking the base\n" in said
     again, same, said = clone.gate("--base", "HEAD", cache=cache)
-    assert again == 1 and KNOWN in said and "rmsnorm: the base\n" not in said and lines(same) == lines(out)
+    assert again == 1 and KNOWN in said and "rmsnorm: checking the base\n" not in said and lines(same) == lines(out)
     code, out, said = clone.gate("--base", "HEAD")
     assert code == 1 and KNOWN not in said and lines(out) == lines(same)  # --no-cache
     clone.edit(KERNEL, ("2**-8", "2**-8 + 2**-7"), ("dw = (g32", "dw = (1 + 2**-8) * (g32"))
@@ -61,7 +61,7 @@ def test_what_is_damaged_is_computed_anew_and_said_once(clone: Project, tmp_path
         file.write_bytes(file.read_bytes()[:-40])
     code, out, said = clone.gate("--base", "HEAD", cache=cache)
     assert (code, lines(out)) == (before[0], lines(before[1]))
-    assert said.count("is damaged") == 1 and "it is computed anew" in said and KNOWN not in said
+    assert said.count("is damaged") == 1 and "and computed again" in said and KNOWN not in said
     assert KNOWN in clone.gate("--base", "HEAD", cache=cache)[2]
 
 
@@ -69,7 +69,11 @@ def test_where_nothing_can_be_kept_the_gate_says_so_once_and_answers(clone: Proj
     (tmp_path / "cache").write_text("a file")
     clone.edit(KERNEL, WRONG)
     code, out, said = clone.gate("--base", "HEAD", cache=tmp_path / "cache")
-    assert code == 1 and "vjp_matches_the_oracle held in the base" in out and said.count("nothing more is kept") == 1
+    assert (
+        code == 1
+        and "vjp_matches_the_oracle held in the base" in out
+        and said.count("no further results are kept") == 1
+    )
 
 
 CASE = OnCase("fast", "float32", {"vjp": Status.HOLDS, "causal": Status.REFUSED}, {"causal": "no mask"})
@@ -88,23 +92,23 @@ CASE = OnCase("fast", "float32", {"vjp": Status.HOLDS, "causal": Status.REFUSED}
 )
 def test_only_what_any_machine_would_find_is_kept(tmp_path: Path, change: dict[str, object], is_kept: bool) -> None:
     found = Snapshot("k.py", cases={"a": CASE}, is_whole=True)
-    entries = Kept(tmp_path, lambda text: None)
+    entries = SnapshotCache(tmp_path, lambda text: None)
     entries.keep("name", replace(found, **change), {"k.py": "0"})  # type: ignore[arg-type]
     assert (entries.find("name") is not None) == is_kept
 
 
 def test_what_no_digest_covers_has_no_name(clone: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(clone.folder)
-    tree, entries = project(), Kept(tmp_path / "cache", lambda text: None)
+    tree, entries = project(), SnapshotCache(tmp_path / "cache", lambda text: None)
     (entry,) = tree.entries(()).values()
     assert entries.name(entry, {}, tree, tree)
     assert entries.name(entry, {}, tree, tree) != entries.name(entry, {"device": "cpu"}, tree, tree)
     assert entries.name(entry, {}, tree, tree) == entries.name(entry, {"workers": "2"}, tree, tree)
     assert not entries.name(entry, {"seconds": "5"}, tree, tree)  # how many cases a machine judges in them
     assert not entries.name(replace(entry, target="torch:relu"), {}, tree, tree)  # of no file of the tree
-    assert not Kept(None, lambda text: None).name(entry, {}, tree, tree)
+    assert not SnapshotCache(None, lambda text: None).name(entry, {}, tree, tree)
     before = entries.name(entry, {}, tree, tree)
     monkeypatch.setenv("TRITON_F32_DEFAULT", "ieee")
     assert entries.name(entry, {}, tree, tree) != before
-    monkeypatch.setattr(kept, "_loose", lambda: True)  # something else is installed in place
+    monkeypatch.setattr(snapshot_cache, "_loose", lambda: True)  # something else is installed in place
     assert not entries.name(entry, {}, tree, tree)

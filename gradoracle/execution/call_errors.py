@@ -1,4 +1,4 @@
-"""Endings: how a kernel call can end without tensors that can be judged."""
+"""Call errors: how a kernel call can end without tensors that can be judged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Refused(Exception):
 
 
 class Unavailable(Exception):
-    """Not checked: the kernel has no such derivative here, or something that a property needs is missing."""
+    """Not checked: the kernel lacks the derivative on this case, or something else that a property needs is missing."""
 
     def __init__(self, text: str, why: Reason = Reason.LACKING) -> None:
         self.why = why
@@ -22,7 +22,7 @@ class Unavailable(Exception):
 
 
 class NoDerivative(Unavailable):
-    """The kernel has no such derivative, which is optional."""
+    """The kernel does not offer this derivative, which is optional."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, Reason.NO_DERIVATIVE)

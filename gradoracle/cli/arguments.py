@@ -11,10 +11,11 @@ import typer
 from typer.models import OptionInfo
 
 from gradoracle.cli import completion
+from gradoracle.model.wording import either
 from gradoracle.project.options import OPTIONS, Form, Option
 from gradoracle.project.settings import Setting
+from gradoracle.report.formats import FORMATS
 
-FORMATS = "terminal, json, junit, sarif, github, markdown or html"
 _OFFERED = {"property": completion.laws}  # completions of an option's value
 
 Profile = Annotated[
@@ -34,11 +35,9 @@ Kernels = Annotated[
     ),
 ]
 Formats = Annotated[
-    list[str] | None, typer.Option(metavar="terminal|json|...", help=f"Report format: {FORMATS}. Repeatable.")
+    list[str] | None, typer.Option(metavar="terminal|json|...", help=f"Report format: {either(FORMATS)}. Repeatable.")
 ]
-Outputs = Annotated[
-    list[str] | None, typer.Option(metavar="PATH", help="Where to write the --format before it. Repeatable.")
-]
+Outputs = Annotated[list[str] | None, typer.Option(metavar="PATH", help="File for the --format before it. Repeatable.")]
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Typed:
 
 
 def takes(*names: str, **helps: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options of the table in place of its ``**options``; ``helps``: further ones with their own help.
+    """Replace a command's ``**options`` by options of the table; those in ``helps`` have a help text of their own.
 
     ``given`` returns those that are on the command line, which is not the same as those that differ from the default.
     """

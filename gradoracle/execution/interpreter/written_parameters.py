@@ -1,4 +1,4 @@
-"""The parameters that a kernel may write to, found in its source: a superset of those that it writes to."""
+"""Written parameters: those that a kernel may write to, found in its source: a superset of those that it writes to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WRITING = ("store", "atomic_")  # tl.store, descriptor.store, tl.store_tensor_d
 _HARMLESS = ("triton.", "builtins", "math")  # modules of functions that store nothing but as `_WRITING` names
 
 
-def stored_parameters(fn: Callable[..., Any]) -> frozenset[str] | None:
+def written_parameters(fn: Callable[..., Any]) -> frozenset[str] | None:
     """The parameters that may reach the address of a store or an atomic; None if the source does not show it.
 
     A name that occurs in an assignment to such a name may reach it, too, and so may an argument of a function that

@@ -1,7 +1,7 @@
-"""Kept: snapshots of earlier gates, in the cache, found by the content of everything that they depend on.
+"""Snapshot cache: snapshots of earlier gates, in the cache, found by the content of everything that they depend on.
 
-A snapshot is kept if nothing in it can depend on the machine: every case was judged, none crashed, and no law lacked
-memory. Nothing is kept where a package is installed in place, whose version does not determine its content.
+A snapshot is kept if nothing in it can depend on the machine: every case was judged, none crashed, and no property
+lacked memory. Nothing is kept if a package is installed in place, as its version does not determine its content.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DRIVER = "/proc/driver/nvidia"
 _INSTALLED = (".dist-info", ".egg-info")
 
 
-class Kept:
+class SnapshotCache:
     """The kept snapshots.
 
     Args:
@@ -58,7 +58,7 @@ class Kept:
         Args:
             target: the entry of the tree whose kernels are judged.
             words: the settings it is checked with.
-            judge: the tree whose engine, laws and definition judge.
+            judge: the tree whose engine, properties and definition judge.
             kernels: the tree whose kernels are judged.
         """
         if not self.is_on or "seconds" in words or _loose():

@@ -1,4 +1,4 @@
-"""Subject: one target of a gate, as both sides have it, and what is known of it so far."""
+"""Gate target: a target as both sides have it, and what is known of it so far."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradoracle.project.settings import Setting
 
 
 @dataclass
-class Subject:
+class GateTarget:
     """One target.
 
     Attributes:
@@ -44,7 +44,7 @@ class Subject:
         return [] if self.base is None or self.head is None else differing(*self.digests)
 
     def base_failed(self, snapshot: Snapshot) -> None:
-        """Report that the base cannot be checked, if so: an open question."""
+        """Report that the base cannot be checked, if so: the gate is then inconclusive."""
         if snapshot.error:
             self.has_base = False
             self._failed("the base", snapshot, Weight.OPEN, "; compare with a saved baseline instead (--baseline FILE)")
