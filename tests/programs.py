@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import tempfile
@@ -59,3 +60,21 @@ def compiling(program: str, *arguments: str, **environment: str) -> str:
     ran = python(program, *arguments, env=variables)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return ran.stdout
+
+
+_SPECIALISING = """
+import importlib, json, sys
+modules = [importlib.import_module("gradoracle.kernels." + name) for name in sys.argv[1:]]
+kernels = [getattr(module, name) for module in modules for name in vars(module) if name.endswith("_kernel")]
+print(json.dumps({
+    kernel.__name__: [p.name for p in kernel.params
+        if not (p.is_constexpr or p.do_not_specialize or p.do_not_specialize_on_alignment)]
+    for kernel in kernels
+}))
+"""
+
+
+def specialising(*modules: str) -> dict[str, list[str]]:
+    """By kernel of some modules of gradoracle.kernels: the parameters whose values start a compilation."""
+    found: dict[str, list[str]] = json.loads(compiling(_SPECIALISING, *modules))
+    return found

@@ -10,7 +10,7 @@ import torch
 from gradoracle.kernels import lse as kernels
 from gradoracle.kernels.lse import blocks, fused, hessian, output, separate, sinks, tangents
 from gradoracle.kernels.lse.compilations import PASSES
-from programs import compiling
+from programs import compiling, specialising
 from sweeps import slow
 
 from tests.kernels.lse.watching import watch
@@ -74,21 +74,8 @@ def test_compiled_widths_are_few() -> None:
         assert all(blocks.padded_features(features, each) >= features for features in range(1, 257))
 
 
-PROGRAM = """
-import json
-from gradoracle.kernels.lse import fused, hessian, output, separate, sinks, tangents
-kernels = [getattr(m, n) for m in (output, separate, fused, tangents, hessian, sinks) for n in vars(m)
-           if n.endswith("_kernel")]
-print(json.dumps({
-    kernel.__name__: [p.name for p in kernel.params
-        if not (p.is_constexpr or p.do_not_specialize or p.do_not_specialize_on_alignment)]
-    for kernel in kernels
-}))
-"""
-
-
 def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
-    found = json.loads(compiling(PROGRAM))
+    found = specialising(*(module.__name__.removeprefix("gradoracle.kernels.") for module in MODULES))
     assert len(found) == 9 and {name for names in found.values() for name in names} == {"scale", "softcap"}, found
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
 from gradoracle.kernels.semicrf.compilations import Compilation, compilations, deciding
 from gradoracle.properties.offline import SHARED_MEMORY, shared_memory
-from programs import compiling
+from programs import compiling, specialising
 from sweeps import slow
 
 
@@ -40,20 +39,8 @@ def test_every_pass_compiles_and_fits_the_smallest_shared_memory(passes: Callabl
     assert few.items() < found.items() and most(few) == most(found)
 
 
-PROGRAM = """
-import json
-from gradoracle.kernels.semicrf import far, posteriors, recursion, scan
-kernels = [getattr(m, n) for m in (far, posteriors, recursion, scan) for n in vars(m) if n.endswith("_kernel")]
-print(json.dumps({
-    kernel.__name__: [p.name for p in kernel.params
-        if not (p.is_constexpr or p.do_not_specialize or p.do_not_specialize_on_alignment)]
-    for kernel in kernels
-}))
-"""
-
-
 def test_no_dim_stride_or_pointer_starts_a_compilation() -> None:
-    found = json.loads(compiling(PROGRAM))
+    found = specialising(*(f"semicrf.{name}" for name in ("far", "posteriors", "recursion", "scan")))
     assert len(found) == 5 and not any(found.values()), found
 
 
