@@ -9,10 +9,12 @@ from statistics import median
 
 from gradoracle.check.spread import pooled
 from gradoracle.model.case import Case
+from gradoracle.model.contract import PRESETS
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import CaseResult, LawResult
 from gradoracle.model.property import Property
 from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.sums import TELLING, Left, Seen, Sums, Telling, add, in_order, order_of_telling
 from gradoracle.model.verdict import BROKEN, FAILING, Counterexample, Status, Verdict
 
@@ -97,7 +99,7 @@ class Aggregate:
         add(sums.statuses, status, once)
         if law.status in FAILING:
             first = self._first.get((key, law.status))
-            if first is None or place < first[0]:
+            if first is None or (_rank(law), place) < (_rank(first[2]), first[0]):
                 self._first[key, law.status] = (place, case, law)
         if law.status is Status.REFUSED:
             add(sums.refusals, law.reason, once)
@@ -107,6 +109,7 @@ class Aggregate:
                 sums.kinds[law.reason] = law.why
         if law.status is Status.VIOLATED:
             self._keep(key, case, law, place)
+            _add_severity(sums, law, once)
         for finding in law.findings:
             if finding.outcome is Outcome.NOT_CHECKED:
                 known_left = sums.left.get(finding.tensor)
@@ -139,6 +142,22 @@ class Aggregate:
         self._telling[key] = {each.place: cases[each.place] for each in kept}
 
 
+def _rank(law: LawResult) -> int:
+    """Sort key: the gravest violation first; those whose severity nobody asked for are alike."""
+    return 0 if law.severity is None else law.severity.rank
+
+
+def _add_severity(sums: Sums, law: LawResult, once: Seen) -> None:
+    """Count the severity of a violating case, and what explains it."""
+    if law.severity is None:
+        return
+    add(sums.severities, law.severity.value, once)
+    if law.undecided:
+        add(sums.undecided, law.undecided, once)
+    if law.severity in (Severity.PRECISION, Severity.UNDECIDED):
+        add(sums.presets, law.preset, once)
+
+
 def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
     """The verdict of these sums, with the counterexample where it fails."""
     verdict = Verdict(
@@ -159,6 +178,9 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
         counterexample=counterexample,
         notes=[f"{note} on {n} cases" for note, n in sums.notes.items()],
         tensors_compared=sum(sums.decided.values()),
+        severity=_severity(sums) or (None if counterexample is None else counterexample.severity),
+        keeps=_kept(sums),
+        severity_note=next((reason for reason, _ in in_order(sums.undecided)), ""),
     )
     if not sums.statuses:
         verdict.reasons = {"it applies to no case of this run": 0}
@@ -241,6 +263,19 @@ def _undecided(laws: Mapping[tuple[str, str], Mapping[str, list[str]]]) -> Itera
         names = list(dict.fromkeys(name for own in by_dtype.values() for name in own))
         who = names[0] if len(names) == 1 else f"{len(names)} properties ({', '.join(names)})"
         yield Undecided(f"{who} could not be decided on any {' or '.join(by_dtype)} case of {kernel}: {reason}", reason)
+
+
+def _severity(sums: Sums) -> Severity | None:
+    """The gravest of the failing cases; a crash is wrong."""
+    if sums.count("crashed"):
+        return Severity.WRONG
+    return gravest(map(Severity, sums.severities))
+
+
+def _kept(sums: Sums) -> str:
+    """The weakest preset that a violating case needs; "" if no preset explains one of them."""
+    order = [name for name in PRESETS if name in sums.presets]
+    return "" if "" in sums.presets or not order else order[-1]
 
 
 def _status(sums: Sums) -> Status:

@@ -7,7 +7,6 @@ import functools
 import importlib
 import inspect
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -17,10 +16,11 @@ import torch
 
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check import memory_estimate
-from gradoracle.check.acceptance import TOO_WIDE
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import formula
-from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
+from gradoracle.check.judge_law import LACKING, judge_law, kind_of
+from gradoracle.check.severity import explained
+from gradoracle.execution.call_errors import Crashed, DeviceLost, Unavailable
 from gradoracle.execution.called_functions import CalledFunctions
 from gradoracle.execution.compiling import Compiling
 from gradoracle.execution.device import prepare
@@ -29,28 +29,22 @@ from gradoracle.execution.process import Phase, Poisoned
 from gradoracle.model.case import Case, require_fit
 from gradoracle.model.contract import contract
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.errors import UsageError, named, out_of_memory
+from gradoracle.model.errors import UsageError, out_of_memory
 from gradoracle.model.family import Family
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import Finding
 from gradoracle.model.job import CaseResult, Job, LawResult, Trial
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 from gradoracle.oracle.exact.definition import Raises, Undefined, require
-from gradoracle.oracle.exact.trace import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
 from gradoracle.project.base_overlay import Places, resolved
 from gradoracle.project.provenance import Provenance, ProvenanceJob, provenance
 
 _LARGEST_TRIED = 512  # sizes up to which a definition is tried before the run
-LACKING = "not enough memory on the device"
 ENTRY = "gradoracle.check.judge_case:entry"  # the entry point of worker processes
 CALL_SECONDS = 60.0  # a kernel call that takes longer counts as hanging, once it has done so again alone
-
-
-class EmptyCheck(Exception):
-    """A property that applies yielded no finding: an error of gradoracle's own."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +250,7 @@ def examine(
     except (RuntimeError, MemoryError, Undefined) as error:
         if not isinstance(error, Undefined) and not out_of_memory(error):
             raise
-        text, why = (str(error), _kind(error)) if isinstance(error, Undefined) else (LACKING, Reason.MEMORY)
+        text, why = (str(error), kind_of(error)) if isinstance(error, Undefined) else (LACKING, Reason.MEMORY)
         unknown = (LawResult(law.name, Status.NOT_CHECKED, reason=text, why=why) for law in laws)
         return CaseResult(job.kernel, job.case, tuple(unknown))
     evidence = Evidence(job.case, sample, subject, oracle)
@@ -272,9 +266,8 @@ def examine(
             raise Poisoned(lost.how, CaseResult(job.kernel, job.case, tuple(results), lost.call)) from None
         if result.status is Status.VIOLATED:
             result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))
-        if job.presets and result.status is Status.VIOLATED:
-            with suppress(Exception):  # an explanation is not worth losing the violation
-                result = replace(result, preset=_explaining_preset(law, evidence, result))
+        if job.explained and result.status is Status.VIOLATED:
+            result = explained(law, evidence, result)
         if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
             with suppress(Exception):
                 result = replace(result, formula=formula(law, evidence, result.findings))
@@ -294,75 +287,3 @@ def _tiled(found: Finding, case: Case, subject: KernelRunner) -> Finding:
 def _is_compared(result: LawResult) -> bool:
     """Whether a property has found wrong values: later ones would show the same fault less plainly."""
     return result.status is Status.VIOLATED and any(f.worst is not None and f.rule != "exact" for f in result.findings)
-
-
-def judge_law(law: Property, evidence: Evidence) -> LawResult:
-    """Judge one property on one evidence; what the kernel raises becomes a status."""
-    findings: list[Finding] = []
-    evidence.needs = law.needs
-    known = evidence.derivatives
-    try:
-        findings.extend(_attributed(found, known) for found in law.law(evidence))
-    except (Refused, Unavailable, UnsupportedOperator, Undefined) as reason:
-        if not any(f.outcome is Outcome.VIOLATED for f in findings):
-            status = Status.REFUSED if isinstance(reason, Refused) else Status.NOT_CHECKED
-            return LawResult(law.name, status, tuple(findings), str(reason), why=_kind(reason))
-    except Wrong as wrong:
-        findings.append(_attributed(wrong.finding, known))
-    except DeviceLost:
-        raise
-    except Crashed as crash:
-        return LawResult(law.name, Status.CRASHED, tuple(findings), str(crash), why=crash.why)
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            return failed(law.name, error, findings)
-        torch.cuda.empty_cache()
-        return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), LACKING, why=Reason.MEMORY)
-    except Exception as error:
-        return failed(law.name, error, findings)
-    if not findings:
-        return failed(law.name, EmptyCheck("the property applies to the case but checked nothing"))
-    outcomes = {f.outcome for f in findings}
-    if Outcome.VIOLATED in outcomes:
-        return LawResult(law.name, Status.VIOLATED, tuple(findings))
-    if Outcome.HOLDS in outcomes:
-        return LawResult(law.name, Status.HOLDS, tuple(findings))
-    first = min(findings, key=lambda finding: finding.message)
-    text = TOO_WIDE if first.why is Reason.BUDGET else first.message  # equal reasons of many cases count together
-    return LawResult(law.name, Status.NOT_CHECKED, tuple(findings), text, why=first.why)
-
-
-def _attributed(found: Finding, known: Mapping[str, Derivative]) -> Finding:
-    """A finding with the derivative that it is about: the highest of those that its tensors belong to."""
-    own = [known[name] for name in found.named if name in known]
-    derivative = max(own, key=lambda each: each.order, default=None)
-    pool = None if found.pool is None else replace(found.pool, among=found.among, derivative=derivative)
-    return replace(found, derivative=derivative, pool=pool)
-
-
-def failed(law: str, error: Exception, findings: Sequence[Finding] = ()) -> LawResult:
-    """The result of a property that raised: an error of gradoracle's own, unless a violation was found before."""
-    if any(found.outcome is Outcome.VIOLATED for found in findings):
-        return LawResult(law, Status.VIOLATED, tuple(findings))
-    trace = "".join(traceback.format_exception(error))
-    return LawResult(law, Status.ERROR, reason=named(error), trace=trace, why=Reason.ERROR)
-
-
-def _kind(error: Exception) -> Reason:
-    """The kind of reason for which a property was not judged."""
-    if isinstance(error, Unavailable):
-        return error.why
-    kinds = {Refused: Reason.REFUSED, UnsupportedOperator: Reason.UNREAD, Raises: Reason.OUTSIDE}
-    return next((kind for known, kind in kinds.items() if isinstance(error, known)), Reason.UNDEFINED)
-
-
-def _explaining_preset(law: Property, evidence: Evidence, result: LawResult) -> str:
-    """The preset under which the violated tensors would hold, for a property that compares with the oracle."""
-    violated = [f.tensor for f in result.findings if f.outcome is Outcome.VIOLATED]
-    for derivative in law.needs:
-        if set(violated) <= set(evidence.names(derivative)):
-            try:
-                return evidence.explain_by_presets(derivative, violated)
-            except (Wrong, Refused, Unavailable, Crashed):  # no tensors to compare: no preset explains that
-                return ""
-    return ""

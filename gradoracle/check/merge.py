@@ -13,6 +13,7 @@ from gradoracle.check.aggregate import Key, complete, verdict_of
 from gradoracle.check.completeness import shortfall
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.minimise import agreed, mapped
+from gradoracle.check.severity import settle_pooled
 from gradoracle.model.errors import UsageError
 from gradoracle.model.finding import Finding
 from gradoracle.model.shard import EXPECTED, Shard
@@ -175,9 +176,11 @@ class _Whole:
             sums = self._sums[verdict.law, verdict.kernel, verdict.dtype]
             decisive = verdict.law in self._first.shard.decisive
             complete(verdict, like, sums, decisive=decisive, cut=self._is_cut())
+            verdict.declared = like.declared
             if verdict.counterexample is not None and verdict.counterexample.pooled:
                 command = f"{self._first.shard.commands[verdict.kernel]} --property {verdict.law}"
                 verdict.counterexample = replace(verdict.counterexample, command=command)
+        settle_pooled(verdicts)
         return verdicts
 
     def _is_cut(self) -> bool:

@@ -20,6 +20,7 @@ from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness, Outcome
 from gradoracle.model.job import Job, LawResult
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Status
 from gradoracle.model.wording import without_numbers
 from gradoracle.project.request import Progress
@@ -55,7 +56,14 @@ def as_found(subjects: Subjects, aggregate: Aggregate) -> dict[Key, Counterexamp
     for key, _, case, result in (*aggregate.failing([Status.ERROR]), *aggregate.failing()):
         line = subjects.line(key[1], case)
         message = _message(result)
-        found[key] = Counterexample(line, result.findings, message=message, trace=result.trace, preset=result.preset)
+        found[key] = Counterexample(
+            line,
+            result.findings,
+            message=message,
+            trace=result.trace,
+            preset=result.preset,
+            severity=result.severity,
+        )
     if subjects.request.inputs is None and subjects.request.shrink_seconds != 0:
         found |= {key: replace(found[key], further=_further(aggregate, key)) for key, *_ in aggregate.failing()}
     return found
@@ -155,23 +163,32 @@ class _Minimiser:
     def _violation(self, key: Key, case: Case, result: LawResult, seconds: float) -> Counterexample:
         law, kernel, _ = key
         known: dict[Case, LawResult] = {case: result}
+        is_decided = result.severity not in (None, Severity.UNDECIDED)
 
         def violates(candidate: Case) -> bool:
             if candidate not in known:
-                known[candidate] = self._judge(kernel, candidate, law)
-            return known[candidate].status is Status.VIOLATED
+                known[candidate] = self._judge(kernel, candidate, law, explained=is_decided)
+            found = known[candidate]
+            return found.status is Status.VIOLATED and (not is_decided or found.severity is result.severity)
 
         smallest, note = self._shrunk(key, case, violates, seconds)
         explained = known[smallest]
         if not self.interrupted and time.monotonic() < self._until:
             try:
-                explained = self._judge(kernel, smallest, law, presets=True)
+                explained = self._again(kernel, smallest, law)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
-        findings = (explained if explained.status is Status.VIOLATED else known[smallest]).findings
+        shown_as = explained if explained.status is Status.VIOLATED else known[smallest]
         line = self._subjects.line(kernel, smallest)
         message = _message(explained)
-        shown = Counterexample(line, findings, shrink_note=note, message=message, preset=explained.preset)
+        shown = Counterexample(
+            line,
+            shown_as.findings,
+            shrink_note=note,
+            message=message,
+            preset=explained.preset,
+            severity=shown_as.severity,
+        )
         shown = self._shrunk_from(shown, key, case, result)
         return replace(shown, formula=self._formula(key, seconds), further=_further(self._aggregate, key))
 
@@ -263,10 +280,14 @@ class _Minimiser:
             self._interrupt(error)
             return best[-1], INTERRUPTED
 
-    def _judge(self, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
+    def _judge(self, kernel: str, case: Case, law: str, explained: bool = False) -> LawResult:
         if not self._applies(law, kernel, case):
             return LawResult(law, Status.NOT_CHECKED)
-        return self._settled(Job(kernel, case, (law,), presets=presets))
+        return self._settled(Job(kernel, case, (law,), explained=explained))
+
+    def _again(self, kernel: str, case: Case, law: str) -> LawResult:
+        """The result on the smallest case, judged once more and explained."""
+        return self._settled(Job(kernel, case, (law,), explained=True))
 
     def _settled(self, job: Job) -> LawResult:
         """The result of the one property of a job."""

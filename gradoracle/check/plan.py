@@ -149,12 +149,15 @@ def setup_of(request: Request, device: str) -> Setup:
     )
 
 
-def plan(subjects: Subjects, chosen: Callable[[Job], tuple[str, ...]] | None = None) -> Plan:
+def plan(
+    subjects: Subjects, chosen: Callable[[Job], tuple[str, ...]] | None = None, *, explained: bool = False
+) -> Plan:
     """The cases of every kernel with the properties to judge on each, or the one case of saved tensors.
 
     Args:
         subjects: the resolved request.
         chosen: selects the properties of a job; a job left with none is dropped. None: all.
+        explained: whether violations are explained as they are found (``Job.explained``).
 
     Raises:
         UsageError: sizes or saved tensors do not fit.
@@ -173,6 +176,8 @@ def plan(subjects: Subjects, chosen: Callable[[Job], tuple[str, ...]] | None = N
     jobs = whole if request.shard == (1, 1) else part(whole, *request.shard)
     if chosen is not None:
         jobs = tuple(replace(job, laws=laws) for job in jobs if (laws := chosen(job)))
+    if explained:
+        jobs = tuple(replace(job, explained=True) for job in jobs)
     dtypes = {name: subjects.dtypes(name) for name in subjects.kernels}
     goals = _wanted(subjects, examples)
     return Plan(subjects, jobs, whole, dtypes, tuple(dict.fromkeys(owed)), goals, _trial(jobs))
@@ -204,7 +209,7 @@ def plan_of(case: Case, subjects: Subjects, there: int, where: str) -> Plan:
     for name, kernel in subjects.kernels.items():
         require_case(case, subjects.family, kernel, memory=(there, where))
         (laws,) = laws_on(subjects.laws.values(), kernel, [case])
-        jobs.append(Job(name, case, laws, presets=True, formulas=True))
+        jobs.append(Job(name, case, laws, explained=True, formulas=True))
     dtypes = {name: subjects.dtypes(name) for name in subjects.kernels}
     return Plan(subjects, tuple(jobs), tuple(jobs), dtypes)
 
@@ -314,7 +319,7 @@ def _saved_jobs(subjects: Subjects, inputs: str) -> tuple[Job, ...]:
                 f"--inputs {inputs} holds {case.dtype} tensors, but {name} supports {', '.join(kernel.dtypes or ())}"
             )
         (laws,) = laws_on(subjects.laws.values(), kernel, [case])
-        jobs.append(Job(name, case, laws, presets=True))
+        jobs.append(Job(name, case, laws, explained=True))
     return tuple(jobs)
 
 

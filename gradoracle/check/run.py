@@ -17,6 +17,7 @@ from gradoracle.check.judge_case import sizes_wanted
 from gradoracle.check.minimise import Retry, as_found, minimised
 from gradoracle.check.plan import Plan, Subjects, plan, plan_of, replayed, require_memory, resolved
 from gradoracle.check.repeat_command import command, repeated
+from gradoracle.check.severity import settle_pooled
 from gradoracle.check.shards import shard_of
 from gradoracle.check.totals import Totals
 from gradoracle.execution.executor import Executor
@@ -36,7 +37,7 @@ def check(request: Request, progress: Progress | None = None) -> Report:
         UsageError: the request does not fit (unknown target, dtype, contract, law, no GPU, sizes beyond the memory).
     """
     with running(request, progress) as run:
-        planned = plan(run.subjects)
+        planned = plan(run.subjects, explained=True)
         require_memory(planned, *run.executor.memory())
         run.over(planned)
         return run.report()
@@ -117,7 +118,7 @@ class Run:
             jobs.sort(key=lambda job: not listener.first(job))
 
         def reserve() -> float:
-            failing = request.seconds is not None and self._first_failure is not None
+            failing = request.seconds is not None and any(True for _ in self.totals.aggregate.failing())
             return SHARE_TO_SHRINK * (request.seconds or 0.0) if failing else 0.0
 
         def take(result: CaseResult) -> str:
@@ -169,10 +170,11 @@ class Run:
 
     def _take(self, result: CaseResult) -> None:
         self.totals.add(result)
-        failing = None if self._first_failure is not None else next(iter(self.totals.aggregate.failing()), None)
-        if failing is not None:
-            self._first_failure = first_failure(self.subjects, *failing)
-            self._progress.failure(self._first_failure)
+        if self._first_failure is None:
+            found = (first_failure(self.subjects, *each) for each in self.totals.aggregate.failing())
+            self._first_failure = next((each for each in found if each.counts(self.subjects.request.fail_on)), None)
+            if self._first_failure is not None:
+                self._progress.failure(self._first_failure)
         self._tell("")
 
     def _tell(self, note: str) -> None:
@@ -187,7 +189,9 @@ def first_failure(subjects: Subjects, key: Key, status: Status, case: Case, resu
     line = subjects.line(kernel, case)
     shown = command(subjects.request, subjects.place(kernel), subjects.device, line, law)
     found = Counterexample(line, result.findings, message=result.reason, command=shown)
-    verdict = Verdict(law, kernel, dtype, status, counterexample=found, statement=subjects.laws[law].statement)
+    statement, declared = subjects.laws[law].statement, subjects.kernels[kernel].declares(dtype)
+    verdict = Verdict(law, kernel, dtype, status, counterexample=found, statement=statement, declared=declared)
+    verdict.severity = result.severity
     verdict.cases_violated, verdict.cases_crashed = int(status is Status.VIOLATED), int(status is Status.CRASHED)
     return verdict
 
@@ -200,6 +204,7 @@ def verdicts_of(
     for verdict in verdicts:
         law = subjects.laws[verdict.law]
         sums = totals.aggregate.sums[verdict.law, verdict.kernel, verdict.dtype]
+        verdict.declared = subjects.kernels[verdict.kernel].declares(verdict.dtype)
         complete(verdict, law, sums, decisive=law.decisive, cut=interrupted)
         if verdict.counterexample is not None:
             place, line = subjects.place(verdict.kernel), verdict.counterexample.case
@@ -208,6 +213,7 @@ def verdicts_of(
             else:
                 shown = command(subjects.request, place, subjects.device, line, verdict.law)
             verdict.counterexample = replace(verdict.counterexample, command=shown)
+    settle_pooled(verdicts)
     return verdicts
 
 
@@ -245,6 +251,7 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
         situations_wanted=dict(planned.expected),
         cases_planned=len(planned.jobs),
         cases_run=totals.done,
+        fail_on=request.fail_on,
         refusals=refusals,
         notes=[note for kernel in kernels.values() for note in kernel.notes],
         unmet=unmet,

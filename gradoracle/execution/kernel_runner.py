@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.execution.call_errors import REFUSALS, Crashed, NoDerivative, Refused, Unavailable, Wrong, raise_if_lost
+from gradoracle.execution.call_errors import (
+    REFUSALS,
+    Crashed,
+    DeviceLost,
+    NoDerivative,
+    Refused,
+    Unavailable,
+    Wrong,
+    raise_if_lost,
+)
 from gradoracle.execution.guard_memory import Memory, Originals, poisoned
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.widened import CannotWiden, widening
@@ -244,11 +253,11 @@ class KernelRunner:
     @contextmanager
     def running(self, name: str, sample: Sample) -> Iterator[Memory]:
         """Guard a call: poison what it allocates, undo what it writes to the sample, sort what it raises."""
+        if self.wide:
+            with self._running_wide(name):
+                yield Memory()
+            return
         try:
-            if self.wide:
-                with self.guard(self.label + name), widening():
-                    yield Memory()
-                return
             with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
                 with recorded(memory) if self._is_recorded(name) else nullcontext():
                     yield memory
@@ -256,8 +265,6 @@ class KernelRunner:
                     torch.cuda.synchronize()
         except (Wrong, Refused, Unavailable, Crashed):
             raise
-        except CannotWiden as error:
-            raise Unavailable(f"cannot be widened: {error}", Reason.NOT_WIDENED) from None
         except MemoryError:
             raise Unavailable("not enough memory on this machine", Reason.MEMORY) from None
         except REFUSALS as error:
@@ -273,6 +280,26 @@ class KernelRunner:
             raise Crashed(f"{name} called exit with code {error.code}") from None
         except BaseException as error:
             raise Crashed(f"{name} raised {named(error)}") from error
+
+    @contextmanager
+    def _running_wide(self, name: str) -> Iterator[None]:
+        """Guard a widened call.
+
+        Raises:
+            Unavailable: whatever it raises that it does not raise as written.
+        """
+        try:
+            with self.guard(f"{self.label}widened {name}"), widening():
+                yield
+        except (Wrong, Unavailable, DeviceLost):
+            raise
+        except MemoryError:
+            raise Unavailable("not enough memory on this machine", Reason.MEMORY) from None
+        except CannotWiden as error:
+            raise Unavailable(f"cannot be widened: {error}", Reason.NOT_WIDENED) from None
+        except Exception as error:
+            why = str(error) if isinstance(error, Crashed) else f"{name} raised {named(error)}"
+            raise Unavailable(f"cannot be widened: {why}", Reason.NOT_WIDENED) from None
 
     @contextmanager
     def _restored(self, sample: Sample, name: str) -> Iterator[None]:

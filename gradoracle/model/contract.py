@@ -94,13 +94,14 @@ def _fused(name: str, dtype: str) -> Contract:
 
 _IEEE32 = Contract("ieee32", "float32", operand="float32")
 
+# of one dtype, the strongest first
 PRESETS: Mapping[str, Contract] = MappingProxyType(
     {
         contract.name: contract
         for contract in (
             _IEEE32,
-            replace(_IEEE32, name="tf32", operand="tf32", truncate=True, accumulate_block=8.0),
             replace(_IEEE32, name="tf32x3", operand="tf32x3", truncate=True, accumulate_block=8.0 / 3.0),
+            replace(_IEEE32, name="tf32", operand="tf32", truncate=True, accumulate_block=8.0),
             _fused("bf16", "bfloat16"),
             _fused("fp16", "float16"),
             replace(_fused("eager-bf16", "bfloat16"), residuals="bfloat16", store_all=True),

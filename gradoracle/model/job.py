@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gradoracle.model.case import Case
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness
 from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
 
 Why = tuple[Reason, str]  # a kind of reason, and the sentence
@@ -20,7 +21,7 @@ class Job:
     Attributes:
         crashes: calls that are known to crash on it, and how.
         barred: calls that must not be made, by name without the variant, and why; "*" bars all.
-        presets: whether to find another preset that explains a violation.
+        explained: whether to find the severity of a violation, and a preset that explains lost precision.
         formulas: whether to find another formula that gives what the kernel gave.
         seconds: after which no further property is begun.
     """
@@ -30,7 +31,7 @@ class Job:
     laws: tuple[str, ...]
     crashes: Mapping[str, Why] = field(default_factory=dict)
     barred: Mapping[str, Why] = field(default_factory=dict)
-    presets: bool = False
+    explained: bool = False
     formulas: bool = False
     seconds: float | None = None
 
@@ -54,6 +55,8 @@ class LawResult:
     why: Reason | None = None  # the kind of ``reason``
     trace: str = ""  # the traceback of an internal error
     preset: str = ""  # another preset that explains the violation
+    severity: Severity | None = None  # of a violation, where it was asked for
+    undecided: str = ""  # why the severity is undecided
     formula: Likeness = NO_LIKENESS  # another formula that gives what the kernel gave
 
 

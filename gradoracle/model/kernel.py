@@ -74,6 +74,10 @@ class Kernel:
         """The precision contract of cases of this dtype."""
         return self.contracts.get(dtype) or default_contract(dtype)
 
+    def declares(self, dtype: str) -> bool:
+        """Whether it declares the contract of this dtype; shipped kernels declare the default of each."""
+        return not self.outside or dtype in self.contracts
+
     def tiles_of(self, dtype: str, dims: Mapping[str, int], blocks: str, order: int) -> Mapping[str, int]:
         """The number of elements in one tile of each dim for which the kernel declares it."""
         return self.tiles(dtype, dims, blocks, order) if callable(self.tiles) else self.tiles

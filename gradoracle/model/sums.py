@@ -68,6 +68,9 @@ class Sums:
         pooled: the number of tensors in them.
         held: the line of the first case on which the property held; "" if there is none.
         telling: the violating cases with the most elements, in descending order.
+        severities: violating cases, by severity.
+        undecided: violating cases whose severity is undecided, by reason.
+        presets: violating cases that are not wrong, by the preset that explains them; "" if none does.
     """
 
     law: str
@@ -87,6 +90,9 @@ class Sums:
     pooled: int = 0
     held: str = ""
     telling: list[Telling] = field(default_factory=list)
+    severities: dict[str, Seen] = field(default_factory=dict)
+    undecided: dict[str, Seen] = field(default_factory=dict)
+    presets: dict[str, Seen] = field(default_factory=dict)
 
     def count(self, status: str) -> int:
         """The number of cases with a status."""
@@ -116,6 +122,9 @@ class Sums:
             self.pooled + other.pooled,
             held,
             heapq.nsmallest(TELLING, [*self.telling, *other.telling], key=order_of_telling),
+            together(self.severities, other.severities),
+            together(self.undecided, other.undecided),
+            together(self.presets, other.presets),
         )
 
 

@@ -12,6 +12,7 @@ from gradoracle.model.fault import Fault
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness
 from gradoracle.model.location import Location
 from gradoracle.model.property import PropertyKind
+from gradoracle.model.severity import Severity
 from gradoracle.model.shard import Shard
 from gradoracle.model.statistics import Measurements
 
@@ -54,6 +55,7 @@ class Counterexample:
         further: the violated ones on the cases with the most elements.
         trace: of an error, its traceback.
         preset: another precision contract under which the property would hold.
+        severity: of this case, where that was asked for.
     """
 
     case: str
@@ -68,6 +70,7 @@ class Counterexample:
     further: tuple[Finding, ...] = ()
     trace: str = ""
     preset: str = ""
+    severity: Severity | None = None
 
 
 @dataclass
@@ -97,6 +100,22 @@ class Verdict:
     kind: PropertyKind = PropertyKind.RELATION  # what the property compares
     cause: str = ""  # that the property points at where it alone is violated
     undecided: dict[str, str] = field(default_factory=dict)  # of a decisive property: tensor -> why no case decided it
+    severity: Severity | None = None  # of its gravest violating case, where that was asked for; a crash is wrong
+    severity_note: str = ""  # why the severity is undecided
+    keeps: str = ""  # where precision is lost: the strongest preset that explains all violating cases; "" if none
+    declared: bool = True  # whether the kernel declares the contract that it is judged under
+
+    def counts(self, fail_on: Severity | None) -> bool:
+        """Whether it makes a run exit with 1: what is at least as grave as ``fail_on``.
+
+        None: what is wrong or undecided, and every violation by a kernel that declares its contract.
+        """
+        if self.status not in BROKEN:
+            return False
+        severity = self.severity or Severity.WRONG
+        if fail_on is None:
+            return self.declared or severity.rank <= Severity.UNDECIDED.rank
+        return severity.rank <= max(fail_on.rank, Severity.UNDECIDED.rank)
 
 
 @dataclass
@@ -131,6 +150,7 @@ class Report:
     judged: dict[str, int] = field(default_factory=dict)  # "kernel in dtype" -> those with an answer
     stopped: dict[str, float] = field(default_factory=dict)  # "kernel: call" running when time was up -> seconds
     seconds_compiling: float = 0.0  # summed over processes, where kernels are compiled
+    fail_on: Severity | None = None  # the least severity for which the exit code is 1; None: as ``Verdict.counts``
 
     @property
     def laws_checked(self) -> int:
@@ -167,11 +187,11 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """The first of: 1 violated or crashed, in a gate a regression; 3 an internal error; 4 inconclusive; 0."""
+        """The first of: 1 a violation that counts, in a gate a regression; 3 an internal error; 4 inconclusive; 0."""
         if self.comparison is not None:
             is_broken = bool(self.comparison.of(Weight.RED))
         else:
-            is_broken = any(verdict.status in BROKEN for verdict in self.verdicts)
+            is_broken = any(verdict.counts(self.fail_on) for verdict in self.verdicts)
         if is_broken:
             return exit_codes.VIOLATED
         if self.errors:

@@ -136,7 +136,7 @@ class _Bench:
         symptoms = []
         for job in jobs:
             begun()
-            result = self.judged(replace(job, presets=True, formulas=True))
+            result = self.judged(replace(job, explained=True, formulas=True))
             if _is_violated(result):
                 symptoms += of_results(result.results, job.case, self.laws)
         return diagnose(symptoms).cause

@@ -199,6 +199,14 @@ OPTIONS: Mapping[str, Option] = {
             decides=True,
         ),
         Option(
+            "fail-on",
+            values.severity,
+            "wrong|precision|robustness",
+            "Exit with 1 if a violation is at least this grave. Default: what is wrong, and any violation by a kernel "
+            "whose contract is declared.",
+            words=lambda value: [value.value],
+        ),
+        Option(
             "workers",
             values.workers,
             "N|auto",

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradoracle.model.dims import Sizes
 from gradoracle.model.errors import UsageError
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Verdict
 from gradoracle.project.base_overlay import Places
 
@@ -31,7 +32,8 @@ class Request:
         examples: how many cases in all.
         seconds: begin no further case or property after this time, and end a call that still runs
             ``check.execute.GRACE`` seconds later.
-        fail_fast: stop at the first violation or crash.
+        fail_fast: stop at the first violation that counts (``Verdict.counts``) or crash.
+        fail_on: the least severity for which a violation counts; None: as ``Verdict.counts``.
         call_seconds: a kernel call that takes longer is run once more, alone and with twice the time, and then counts
             as hung; None: ``judge_case.CALL_SECONDS``.
         seed: of the stream.
@@ -66,6 +68,7 @@ class Request:
     examples: int | None = None
     seconds: float | None = None
     fail_fast: bool = False
+    fail_on: Severity | None = None
     call_seconds: float | None = None
     seed: int = 0
     property: str = "*"

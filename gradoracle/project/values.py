@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradoracle.model.errors import UsageError
+from gradoracle.model.severity import Severity
 
 if TYPE_CHECKING:
     from gradoracle.model.dims import Sizes
@@ -166,6 +167,16 @@ def duration(option: str) -> Callable[[Any], float | None]:
             raise UsageError(f"{option} {word!r} is invalid; expected a number of seconds") from None
 
     return read
+
+
+def severity(word: str) -> Severity:
+    """The severity that a word names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    levels = (Severity.WRONG, Severity.PRECISION, Severity.ROBUSTNESS)
+    return Severity(one_of("--fail-on", word, [level.value for level in levels]))
 
 
 def seconds(given: float | None, option: str = "--seconds") -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gradoracle.properties.applicability import small_enough
 
 from gradoracle.check.evidence import Evidence
+from gradoracle.check.severity import NEEDS_INTERPRETER
 from gradoracle.check.widened import widened
 from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.execution.interpreter import is_active
@@ -22,7 +23,7 @@ def _narrower(case: Case, kernel: Kernel) -> str | None:
     return "float64 cannot be widened" if case.dtype == "float64" else small_enough(case, kernel)
 
 
-@law(needs=(Derivative.VJP,), applies=_narrower, one_in=2, rank=1, kind=PropertyKind.ORACLE)
+@law(needs=(Derivative.VJP,), applies=_narrower, one_in=2, rank=1, kind=PropertyKind.FORMULA)
 def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
     """With every float in float64 the kernel gives the definition's values, within the rounding of float64.
 
@@ -32,7 +33,8 @@ def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: lost precision, which goes away when widened; vjp_matches_the_oracle does.
     """
     if not is_active():
-        raise Unavailable("a kernel is widened in Triton's interpreter, on the CPU", Reason.LACKING)
+        raise Unavailable(NEEDS_INTERPRETER, Reason.LACKING)
+    evidence.vjp()  # what is refused as written is refused
     wide = widened(evidence)
     yield from wide.compare(Derivative.FORWARD)
     yield from wide.compare(Derivative.VJP)

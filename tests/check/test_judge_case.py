@@ -13,7 +13,8 @@ from places import TESTS
 from gradoracle.cases.saved_tensors import sample_of
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import Setup, entry, examine, judge_law, require_case, subjects
+from gradoracle.check.judge_case import Setup, entry, examine, require_case, subjects
+from gradoracle.check.judge_law import judge_law
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Poisoned
@@ -154,7 +155,7 @@ def test_contracts_are_put_in_the_place_of_the_kernels_own() -> None:
 )
 def test_presets_explain_no_malformed_answer(kernel: str, explained: str) -> None:
     work = entry(Setup(f"{FILE}:{kernel}", None, "cpu", "auto", {}, {}))
-    job = Job(kernel, CASE, ("forward_matches_the_oracle", "vjp_matches_the_oracle"), presets=True)
+    job = Job(kernel, CASE, ("forward_matches_the_oracle", "vjp_matches_the_oracle"), explained=True)
     assert {result.preset for result in work(job, lambda *_: None).results} == {explained}
 
 
@@ -174,7 +175,7 @@ def test_a_violation_that_another_preset_explains_says_so(tmp_path: Path) -> Non
     )
     work = entry(Setup(str(file), None, "cpu", "auto", {}, {}))
     case = Case("product", {"B": 24, "N": 32})
-    (result,) = work(Job("narrow", case, ("forward_matches_the_oracle",), presets=True), lambda *_: None).results
+    (result,) = work(Job("narrow", case, ("forward_matches_the_oracle",), explained=True), lambda *_: None).results
     assert (result.status, result.preset) == (Status.VIOLATED, "tf32")
 
 

@@ -211,7 +211,7 @@ def after_the_first_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("loses_its_tail", interrupted_at(_Minimiser, "_judge")),
         ("loses_its_tail", interrupted_at(_Minimiser, "_judge", 3)),
-        ("loses_its_tail", interrupted_at(_Minimiser, "_judge", presets=True)),
+        ("loses_its_tail", interrupted_at(_Minimiser, "_again")),
         ("loses_its_tail", interrupted_at(_Minimiser, "_violation", 2)),
         ("loses_its_tail", interrupted_at(_Minimiser, "_shrunk_from", 2)),
         ("loses_its_tail", interrupted_at(_Minimiser, "_applies", 2)),
@@ -243,7 +243,7 @@ def test_an_interrupt_loses_nothing_that_is_known(kernel: str, spot: Spot, monke
 
 
 def test_what_was_shrunk_before_an_interrupt_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupted_at(_Minimiser, "_judge", presets=True)(monkeypatch)
+    interrupted_at(_Minimiser, "_again")(monkeypatch)
     (verdict,) = checked("loses_its_tail", workers=0).verdicts
     found = shown(verdict)
     assert parse(found.case)[2].dims == {"B": 1, "N": 9} and found.shrunk_from and found.findings[0].lost
@@ -259,13 +259,7 @@ def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_violation_that_holds_when_it_is_judged_again_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = _Minimiser._judge
-
-    def second(self: _Minimiser, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
-        found = judge(self, kernel, case, law, presets)
-        return LawResult(law, Status.HOLDS, ()) if presets else found
-
-    monkeypatch.setattr(_Minimiser, "_judge", second)
+    monkeypatch.setattr(_Minimiser, "_again", lambda self, kernel, case, law: LawResult(law, Status.HOLDS, ()))
     found = shown(checked("loses_its_tail", workers=0).verdicts[0])
     assert [f.outcome for f in found.findings] == [Outcome.VIOLATED]
     assert found.message == "held when judged again: the kernel's results differ from run to run"
@@ -275,17 +269,17 @@ def test_a_violation_that_holds_when_it_is_judged_again_says_so(monkeypatch: pyt
 def test_where_time_for_explaining_is_up_a_violation_stands_as_it_was_found(
     seconds: float | None, judged_again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again: list[bool] = []
-    judge = _Minimiser._judge
+    found: list[str] = []
+    again = _Minimiser._again
 
-    def counted(self: _Minimiser, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
-        again.append(presets)
-        return judge(self, kernel, case, law, presets)
+    def counted(self: _Minimiser, kernel: str, case: Case, law: str) -> LawResult:
+        found.append(law)
+        return again(self, kernel, case, law)
 
-    monkeypatch.setattr(_Minimiser, "_judge", counted)
+    monkeypatch.setattr(_Minimiser, "_again", counted)
     (verdict,) = checked("loses_its_tail", workers=0, shrink_seconds=seconds).verdicts
-    assert verdict.status is Status.VIOLATED and (True in again) == judged_again
-    assert any(found.outcome is Outcome.VIOLATED for found in shown(verdict).findings)
+    assert verdict.status is Status.VIOLATED and bool(found) == judged_again
+    assert any(each.outcome is Outcome.VIOLATED for each in shown(verdict).findings)
 
 
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -313,9 +307,9 @@ def test_where_tries_are_counted_other_verdicts_stay_as_they_were_found(monkeypa
     found, judged = turns(monkeypatch), [0]
     judge = _Minimiser._judge
 
-    def counted(self: _Minimiser, kernel: str, case: Case, law: str, presets: bool = False) -> LawResult:
-        judged[0] += not presets
-        return judge(self, kernel, case, law, presets)
+    def counted(self: _Minimiser, kernel: str, case: Case, law: str, explained: bool = False) -> LawResult:
+        judged[0] += 1
+        return judge(self, kernel, case, law, explained)
 
     monkeypatch.setattr(_Minimiser, "_judge", counted)
     report = checked("loses_its_tail", "*", workers=0, shrink_tries=30)

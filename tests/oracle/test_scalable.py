@@ -14,7 +14,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample, build
 from gradoracle.check import memory_estimate
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import judge_law
+from gradoracle.check.judge_law import judge_law
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case
 from gradoracle.model.contract import PRESETS, Contract

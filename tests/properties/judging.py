@@ -10,7 +10,7 @@ from gradoracle.properties.universal import UNIVERSAL
 
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import judge_law
+from gradoracle.check.judge_law import judge_law
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import Case, parse
 from gradoracle.model.family import Family

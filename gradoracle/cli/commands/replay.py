@@ -21,6 +21,7 @@ from gradoracle.report.showing import say
     "property",
     "oracle",
     "call-seconds",
+    "fail-on",
     device="Device to run the kernel on. Default: the one in the case line.",
     contract="As given to check. Repeatable.",
     arg="As given to check. Repeatable.",

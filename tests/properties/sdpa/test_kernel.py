@@ -9,7 +9,7 @@ import torch
 from gradoracle.properties import sdpa
 from gradoracle.properties.universal import UNIVERSAL
 
-from gradoracle.check.judge_case import judge_law
+from gradoracle.check.judge_law import judge_law
 from gradoracle.model.case import parse
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome

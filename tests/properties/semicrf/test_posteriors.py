@@ -14,7 +14,7 @@ from torch import Tensor
 from gradoracle.check.acceptance import judge
 from gradoracle.check.error_relation import Part
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import judge_law
+from gradoracle.check.judge_law import judge_law
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
 from tests.properties.semicrf import segmentations, tables

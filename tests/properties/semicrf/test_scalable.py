@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradoracle.check.acceptance import judge
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import judge_law
+from gradoracle.check.judge_law import judge_law
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome

@@ -6,7 +6,7 @@ import pytest
 import torch
 from gradoracle.properties.universal.devices import non_default_stream_gives_the_same, second_device_gives_the_same
 
-from gradoracle.check.judge_case import judge_law
+from gradoracle.check.judge_law import judge_law
 from gradoracle.model.case import Draw
 from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, RIGHT, evidence, judged, kernel, right

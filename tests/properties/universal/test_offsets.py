@@ -10,7 +10,7 @@ from gradoracle.properties.universal import offsets
 from gradoracle.properties.universal.offsets import offsets_past_2_31_give_the_same
 
 from gradoracle.cases.sample import build
-from gradoracle.check.judge_case import judge_law
+from gradoracle.check.judge_law import judge_law
 from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, RIGHT, evidence, judged, kernel, pick
 from tests.properties.universal.wrong_members import wrapping

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
-from gradoracle.check.judge_case import judge_law
+from gradoracle.check.judge_law import judge_law
 from gradoracle.model.case import Draw
 from gradoracle.model.dims import sizes
 from gradoracle.model.kernel import Kernel

@@ -10,7 +10,8 @@ from gradoracle.properties.universal import UNIVERSAL
 
 from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.judge_case import examine, judge_law
+from gradoracle.check.judge_case import examine
+from gradoracle.check.judge_law import judge_law
 from gradoracle.execution.call_errors import Unavailable
 from gradoracle.execution.guard_memory import Originals
 from gradoracle.execution.kernel_runner import KernelRunner

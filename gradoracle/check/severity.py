@@ -1,0 +1,90 @@
+"""Severity: judges a violated property again on the widened kernel, and finds a preset that explains lost precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.judge_law import judge_law
+from gradoracle.check.widened import widened
+from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
+from gradoracle.execution.interpreter import is_active
+from gradoracle.model.errors import named
+from gradoracle.model.finding import Outcome
+from gradoracle.model.job import LawResult
+from gradoracle.model.property import Property, PropertyKind
+from gradoracle.model.severity import Severity
+from gradoracle.model.verdict import Status, Verdict
+
+NEEDS_INTERPRETER = "a kernel is widened in Triton's interpreter, on the CPU"
+_OF_KIND = {  # whatever the violation of a property of this kind looks like
+    PropertyKind.FORMULA: Severity.WRONG,
+    PropertyKind.MEMORY: Severity.WRONG,
+    PropertyKind.REPETITION: Severity.WRONG,
+    PropertyKind.COMPILATION: Severity.WRONG,
+    PropertyKind.ARGUMENTS: Severity.ROBUSTNESS,
+}
+
+
+def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
+    """A violation with its severity; unless it is wrong, with the preset under which it would hold, if there is one."""
+    try:
+        severity, why = _severity(law, evidence, result)
+    except DeviceLost:
+        raise
+    except Exception as error:  # an explanation is not worth losing the violation
+        severity, why = Severity.UNDECIDED, named(error)
+    preset = ""
+    if severity in (Severity.PRECISION, Severity.UNDECIDED):
+        preset = _explaining_preset(law, evidence, result)
+    return replace(result, severity=severity, undecided=why, preset=preset)
+
+
+def _severity(law: Property, evidence: Evidence, result: LawResult) -> tuple[Severity, str]:
+    """The severity of a violation, and why it is undecided."""
+    if (known := _OF_KIND.get(law.kind)) is not None:
+        return known, ""
+    violated = {finding.tensor for finding in result.findings if finding.outcome is Outcome.VIOLATED}
+    if any(finding.lost or finding.malformed for finding in result.findings if finding.tensor in violated):
+        return Severity.WRONG, ""
+    if not is_active():
+        return Severity.UNDECIDED, NEEDS_INTERPRETER
+    again = judge_law(law, widened(evidence))
+    if again.status is Status.VIOLATED:
+        return Severity.WRONG, ""
+    undecided = {f.tensor: f.message for f in again.findings if f.outcome is not Outcome.HOLDS}
+    if again.status is Status.HOLDS and not violated & undecided.keys():
+        return Severity.PRECISION, ""
+    return Severity.UNDECIDED, again.reason or next(iter(undecided.values()))
+
+
+def settle_pooled(verdicts: Iterable[Verdict]) -> None:
+    """The severity of violations that no single case shows: that of the widened kernel on all its cases."""
+    known = list(verdicts)
+    for verdict in known:
+        if verdict.counterexample is None or not verdict.counterexample.pooled:
+            continue
+        found = {v.status for v in known if v.kind is PropertyKind.FORMULA and _same_kernel(v, verdict)}
+        if Status.VIOLATED in found:
+            verdict.severity = Severity.WRONG
+        elif Status.HOLDS in found:
+            verdict.severity = Severity.PRECISION
+        else:
+            verdict.severity, verdict.severity_note = Severity.UNDECIDED, "the kernel was not judged widened"
+
+
+def _same_kernel(one: Verdict, other: Verdict) -> bool:
+    return (one.kernel, one.dtype) == (other.kernel, other.dtype)
+
+
+def _explaining_preset(law: Property, evidence: Evidence, result: LawResult) -> str:
+    """The preset under which the violated tensors would hold, for a property that compares with the oracle."""
+    violated = [f.tensor for f in result.findings if f.outcome is Outcome.VIOLATED]
+    for derivative in law.needs:
+        if set(violated) <= set(evidence.names(derivative)):
+            try:
+                return evidence.explain_by_presets(derivative, violated)
+            except (Wrong, Refused, Unavailable, Crashed):  # no tensors to compare: no preset explains that
+                return ""
+    return ""

@@ -1,0 +1,32 @@
+"""Severity: what a violation says about a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+
+class Severity(str, Enum):
+    """Of a violation, the gravest first.
+
+    WRONG: a formula, mask or index is wrong: the violation stays with every float in float64, or it is a fact that no
+        rounding explains (a missing gradient, NaN where the truth is finite, a race, a crash).
+    UNDECIDED: the kernel could not be judged with every float in float64; such a violation counts as wrong.
+    PRECISION: the violation goes away with every float in float64.
+    ROBUSTNESS: an invalid argument is accepted, or a refusal does not say what is expected.
+    """
+
+    WRONG = "wrong"
+    UNDECIDED = "undecided"
+    PRECISION = "precision"
+    ROBUSTNESS = "robustness"
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order; 0 is the gravest."""
+        return list(Severity).index(self)
+
+
+def gravest(several: Iterable[Severity | None]) -> Severity | None:
+    """The gravest of several; None where there is none."""
+    return min((each for each in several if each is not None), key=lambda each: each.rank, default=None)
