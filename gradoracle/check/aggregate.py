@@ -180,8 +180,9 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
         tensors_compared=sum(sums.decided.values()),
         severity=_severity(sums) or (None if counterexample is None else counterexample.severity),
         keeps=_kept(sums),
-        severity_note=next((reason for reason, _ in in_order(sums.undecided)), ""),
     )
+    if verdict.severity is Severity.UNDECIDED:
+        verdict.severity_note = next((reason for reason, _ in in_order(sums.undecided)), "")
     if not sums.statuses:
         verdict.reasons = {"it applies to no case of this run": 0}
     if verdict.status is Status.HOLDS:

@@ -11,9 +11,10 @@ from gradoracle.check.widened import widened
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter import is_active
 from gradoracle.model.errors import named
-from gradoracle.model.finding import Outcome
+from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.job import LawResult
 from gradoracle.model.property import Property, PropertyKind
+from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status, Verdict
 
@@ -53,10 +54,15 @@ def _severity(law: Property, evidence: Evidence, result: LawResult) -> tuple[Sev
     again = judge_law(law, widened(evidence))
     if again.status is Status.VIOLATED:
         return Severity.WRONG, ""
-    undecided = {f.tensor: f.message for f in again.findings if f.outcome is not Outcome.HOLDS}
-    if again.status is Status.HOLDS and not violated & undecided.keys():
+    # within a budget that is wide for a truth near 0, an error that was violated as written has gone away all the same
+    undecided = {f.tensor: f.message for f in again.findings if not _holds(f)}
+    if again.findings and not violated & undecided.keys():
         return Severity.PRECISION, ""
-    return Severity.UNDECIDED, again.reason or next(iter(undecided.values()))
+    return Severity.UNDECIDED, again.reason or next(iter(undecided.values()), "no tensor was compared")
+
+
+def _holds(finding: Finding) -> bool:
+    return finding.outcome is Outcome.HOLDS or finding.why is Reason.BUDGET
 
 
 def settle_pooled(verdicts: Iterable[Verdict]) -> None:

@@ -13,8 +13,8 @@ import torch
 
 from gradoracle.check.error_relation import PROBES
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.kernel_runner import KernelRunner, Tensors
-from gradoracle.execution.widened import narrowed, widen
+from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.execution.widened import widen
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.contract import widened as widened_contract
 from gradoracle.model.derivative import Derivative
@@ -27,22 +27,6 @@ class Widened(Evidence):
 
     The truth is the definition in float64, which rounds like the kernel: budgets allow for the errors of both.
     """
-
-    def forward(self) -> Tensors:
-        """As ``Evidence.forward``, float64."""
-        return _narrowed(super().forward())
-
-    def vjp(self) -> Tensors:
-        """As ``Evidence.vjp``, float64."""
-        return _narrowed(super().vjp())
-
-    def jvp(self) -> Tensors:
-        """As ``Evidence.jvp``, float64."""
-        return _narrowed(super().jvp())
-
-    def hvp(self) -> Tensors:
-        """As ``Evidence.hvp``, float64."""
-        return _narrowed(super().hvp())
 
     def dtype(self, name: str) -> str:
         """That of the values, whatever dtype their tensor names."""
@@ -79,10 +63,6 @@ def widened(evidence: Evidence) -> Widened:
         return Widened(evidence.case, evidence.sample.map(widen), subject, evidence.oracle, evidence.blocks)
 
     return evidence.keep("widened", make)
-
-
-def _narrowed(tensors: Tensors) -> Tensors:
-    return {name: narrowed(tensor) for name, tensor in tensors.items()}
 
 
 def _of_both(kernel: Budget, definition: Budget) -> Budget:

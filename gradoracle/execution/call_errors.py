@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gradoracle.model.errors import named
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gradoracle.model.errors import first_line, named
 from gradoracle.model.finding import Finding
 from gradoracle.model.reason import Reason
 
@@ -58,3 +61,13 @@ def raise_if_lost(error: BaseException, call: str) -> None:
     lost = ("CUDA error", "device-side assert", "an illegal memory access", "misaligned address", "CUDA driver error")
     if any(mark in text for mark in lost) or type(error).__name__ == "AcceleratorError":
         raise DeviceLost(call, named(error)) from None
+
+
+@contextmanager
+def needing(mode: str, call: str) -> Iterator[None]:
+    """Turn a RuntimeError raised inside into NoDerivative: the kernel does not support this mode of autograd."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise_if_lost(error, call)
+        raise NoDerivative(f"no {mode}: {first_line(error)}") from None

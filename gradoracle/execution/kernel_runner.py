@@ -19,11 +19,12 @@ from gradoracle.execution.call_errors import (
     Refused,
     Unavailable,
     Wrong,
+    needing,
     raise_if_lost,
 )
 from gradoracle.execution.guard_memory import Memory, Originals, poisoned
 from gradoracle.execution.interpreter import is_active
-from gradoracle.execution.widened import CannotWiden, widening
+from gradoracle.execution.widened import CannotWiden, narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
 from gradoracle.model.family import Family
@@ -66,7 +67,7 @@ class KernelRunner:
     """One kernel of one family, called as its users call it, under a guard that limits the time of each call.
 
     Whatever a call writes to the sample's tensors is noted in ``Sample.changes`` and undone. A ``wide`` subject runs
-    widened, on a sample of ``Wide`` tensors.
+    widened, on a sample of ``Wide`` tensors, and returns float64.
     """
 
     def __init__(
@@ -334,7 +335,7 @@ class KernelRunner:
             if not isinstance(tensor, Tensor):
                 raise _wrong(key, f"{key} is {tensor!r}, expected a tensor of shape {shapes[key]}")
             _require_fit(key, tensor, shapes[key], self._dtype(key, sample))
-        return {key: tensor.detach() for key, tensor in zip(keys, tensors, strict=True) if tensor is not None}
+        return {k: narrowed(tensor.detach()) for k, tensor in zip(keys, tensors, strict=True) if tensor is not None}
 
     def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensors:
         found = {}
@@ -347,7 +348,7 @@ class KernelRunner:
                     continue
                 raise _wrong(key, f"{key} is None: {name} takes part in the definition, so it has a gradient")
             _require_fit(key, gradient, tuple(sample.inputs[name].shape), sample.inputs[name].dtype)
-            found[key] = gradient.detach()
+            found[key] = narrowed(gradient.detach())
         return found
 
     def _shapes(self, derivative: Derivative, sample: Sample) -> list[tuple[int, ...]]:
@@ -369,16 +370,6 @@ def pulled_back(
     if not live:
         return None
     return torch.autograd.grad([o for o, _ in live], targets, [d for _, d in live], allow_unused=True)
-
-
-@contextmanager
-def needing(mode: str, call: str) -> Iterator[None]:
-    """Turn a RuntimeError raised inside into NoDerivative: the kernel does not support this mode of autograd."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise_if_lost(error, call)
-        raise NoDerivative(f"no {mode}: {first_line(error)}") from None
 
 
 def _require_fit(key: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:

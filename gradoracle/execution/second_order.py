@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Sample
-from gradoracle.execution.call_errors import NoDerivative
-from gradoracle.execution.kernel_runner import KernelRunner, Tensors, dense, needing, pulled_back
+from gradoracle.execution.call_errors import NoDerivative, needing
+from gradoracle.execution.kernel_runner import KernelRunner, Tensors, dense, pulled_back
+from gradoracle.execution.widened import narrowed
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.truth import names
 
@@ -113,4 +114,4 @@ def _or_zeros(found: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Te
 
 
 def _detached(keys: Sequence[str], products: Iterable[Tensor]) -> Tensors:
-    return {key: product.detach() for key, product in zip(keys, products, strict=True)}
+    return {key: narrowed(product.detach()) for key, product in zip(keys, products, strict=True)}

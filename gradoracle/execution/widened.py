@@ -20,6 +20,7 @@ from gradoracle.execution.interpreter.values import CannotWiden
 from gradoracle.execution.interpreter.values import widened as widened_blocks
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_OF_DTYPES = ("aten::promote_types", "aten::result_type", "aten::can_cast")  # these compute with dtypes, not values
 _RAW = ("aten::view.dtype", "aten::view_as_real", "aten::view_as_complex")
 
 
@@ -82,6 +83,8 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     name = func._schema.name
     if name in _RAW or (str(func) == "aten.view.dtype"):
         raise CannotWiden(f"{func} reads the bits of a float")
+    if name in _OF_DTYPES:
+        return func(*tree_map(_outlined, args), **tree_map(_outlined, kwargs))
     if func is torch.ops.aten._efficientzerotensor.default:  # a tangent that is 0 and has no memory
         func = torch.ops.aten.zeros.default
     with _float64_by_default():

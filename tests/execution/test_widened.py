@@ -55,6 +55,8 @@ def test_integers_and_float64_are_left_alone() -> None:
         (lambda x: torch.nn.functional.layer_norm(x.float(), (3,)), torch.float32),
         (lambda x: torch.nn.functional.gelu(x), torch.bfloat16),
         (lambda x: x.sort().values, torch.bfloat16),
+        (lambda x: x.to(torch.promote_types(x.dtype, torch.float32)), torch.float32),
+        (lambda x: x.to(torch.result_type(x, torch.zeros(1, dtype=torch.float16))), torch.float32),
     ],
 )
 def test_operations_name_the_dtype_that_pytorch_gives_and_carry_float64(
