@@ -258,7 +258,7 @@ class Evidence:
         return {n: truth.value for n, truth in self.truths(derivative).items() if n != name} | found
 
     def explain_by_presets(self, derivative: Derivative, violated: Sequence[str]) -> str:
-        """The preset of this dtype under which all violated tensors would hold, or ""."""
+        """The strongest other preset of this dtype whose budgets all violated tensors keep, or ""."""
         for preset in PRESETS.values():
             if preset.dtype != self.case.dtype or preset.name == self.contract.name:
                 continue
@@ -266,7 +266,7 @@ class Evidence:
             subject = KernelRunner(self.subject.family, kernel, self.subject.guard)
             other = Evidence(self.case, self.sample, subject, self.oracle, self.blocks)
             findings = list(other.compare(derivative, self.tensors(derivative)))
-            if all(f.outcome is Outcome.HOLDS for f in findings if f.tensor in violated):
+            if all(f.is_within_budget for f in findings if f.tensor in violated):
                 return preset.name
         return ""
 

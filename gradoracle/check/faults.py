@@ -11,6 +11,7 @@ from gradoracle.check.diagnosis.symptom import of_verdicts
 from gradoracle.model.fault import Fault, VerdictKey
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.region import NOWHERE
+from gradoracle.model.severity import gravest
 from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import FAILING, Status, Verdict
 from gradoracle.model.wording import without_numbers
@@ -56,14 +57,18 @@ def grouped(verdicts: Sequence[Verdict]) -> list[Fault]:
 
 
 def diagnosed(faults: Sequence[Fault], verdicts: Sequence[Verdict]) -> list[Fault]:
-    """The faults with their likely causes, from what their verdicts show and from what holds of the same kernel."""
+    """The faults with their severities and likely causes, the gravest first.
+
+    A cause is read from what the fault's verdicts show and from what holds of the same kernel.
+    """
     known = {key_of(verdict): verdict for verdict in verdicts}
     found = []
     for fault in faults:
         members = [known[key] for key in fault.verdicts]
         held = [v for v in verdicts if v.status is Status.HOLDS and v.kernel == members[0].kernel]
-        found.append(replace(fault, diagnosis=diagnose(of_verdicts([*members, *held]))))
-    return found
+        severity = gravest(verdict.severity for verdict in members)
+        found.append(replace(fault, severity=severity, diagnosis=diagnose(of_verdicts([*members, *held]))))
+    return sorted(found, key=lambda fault: 0 if fault.severity is None else fault.severity.rank)
 
 
 def key_of(verdict: Verdict) -> VerdictKey:

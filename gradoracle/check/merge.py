@@ -176,7 +176,7 @@ class _Whole:
             sums = self._sums[verdict.law, verdict.kernel, verdict.dtype]
             decisive = verdict.law in self._first.shard.decisive
             complete(verdict, like, sums, decisive=decisive, cut=self._is_cut())
-            verdict.declared = like.declared
+            verdict.contract, verdict.declared = like.contract, like.declared
             if verdict.counterexample is not None and verdict.counterexample.pooled:
                 command = f"{self._first.shard.commands[verdict.kernel]} --property {verdict.law}"
                 verdict.counterexample = replace(verdict.counterexample, command=command)

@@ -204,7 +204,8 @@ def verdicts_of(
     for verdict in verdicts:
         law = subjects.laws[verdict.law]
         sums = totals.aggregate.sums[verdict.law, verdict.kernel, verdict.dtype]
-        verdict.declared = subjects.kernels[verdict.kernel].declares(verdict.dtype)
+        kernel = subjects.kernels[verdict.kernel]
+        verdict.contract, verdict.declared = kernel.contract(verdict.dtype).name, kernel.declares(verdict.dtype)
         complete(verdict, law, sums, decisive=law.decisive, cut=interrupted)
         if verdict.counterexample is not None:
             place, line = subjects.place(verdict.kernel), verdict.counterexample.case

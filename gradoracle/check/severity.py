@@ -11,7 +11,7 @@ from gradoracle.check.widened import widened
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter import is_active
 from gradoracle.model.errors import named
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import Outcome
 from gradoracle.model.job import LawResult
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
@@ -55,14 +55,10 @@ def _severity(law: Property, evidence: Evidence, result: LawResult) -> tuple[Sev
     if again.status is Status.VIOLATED:
         return Severity.WRONG, ""
     # within a budget that is wide for a truth near 0, an error that was violated as written has gone away all the same
-    undecided = {f.tensor: f.message for f in again.findings if not _holds(f)}
-    if again.findings and not violated & undecided.keys():
+    undecided = {f.tensor: f.message for f in again.findings if not f.is_within_budget}
+    if again.findings and again.why in (None, Reason.BUDGET) and not violated & undecided.keys():
         return Severity.PRECISION, ""
     return Severity.UNDECIDED, again.reason or next(iter(undecided.values()), "no tensor was compared")
-
-
-def _holds(finding: Finding) -> bool:
-    return finding.outcome is Outcome.HOLDS or finding.why is Reason.BUDGET
 
 
 def settle_pooled(verdicts: Iterable[Verdict]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -37,6 +38,10 @@ class JudgeError(Exception):
     """gradoracle itself failed while judging, which says nothing about the kernel."""
 
 
+class LostPrecision(UserWarning):
+    """A violation that does not count: lost precision or robustness, of a kernel that declares no contract."""
+
+
 class NotRun(Exception):
     """A property that applies has no verdict: the run ended early."""
 
@@ -63,7 +68,7 @@ class Item:
         return report
 
     def judge(self) -> None:
-        """Pass if the property holds.
+        """Pass if the property holds, or its violation does not count (``Verdict.counts``), of which a warning tells.
 
         Raises:
             pytest.fail.Exception: the property is violated or the kernel crashed; with the text of the terminal report.
@@ -75,8 +80,10 @@ class Item:
         verdict = self._verdict(report)
         if verdict is None:
             pytest.skip(f"not checked: it applies to none of the {report.cases_run} {self.dtype} cases")
-        if verdict.status in BROKEN:
+        if verdict.counts(report.fail_on):
             pytest.fail(failure_text(verdict), pytrace=False)
+        if verdict.status in BROKEN:
+            warnings.warn(failure_text(verdict), LostPrecision, stacklevel=2)
         if verdict.status is Status.ERROR:
             raise JudgeError(failure_text(verdict))
         if verdict.status in (Status.REFUSED, Status.NOT_CHECKED):

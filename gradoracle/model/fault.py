@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradoracle.model.region import NOWHERE, Region
+from gradoracle.model.severity import Severity
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Fault:
         direct: one that shows a wrong tensor itself, where the first does not.
         tensors: the kernel's tensors that one of them finds wrong by itself.
         region: where the first of these is wrong, on the first case of the stream on which it is.
+        severity: the gravest of them, where that was asked for.
         diagnosis: from these verdicts and those of the kernel that hold; empty where no cause is likely.
     """
 
@@ -53,4 +55,5 @@ class Fault:
     direct: VerdictKey | None = None
     tensors: tuple[str, ...] = ()
     region: Region = NOWHERE
+    severity: Severity | None = None
     diagnosis: Diagnosis = UNKNOWN

@@ -134,6 +134,11 @@ class Finding:
     pool: Pool | None = field(default=None, compare=False, metadata=NOT_WRITTEN)
 
     @property
+    def is_within_budget(self) -> bool:
+        """Whether the error is explained, even by a budget too wide for the tensor to count as checked."""
+        return self.outcome is Outcome.HOLDS or self.why is Reason.BUDGET
+
+    @property
     def named(self) -> tuple[str, ...]:
         """The kernel's tensors that it is about."""
         return self.among or (self.tensor,)

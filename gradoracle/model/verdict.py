@@ -103,7 +103,8 @@ class Verdict:
     severity: Severity | None = None  # of its gravest violating case, where that was asked for; a crash is wrong
     severity_note: str = ""  # why the severity is undecided
     keeps: str = ""  # where precision is lost: the strongest preset that explains all violating cases; "" if none
-    declared: bool = True  # whether the kernel declares the contract that it is judged under
+    contract: str = ""  # the preset that it is judged under
+    declared: bool = True  # whether the kernel declares it
 
     def counts(self, fail_on: Severity | None) -> bool:
         """Whether it makes a run exit with 1: what is at least as grave as ``fail_on``.

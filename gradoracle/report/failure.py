@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 from gradoracle.model.fault import UNKNOWN, Diagnosis, VerdictKey
 from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.property import PropertyKind
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
+from gradoracle.report.precision import bits_lost
 
 _MOST_TENSORS = 4  # of one counterexample that are described in full
 
@@ -24,12 +27,20 @@ class Failure:
         others: the rest, of which only the properties are named.
         direct: one that shows a wrong tensor itself, where ``lead`` compares something else.
         diagnosis: the likely cause; empty where none stands out.
+        severity: the gravest of the verdicts'.
     """
 
     lead: Verdict
     others: tuple[Verdict, ...]
     direct: Verdict | None = None
     diagnosis: Diagnosis = UNKNOWN
+    severity: Severity | None = None
+
+    @property
+    def state(self) -> str:
+        """What the fault is, in a word: its severity where that is decided, else the status of its leading verdict."""
+        decided = self.lead.status is Status.VIOLATED and self.severity not in (None, Severity.UNDECIDED)
+        return self.severity.value if decided and self.severity is not None else self.lead.status.value
 
 
 def failures(report: Report) -> list[Failure]:
@@ -39,7 +50,7 @@ def failures(report: Report) -> list[Failure]:
     for fault in report.faults:
         lead, *others = (known[key] for key in fault.verdicts)
         direct = None if fault.direct is None else known[fault.direct]
-        found.append(Failure(lead, tuple(others), direct, fault.diagnosis))
+        found.append(Failure(lead, tuple(others), direct, fault.diagnosis, fault.severity))
     return found
 
 
@@ -50,6 +61,8 @@ def tell(verdict: Verdict) -> list[tuple[str, str]]:
     if counterexample is None:
         return [*lines, ("case", "not kept")]
     lines += _tell_findings(counterexample, _MOST_TENSORS)
+    if said := _tell_severity(verdict):
+        lines.append(("severity", said))
     if counterexample.message:
         label = {Status.CRASHED: "crash", Status.ERROR: "error"}.get(verdict.status, "note")
         lines.append((label, counterexample.message))
@@ -149,6 +162,22 @@ def _tell_findings(counterexample: Counterexample, most: int) -> list[tuple[str,
     if more := wrong[most:]:
         lines.append(("", f"and {len(more)} more {'tensor' if len(more) == 1 else 'tensors'}: {_names(more)}"))
     return lines
+
+
+def _tell_severity(verdict: Verdict) -> str:
+    """What the severity of a violation is known from; "" where its findings say so themselves."""
+    if verdict.status is not Status.VIOLATED or verdict.kind is PropertyKind.FORMULA:
+        return ""
+    if verdict.severity is Severity.UNDECIDED:
+        return f"undecided, so it counts as wrong: {verdict.severity_note}"
+    if verdict.severity is Severity.PRECISION:
+        lost = bits_lost([verdict])
+        return f"precision: the error goes away with every float in float64{f'; {lost}' if lost else ''}"
+    findings = () if verdict.counterexample is None else verdict.counterexample.findings
+    measured = [f for f in findings if f.outcome is Outcome.VIOLATED and f.rule != "exact" and not f.lost]
+    if verdict.severity is Severity.WRONG and measured:
+        return "wrong: the error stays with every float in float64"
+    return ""
 
 
 def _replay(counterexample: Counterexample) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gradoracle.model.comparison import Kind, Weight
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Report
-from gradoracle.report.failure import as_text, extent, failures, printable, tell_all
+from gradoracle.report.failure import Failure, as_text, extent, failures, printable, tell_all
 from gradoracle.report.summary import compared, extent_of, outcome, title, weight
 
 _LEVELS = {Weight.RED: "error", Weight.OPEN: "error", Weight.NOTE: "notice"}
@@ -23,7 +24,7 @@ def _report(report: Report) -> Iterable[str]:
             about = f"{report.target}: {line.kind.value}"
             yield _command(_LEVELS[line.weight], line.text, title=about, **_place(report, line.kernel))
     for failure in failures(report):
-        level = _LEVELS[weight(report, failure)]
+        level = _level(report, failure)
         text = as_text([("", extent(failure.lead)), *tell_all(failure)])
         yield _command(level, text, title=title(failure), **_place(report, failure.lead.kernel))
     reasons = report.inconclusive(lines=False)
@@ -33,6 +34,13 @@ def _report(report: Report) -> Iterable[str]:
     elif report.exit_code == 0:
         text = extent_of(report) if report.verdicts else outcome(report)
         yield _command("notice", text, title=outcome(report))
+
+
+def _level(report: Report, failure: Failure) -> str:
+    """Error, warning or notice: the severity of a fault, but an error if it counts; in a gate its weight."""
+    if weight(report, failure) is Weight.RED:
+        return "error"
+    return "warning" if report.comparison is None and failure.severity is Severity.PRECISION else "notice"
 
 
 def _place(report: Report, kernel: str = "") -> dict[str, str]:

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
 from gradoracle.model.comparison import Line, Weight
-from gradoracle.model.verdict import FAILING, Report, Status, Verdict
+from gradoracle.model.verdict import BROKEN, FAILING, Report, Status, Verdict
 from gradoracle.report.failure import as_text, headline, tell
 from gradoracle.report.summary import compared, outcome
 
@@ -18,7 +18,8 @@ CONCLUSIVE = "the_run_is_conclusive"  # a test case of its own, so that a run wh
 def render(reports: Sequence[Report]) -> str:
     """The reports of a run as one XML document with a suite each.
 
-    Violated is a failure, crashed an error, refused and not checked are skipped with their reasons.
+    Violated is a failure, crashed an error, refused and not checked are skipped with their reasons. A violation that
+    does not count passes, with its text as output.
     """
     root = ElementTree.Element("testsuites", name="gradoracle")
     for report in reports:
@@ -52,7 +53,8 @@ def _test(report: Report, verdict: Verdict) -> ElementTree.Element:
         name=_clean(f"{verdict.law}[{verdict.dtype}]"),
         time="0",
     )
-    if report.comparison is not None and verdict.status in FAILING:
+    passes = report.comparison is not None or (verdict.status in BROKEN and not verdict.counts(report.fail_on))
+    if passes and verdict.status in FAILING:
         output = ElementTree.SubElement(test, "system-out")  # whether it is a regression, a line of the comparison says
         output.text = _clean(as_text([("", headline(verdict)), *tell(verdict)]))
     elif verdict.status in FAILING:

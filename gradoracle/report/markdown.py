@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from gradoracle.model.comparison import Weight
 from gradoracle.model.verdict import Report, exit_code
 from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
+from gradoracle.report.precision import kept
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -46,6 +47,8 @@ def _report(report: Report) -> Iterable[str]:
     yield ""
     yield _text(f"{extent_of(report)}. {device(report)}, seed {report.seed}; {contracts(report)}.")
     yield ""
+    for each in kept(report):
+        yield f"- {_text(each.kernel)} in {each.dtype} {_text(str(each))}"
     for reason in report.inconclusive(lines=False):
         yield f"- {'because' if report.exit_code == 4 else 'also'}: {_text(reason)}"
     for failure in failures(report):
@@ -60,7 +63,7 @@ def _report(report: Report) -> Iterable[str]:
 def _failure(failure: Failure, mark: str) -> Iterable[str]:
     lead = failure.lead
     yield ""
-    yield f"### {mark} {lead.status.value.upper()} {_code(lead.law)}"
+    yield f"### {mark} {failure.state.upper()} {_code(lead.law)}"
     yield ""
     yield f"{_text(lead.kernel)}, {lead.dtype}, {extent(lead)}"
     yield ""

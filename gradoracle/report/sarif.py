@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gradoracle.model.comparison import Kind, Line, Weight
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Report
 from gradoracle.report.failure import Failure, as_text, failures, headline, printable, tell_all
 from gradoracle.report.summary import compared, weight
@@ -111,18 +112,27 @@ def _result(report: Report, failure: Failure, laws: list[str], seen: dict[str, i
         "ruleId": lead.law,
         "ruleIndex": laws.index(lead.law),
         "kind": "fail",
-        "level": "error" if weight(report, failure) is Weight.RED else "note",
+        "level": _level(report, failure),
         "message": {"text": printable(text)},
         "locations": [_location(report, lead.kernel)],
         "partialFingerprints": {FINGERPRINT: _fingerprint(report, lead.kernel, lead.law, seen)},
         "properties": {
             "status": lead.status.value,
+            "severity": None if failure.severity is None else failure.severity.value,
             "dtype": lead.dtype,
             "case": printable(case),
             "cause": failure.diagnosis.cause,
             "laws": list(dict.fromkeys(verdict.law for verdict in (lead, *failure.others))),
         },
     }
+
+
+def _level(report: Report, failure: Failure) -> str:
+    """Error, warning or note: the severity of a fault; in a gate its weight too."""
+    if report.comparison is not None and weight(report, failure) is not Weight.RED:
+        return "note"
+    levels = {Severity.PRECISION: "warning", Severity.ROBUSTNESS: "note"}
+    return "error" if failure.severity is None else levels.get(failure.severity, "error")
 
 
 def _location(report: Report, kernel: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradoracle.model.comparison import Kind, Line, Weight
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import BROKEN, FAILING, Report, Status, Verdict
 from gradoracle.model.wording import counted, without_numbers
 from gradoracle.report.failure import Failure, cases, failing_cases, failures
@@ -81,16 +82,35 @@ def outcome(report: Report) -> str:
     if report.comparison is not None:
         said = _compared(report)
     elif code == 0:
-        said = "every checked property holds"
+        said = _held(report)
     elif code == 1:
         faults = [fault for fault in failures(report) if fault.lead.status in BROKEN]
-        broken = {verdict.law for fault in faults for verdict in (fault.lead, *fault.others)}
-        said = f"{counted(len(faults), 'fault')}, {counted(len(broken), 'property')} violated"
+        counting = [fault for fault in faults if weight(report, fault) is Weight.RED]
+        broken = {verdict.law for fault in counting for verdict in (fault.lead, *fault.others)}
+        said = f"{counted(len(counting), 'fault')}, {counted(len(broken), 'property')} violated"
     elif code == 3:
         said = f"gradoracle itself failed, {counted(len(report.errors), 'verdict')} missing"
     else:
         said = "inconclusive"
     return f"{report.target}: {said} (exit code {code})"
+
+
+def _held(report: Report) -> str:
+    """The outcome of a run in which no violation counts."""
+    broken = [verdict for verdict in report.verdicts if verdict.status in BROKEN]
+    if not broken:
+        return "every checked property holds"
+    kinds = Counter(verdict.severity for verdict in broken)
+    said = ["nothing is wrong"]
+    if kinds[Severity.PRECISION]:
+        said.append(f"precision is lost in {', '.join(dict.fromkeys(_dtypes(broken, Severity.PRECISION)))}")
+    if count := len({v.law for v in broken if v.severity is Severity.ROBUSTNESS}):
+        said.append(f"{counted(count, 'property')} of robustness violated")
+    return "; ".join(said)
+
+
+def _dtypes(verdicts: Sequence[Verdict], severity: Severity) -> list[str]:
+    return [verdict.dtype for verdict in verdicts if verdict.severity is severity]
 
 
 def _compared(report: Report) -> str:
@@ -112,9 +132,10 @@ def compared(report: Report) -> list[Line]:
 
 
 def weight(report: Report, failure: Failure) -> Weight:
-    """The weight of a fault: in a gate, one that the base has too or that is a known failure is a note."""
+    """The weight of a fault: a note if it does not count, or in a gate if the base has it or it is a known failure."""
     if report.comparison is None:
-        return Weight.RED
+        counts = any(verdict.counts(report.fail_on) for verdict in (failure.lead, *failure.others))
+        return Weight.RED if counts or failure.lead.status is Status.ERROR else Weight.NOTE
     verdicts = {(verdict.law, verdict.kernel, verdict.dtype) for verdict in (failure.lead, *failure.others)}
     red = (line for line in report.comparison.of(Weight.RED) if line.kind is Kind.VIOLATED)
     return Weight.RED if any((line.law, line.kernel, line.dtype) in verdicts for line in red) else Weight.NOTE
@@ -205,9 +226,9 @@ def table(report: Report) -> Table:
 
 
 def title(failure: Failure) -> str:
-    """The title of a fault: status, property, kernel and dtype of its leading verdict."""
+    """The title of a fault: what it is, and property, kernel and dtype of its leading verdict."""
     lead = failure.lead
-    return f"{lead.status.value} {lead.law}, {lead.kernel} in {lead.dtype}"
+    return f"{failure.state} {lead.law}, {lead.kernel} in {lead.dtype}"
 
 
 def goals(report: Report) -> list[Goal]:

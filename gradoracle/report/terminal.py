@@ -13,6 +13,7 @@ from rich.text import Text
 from gradoracle.model.comparison import Weight
 from gradoracle.model.verdict import FAILING, Report, Status, exit_code
 from gradoracle.report.failure import extent, failures, printable, tell_all
+from gradoracle.report.precision import kept
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
@@ -94,6 +95,9 @@ def _header(console: Console, report: Report) -> None:
     _line(console, kernels, ", ".join(report.kernels))
     _line(console, "device", f"{device(report)}, seed {report.seed}")
     _line(console, "contract", contracts(report))
+    several = len(report.kernels) > 1
+    for each in kept(report):
+        _line(console, "inferred", f"{f'{each.kernel}, ' if several else ''}{each.dtype}: {each}")
     console.print()
 
 
@@ -117,7 +121,7 @@ def _failures(console: Console, report: Report) -> None:
         lead = failure.lead
         red = weight(report, failure) is Weight.RED
         mark = "!" if lead.status is Status.ERROR else "✗" if red else "·"
-        title = f"{mark} {lead.status.value.upper()}  {lead.law}"
+        title = f"{mark} {failure.state.upper()}  {lead.law}"
         console.print()
         console.print(
             Text.assemble((title, "bold red" if red else "bold"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}")
