@@ -20,6 +20,7 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import formula
 from gradoracle.check.judge_law import LACKING, judge_law, kind_of
 from gradoracle.check.severity import explained
+from gradoracle.check.widened import widened
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Unavailable
 from gradoracle.execution.called_functions import CalledFunctions
 from gradoracle.execution.compiling import Compiling
@@ -254,6 +255,8 @@ def examine(
         unknown = (LawResult(law.name, Status.NOT_CHECKED, reason=text, why=why) for law in laws)
         return CaseResult(job.kernel, job.case, tuple(unknown))
     evidence = Evidence(job.case, sample, subject, oracle)
+    if job.widened:
+        evidence = widened(evidence)
     results: list[LawResult] = []
     begun = time.monotonic()
     for law in laws:

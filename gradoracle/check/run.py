@@ -20,6 +20,7 @@ from gradoracle.check.repeat_command import command, repeated
 from gradoracle.check.severity import settle_pooled
 from gradoracle.check.shards import shard_of
 from gradoracle.check.totals import Totals
+from gradoracle.check.triage import triaged
 from gradoracle.execution.executor import Executor
 from gradoracle.model.case import Case
 from gradoracle.model.job import CaseResult, Job, LawResult
@@ -153,6 +154,8 @@ class Run:
         retry = None if self.interrupted else Retry(self.executor, self._crashes, self._progress, self._until)
         shown, interrupted = minimised(subjects, aggregate, faults, found, retry)
         self.interrupted = self.interrupted or interrupted
+        if subjects.device == "cuda" and not self.interrupted:
+            shown = triaged(subjects, aggregate, shown, self._until)
         verdicts = self._verdicts(shown)
         return report_of(
             self._plan,

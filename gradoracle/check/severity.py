@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from gradoracle.check.evidence import Evidence
@@ -51,12 +51,22 @@ def _severity(law: Property, evidence: Evidence, result: LawResult) -> tuple[Sev
         return Severity.WRONG, ""
     if not is_active():
         return Severity.UNDECIDED, NEEDS_INTERPRETER
-    again = judge_law(law, widened(evidence))
+    return of_widened(judge_law(law, widened(evidence)), violated)
+
+
+def of_widened(again: LawResult, violated: Collection[str]) -> tuple[Severity, str]:
+    """The severity of a violation from the same property judged on the widened kernel, and why it is undecided.
+
+    Within a budget that is too wide to check a truth near 0, the error that was violated has gone away all the same.
+
+    Args:
+        again: the result on the widened kernel.
+        violated: the tensors that violate the property as written.
+    """
     if again.status is Status.VIOLATED:
         return Severity.WRONG, ""
-    # within a budget that is wide for a truth near 0, an error that was violated as written has gone away all the same
     undecided = {f.tensor: f.message for f in again.findings if not f.is_within_budget}
-    if again.findings and again.why in (None, Reason.BUDGET) and not violated & undecided.keys():
+    if again.findings and again.why in (None, Reason.BUDGET) and not undecided.keys() & set(violated):
         return Severity.PRECISION, ""
     return Severity.UNDECIDED, again.reason or next(iter(undecided.values()), "no tensor was compared")
 

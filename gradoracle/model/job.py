@@ -22,6 +22,7 @@ class Job:
         crashes: calls that are known to crash on it, and how.
         barred: calls that must not be made, by name without the variant, and why; "*" bars all.
         explained: whether to find the severity of a violation, and a preset that explains lost precision.
+        widened: whether to judge the kernel widened, on the CPU.
         formulas: whether to find another formula that gives what the kernel gave.
         seconds: after which no further property is begun.
     """
@@ -32,6 +33,7 @@ class Job:
     crashes: Mapping[str, Why] = field(default_factory=dict)
     barred: Mapping[str, Why] = field(default_factory=dict)
     explained: bool = False
+    widened: bool = False
     formulas: bool = False
     seconds: float | None = None
 

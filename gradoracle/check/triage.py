@@ -1,0 +1,91 @@
+"""Triage: judges what violates a property on a GPU on the widened kernel, in the interpreter on the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from gradoracle.check.aggregate import Aggregate, Key
+from gradoracle.check.crashes import Crashes
+from gradoracle.check.execute import executor_for
+from gradoracle.check.plan import Subjects
+from gradoracle.check.severity import of_widened
+from gradoracle.model.case import Case, parse
+from gradoracle.model.finding import Outcome
+from gradoracle.model.job import Job, LawResult
+from gradoracle.model.severity import Severity, gravest
+from gradoracle.model.verdict import Counterexample
+
+MOST_CASES = 9  # of a verdict: its counterexample and the violating cases with the most elements
+
+
+def triaged(
+    subjects: Subjects, aggregate: Aggregate, found: Mapping[Key, Counterexample], until: float | None
+) -> dict[Key, Counterexample]:
+    """The counterexamples with the severities of the verdicts that were undecided on the GPU, set in the sums as well.
+
+    A verdict is wrong if one of its cases is, and lost precision only if all of them are.
+
+    Args:
+        subjects: the resolved request.
+        aggregate: the sums of its results.
+        found: the counterexamples, shrunk.
+        until: when to begin no further case, on the monotonic clock; None: never.
+    """
+    undecided = {key: shown for key, shown in found.items() if aggregate.sums[key].severities.keys() == _UNDECIDED}
+    if not undecided:
+        return dict(found)
+    jobs = {key: [Job(key[1], case, (key[0],), widened=True) for case in _cases(aggregate, key, shown)]
+            for key, shown in undecided.items()}  # fmt: skip
+    on_cpu = replace(
+        subjects,
+        device="cpu",
+        setup=replace(subjects.setup, device="cpu"),
+        request=replace(subjects.request, scheduler=None),
+    )
+    results: dict[tuple[Key, Case], LawResult] = {}
+    executor = executor_for(on_cpu)
+    try:
+        crashes, every = Crashes(executor, until), [job for own in jobs.values() for job in own]
+        for result in executor.run(_until(every, until)):
+            for own in (settled := crashes.settle(result)).results:
+                results[(own.law, settled.kernel, settled.case.dtype), settled.case] = own
+    finally:
+        executor.close()
+    made = dict(found)
+    for key, shown in undecided.items():
+        violated = {finding.tensor for finding in shown.findings if finding.outcome is Outcome.VIOLATED}
+        severity, why = _decided([results.get((key, job.case)) for job in jobs[key]], violated)
+        sums = aggregate.sums[key]
+        sums.severities = {severity.value: sums.severities[Severity.UNDECIDED.value]}
+        sums.undecided = {why: sums.severities[severity.value]} if why else {}
+        made[key] = replace(shown, severity=severity)
+    return made
+
+
+_UNDECIDED = {Severity.UNDECIDED.value}
+
+
+def _cases(aggregate: Aggregate, key: Key, shown: Counterexample) -> Sequence[Case]:
+    cases = [parse(shown.case)[2], *(case for case, _ in aggregate.telling(key))]
+    return list(dict.fromkeys(cases))[:MOST_CASES]
+
+
+def _until(jobs: Sequence[Job], until: float | None) -> Iterator[Job]:
+    for job in jobs:
+        if until is not None and time.monotonic() > until:
+            return
+        yield job
+
+
+def _decided(results: Sequence[LawResult | None], violated: set[str]) -> tuple[Severity, str]:
+    """The gravest severity of a verdict's cases, and why it is undecided."""
+    found = [
+        (Severity.UNDECIDED, "the time was up before the kernel was widened")
+        if result is None
+        else of_widened(result, violated)
+        for result in results
+    ]
+    severity = gravest(each for each, _ in found) or Severity.UNDECIDED
+    return severity, next((why for each, why in found if each is severity), "")

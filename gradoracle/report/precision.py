@@ -1,0 +1,85 @@
+"""Precision: what a kernel gives away, and the contract that it keeps, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.property import PropertyKind
+from gradoracle.model.severity import Severity
+from gradoracle.model.verdict import Report, Status, Verdict
+
+_MOST_TENSORS = 4
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a kernel with no declared contract keeps in a dtype.
+
+    Attributes:
+        kernel, dtype: of the verdicts.
+        preset: the strongest that explains every violation; "" if none does.
+        lost: the bits lost, in words.
+    """
+
+    kernel: str
+    dtype: str
+    preset: str
+    lost: str
+
+    def __str__(self) -> str:
+        keeps = f"keeps {self.preset}" if self.preset else "keeps no preset"
+        return f"{keeps}; {self.lost}" if self.lost else keeps
+
+
+def kept(report: Report) -> list[Kept]:
+    """The inferred contract of each kernel and dtype without a declared one in which precision is lost.
+
+    What is wrong, or could not be judged with every float in float64, keeps no contract and has no line.
+    """
+    groups: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in report.verdicts:
+        if not verdict.declared and verdict.status in (Status.VIOLATED, Status.CRASHED):
+            groups.setdefault((verdict.kernel, verdict.dtype), []).append(verdict)
+    found = []
+    for (kernel, dtype), verdicts in groups.items():
+        own = [v for v in verdicts if v.severity is Severity.PRECISION]
+        grave = any(v.severity is None or v.severity.rank < Severity.PRECISION.rank for v in verdicts)
+        if own and not grave:
+            oracle = [v for v in own if v.kind is PropertyKind.ORACLE] or own
+            found.append(Kept(kernel, dtype, _weakest(v.keeps for v in oracle), bits_lost(oracle)))
+    return found
+
+
+def bits_lost(verdicts: Iterable[Verdict]) -> str:
+    """By how many bits errors exceed what the contract allows, tensor by tensor: ``3.1 bits of dq below bf16``."""
+    errors: dict[str, float] = {}
+    contract = ""
+    for verdict in verdicts:
+        contract = verdict.contract
+        for finding in _violations(verdict):
+            if finding.is_plain and math.isfinite(finding.error) and finding.error > 1:
+                errors[finding.tensor] = max(errors.get(finding.tensor, 0.0), finding.error)
+    if not errors:
+        return ""
+    worst = sorted(errors, key=lambda tensor: -errors[tensor])
+    parts = [f"{math.log2(errors[tensor]):.1f} bits of {tensor}" for tensor in worst[:_MOST_TENSORS]]
+    more = f" and less of {len(worst) - _MOST_TENSORS} more" if len(worst) > _MOST_TENSORS else ""
+    return f"{', '.join(parts)}{more} below {contract}"
+
+
+def _violations(verdict: Verdict) -> list[Finding]:
+    found = verdict.counterexample
+    if found is None:
+        return []
+    every = (*found.findings, *found.first_findings, *found.further)
+    return [finding for finding in every if finding.outcome is Outcome.VIOLATED]
+
+
+def _weakest(presets: Iterable[str]) -> str:
+    """The weakest of several presets; "" if one of them is none."""
+    names = set(presets)
+    return "" if "" in names else max(names, key=list(PRESETS).index, default="")
