@@ -1,0 +1,233 @@
+"""Severity: what stays when widened is wrong, what goes away is precision, and whatever else is undecided."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import gradoracle
+from gradoracle.check import run as running
+from gradoracle.check import severity as judging
+from gradoracle.check.run import check
+from gradoracle.check.severity import of_widened, settle_pooled
+from gradoracle.check.triage import triaged
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.job import LawResult
+from gradoracle.model.property import PropertyKind
+from gradoracle.model.reason import Reason
+from gradoracle.model.severity import Severity, gravest
+from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
+from gradoracle.project.request import Request
+from gradoracle.report.precision import kept
+from gradoracle.report.terminal import render
+
+SIZES = {"B": gradoracle.sizes(1, 8), "N": gradoracle.sizes(1, 32)}
+FORWARD, VJP = "forward_matches_the_oracle", "vjp_matches_the_oracle"
+
+
+@gradoracle.family(dims=SIZES)
+def normalised(x: Float[Tensor, "B N"], w: Float[Tensor, "N"], *, eps: float = 1e-6) -> Float[Tensor, "B N"]:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * w
+
+
+def rounded(x, w, eps):
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * w
+
+
+@gradoracle.kernel(normalised)
+def loses_precision(x, w, *, eps=1e-6):
+    return rounded(x, w, eps)
+
+
+@gradoracle.kernel(normalised, contracts={"bfloat16": PRESETS["bf16"]})
+def declares_more_than_it_keeps(x, w, *, eps=1e-6):
+    return rounded(x, w, eps)
+
+
+@gradoracle.kernel(normalised, contracts={"bfloat16": PRESETS["eager-bf16"]})
+def declares_what_it_keeps(x, w, *, eps=1e-6):
+    return rounded(x, w, eps)
+
+
+@gradoracle.kernel(normalised)
+def loses_precision_and_some_tails(x, w, *, eps=1e-6):
+    """Its error is that of a rounding on most cases, and on some the last element is lost."""
+    out = rounded(x, w, eps)
+    return out if x.shape[1] % 5 else torch.cat([out[:, :-1], out[:, -1:] * 1.25], 1)
+
+
+@gradoracle.kernel(normalised)
+def reads_bits(x, w, *, eps=1e-6):
+    out = rounded(x, w, eps)
+    return out if torch.is_grad_enabled() else (out.view(torch.int16) & ~1).view(out.dtype)
+
+
+@gradoracle.kernel(normalised)
+def returns_nan(x, w, *, eps=1e-6):
+    out = rounded(x, w, eps)
+    return torch.where(torch.arange(x.shape[1]) == 4, torch.nan, out)
+
+
+@gradoracle.kernel(normalised)
+def fails_on_integers(x, w, *, eps=1e-6):
+    wide = {torch.bfloat16: x, torch.float32: x}[x.dtype].float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * w.float()).to(x.dtype)
+
+
+@functools.cache
+def checked(kernel: str, law: str = "[fv]*_matches_the_oracle", **fields: Any) -> Report:
+    plain = {"device": "cpu", "dtypes": ("bfloat16",), "examples": 24, "workers": 0, "property": law}
+    return check(Request(f"{Path(__file__)}:{kernel}", **{**plain, **fields}))
+
+
+def severities(report: Report) -> dict[str, Severity | None]:
+    return {v.law: v.severity for v in report.verdicts if v.status in (Status.VIOLATED, Status.CRASHED)}
+
+
+def test_an_error_that_goes_away_is_precision_and_its_contract_is_inferred() -> None:
+    report = checked("loses_precision")
+    assert severities(report) == {FORWARD: Severity.PRECISION, VJP: Severity.PRECISION} and report.exit_code == 0
+    assert [(each.dtype, each.preset) for each in kept(report)] == [("bfloat16", "eager-bf16")]
+    text = " ".join(render([report]).split())
+    assert "inferred bfloat16: keeps eager-bf16; " in text and "bits of dx" in text and "below bf16" in text
+    assert "· PRECISION" in text and "nothing is wrong; precision is lost in bfloat16 (exit code 0)" in text
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "code"), [(Severity.WRONG, 0), (Severity.PRECISION, 1), (Severity.ROBUSTNESS, 1), (None, 0)]
+)
+def test_fail_on_sets_what_counts(fail_on: Severity | None, code: int) -> None:
+    assert checked("loses_precision", fail_on=fail_on).exit_code == code
+
+
+def test_precision_counts_against_a_declared_contract() -> None:
+    report = checked("declares_more_than_it_keeps")
+    assert set(severities(report).values()) == {Severity.PRECISION} and report.exit_code == 1 and not kept(report)
+    assert "✗ PRECISION  " in render([report])
+    assert checked("declares_what_it_keeps").exit_code == 0
+    assert asked("bf16").exit_code == 1 and asked("eager-bf16").exit_code == 0
+
+
+def asked(preset: str) -> Report:
+    request = Request(
+        f"{Path(__file__)}:loses_precision",
+        device="cpu",
+        dtypes=("bfloat16",),
+        examples=24,
+        workers=0,
+        property="[fv]*_matches_the_oracle",
+        contracts={"bfloat16": preset},
+    )
+    return check(request)
+
+
+def test_one_wrong_case_among_many_that_lose_precision_is_wrong_and_is_shown() -> None:
+    report = checked("loses_precision_and_some_tails")
+    assert set(severities(report).values()) == {Severity.WRONG} and report.exit_code == 1
+    for verdict in report.verdicts:
+        shown = verdict.counterexample
+        assert shown is not None and shown.severity is Severity.WRONG and " N=5" in shown.case, shown
+    assert "wrong: the error stays with every float in float64" in render([report])
+
+
+def test_what_cannot_be_widened_is_undecided_and_counts() -> None:
+    report = checked("reads_bits", FORWARD)
+    (verdict,) = report.verdicts
+    assert verdict.severity is Severity.UNDECIDED and "cannot be widened: aten.view.dtype" in verdict.severity_note
+    assert report.exit_code == 1 and "undecided, so it counts as wrong: cannot be widened" in render([report])
+    assert not kept(report)
+
+
+def test_lost_values_are_wrong_without_being_widened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "widened", None)
+    report = checked("returns_nan", FORWARD)
+    assert severities(report)[FORWARD] is Severity.WRONG
+
+
+def test_robustness_does_not_count_without_a_declaration() -> None:
+    law = "bad_arguments_raise_value_error"
+    report = checked("fails_on_integers", law)
+    assert severities(report) == {law: Severity.ROBUSTNESS} and report.exit_code == 0
+    text = " ".join(render([report]).split())
+    assert "· ROBUSTNESS" in text and "nothing is wrong; 1 property of robustness violated (exit code 0)" in text
+    assert checked("fails_on_integers", law, fail_on=Severity.ROBUSTNESS).exit_code == 1
+    assert checked("fails_on_integers", law, fail_on=Severity.PRECISION).exit_code == 0
+
+
+GONE = Finding("o", Outcome.HOLDS, "local")
+STAYS = Finding("o", Outcome.VIOLATED, "local")
+WIDE_BUDGET = Finding("o", Outcome.NOT_CHECKED, "local", message="budget too wide", why=Reason.BUDGET)
+UNKNOWN = Finding("o", Outcome.NOT_CHECKED, "local", message="no reading")
+OTHER = Finding("dq", Outcome.NOT_CHECKED, "local", message="no reading")
+
+
+@pytest.mark.parametrize(
+    ("status", "findings", "reason", "expected"),
+    [
+        (Status.HOLDS, (GONE,), None, Severity.PRECISION),
+        (Status.HOLDS, (GONE, OTHER), None, Severity.PRECISION),
+        (Status.VIOLATED, (STAYS,), None, Severity.WRONG),
+        (Status.NOT_CHECKED, (WIDE_BUDGET,), Reason.BUDGET, Severity.PRECISION),
+        (Status.HOLDS, (UNKNOWN, replace(GONE, tensor="dq")), None, Severity.UNDECIDED),
+        (Status.NOT_CHECKED, (), Reason.NOT_WIDENED, Severity.UNDECIDED),
+        (Status.NOT_CHECKED, (GONE,), Reason.NOT_WIDENED, Severity.UNDECIDED),
+        (Status.REFUSED, (), Reason.REFUSED, Severity.UNDECIDED),
+        (Status.ERROR, (), Reason.ERROR, Severity.UNDECIDED),
+    ],
+)
+def test_only_an_error_that_is_seen_to_go_away_is_precision(
+    status: Status, findings: tuple[Finding, ...], reason: Reason | None, expected: Severity
+) -> None:
+    severity, why = of_widened(LawResult("law", status, findings, reason="why", why=reason), {"o"})
+    assert severity is expected and bool(why) == (expected is Severity.UNDECIDED)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (Status.HOLDS, Severity.PRECISION),
+        (Status.VIOLATED, Severity.WRONG),
+        (Status.NOT_CHECKED, Severity.UNDECIDED),
+    ],
+)
+def test_what_only_all_cases_show_has_the_severity_of_the_formula(status: Status, expected: Severity) -> None:
+    pooled = Verdict("vjp", "k", "bfloat16", Status.VIOLATED, counterexample=Counterexample("case", (), pooled=True))
+    formula = Verdict("formula", "k", "bfloat16", status, kind=PropertyKind.FORMULA)
+    elsewhere = Verdict("formula", "k", "float16", Status.VIOLATED, kind=PropertyKind.FORMULA)
+    settle_pooled([pooled, formula, elsewhere])
+    assert pooled.severity is expected
+
+
+def test_the_gravest_of_several() -> None:
+    assert gravest([None, Severity.ROBUSTNESS, Severity.PRECISION]) is Severity.PRECISION
+    assert gravest([Severity.UNDECIDED, Severity.WRONG]) is Severity.WRONG
+    assert gravest([None]) is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [("loses_precision", Severity.PRECISION), ("loses_precision_and_some_tails", Severity.WRONG)],
+)
+def test_what_a_gpu_could_not_decide_is_judged_widened_afterwards(
+    kernel: str, expected: Severity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "is_active", lambda: False)  # as in a process whose kernels run on a GPU
+    request = Request(f"{Path(__file__)}:{kernel}", device="cpu", dtypes=("bfloat16",), examples=24, workers=0)
+    with running.running(replace(request, property=FORWARD)) as run:
+        run.over(running.plan(run.subjects, explained=True))
+        aggregate = run.totals.aggregate
+        found = running.as_found(run.subjects, aggregate)
+        ((key, before),) = found.items()
+        assert before.severity is Severity.UNDECIDED
+        after = triaged(run.subjects, aggregate, found, None)
+    assert after[key].severity is expected and list(aggregate.sums[key].severities) == [expected.value]
+    assert not aggregate.sums[key].undecided
