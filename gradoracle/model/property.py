@@ -34,6 +34,7 @@ class PropertyKind(str, Enum):
     """What a property compares; the engine distinguishes properties by nothing else.
 
     ORACLE: a derivative with the truth, tensor by tensor; errors are measured in sigma.
+    FORMULA: a derivative of the widened kernel with the truth: what is wrong however exactly it is computed.
     RELATION: tensors of one sample, or of samples whose difference has a known effect.
     LAYOUT: the same sample in other layouts.
     MEMORY: what programs read, write, leave unwritten and change in all runs of the kernel; judged after all other
@@ -44,6 +45,7 @@ class PropertyKind(str, Enum):
     """
 
     ORACLE = "oracle"
+    FORMULA = "formula"
     RELATION = "relation"
     LAYOUT = "layout"
     MEMORY = "memory"

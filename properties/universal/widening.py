@@ -22,7 +22,7 @@ def _narrower(case: Case, kernel: Kernel) -> str | None:
     return "float64 cannot be widened" if case.dtype == "float64" else small_enough(case, kernel)
 
 
-@law(needs=(Derivative.VJP,), applies=_narrower, one_in=2, rank=1, kind=PropertyKind.ORACLE)
+@law(needs=(Derivative.VJP,), applies=_narrower, one_in=2, rank=1, kind=PropertyKind.FORMULA)
 def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
     """With every float in float64 the kernel gives the definition's values, within the rounding of float64.
 
