@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 ROWS = Path(__file__).resolve().parent.parent / "results" / "hidden_faults.csv"
 CAUGHT, MISSED, UNSEEN = "caught", "missed", "unseen unscaled"
@@ -70,7 +71,11 @@ def read(file: Path) -> list[Row]:
     if not file.exists():
         return []
     with file.open(encoding="utf-8", newline="") as stream:
-        return [Row(**{**cells, "seconds": float(cells["seconds"])}) for cells in csv.DictReader(stream)]
+        return [_row(cells) for cells in csv.DictReader(stream)]
+
+
+def _row(cells: Mapping[str, Any]) -> Row:
+    return Row(**{**cells, "seconds": float(cells["seconds"])})
 
 
 def write(file: Path, rows: Sequence[Row]) -> None:
