@@ -7,9 +7,11 @@ A mutant with a magnitude (``scaled``) is planted as value + t (mutated value - 
 1/4, from 1 down to 4^-16, at which no property of the kernel as written is violated on the bfloat16 cases of a default
 check; it is found by bisection with the properties that compare with the oracle, and confirmed with all others. At this
 t the property of the widened kernel judges those of these cases that it falls on. A row a mutant is written into
-benchmarks/results/hidden_faults.csv, in place of earlier ones of the family. A mutant is not hidden, and no row of the
-shares, where it is seen as written at 4^-16 too (what is exactly 0 is not any more) or its scaled form cannot run.
-Mutants that no bfloat16 case executes are not chosen.
+benchmarks/results/hidden_faults.csv, in place of earlier ones of the family.
+
+Not hidden, and in no share, is a mutant that is seen as written at 4^-16 too (what must be exactly 0 is not any more),
+one whose scaled form cannot run, and one that is seen neither as written nor widened where t is 1: an equivalent one, or
+one that other dtypes show. Mutants that no bfloat16 case executes are not chosen.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Row:
 
     Attributes:
         t: the largest at which it is hidden; "" where it is at none.
-        result: CAUGHT; MISSED; UNSEEN: neither is it seen widened where t is 1; SEEN, UNSCALED: not hidden.
+        result: CAUGHT; MISSED; UNSEEN: seen neither as written nor widened where t is 1; SEEN, UNSCALED: not hidden.
         seen_by: the property as written that is violated at 4 t, or at the smallest t; of UNSCALED what it raised.
         caught_by: the property that is violated at t when widened.
         widened_from: where missed, the smallest t at which it is seen widened; "" for none.
@@ -60,8 +60,8 @@ def table(rows: Sequence[Row]) -> str:
 
 def _share(name: str, rows: Sequence[Row]) -> str:
     counts = Counter(row.result for row in rows)
-    hidden = counts[CAUGHT] + counts[MISSED] + counts[UNSEEN]
-    others = ", ".join(f"{counts[each]} {each}" for each in (SEEN, UNSCALED) if counts[each])
+    hidden = counts[CAUGHT] + counts[MISSED]
+    others = ", ".join(f"{counts[each]} {each}" for each in (UNSEEN, SEEN, UNSCALED) if counts[each])
     share = f"{counts[CAUGHT] / hidden:.1%}" if hidden else ""
     return f"| {name} | {hidden} | {counts[CAUGHT]} | {share} | {others} |"
 

@@ -119,17 +119,20 @@ def test_what_is_seen_at_every_t_or_cannot_run_is_not_hidden() -> None:
 def test_rows_are_kept_by_family_and_add_up(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     caught, missed = found(1e-2, math.inf, 1e-12), found(1e-2, math.inf, 0.1)
-    seen = found(0.0, math.inf, 0.0)
+    seen, unseen = found(0.0, math.inf, 0.0), found(math.inf, math.inf, math.inf)
     write(file, [caught, missed])
     write(file, [Row("other", "k", "sign", "m:1 f", "a, b", 'say "b"', CAUGHT, seconds=2.5)])
-    write(file, [caught, caught, missed, seen])
-    assert [row.family for row in read(file)] == ["other", *["toy"] * 4] and read(file)[1:] == [
+    write(file, [caught, caught, missed, seen, unseen])
+    assert [row.family for row in read(file)] == ["other", *["toy"] * 5] and read(file)[1:] == [
         caught,
         caught,
         missed,
         seen,
     ]
     text = table(read(file))
-    assert "| toy | 3 | 2 | 66.7% | 1 never hidden |" in text and "| all | 4 | 3 | 75.0% | 1 never hidden |" in text
+    assert (
+        "| toy | 3 | 2 | 66.7% | 1 unseen unscaled, 1 never hidden |" in text
+        and "| all | 4 | 3 | 75.0% | 1 unseen unscaled, 1 never hidden |" in text
+    )
     assert text.count("seen widened from t = 0.25; as written by DECISIVE at 4 t") == 1
     assert read(tmp_path / "none.csv") == []
