@@ -10,8 +10,8 @@ t the property of the widened kernel judges those of these cases that it falls o
 benchmarks/results/hidden_faults.csv, in place of earlier ones of the family.
 
 Not hidden, and in no share, is a mutant that is seen as written at 4^-16 too (what must be exactly 0 is not any more),
-one whose scaled form cannot run, and one that is seen neither as written nor widened where t is 1: an equivalent one, or
-one that other dtypes show. Mutants that no bfloat16 case executes are not chosen.
+one whose scaled form cannot run, and one that is seen neither as written nor widened where t is 1: it is equivalent, or
+other dtypes show it. Mutants that no bfloat16 case executes are not chosen.
 """
 
 from __future__ import annotations

@@ -98,8 +98,9 @@ def _differing(old: ast.AST, new: ast.AST) -> tuple[ast.AST, ast.AST]:
         return old, new
     inner = _differing(*pairs[0])
     is_whole = all(isinstance(each, (ast.expr, ast.stmt, ast.mod)) for each in inner)
+    is_called = isinstance(old, ast.Call) and pairs[0][0] is old.func  # a function is no value to scale
     is_call = isinstance(old, ast.Expr)  # a statement that only calls: nothing takes its value
-    return (old, new) if not is_whole or (is_call and inner == pairs[0]) else inner
+    return (old, new) if not is_whole or is_called or (is_call and inner == pairs[0]) else inner
 
 
 def _shown(node: object) -> str:
