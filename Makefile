@@ -49,7 +49,8 @@ docs: setup
 
 # Ten thousand cases of each shipped kernel and of correct ones in PyTorch, to count false alarms. Hours on 2 cores;
 # ARGS="--shard 1/4" for one of four machines, ARGS="--seconds 600" to limit each line, ARGS="--device cuda" for a GPU,
-# `make campaign-lse` for one family. `make false-alarms` adds the results up (docs/background/calibration.md).
+# ARGS=--widened for the property of the widened kernel alone; `make campaign-lse` for one family. `make false-alarms` adds
+# the results up (docs/background/calibration.md).
 CASES ?= 10000
 ARGS ?=
 campaign: setup

@@ -2,7 +2,8 @@
 
 `python benchmarks/campaign.py [FAMILY...]` runs the lines of some families (or single lines by name), each as a
 `gradoracle check` of its own, and writes one row for each into benchmarks/results/campaigns.csv. The full record of a
-run is `campaign_LINE[_cuda][_I_of_N].json` and `.txt`.
+run is `campaign_LINE[_widened][_cuda][_I_of_N].json` and `.txt`. With `--widened` the property of the widened kernel
+judges, and nothing else: as many cases as `--cases` says, about, drawn from a stream of twice as many.
 `python benchmarks/campaign.py --table` adds up all rows: docs/background/false_alarms.md.
 """
 
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradoracle.properties.universal import UNIVERSAL
+
 from gradoracle.model.errors import UsageError, why
 from gradoracle.project import values
 
@@ -30,6 +33,8 @@ import false_alarms  # noqa: E402
 ROWS, TABLE = ROOT / "benchmarks" / "results" / campaign_rows.NAME, ROOT / "docs" / "background" / "false_alarms.md"
 RECORDS = ROOT / ".gradoracle" / "campaign"
 LAWS = "*_matches_the_oracle"
+WIDENED = "formula_is_exact_when_widened"
+_DRAWN = next(law.one_in for law in UNIVERSAL if law.name == WIDENED)  # it is judged on one case in so many
 _EAGER = ("--contract", "bfloat16=eager-bf16", "--contract", "float16=eager-fp16")
 _WORST_FIRST = (1, 3, 2, 4, 0)  # exit codes of a line: violated, internal error, usage, inconclusive
 
@@ -71,7 +76,12 @@ LINES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Options that all lines of a run share, as on the command line."""
+    """Options that all lines of a run share, as on the command line.
+
+    Attributes:
+        cases: of each line; widened, how many the property is judged on, about.
+        widened: whether the property of the widened kernel judges, and nothing else.
+    """
 
     device: str = "cpu"
     cases: int = 10_000
@@ -79,6 +89,11 @@ class Plan:
     seconds: float | None = None
     workers: int | None = None
     seed: int = 0
+    widened: bool = False
+
+    def cases_of(self, line: Line) -> int:
+        """The number of cases of a line."""
+        return max(1, self.cases // line.rarer)
 
 
 def chosen(names: Sequence[str], lines: Sequence[Line] = LINES) -> list[Line]:
@@ -96,7 +111,8 @@ def words(line: Line, plan: Plan) -> list[str]:
     """The command-line arguments of ``gradoracle`` that run a line."""
     found = ["check", line.target, *(["--family", line.family] if line.target != line.family else [])]
     found += ["--device", plan.device, *line.words]
-    found += ["--examples", str(max(1, plan.cases // line.rarer)), "--property", LAWS]
+    drawn, laws = (_DRAWN, WIDENED) if plan.widened else (1, LAWS)
+    found += ["--examples", str(plan.cases_of(line) * drawn), "--property", laws]
     found += ["--shard", "{}/{}".format(*plan.shard)] if plan.shard != (1, 1) else []
     found += ["--seconds", f"{plan.seconds:g}"] if plan.seconds is not None else []
     found += ["--workers", str(plan.workers)] if plan.workers is not None else []
@@ -108,11 +124,11 @@ def run(line: Line, plan: Plan, folder: Path, rows: Path) -> int:
 
     A line whose process dies leaves neither files nor a row, not even those of an earlier run.
     """
-    stem = campaign_rows.stem(line.name, plan.device, plan.shard)
+    stem = campaign_rows.stem(line.name, plan.device, plan.shard, plan.widened)
     written, shown = folder / f"{stem}.json", folder / f"{stem}.txt"
     for file in (written, shown):
         file.unlink(missing_ok=True)
-    campaign_rows.forget(rows, line.name, plan.device, plan.shard)
+    campaign_rows.forget(rows, stem)
     own = words(line, plan)
     command = [sys.executable, "-m", "gradoracle", *own, "--format", "json", "--output", str(written)]
     print(f"{line.name}: gradoracle {shlex.join(own)}", flush=True)
@@ -129,7 +145,8 @@ def run(line: Line, plan: Plan, folder: Path, rows: Path) -> int:
         "line": line.name,
         "command": f"gradoracle {shlex.join(own)}",
         "device": plan.device,
-        "cases": max(1, plan.cases // line.rarer),
+        "widened": plan.widened,
+        "cases": plan.cases_of(line),
         "shard": list(plan.shard),
         "exit_code": code,
         "seconds": round(seconds, 1),
@@ -152,7 +169,7 @@ def table(files: Sequence[Path], out: Path) -> None:
     names = [line.name for line in LINES]
     rows = [row for file in files for row in campaign_rows.read(file, names)]
     earlier = [row for row in rows if row.superseded]
-    out.write_text(false_alarms.markdown(false_alarms.totals(rows, names), LAWS, earlier), encoding="utf-8")
+    out.write_text(false_alarms.markdown(false_alarms.totals(rows, names), (LAWS, WIDENED), earlier), encoding="utf-8")
     print(f"{out.name} written", flush=True)
 
 
@@ -165,6 +182,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, metavar="S", help="stop each line after a whole case")
     parser.add_argument("--workers", default="auto", metavar="N|auto", help="processes of each line")
     parser.add_argument("--seed", default=0, type=int, metavar="N", help="of the stream of cases")
+    parser.add_argument("--widened", action="store_true", help="judge the widened kernel, and nothing else; on the CPU")
     parser.add_argument("--output", metavar="PATH", help="folder of rows and records; of --table, the file it writes")
     parser.add_argument("--table", nargs="*", metavar="FILE", help="only add up rows, by default all that are kept")
     parser.add_argument("--list", action="store_true", help="print the lines")
@@ -190,7 +208,10 @@ def main(arguments: Sequence[str]) -> int:
         values.seconds(given.seconds),
         values.workers(given.workers),
         values.at_least("--seed", given.seed, 0),
+        given.widened,
     )
+    if plan.widened and plan.device != "cpu":
+        raise UsageError("--widened runs in Triton's interpreter; expected --device cpu")
     folder = Path(given.output or RECORDS).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)

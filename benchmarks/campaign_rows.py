@@ -19,7 +19,8 @@ DEVICES = ("cpu", "cuda")
 ALARMS = ("violated", "crashed")
 _MADE_BY = ("gradoracle", "python", "commit", "torch", "triton", "cpu", "gpu")
 _COUNTS = ("planned", "run", "judged", "alarming")
-_FACTS = ("line", "device", "shard", "superseded", "target", "family", "seed", "cases")
+_FACTS = ("line", "device", "shard", "superseded", "widened", "target", "family", "seed", "cases")
+_FLAGS = ("superseded", "widened")
 COLUMNS = (*_FACTS, *_COUNTS, "seconds", "exit_code", "command", *_MADE_BY, "contracts", "verdicts")
 
 
@@ -59,6 +60,7 @@ class Row:
         device: cpu or cuda.
         shard: (i, n).
         superseded: whether its kernel or budget has been fixed since; such a run is not added up.
+        widened: whether its cases were judged by the property of the widened kernel alone.
         cases: of the whole line; None where it was not recorded.
         counted: numbers of cases judged and of cases with an alarm; None in runs that did not count them.
         environment: versions and hardware.
@@ -69,6 +71,7 @@ class Row:
     device: str
     shard: tuple[int, int]
     superseded: bool
+    widened: bool
     target: str
     family: str
     seed: int
@@ -107,6 +110,11 @@ class Row:
         return None if None in counts else sum(count or 0 for count in counts)
 
     @property
+    def sigma(self) -> float | None:
+        """The largest error."""
+        return max((each.sigma for each in self.verdicts if each.sigma is not None), default=None)
+
+    @property
     def alarms(self) -> list[Verdict]:
         """The verdicts that are alarms."""
         return [each for each in self.verdicts if each.status in ALARMS]
@@ -114,13 +122,13 @@ class Row:
     @property
     def name(self) -> str:
         """The name of the run and of the files of its full record."""
-        return stem(self.line, self.device, self.shard)
+        return stem(self.line, self.device, self.shard, self.widened)
 
 
-def stem(line: str, device: str, shard: tuple[int, int]) -> str:
-    """The name of a run: campaign_LINE[_cuda][_I_of_N]."""
+def stem(line: str, device: str, shard: tuple[int, int], widened: bool = False) -> str:
+    """The name of a run: campaign_LINE[_widened][_cuda][_I_of_N]."""
     part = "_{}_of_{}".format(*shard) if shard != (1, 1) else ""
-    return f"campaign_{line}{'_cuda' if device == 'cuda' else ''}{part}"
+    return f"campaign_{line}{'_widened' if widened else ''}{'_cuda' if device == 'cuda' else ''}{part}"
 
 
 def of_document(document: Mapping[str, Any]) -> Row:
@@ -138,6 +146,7 @@ def of_document(document: Mapping[str, Any]) -> Row:
             device=report["device"],
             shard=(campaign["shard"][0], campaign["shard"][1]),
             superseded=False,
+            widened=campaign.get("widened", False),
             target=report.get("target", ""),
             family=report.get("family", ""),
             seed=report["seed"],
@@ -182,7 +191,8 @@ def _verdict(reported: Mapping[str, Any]) -> Verdict:
 def _cells(row: Row) -> dict[str, str]:
     """The cells of a row, by column."""
     found: dict[str, object] = {name: getattr(row, name) for name in (*_FACTS, "planned", "run", "seconds")}
-    found |= {"shard": "{}/{}".format(*row.shard), "superseded": "yes" if row.superseded else ""}
+    found |= {"shard": "{}/{}".format(*row.shard)}
+    found |= {name: "yes" if getattr(row, name) else "" for name in _FLAGS}
     found |= dict(zip(("judged", "alarming"), row.counted or ("", ""), strict=True))
     found |= {"exit_code": row.exit_code, "command": row.command, "contracts": row.contracts}
     verdicts = [list(astuple(each)) for each in row.verdicts]
@@ -203,8 +213,9 @@ def _row(cells: Mapping[str, str]) -> Row:
         raise ValueError(f"shard {cells['shard']} is out of range")
     if cells["device"] not in DEVICES:
         raise ValueError(f"device {cells['device']!r} is none of {', '.join(DEVICES)}")
-    if cells["superseded"] not in ("", "yes"):
-        raise ValueError(f"superseded is {cells['superseded']!r}, neither yes nor empty")
+    for name in _FLAGS:
+        if cells[name] not in ("", "yes"):
+            raise ValueError(f"{name} is {cells[name]!r}, neither yes nor empty")
     counted = (int(cells["judged"]), int(cells["alarming"])) if cells["judged"] or cells["alarming"] else None
     if counted is not None and not 0 <= counted[1] <= counted[0]:
         raise ValueError(f"{counted[1]} alarms on {counted[0]} judged cases")
@@ -213,6 +224,7 @@ def _row(cells: Mapping[str, str]) -> Row:
         device=cells["device"],
         shard=shard,
         superseded=cells["superseded"] == "yes",
+        widened=cells["widened"] == "yes",
         target=cells["target"],
         family=cells["family"],
         seed=int(cells["seed"]),
@@ -275,7 +287,7 @@ def _parsed(text: str) -> list[dict[str, str]]:
 
 
 def record(file: Path, row: Row) -> None:
-    """Write a row into a file, replacing that of an earlier run of the same line, device and shard.
+    """Write a row into a file, replacing that of an earlier run of the same line, device and shard, widened or not.
 
     A superseded row replaces none.
 
@@ -284,7 +296,7 @@ def record(file: Path, row: Row) -> None:
     """
     cells = _cells(row)
     with _rows(file) as (stream, rows):
-        places = [place for place, each in enumerate(rows) if _is_of(each, row.line, row.device, cells["shard"])]
+        places = [place for place, each in enumerate(rows) if _is_of(each, row.name)]
         if places and not row.superseded:
             rows[places[0]] = cells
         else:
@@ -292,16 +304,18 @@ def record(file: Path, row: Row) -> None:
         _write(stream, rows)
 
 
-def forget(file: Path, line: str, device: str, shard: tuple[int, int]) -> None:
-    """Remove the row of an earlier run from a file, unless it is superseded."""
+def forget(file: Path, name: str) -> None:
+    """Remove the row of an earlier run of that name (``stem``) from a file, unless it is superseded."""
     if not file.exists():
         return
     with _rows(file) as (stream, rows):
-        _write(stream, [each for each in rows if not _is_of(each, line, device, "{}/{}".format(*shard))])
+        _write(stream, [each for each in rows if not _is_of(each, name)])
 
 
-def _is_of(cells: Mapping[str, str], line: str, device: str, shard: str) -> bool:
-    return (cells["line"], cells["device"], cells["shard"], cells["superseded"]) == (line, device, shard, "")
+def _is_of(cells: Mapping[str, str], name: str) -> bool:
+    place, _, places = cells["shard"].partition("/")
+    own = stem(cells["line"], cells["device"], (int(place), int(places)), cells["widened"] == "yes")
+    return own == name and not cells["superseded"]
 
 
 @contextmanager

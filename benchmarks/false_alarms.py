@@ -25,7 +25,13 @@ dtype together (bias or spread, pooled within each shard) has no case of its own
 is in neither number. *Tensors*: how many were compared. *Rate*: the exact one-sided 95 % upper bound on the rate of
 judged cases that raise an alarm (Clopper-Pearson; 1 - 0.05^(1/n) where none does), rounded up, treating cases as
 independent draws from the stream of their line. Lines of one family draw from the same stream, so their bounds are not
-independent of one another."""
+independent of one another.
+
+*Widened*: on how many cases `{widened}` was decided, in runs of that property alone
+(`python benchmarks/campaign.py --widened`): the kernel with every float in float64 compared with the definition in
+float64. *Worst widened*: the largest error in sigma."""
+_WIDENED = ("widened", "alarms widened", "worst widened")
+_HEAD = ("line", "device", "cases", "judged", "verdicts", "tensors", "alarms", "rate", *_WIDENED)
 _SUPERSEDED = """Superseded runs used kernels or budgets that were fixed because of these alarms (docs/decisions.md).
 None counts above; the same cases were run again afterwards, or are named above as missing. Their alarms:"""
 
@@ -89,6 +95,19 @@ class Total:
         return None if None in counts else sum(count or 0 for count in counts)
 
     @property
+    def place(self) -> tuple[str, str]:
+        """The line and the device."""
+        return self.parts[0].line, self.parts[0].device
+
+    @property
+    def widened(self) -> bool:
+        return self.parts[0].widened
+
+    @property
+    def name(self) -> str:
+        return _where(self.parts[0])
+
+    @property
     def verdicts(self) -> int:
         return len({(v.law, v.kernel, v.dtype) for part in self.parts for v in part.verdicts})
 
@@ -99,14 +118,14 @@ class Total:
 
 
 def totals(rows: Sequence[Row], lines: Sequence[str]) -> list[Total]:
-    """Rows grouped by line and device, in the order of ``lines``; superseded rows are left out.
+    """Rows grouped by line and device, widened ones apart, in the order of ``lines``; superseded rows are left out.
 
     Raises:
         UsageError: nothing was run, or two rows hold the same cases or belong to different runs.
     """
-    groups: dict[tuple[int, str], list[Row]] = {}
+    groups: dict[tuple[int, str, bool], list[Row]] = {}
     for each in sorted((row for row in rows if not row.superseded), key=lambda row: row.shard):
-        groups.setdefault((lines.index(each.line), each.device), []).append(each)
+        groups.setdefault((lines.index(each.line), each.device, each.widened), []).append(each)
     if not groups:
         raise UsageError("--table: nothing was run; expected rows that a campaign wrote, not superseded")
     for group in groups.values():
@@ -114,9 +133,13 @@ def totals(rows: Sequence[Row], lines: Sequence[str]) -> list[Total]:
     return [Total(tuple(groups[key])) for key in sorted(groups)]
 
 
+def _where(row: Row) -> str:
+    return f"{row.line}{' widened' if row.widened else ''} on {row.device}"
+
+
 def _require_one_run(parts: Sequence[Row]) -> None:
     """Refuse shards of a line that are not distinct parts of one stream."""
-    where = f"{parts[0].line} on {parts[0].device}"
+    where = _where(parts[0])
     whole = {each.shard[1] for each in parts}
     if len(whole) > 1:
         names = ", ".join(each.name for each in parts)
@@ -143,22 +166,29 @@ def sentence(row: Row) -> str:
     return f"{judged}, {row.alarming} alarms (rate at most {_rate(row.alarming, row.judged)}), {verdicts}"
 
 
-def markdown(totals: Sequence[Total], laws: str, earlier: Sequence[Row] = ()) -> str:
-    """The page: what counts as an alarm, one row for each line and device, every alarm, and those of ``earlier``."""
-    alarms = sum(total.alarming for total in totals)
-    judged = sum(total.judged for total in totals)
-    rows = [_row(total) for total in totals]
+def markdown(totals: Sequence[Total], laws: tuple[str, str], earlier: Sequence[Row] = ()) -> str:
+    """The page: what counts as an alarm, one row for each line and device, every alarm, and those of ``earlier``.
+
+    Args:
+        totals: of all runs.
+        laws: the properties that judged, and that of the widened kernel.
+        earlier: superseded rows.
+    """
+    own = [total for total in totals if not total.widened]
+    widened = [total for total in totals if total.widened]
+    sentences = [f"{_alarming(own)} judged cases of {len(own)} lines"] if own else []
+    sentences += [f"{_alarming(widened)} widened cases of {len(widened)} lines"] if widened else []
     return "\n".join(
         [
             "# False alarms",
             "",
-            _PREFACE.format(laws=laws),
+            _PREFACE.format(laws=laws[0], widened=laws[1]),
             "",
-            f"{alarms} alarms on {judged} judged cases of {len(totals)} lines.",
+            f"{'; '.join(sentences)}.",
             "",
-            "| line | device | cases | judged | verdicts | tensors | alarms | rate |",
-            "|---|---|---|---|---|---|---|---|",
-            *rows,
+            f"| {' | '.join(_HEAD)} |",
+            "|---" * len(_HEAD) + "|",
+            *_rows(own, widened),
             "",
             *_notes(totals),
             *_alarms(totals),
@@ -168,28 +198,46 @@ def markdown(totals: Sequence[Total], laws: str, earlier: Sequence[Row] = ()) ->
     )
 
 
-def _row(total: Total) -> str:
-    first = total.parts[0]
-    cases = f"{total.run} of {total.planned}" if total.run < total.planned else str(total.run)
-    if total.missing:
-        there = first.shard[1] - len(total.missing)
-        cases += f" ({there} of {first.shard[1]} shards)"
+def _alarming(totals: Sequence[Total]) -> str:
+    return f"{sum(total.alarming for total in totals)} alarms on {sum(total.judged for total in totals)}"
+
+
+def _rows(own: Sequence[Total], widened: Sequence[Total]) -> list[str]:
+    """A row for each line and device: its runs as written, and beside them the widened ones."""
+    left = {total.place: _cells(total) for total in own}
+    right = {total.place: _widened_cells(total) for total in widened}
+    none = [""] * (len(_HEAD) - 2 - len(_WIDENED)), [""] * len(_WIDENED)
+    return [
+        f"| {' | '.join((*place, *left.get(place, none[0]), *right.get(place, none[1])))} |"
+        for place in [*left, *(place for place in right if place not in left)]
+    ]
+
+
+def _cells(total: Total) -> list[str]:
     older = any(each.counted is None for each in total.parts)
     judged = f"at least {total.judged}" if older and total.judged < total.run else str(total.judged)
-    pooled = sum(each.pooled for part in total.parts for each in part.alarms)
-    alarms = f"{total.alarming}{f' and {pooled} pooled' if pooled else ''}"
     tensors = "" if total.tensors is None else str(total.tensors)
-    cells = (
-        first.line,
-        first.device,
-        cases,
-        judged,
-        total.verdicts,
-        tensors,
-        alarms,
-        _rate(total.alarming, total.judged),
-    )
-    return f"| {' | '.join(map(str, cells))} |"
+    rate = _rate(total.alarming, total.judged)
+    return [_ran(total), judged, str(total.verdicts), tensors, _alarms_of(total), rate]
+
+
+def _widened_cells(total: Total) -> list[str]:
+    worst = max((each.sigma for each in total.parts if each.sigma is not None), default=None)
+    return [str(total.judged), _alarms_of(total), "" if worst is None else f"{worst:.1f}"]
+
+
+def _ran(total: Total) -> str:
+    """How many cases ran, of how many where it is not all."""
+    cases = f"{total.run} of {total.planned}" if total.run < total.planned else str(total.run)
+    if total.missing:
+        whole = total.parts[0].shard[1]
+        cases += f" ({whole - len(total.missing)} of {whole} shards)"
+    return cases
+
+
+def _alarms_of(total: Total) -> str:
+    pooled = sum(each.pooled for part in total.parts for each in part.alarms)
+    return f"{total.alarming}{f' and {pooled} pooled' if pooled else ''}"
 
 
 def _rate(alarms: int, cases: int) -> str:
@@ -203,12 +251,11 @@ def _notes(totals: Sequence[Total]) -> list[str]:
     """Remarks on what was cut, is missing, or was not counted."""
     found = []
     for total in totals:
-        first = total.parts[0]
         if total.run < total.planned:
-            found.append(f"- {first.line} on {first.device} was cut: {total.run} of {total.planned} planned cases ran.")
+            found.append(f"- {total.name} was cut: {total.run} of {total.planned} planned cases ran.")
         if total.missing:
-            shards = ", ".join(f"{place}/{first.shard[1]}" for place in total.missing)
-            found.append(f"- {first.line} on {first.device} lacks the shards {shards}.")
+            shards = ", ".join(f"{place}/{total.parts[0].shard[1]}" for place in total.missing)
+            found.append(f"- {total.name} lacks the shards {shards}.")
     if any(total.tensors is None for total in totals):
         found.append("- Rows without tensors come from runs that counted neither tensors nor judged cases: *at least*.")
     return [*found, ""] if found else []

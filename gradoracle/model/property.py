@@ -34,7 +34,7 @@ class PropertyKind(str, Enum):
     """What a property compares; the engine distinguishes properties by nothing else.
 
     ORACLE: a derivative with the truth, tensor by tensor; errors are measured in sigma.
-    FORMULA: the derivatives of the widened kernel with the truth.
+    FORMULA: a derivative of the widened kernel with the truth: what is wrong however exactly it is computed.
     RELATION: tensors of one sample, or of samples whose difference has a known effect.
     LAYOUT: the same sample in other layouts.
     MEMORY: what programs read, write, leave unwritten and change in all runs of the kernel; judged after all other

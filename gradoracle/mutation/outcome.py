@@ -42,6 +42,7 @@ class Outcome:
         seconds: of the trial.
         reason: of a crash, refusal, hang, failed import or equivalence, in words.
         diagnosis: the cause that the failure report names, one of ``causes.CAUSES``; "": none.
+        widened: whether only the widened kernel kills: as written, no property is violated on any case, nor over all.
     """
 
     mutant: Mutant
@@ -54,6 +55,7 @@ class Outcome:
     seconds: float = 0.0
     reason: str = ""
     diagnosis: str = ""
+    widened: bool = False
 
 
 @dataclass

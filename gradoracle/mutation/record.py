@@ -16,6 +16,7 @@ from gradoracle.mutation.outcome import Fate, Outcome
 from gradoracle.mutation.sources import Source
 
 FORMAT = 1
+SCHEMA = "gradoracle-mutation/1"  # of reports; raised when a field is renamed or removed, or changes its meaning
 FOLDER = Path(".gradoracle") / "mutation"
 
 
@@ -74,5 +75,5 @@ def entry(outcome: Outcome) -> dict[str, Any]:
 
 
 def _outcome(mutant: Mutant, found: dict[str, Any]) -> Outcome:
-    names = ("law", "case", "tried", "covering", "seconds", "reason", "diagnosis")
+    names = ("law", "case", "tried", "covering", "seconds", "reason", "diagnosis", "widened")
     return Outcome(mutant, Fate(found["fate"]), laws=tuple(found["laws"]), **{name: found[name] for name in names})

@@ -31,6 +31,7 @@ from gradoracle.mutation.outcome import Fate, Outcome, Score
 from gradoracle.mutation.plant import choose, mutants
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
 from gradoracle.mutation.record import Record, fingerprint
+from gradoracle.mutation.since import Earlier, read_earlier
 from gradoracle.mutation.sources import Source, Statements, sources_of
 from gradoracle.mutation.specialisations import Specialisation
 from gradoracle.mutation.trial import SLOW, Rehearsal, Seen, Trial
@@ -60,6 +61,7 @@ class Mutation:
         equivalents: a file of proofs (``proofs``); None: that of a shipped family, if it has one.
         fresh: whether to forget the outcomes of earlier runs.
         sources: further modules to mutate, by name.
+        since: an earlier report in json, to compare with.
     """
 
     target: str
@@ -72,6 +74,7 @@ class Mutation:
     equivalents: Path | None = None
     fresh: bool = False
     sources: tuple[str, ...] = ()
+    since: Path | None = None
 
 
 @dataclass
@@ -87,6 +90,7 @@ class Found:
         earlier: how many outcomes come from earlier runs.
         notes: sentences, such as on proofs of mutants that no longer exist.
         environment: versions.
+        since: the earlier report that was asked for.
     """
 
     mutation: Mutation
@@ -97,6 +101,7 @@ class Found:
     earlier: int = 0
     notes: list[str] = field(default_factory=list)
     environment: Mapping[str, Any] = field(default_factory=environment.describe)
+    since: Earlier | None = None
 
     @property
     def score(self) -> float | None:
@@ -112,12 +117,13 @@ def mutate(asked: Mutation, progress: Callable[[str], Progress] = lambda noun: S
         progress: makes a display of the progress, given what is counted.
 
     Raises:
-        UsageError: an unknown target, nothing to mutate, a file of proofs that cannot be read.
+        UsageError: an unknown target, nothing to mutate, a file of proofs or an earlier report that cannot be read.
         WrongKernel: the unmutated kernel violates a property or crashes.
     """
     started = time.monotonic()
+    since = None if asked.since is None else read_earlier(asked.since)
     plan = _Plan(asked)
-    found = Found(asked, [], len(plan.all))
+    found = Found(asked, [], len(plan.all), since=since)
     found.notes += [f"the proof of {key} matches no mutant" for key in plan.stale]
     record = Record(asked.target, plan.mark)
     if asked.fresh:

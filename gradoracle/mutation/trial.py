@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -31,7 +32,7 @@ from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.process import Phase
 from gradoracle.model.case import Case
 from gradoracle.model.job import CaseResult, Job
-from gradoracle.model.property import Property
+from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.verdict import Status
 from gradoracle.mutation.cached_oracle import CachedOracle
@@ -80,8 +81,8 @@ class Trial:
         mutant: the one that was tried.
         module: the name of the loaded module that it goes into.
         file: of that module.
-        order: numbers of the cases that execute its line, in the order of the trial: all of them by the decisive
-            properties, which compare with the oracle, then all by the others, which take most of the time.
+        order: numbers of the cases that execute its line, in the order of the trial; all are judged in one stage
+            before any is judged in the next.
         known: a pickle of (jobs, what the unmutated kernel did on each), both by number.
     """
 
@@ -92,8 +93,26 @@ class Trial:
     known: str
 
 
+class Stage(IntEnum):
+    """Which properties judge, in the order of a trial.
+
+    DECISIVE: those that compare with the oracle, the cheapest.
+    OTHERS: all others of the kernel as written.
+    WIDENED: those of the widened kernel, so that what these alone see is known.
+    """
+
+    DECISIVE = 0
+    OTHERS = 1
+    WIDENED = 2
+
+    @classmethod
+    def of(cls, law: Property) -> Stage:
+        """The stage in which a property judges."""
+        return cls.WIDENED if law.kind is PropertyKind.FORMULA else cls.DECISIVE if law.decisive else cls.OTHERS
+
+
 Known = tuple[Sequence[Job], Sequence[Seen]]
-Step = tuple[int, bool]  # the number of a case, and whether decisive properties judge it
+Step = tuple[int, Stage]  # the number of a case, and who judges it
 
 
 class _Bench:
@@ -121,14 +140,16 @@ class _Bench:
         laws: list[Property] = [self.laws[name] for name in job.laws]
         return examine(job, subject, self.oracle, laws, self.setup.device)
 
-    def judged_by(self, job: Job, decisive: bool) -> CaseResult:
-        """One case by its decisive properties or by the others; by all where a decisive one is violated."""
-        others = tuple(name for name in job.laws if not self.laws[name].decisive)
-        if not decisive:
-            return self.judged(replace(job, laws=others))
-        result = self.judged(replace(job, laws=tuple(name for name in job.laws if self.laws[name].decisive)))
-        if _is_violated(result):
-            return replace(result, results=(*result.results, *self.judged(replace(job, laws=others)).results))
+    def laws_of(self, job: Job, stage: Stage) -> tuple[str, ...]:
+        """The properties that judge a case in a stage."""
+        return tuple(name for name in job.laws if Stage.of(self.laws[name]) is stage)
+
+    def judged_in(self, job: Job, stage: Stage) -> CaseResult:
+        """One case by the properties of a stage; where one is violated, by those of later stages too."""
+        result = self.judged(replace(job, laws=self.laws_of(job, stage)))
+        later = tuple(name for name in job.laws if Stage.of(self.laws[name]) > stage)
+        if later and _is_violated(result):
+            return replace(result, results=(*result.results, *self.judged(replace(job, laws=later)).results))
         return result
 
     def diagnosed(self, jobs: Sequence[Job], begun: Callable[[], None]) -> str:
@@ -173,7 +194,9 @@ class _Attempt:
     def __init__(self, bench: _Bench, trial: Trial) -> None:
         self._bench, self._trial, self._mutant = bench, trial, trial.mutant
         self._jobs, self._seen = bench.known(trial.known)
-        self._left: list[Step] = [(number, decisive) for decisive in (True, False) for number in trial.order]
+        self._left: list[Step] = [
+            (number, stage) for stage in Stage for number in trial.order if bench.laws_of(self._jobs[number], stage)
+        ]
         self._made: dict[int, CaseResult] = {}
         self._troubles: list[Outcome] = []  # cases that came to nothing
 
@@ -194,14 +217,21 @@ class _Attempt:
         """No case violated a law: the first trouble, or else the rules that pool over all cases, or a survivor."""
         if self._troubles:
             return self._troubles[0]
+        reason = "" if self._trial.order else "no case executes its line"
+        return self._pooled() or Outcome(self._mutant, Fate.SURVIVED, reason=reason)
+
+    def _pooled(self) -> Outcome | None:
+        """A kill by the rules that pool over all cases, those of the kernel as written first."""
         tally = Aggregate()
         for number, each in enumerate(self._seen):
             tally.add(self._made.get(number, each.result))
-        for verdict in tally.verdicts({}):
-            if verdict.status is Status.VIOLATED:
-                reason = f"over all {verdict.dtype} cases together"
-                return Outcome(self._mutant, Fate.KILLED, verdict.law, (verdict.law,), reason=reason)
-        return Outcome(self._mutant, Fate.SURVIVED, reason="" if self._trial.order else "no case executes its line")
+        stages = {name: Stage.of(law) for name, law in self._bench.laws.items()}
+        violated = [verdict for verdict in tally.verdicts({}) if verdict.status is Status.VIOLATED]
+        if not violated:
+            return None
+        first = min(violated, key=lambda verdict: stages[verdict.law] is Stage.WIDENED)
+        reason, widened = f"over all {first.dtype} cases together", stages[first.law] is Stage.WIDENED
+        return Outcome(self._mutant, Fate.KILLED, first.law, (first.law,), reason=reason, widened=widened)
 
     def _forked(self) -> Outcome | None:
         """One fork, as far as it gets; an outcome where it is known."""
@@ -257,14 +287,18 @@ class _Attempt:
     def _judged(self, step: Step, result: CaseResult, cause: str) -> Outcome | None:
         """A kill, where a property is violated that the unmutated kernel keeps; trouble is noted."""
         self._left.remove(step)
-        number, _ = step
+        number, stage = step
+        pooled = self._pooled() if stage is Stage.WIDENED and _is_violated(result) else None
+        if pooled is not None and not pooled.widened:
+            return pooled
         earlier = self._made[number].results if number in self._made else ()
         self._made[number] = replace(result, results=(*earlier, *result.results))
         if errors := [each for each in result.results if each.status is Status.ERROR]:
             raise RuntimeError(f"{errors[0].law}: {errors[0].reason}")
         if violated := tuple(each.law for each in result.results if each.status is Status.VIOLATED):
             case = str(result.case)
-            return Outcome(self._mutant, Fate.KILLED, violated[0], violated, case, diagnosis=cause)
+            widened = stage is Stage.WIDENED
+            return Outcome(self._mutant, Fate.KILLED, violated[0], violated, case, diagnosis=cause, widened=widened)
         before = {each.law: each.status for each in self._seen[number].result.results}
         for status, fate in ((Status.CRASHED, Fate.CRASHED), (Status.REFUSED, Fate.REFUSED)):
             for each in result.results:
@@ -294,7 +328,7 @@ class _Attempt:
                 os._exit(0)
             for at, step in enumerate(self._left):
                 send("begun", step)
-                result = self._bench.judged_by(self._jobs[step[0]], step[1])
+                result = self._bench.judged_in(self._jobs[step[0]], step[1])
                 cause = ""
                 if self._mutant.cause and _is_violated(result):
                     cause = self._bench.diagnosed(self._shown(at), partial(send, "begun", step))
@@ -308,8 +342,8 @@ class _Attempt:
 
     def _shown(self, at: int) -> list[Job]:
         """The case of a step, and those of a few further ones, for a diagnosis."""
-        number, decisive = self._left[at]
-        others = [n for n, own in self._left[at + 1 :] if own == decisive and self._seen[n].seconds <= SLOW]
+        number, stage = self._left[at]
+        others = [n for n, own in self._left[at + 1 :] if own is stage and self._seen[n].seconds <= SLOW]
         others = sorted(others[:NEAR], key=lambda n: not _is_ordinary(self._jobs[n].case))
         return [self._jobs[n] for n in (number, *others[:FURTHER])]
 

@@ -9,11 +9,11 @@ from dataclasses import asdict
 
 from gradoracle.model.exit_codes import HOLDS, INCONCLUSIVE, VIOLATED
 from gradoracle.mutation.outcome import Diagnoses, Fate, Outcome, Score
-from gradoracle.mutation.record import entry
+from gradoracle.mutation.record import SCHEMA, entry
 from gradoracle.mutation.run import Found
 
 FORMATS: Mapping[str, tuple[str, ...]] = {"terminal": (), "json": (), "markdown": ()}  # all without further packages
-SCHEMA = "gradoracle-mutation/1"  # raised when a field is renamed or removed, or changes its meaning
+_DIES, _LIVES = (Fate.SURVIVED, Fate.KILLED), (Fate.KILLED, Fate.SURVIVED)
 _APART = (Fate.CRASHED, Fate.HUNG, Fate.REFUSED, Fate.STILLBORN, Fate.EQUIVALENT, Fate.PROVEN, Fate.NOT_RUN)
 
 
@@ -42,6 +42,8 @@ def _json(found: Found) -> str:
         "seconds": round(found.seconds, 1),
         "earlier": found.earlier,
         "fates": {fate.value: count for fate, count in Score.of(found.outcomes).fates.items()},
+        "killed_when_widened": len(_widened(found)),
+        **({"since": _since_json(found)} if found.since is not None else {}),
         "diagnoses": asdict(Diagnoses.of(found.outcomes)),
         "operators": {name: {f.value: n for f, n in fates.items()} for name, fates in _by_operator(found).items()},
         "notes": found.notes,
@@ -52,6 +54,15 @@ def _json(found: Found) -> str:
         ],
     }
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _since_json(found: Found) -> dict[str, object]:
+    return {
+        "file": "" if found.since is None else found.since.name,
+        "mutants": len(_compared(found)),
+        "survived_and_killed": [outcome.mutant.key for outcome in _turned(found, *_DIES)],
+        "killed_and_survived": [outcome.mutant.key for outcome in _turned(found, *_LIVES)],
+    }
 
 
 def _by_operator(found: Found) -> dict[str, Counter[Fate]]:
@@ -65,12 +76,41 @@ def _of(found: Found, fate: Fate) -> list[Outcome]:
     return [outcome for outcome in found.outcomes if outcome.fate is fate]
 
 
+def _widened(found: Found) -> list[Outcome]:
+    """The mutants that only the widened kernel kills."""
+    return [outcome for outcome in _of(found, Fate.KILLED) if outcome.widened]
+
+
+def _compared(found: Found) -> list[Outcome]:
+    """The mutants that the earlier report tried too."""
+    return [] if found.since is None else found.since.same(found.outcomes)
+
+
+def _turned(found: Found, before: Fate, now: Fate) -> list[Outcome]:
+    """The mutants that had one fate in the earlier report and have another now."""
+    return [] if found.since is None else found.since.turned(found.outcomes, before, now)
+
+
+def _since(found: Found) -> list[str]:
+    """The comparison with an earlier report, as lines: a sentence, then a mutant each."""
+    if found.since is None:
+        return []
+    dies, lives = _turned(found, *_DIES), _turned(found, *_LIVES)
+    lines = [
+        f"since {found.since.name}: of {len(_compared(found))} mutants in both, {len(dies)} that survived are killed, "
+        f"{len(lives)} that were killed survive"
+    ]
+    lines += [f"  now killed    {_named(each)}, by {each.law}" for each in dies]
+    return lines + [f"  now survives  {_named(each)}" for each in lives]
+
+
 def _scored(found: Found) -> str:
     """The score as a sentence."""
     killed, survived = len(_of(found, Fate.KILLED)), len(_of(found, Fate.SURVIVED))
     if found.score is None:
         return "no score: no mutant was killed and none survived"
-    return f"score {found.score:.3f}: {killed} of {killed + survived} mutants killed"
+    alone = f", {len(_widened(found))} of them only when widened" if _widened(found) else ""
+    return f"score {found.score:.3f}: {killed} of {killed + survived} mutants killed{alone}"
 
 
 def _apart(found: Found) -> str:
@@ -104,9 +144,13 @@ def _lines(found: Found) -> Iterator[str]:
     yield ""
     for law, count in _killers(found).most_common():
         yield f"  {count:>4} killed first by {law}"
+    if widened := _widened(found):
+        yield ""
+        yield "killed only when widened, every float in float64:"
+        yield from (f"  {_named(outcome)}, by {outcome.law}" for outcome in widened)
     for outcome in _of(found, Fate.SURVIVED):
         yield ""
-        yield f"SURVIVED  {outcome.mutant.key}  {outcome.mutant.operator}, {_where(outcome)}; {_covered(outcome)}"
+        yield f"SURVIVED  {_named(outcome)}; {_covered(outcome)}"
         yield from outcome.mutant.diff.splitlines()[2:]
     yield ""
     yield from (f"note  {note}" for note in found.notes)
@@ -116,11 +160,16 @@ def _lines(found: Found) -> Iterator[str]:
         yield f"not in the score: {apart}"
     if diagnosed := _diagnosed(found):
         yield diagnosed
+    yield from _since(found)
     yield _scored(found)
 
 
 def _killers(found: Found) -> Counter[str]:
     return Counter(outcome.law for outcome in _of(found, Fate.KILLED))
+
+
+def _named(outcome: Outcome) -> str:
+    return f"{outcome.mutant.key}  {outcome.mutant.operator}, {_where(outcome)}"
 
 
 def _where(outcome: Outcome) -> str:
@@ -145,6 +194,11 @@ def _markdown(found: Found) -> str:
             for name, fates in _by_operator(found).items()
         ],
     )
+    if widened := _widened(found):
+        lines += ["", "## Killed only when widened", ""]
+        lines += [f"- `{o.mutant.key}` {o.mutant.operator}, {_where(o)}, by {o.law}" for o in widened]
+    if since := _since(found):
+        lines += ["", f"## {since[0][:1].upper()}{since[0][1:]}", "", *(f"- {line.strip()}" for line in since[1:])]
     lines += ["", "## Survivors", ""]
     for outcome in _of(found, Fate.SURVIVED):
         lines += [f"`{outcome.mutant.key}` {outcome.mutant.operator}, {_where(outcome)}; {_covered(outcome)}", ""]

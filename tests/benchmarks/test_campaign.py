@@ -16,6 +16,7 @@ from false_alarms import upper_bound
 
 from gradoracle.model.errors import UsageError
 
+LAWS = (campaign.LAWS, campaign.WIDENED)
 LINES = [line.name for line in campaign.LINES]
 WRONG = """
 import torch
@@ -89,11 +90,12 @@ def recorded(
     shard: tuple[int, int] = (1, 1),
     *verdicts: dict[str, Any],
     superseded: bool = False,
+    widened: bool = False,
     **fields: Any,
 ) -> None:
     """A row in a file."""
     row = campaign_rows.of_document(document(line, device, shard, *verdicts, **fields))
-    campaign_rows.record(file, replace(row, superseded=superseded))
+    campaign_rows.record(file, replace(row, superseded=superseded, widened=widened))
 
 
 def totals(*files: Path) -> list[false_alarms.Total]:
@@ -112,7 +114,7 @@ def test_shards_add_up_and_devices_are_lines_of_their_own(tmp_path: Path) -> Non
         ("lse_shipped", "cpu", 200, 180, 360),
         ("lse_shipped", "cuda", 100, 90, 180),
     ]
-    text = false_alarms.markdown(found, "*")
+    text = false_alarms.markdown(found, LAWS)
     assert "| lse_shipped | cpu | 200 | 180 | 1 | 360 | 0 | 1.7e-02 |" in text
     assert "0 alarms on 360 judged cases of 3 lines." in text and "## Alarms" not in text
     assert (
@@ -139,9 +141,38 @@ def test_a_row_says_all_that_it_was_made_of_and_stands_in_place_of_an_earlier_on
     assert len(file.read_text().splitlines()) == 4, "one line a run"
 
 
+def test_widened_runs_stand_beside_those_of_their_line_and_in_place_of_none(tmp_path: Path) -> None:
+    file = tmp_path / "campaigns.csv"
+    recorded(file, "lse_shipped")
+    recorded(file, "lse_shipped", "cuda")
+    worst = verdict(law=campaign.WIDENED, worst_in_sigma=3.21, cases_held=40)
+    shown = {"case": "case:1 lse cpu float16 N=3", "pooled": False}
+    broken = verdict("float16", law=campaign.WIDENED, status="violated", cases_violated=2, counterexample=shown)
+    cut = {"widened": True, "cases_run": 50, "cases_judged": 48}
+    for name in ("lse_shipped", "lse_upcast"):
+        recorded(file, name, "cpu", (1, 1), worst, broken, **cut, cases_alarming=2)
+    recorded(file, "lse_upcast", "cpu", (1, 1), worst, **cut)
+    found = totals(file)
+    assert [(t.name, t.judged, t.alarming) for t in found] == [
+        ("lse_shipped on cpu", 90, 0),
+        ("lse_shipped widened on cpu", 48, 2),
+        ("lse_shipped on cuda", 90, 0),
+        ("lse_upcast widened on cpu", 48, 0),
+    ]
+    text = false_alarms.markdown(found, LAWS)
+    assert "0 alarms on 180 judged cases of 2 lines; 2 alarms on 96 widened cases of 2 lines." in text
+    assert "| lse_shipped | cpu | 100 | 90 | 1 | 180 | 0 | 3.3e-02 | 48 | 2 | 3.2 |" in text
+    assert "| lse_shipped | cuda | 100 | 90 | 1 | 180 | 0 | 3.3e-02 |  |  |  |" in text
+    assert "| lse_upcast | cpu |  |  |  |  |  |  | 48 | 0 | 3.2 |" in text
+    assert "- lse_shipped widened on cpu was cut: 50 of 100 planned cases ran." in text
+    assert f"{campaign.WIDENED}, float16: violated (2 cases): `case:1 lse cpu float16 N=3`" in text
+    campaign_rows.forget(file, campaign_rows.stem("lse_shipped", "cpu", (1, 1), widened=True))
+    assert [total.name for total in totals(file)][:2] == ["lse_shipped on cpu", "lse_shipped on cuda"]
+
+
 def test_a_cut_run_and_a_missing_shard_are_said(tmp_path: Path) -> None:
     recorded(tmp_path / "rows.csv", "lse_shipped", "cpu", (2, 3), cases_run=40, cases_judged=38)
-    text = false_alarms.markdown(totals(tmp_path / "rows.csv"), "*")
+    text = false_alarms.markdown(totals(tmp_path / "rows.csv"), LAWS)
     assert "| 40 of 100 (1 of 3 shards) | 38 |" in text
     assert "- lse_shipped on cpu was cut: 40 of 100 planned cases ran." in text
     assert "- lse_shipped on cpu lacks the shards 1/3, 3/3." in text
@@ -153,7 +184,7 @@ def test_alarms_are_reported_by_property_and_case_and_raise_the_bound(tmp_path: 
     pooled = verdict("float16", status="violated", counterexample={"case": "case:1 lse cpu float16", "pooled": True})
     recorded(tmp_path / "rows.csv", "lse_shipped", "cpu", (1, 1), broken, pooled, cases_alarming=2)
     (total,) = totals(tmp_path / "rows.csv")
-    text = false_alarms.markdown([total], "*")
+    text = false_alarms.markdown([total], LAWS)
     assert "| 2 and 1 pooled | 6.9e-02 |" in text
     assert "float32: violated (2 cases): `case:1 lse cpu float32 N=3`" in text
     assert "float16: violated (pooled): `case:1 lse cpu float16`" in text
@@ -282,6 +313,31 @@ def test_a_line_is_one_command() -> None:
     assert campaign_rows.stem(line.name, plan.device, plan.shard) == "campaign_semicrf_many_states_cuda_2_of_4"
 
 
+def test_a_widened_line_is_one_command_that_judges_about_as_many_cases_as_asked_for() -> None:
+    line = campaign.chosen(["lse_upcast"])[0]
+    plan = campaign.Plan(cases=500, workers=16, widened=True)
+    assert " ".join(campaign.words(line, plan)) == (
+        "check examples/torch_lse.py:upcast --family lse --device cpu --examples 1000 "
+        f"--property {campaign.WIDENED} --workers 16"
+    )
+    assert campaign_rows.stem("lse_upcast", "cpu", (1, 2), widened=True) == "campaign_lse_upcast_widened_1_of_2"
+    with pytest.raises(UsageError, match="--widened runs in Triton's interpreter; expected --device cpu"):
+        campaign.main(["lse_upcast", "--widened", "--device", "cuda"])
+
+
+def test_a_slip_that_the_dtype_hides_is_an_alarm_widened_and_a_correct_kernel_is_none(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(WRONG.replace("1.01", "1.00001"))
+    plan, rows = campaign.Plan(cases=4, workers=0, widened=True), tmp_path / "campaigns.csv"
+    wrong = campaign.Line("sdpa_eager", "sdpa", f"{tmp_path / 'kernel.py'}:wrong", ("--dtype", "bfloat16"))
+    assert campaign.run(wrong, plan, tmp_path, rows) == 1
+    right = replace(wrong, name="sdpa_fused", target="examples/torch_sdpa.py:fused")
+    assert campaign.run(right, plan, tmp_path, rows) in (0, 4)
+    fused, eager = totals(rows)
+    assert (fused.name, eager.name) == ("sdpa_fused widened on cpu", "sdpa_eager widened on cpu")
+    assert fused.alarming == 0 < fused.judged and 0 < eager.alarming <= eager.judged
+    assert (tmp_path / "campaign_sdpa_eager_widened.json").exists()
+
+
 def test_a_wrong_kernel_is_an_alarm_with_its_case_and_a_correct_one_is_none(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(WRONG)
     plan, rows = campaign.Plan(cases=3, workers=0), tmp_path / "campaigns.csv"
@@ -292,7 +348,7 @@ def test_a_wrong_kernel_is_an_alarm_with_its_case_and_a_correct_one_is_none(tmp_
     fused, eager = totals(rows)
     assert (fused.parts[0].line, fused.alarming, fused.judged) == ("sdpa_fused", 0, 3)
     assert 0 < eager.alarming <= eager.judged == 3 and eager.tensors
-    text = false_alarms.markdown([fused, eager], campaign.LAWS)
+    text = false_alarms.markdown([fused, eager], LAWS)
     assert f"violated ({eager.parts[0].alarms[0].violated} cases): `case:" in text and "kernel.py:wrong cpu" in text
     assert (tmp_path / "campaign_sdpa_eager.txt").read_text().startswith("gradoracle ")
     full = json.loads((tmp_path / "campaign_sdpa_eager.json").read_text())

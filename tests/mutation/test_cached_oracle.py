@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gradoracle.cases.sample import build
+from gradoracle.execution.widened import widen
 from gradoracle.model.case import Case
 from gradoracle.model.contract import contract
 from gradoracle.model.derivative import Derivative
@@ -84,3 +85,15 @@ def test_what_only_looks_up_writes_nothing_and_what_is_large_is_not_kept(
     monkeypatch.setattr(cached_oracle, "MOST", 10)
     answers(CachedOracle(tmp_path, pick, "float64", 64), sample)
     assert not list(tmp_path.iterdir()) and asked == ["budgets", "truth"] * 2
+
+
+def test_a_widened_sample_is_another_and_is_remembered_too(tmp_path: Path, asked: list[str]) -> None:
+    case = replace(CASE, dtype="bfloat16")
+    sample = build(case, pick.signature)
+    oracle = CachedOracle(tmp_path, pick, "float64", graphs=8)
+    answers(oracle, sample)
+    first = answers(oracle, sample.map(widen))
+    assert asked == ["budgets", "truth"] * 2
+    again = answers(CachedOracle(tmp_path, pick, "float64", graphs=8), sample.map(widen))
+    assert asked == ["budgets", "truth"] * 2
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))

@@ -85,6 +85,7 @@ def test_an_interrupted_run_reports_what_it_knows_and_goes_on_where_it_ended(tmp
         ("3 * x", ("--source", "torch.nn.parameter"), 2, "has nothing to mutate"),
         ("2 * x", ("--source", "no.such.module"), 2, "gradoracle: --source no.such.module: cannot be imported: "),
         ("2 * x", ("--equivalents", "none.toml"), 2, "gradoracle: --equivalents none.toml: no such file"),
+        ("2 * x", ("--since", "none.json"), 2, "gradoracle: --since none.json: no such file"),
         ("2 * x", ("--mutants", "some"), 2, "expected a number, or all"),
         ("2 * x", ("--least", "2"), 2, "gradoracle: --least must be from 0 to 1, got 2"),
         ("2 * x", ("--workers", "0"), 2, "gradoracle: --workers must be at least 1, got 0"),

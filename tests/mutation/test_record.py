@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gradoracle.mutation.outcome import Fate, Outcome, Score
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
 from gradoracle.mutation.record import Record, fingerprint
 from gradoracle.mutation.run import Found, Mutation
+from gradoracle.mutation.since import Earlier, read_earlier
 from gradoracle.mutation.sources import Source
 from gradoracle.mutation.views import exit_code, render
 from gradoracle.project.shipped_names import family_names
@@ -24,6 +26,7 @@ def mutant(after: str = "a | b", operator: str = "sign") -> Mutant:
 
 KILLED = Outcome(mutant(), Fate.KILLED, "vjp_matches_the_oracle", ("vjp_matches_the_oracle",), "case:1 f", 2, 5, 0.5)
 SURVIVED = Outcome(mutant("b + a", "operands swapped"), Fate.SURVIVED, tried=5, covering=5, seconds=2.0)
+WIDENED = Outcome(mutant("a + b + c"), Fate.KILLED, "exact", ("exact",), "case:2 f", 5, 5, 1.5, widened=True)
 CRASHED = Outcome(mutant("a + None"), Fate.CRASHED, reason="case:1 f: forward raised TypeError")
 
 
@@ -33,12 +36,12 @@ def found(*outcomes: Outcome) -> Found:
 
 def test_what_was_found_is_known_again_and_a_cut_line_is_not(tmp_path):
     record = Record("some/file.py:kernel", "mark", tmp_path)
-    for outcome in (KILLED, SURVIVED):
+    for outcome in (KILLED, SURVIVED, WIDENED):
         record.add(outcome)
     with record.path.open("a") as file:
         file.write(record.path.read_text()[:40])
-    known = record.known([KILLED.mutant, SURVIVED.mutant, CRASHED.mutant])
-    assert known == {KILLED.mutant.key: KILLED, SURVIVED.mutant.key: SURVIVED}
+    known = record.known([KILLED.mutant, SURVIVED.mutant, WIDENED.mutant, CRASHED.mutant])
+    assert known == {each.mutant.key: each for each in (KILLED, SURVIVED, WIDENED)}
     assert Record("some/file.py:kernel", "another mark", tmp_path).known([KILLED.mutant]) == {}
     record.add(CRASHED, pending=True)
     assert CRASHED.mutant.key not in record.known([CRASHED.mutant]), "it is to be compared yet"
@@ -68,6 +71,45 @@ def test_json_has_a_score_and_every_mutant():
     assert document["mutants"][0]["law"] == "vjp_matches_the_oracle" and document["mutants"][0]["seconds"] == 0.5
     assert "+b + a" in document["mutants"][1]["diff"] and "diff" not in document["mutants"][0]
     assert document["operators"]["sign"] == {"killed": 1, "crashed": 1}
+
+
+@pytest.mark.parametrize("format", ["terminal", "markdown"])
+def test_what_only_the_widened_kernel_kills_is_named_apart(format):
+    text = render(found(KILLED, SURVIVED, WIDENED), format)
+    assert "score 0.667: 2 of 3 mutants killed, 1 of them only when widened" in text
+    assert WIDENED.mutant.key in text.lower().partition("killed only when widened")[2].partition("surviv")[0]
+    assert "only when widened" not in render(found(KILLED, SURVIVED), format)
+    document = json.loads(render(found(KILLED, SURVIVED, WIDENED), "json"))
+    assert document["killed_when_widened"] == 1 and [m["widened"] for m in document["mutants"]] == [False, False, True]
+
+
+def earlier(folder: Path, *outcomes: Outcome) -> Earlier:
+    """The report of an earlier run, read again."""
+    (folder / "earlier.json").write_text(render(found(*outcomes), "json"))
+    return read_earlier(folder / "earlier.json")
+
+
+def test_mutants_that_change_sides_since_an_earlier_report_are_listed(tmp_path):
+    survived, killed = replace(WIDENED, fate=Fate.SURVIVED, law=""), replace(SURVIVED, fate=Fate.KILLED, law="exact")
+    now = found(KILLED, SURVIVED, WIDENED, CRASHED)
+    now.since = earlier(tmp_path, replace(KILLED, fate=Fate.NOT_RUN), killed, survived, CRASHED)
+    said = "of 3 mutants in both, 1 that survived are killed, 1 that were killed survive"
+    for format in ("terminal", "markdown"):
+        text = render(now, format)
+        assert said in text.replace("Since", "since"), text
+        assert f"{WIDENED.mutant.key}  sign, m.py:1 in f, by exact" in text.partition(said)[2]
+        assert f"now survives  {SURVIVED.mutant.key}" in text.partition(said)[2]
+    now.since = earlier(tmp_path, KILLED, SURVIVED, WIDENED, CRASHED)
+    assert "of 4 mutants in both, 0 that survived are killed, 0 that were" in render(now, "terminal")
+    document = json.loads(render(now, "json"))
+    assert document["since"]["mutants"] == 4 and document["since"]["survived_and_killed"] == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "gradoracle-mutation/2", "mutants": []}'])
+def test_an_earlier_report_that_is_none_is_refused_in_a_sentence(tmp_path, text):
+    (tmp_path / "none.json").write_text(text)
+    with pytest.raises(UsageError, match=r"--since .*none\.json: expected a report of gradoracle mutate --format json"):
+        read_earlier(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize("format", ["terminal", "markdown"])

@@ -58,9 +58,19 @@ def kernel(x):
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory):
     """The kernel's file, loaded, judged on six cases: what makes a Trial of two pieces of code."""
+    return loaded(tmp_path_factory, "squares", SOURCE)
+
+
+@pytest.fixture(scope="module")
+def low(tmp_path_factory: pytest.TempPathFactory):
+    """The same in bfloat16."""
+    return loaded(tmp_path_factory, "low", SOURCE.replace("float32", "bfloat16"))
+
+
+def loaded(tmp_path_factory: pytest.TempPathFactory, name: str, text: str):
     folder = tmp_path_factory.mktemp("bench")
-    file = folder / "squares.py"
-    file.write_text(SOURCE)
+    file = folder / f"{name}.py"
+    file.write_text(text)
     subjects = resolved(Request(str(file), device="cpu", examples=6, workers=0))
     jobs = list(plan(subjects).jobs)
     kept = tmp_path_factory.mktemp("kept")
@@ -71,10 +81,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory):
     (source,) = sources_of(resolve(str(file)))
 
     def tried(before: str, after: str, function: str, cause: str = "") -> Outcome:
-        assert SOURCE.count(before) == 1
-        planted = SOURCE.replace(before, after)
-        line = SOURCE[: SOURCE.index(before)].count("\n") + 1
-        mutant = Mutant(source.shown, "test", function, line, before, after, 0, SOURCE, planted, cause)
+        assert text.count(before) == 1
+        planted = text.replace(before, after)
+        line = text[: text.index(before)].count("\n") + 1
+        mutant = Mutant(source.shown, "test", function, line, before, after, 0, text, planted, cause)
         order = tuple(n for n, each in enumerate(seen) if line in each.lines[source.file])
         return work(Trial(mutant, source.module, source.file, order, str(known)), lambda name, limit: None)
 
@@ -86,6 +96,26 @@ def test_a_law_that_is_violated_kills(bench):
     assert (outcome.fate, outcome.law) == (Fate.KILLED, "vjp_matches_the_oracle")
     assert outcome.tried == 1 and outcome.case.startswith("case:1 square cpu float32")
     assert set(outcome.laws) > {"vjp_matches_the_oracle"}, "the killing case is judged by every law"
+
+
+WIDENED = "formula_is_exact_when_widened"
+
+
+def test_a_slip_below_the_rounding_of_the_dtype_is_killed_by_the_widened_kernel_alone(low):
+    outcome = low("return 2 * x * g", "return 2.0001 * x * g", "Square.backward")
+    assert (outcome.fate, outcome.law, outcome.laws) == (Fate.KILLED, WIDENED, (WIDENED,)) and outcome.widened
+
+
+def test_what_a_property_of_the_kernel_as_written_sees_is_its_kill(low, bench):
+    for tried, dtype in ((low, "bfloat16"), (bench, "float32")):
+        outcome = tried("return 2 * x * g", "return 2.2 * x * g", "Square.backward")
+        assert (outcome.fate, outcome.law) == (Fate.KILLED, "vjp_matches_the_oracle") and not outcome.widened
+        assert f" {dtype} " in outcome.case
+
+
+def test_what_changes_nothing_survives_widened_too(low):
+    outcome = low("2 * x * g", "x * 2 * g", "Square.backward")
+    assert outcome.fate is Fate.SURVIVED and outcome.tried == outcome.covering == 6 and not outcome.widened
 
 
 def test_a_kill_whose_cause_is_known_is_diagnosed(bench):

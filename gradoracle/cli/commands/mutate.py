@@ -34,6 +34,9 @@ def mutate(
     equivalents: Annotated[
         str | None, typer.Option(metavar="FILE", help="TOML file with proofs that mutants are equivalent.")
     ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Earlier report in json: list the mutants that change sides.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the results of earlier runs.")] = False,
     least: Annotated[
         float | None, typer.Option(metavar="SCORE", help="Exit with 1 if the score is below this.")
@@ -64,6 +67,7 @@ def mutate(
         equivalents=None if equivalents is None else values.file("--equivalents", equivalents),
         fresh=fresh,
         sources=tuple(source or ()),
+        since=None if since is None else values.file("--since", since),
         **settings.fields(own),
     )
     require_kernels_of_the_tree([target])

@@ -1,0 +1,114 @@
+"""Run: the mutants of a family, in worker processes."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hidden_faults.rows import Row
+from benchmarks.hidden_faults.scaled import scaled
+from benchmarks.hidden_faults.search import Search
+from gradoracle.check.plan import plan, resolved
+from gradoracle.execution import device, environment
+from gradoracle.execution.local_pool import LocalPool
+from gradoracle.model.errors import UsageError
+from gradoracle.mutation.mutant import Mutant
+from gradoracle.mutation.plant import choose, mutants
+from gradoracle.mutation.proofs import proofs_beside, read_proofs
+from gradoracle.mutation.sources import Source, Statements, sources_of
+from gradoracle.mutation.trial import Rehearsal, Seen, Stage
+from gradoracle.project.request import Request
+from gradoracle.project.target import resolve
+
+DTYPE = "bfloat16"
+
+
+def run(family: str, count: int, workers: int, seconds: float | None, say: Callable[[str], None]) -> list[Row]:
+    """The rows of some mutants of a family, as many as could be begun in the time."""
+    begun = time.monotonic()
+    subjects = resolved(Request(family, device="cpu", workers=0))
+    jobs = [
+        replace(job, laws=tuple(name for name in job.laws if subjects.laws[name].scope == "case"))
+        for job in plan(subjects).jobs
+        if job.case.dtype == DTYPE
+    ]
+    sources = sources_of(resolve(family))
+    proven = read_proofs(proofs_beside(family))
+    planted = {m: s for s in sources for m in mutants(s.text, s.shown) if m.key not in proven and scaled(m, 0.5)}
+    with tempfile.TemporaryDirectory() as folder, _pool(subjects.setup, folder, workers) as pool:
+        seen = _rehearsed(jobs, pool)
+        orders = _orders(planted, seen)
+        chosen = choose(orders, count, 0)
+        took = f"{time.monotonic() - begun:.0f} s"
+        say(f"{family}: {len(chosen)} of the {len(orders)} mutants that {len(jobs)} cases execute, {took}")
+        known = {}
+        for stage in Stage:
+            names = {name for name, law in subjects.laws.items() if Stage.of(law) is stage}
+            known[stage] = str(Path(folder) / f"known{stage.value}")
+            Path(known[stage]).write_bytes(pickle.dumps(_only(jobs, seen, names), pickle.HIGHEST_PROTOCOL))
+        rows = []
+
+        def searches() -> Iterator[Search]:
+            for mutant in chosen:
+                if seconds is not None and time.monotonic() - begun > seconds:
+                    return
+                yield Search(family, mutant, planted[mutant], orders[mutant], known)
+
+        for result in pool.run(searches()):
+            if result.value is None:
+                say(f"{family}: a search failed: {result.error.strip().splitlines()[-1:] or result.crash}")
+                continue
+            rows.append(result.value)
+            say(f"{family}: {len(rows)} of {len(chosen)}: {_told(result.value)}")
+    return sorted(rows, key=lambda row: (row.operator, row.where, row.mutant))
+
+
+def _told(row: Row) -> str:
+    hidden = f" at t = {row.t}" if row.t else ""
+    return f"{row.mutant} {row.operator}, {row.where}: {row.result}{hidden}, {row.seconds:.0f} s"
+
+
+@contextmanager
+def _pool(setup: Any, folder: str, workers: int) -> Iterator[LocalPool]:
+    given, limit = (setup, (), folder), environment.memory(free=True)
+    with LocalPool(
+        "benchmarks.hidden_faults.search:entry", given, count=workers, env=device.variables("cpu"), memory=limit
+    ) as pool:
+        yield pool
+
+
+def _rehearsed(jobs: Sequence[Any], pool: LocalPool) -> list[Seen]:
+    found: dict[int, Seen] = {}
+    numbers = {id(job): number for number, job in enumerate(jobs)}
+    for result in pool.run(Rehearsal(job) for job in jobs):
+        if result.value is None:
+            raise UsageError(f"the unmutated kernel cannot be judged on {result.job.job.case}")
+        found[numbers[id(result.job.job)]] = result.value
+    return [found[number] for number in range(len(jobs))]
+
+
+def _only(jobs: Sequence[Any], seen: Sequence[Seen], names: set[str]) -> tuple[list[Any], list[Seen]]:
+    """Cases and what the unmutated kernel did on them, by some properties alone."""
+    own = [replace(job, laws=tuple(name for name in job.laws if name in names)) for job in jobs]
+    results = [tuple(each for each in one.result.results if each.law in names) for one in seen]
+    pairs = zip(seen, results, strict=True)
+    return own, [replace(one, result=replace(one.result, results=result)) for one, result in pairs]
+
+
+def _orders(planted: dict[Mutant, Source], seen: Sequence[Seen]) -> dict[Mutant, tuple[int, ...]]:
+    """The cases that execute a mutant's line, the shortest first; mutants that no case executes are left out."""
+    statements = {source.shown: Statements(source.text) for source in planted.values()}
+    found = {}
+    for mutant, source in planted.items():
+        first, last = statements[mutant.module].span(mutant.line)
+        lines = frozenset(range(first, last + 1))
+        order = [n for n, each in enumerate(seen) if lines & each.lines.get(source.file, frozenset())]
+        if order:
+            found[mutant] = tuple(sorted(order, key=lambda n: seen[n].seconds))
+    return found
