@@ -94,7 +94,7 @@ def test_the_kernel_may_refuse_what_the_definition_takes(run: Run) -> None:
 def test_a_wrong_kernel_is_found_where_the_definition_is_defined(run: Run) -> None:
     definition = LARGE.format(error="ValueError")
     code, out, _ = run(definition, "return x * 2.001", words=MATCHING)
-    assert code == 1 and "✗ VIOLATED forward_matches_the_oracle" in out
+    assert code == 1 and "✗ WRONG forward_matches_the_oracle" in out
 
 
 @pytest.mark.parametrize(
