@@ -1,0 +1,83 @@
+"""Results of the builder's operations, offered to an intervention: arithmetic, functions, casts, dots, constants.
+
+What only moves or selects values rounds nothing: loads, reshapes, selections, maxima, signs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from gradoracle.execution.interpreter.dot import float32_dot
+from gradoracle.execution.interpreter.intervention import Intervention
+from gradoracle.execution.interpreter.rounding import nearest
+
+Handle = Any
+Method = Callable[..., Any]
+_OPERATIONS = """
+    fadd fsub fmul fdiv precise_divf frem fma exp exp2 log log2 sin cos sqrt precise_sqrt rsqrt erf
+    fp_trunc fp_ext fp_to_fp si_to_fp ui_to_fp
+"""
+ROUNDING = ("cast_impl", *(f"create_{name}" for name in _OPERATIONS.split()))
+CONSTANTS = ("get_fp16", "get_bf16", "get_fp32", "get_fp64")
+
+
+@contextmanager
+def replaced(intervention: Intervention) -> Iterator[None]:
+    """The builder with methods that offer what they give."""
+    stock: dict[str, Method] = {}
+
+    def replace(name: str, made: Callable[[Method], Method]) -> None:
+        method = getattr(InterpreterBuilder, name, None)
+        if method is not None:
+            stock[name] = method
+            setattr(InterpreterBuilder, name, made(method))
+
+    try:
+        for name in ROUNDING:
+            replace(name, lambda method: _offering(method, intervention))
+        for name in CONSTANTS:
+            replace(name, lambda method: _constant(method, intervention))
+        replace("create_dot", lambda method: _dot(method, intervention))
+        yield
+    finally:
+        for name, method in stock.items():
+            setattr(InterpreterBuilder, name, method)
+
+
+def _offering(method: Method, intervention: Intervention) -> Method:
+    def create(self: Any, *args: Any, **kwargs: Any) -> Handle:
+        made = method(self, *args, **kwargs)
+        name = made.dtype.scalar.name
+        return TensorHandle(intervention.value(made.data, lambda: nearest(made.data, name)), made.dtype)
+
+    return create
+
+
+def _constant(method: Method, intervention: Intervention) -> Method:
+    def get(self: Any, value: float) -> Handle:
+        made = method(self, intervention.number(value))
+        name = made.dtype.scalar.name
+        return TensorHandle(intervention.value(made.data, lambda: nearest(made.data, name)), made.dtype)
+
+    return get
+
+
+def _dot(method: Method, intervention: Intervention) -> Method:
+    def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any, *rest: Any) -> Handle:
+        made = method(self, a, b, d, input_precision, *rest)
+
+        def narrow() -> Any:
+            data = made.data
+            if a.dtype.scalar.name == "fp32":
+                left, right = a.data.astype(np.float32), b.data.astype(np.float32)
+                data = float32_dot(left, right, input_precision).astype(np.float64) + d.data
+            return nearest(data, made.dtype.scalar.name)
+
+        return TensorHandle(intervention.value(made.data, narrow), made.dtype)
+
+    return create_dot
