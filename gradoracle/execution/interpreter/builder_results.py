@@ -10,17 +10,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from gradoracle.execution.interpreter.blocks import FLOATS
 from gradoracle.execution.interpreter.dot import float32_dot
 from gradoracle.execution.interpreter.intervention import Intervention
-from gradoracle.execution.interpreter.rounding import nearest
+from gradoracle.execution.interpreter.rounding import cut, nearest
 
 Handle = Any
 Method = Callable[..., Any]
 _OPERATIONS = """
     fadd fsub fmul fdiv precise_divf frem fma exp exp2 log log2 sin cos sqrt precise_sqrt rsqrt erf
-    fp_trunc fp_ext fp_to_fp si_to_fp ui_to_fp
+    fp_trunc fp_ext si_to_fp ui_to_fp
 """
 ROUNDING = ("cast_impl", *(f"create_{name}" for name in _OPERATIONS.split()))
 CONSTANTS = ("get_fp16", "get_bf16", "get_fp32", "get_fp64")
@@ -40,6 +42,7 @@ def replaced(intervention: Intervention) -> Iterator[None]:
     try:
         for name in ROUNDING:
             replace(name, lambda method: _offering(method, intervention))
+        replace("create_fp_to_fp", lambda method: _cast(method, intervention))
         for name in CONSTANTS:
             replace(name, lambda method: _constant(method, intervention))
         replace("create_dot", lambda method: _dot(method, intervention))
@@ -56,6 +59,21 @@ def _offering(method: Method, intervention: Intervention) -> Method:
         return TensorHandle(intervention.value(made.data, lambda: nearest(made.data, name)), made.dtype)
 
     return create
+
+
+def _cast(method: Method, intervention: Intervention) -> Method:
+    def create_fp_to_fp(self: Any, src: Handle, dst_type: Any, rounding_mode: Any) -> Handle:
+        made = method(self, src, dst_type, rounding_mode)
+        name = made.dtype.scalar.name
+
+        def narrow() -> Any:
+            if rounding_mode == ir.ROUNDING_MODE.RTZ and made.data.dtype == np.float64 and name in FLOATS:
+                return cut(made.data, name).astype(np.float64)
+            return nearest(made.data, name)
+
+        return TensorHandle(intervention.value(made.data, narrow), made.dtype)
+
+    return create_fp_to_fp
 
 
 def _constant(method: Method, intervention: Intervention) -> Method:

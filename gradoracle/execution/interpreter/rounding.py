@@ -64,10 +64,13 @@ def _nearest_bf16(values: Array) -> Float32Array:
 
 def toward_zero(values: Array, fmt: str) -> Array:
     """Round toward zero to `fmt`, one of bf16 (held as float32), fp16, fp32; `values` is float32 or float64."""
-    if is_widened():
-        return values
+    return values if is_widened() else cut(values, fmt)
+
+
+def cut(values: Array, fmt: str) -> Array:
+    """As ``toward_zero``, widened or not."""
     if fmt == "bf16":
-        values = toward_zero(values, "fp32") if values.dtype == np.float64 else values
+        values = cut(values, "fp32") if values.dtype == np.float64 else values
         kept = (values.view(np.uint32) & _BF16_KEPT).view(np.float32)
         return np.where(np.isnan(values), np.float32(np.nan), kept)
     target, unsigned = (np.float16, np.uint16) if fmt == "fp16" else (np.float32, np.uint32)
