@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from gradoracle.cases.sample import Sample
+from gradoracle.execution.widened import narrowed
 from gradoracle.model.contract import Contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.family import Family
@@ -79,7 +80,7 @@ def _key(question: tuple[Any, ...], sample: Sample) -> str:
     digest = hashlib.sha256(repr((question, sorted(sample.options.items()))).encode())
     for group in (sample.inputs, sample.cotangents, sample.tangents):
         for name, tensor in group.items():
-            dense = tensor.detach().contiguous()
+            dense = narrowed(tensor.detach()).contiguous()
             digest.update(f"{name} {dense.dtype} {tuple(dense.shape)} ".encode())
             digest.update(dense.view(-1).view(torch.uint8).numpy().data if dense.numel() else b"")
         digest.update(b";")
