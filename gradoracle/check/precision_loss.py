@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.check.widened import widened
+from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
-from gradoracle.execution.interpreter.intervention import Intervention, intervening
 from gradoracle.execution.interpreter.narrowing import Narrowed, Noted
 from gradoracle.execution.interpreter.wrong_accesses import Place
-from gradoracle.execution.kernel_runner import KernelRunner, Tensors
-from gradoracle.execution.widened import narrowed
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.model.precision_loss import PrecisionLoss, Statement
 
 Places = tuple[Place, ...]
-
-
-class OutOfBudget(Exception):
-    """No call or no time is left."""
 
 
 def lost_at(
@@ -55,14 +46,13 @@ def lost_at(
 
 
 class _Search:
-    """The measurements on one case, and what may still be spent on them."""
+    """The measurements on one case."""
 
     def __init__(
         self, evidence: Evidence, derivative: Derivative, names: Sequence[str], calls: int | None, seconds: float | None
     ) -> None:
         self._evidence, self._derivative, self._names = evidence, derivative, frozenset(names)
-        self._calls = math.inf if calls is None else calls
-        self._until = math.inf if seconds is None else time.monotonic() + seconds
+        self._runs = WidenedRuns(evidence, derivative, calls, seconds)
         self._alone: dict[Place, float] = {}
         self._fewest: Places = ()
         self._errors: dict[Places, float] = {}
@@ -70,7 +60,7 @@ class _Search:
     def run(self) -> PrecisionLoss | None:
         try:
             noted = Noted()
-            self._tensors(noted)
+            self._runs.tensors(noted)
             self._descend(noted.places)
             return self._chosen(noted.places) or self._together()
         except OutOfBudget:
@@ -107,25 +97,13 @@ class _Search:
     def _error(self, places: Places) -> float:
         """The largest error / budget of the tensors with some statements rounding; above 1 where one is violated."""
         if places not in self._errors:
-            found = self._evidence.compare(self._derivative, self._tensors(Narrowed(places)))
+            found = self._evidence.compare(self._derivative, self._runs.tensors(Narrowed(places)))
             own = [each for each in found if each.tensor in self._names]
             self._errors[places] = max(
                 (each.error for each in own if each.outcome is Outcome.VIOLATED),
                 default=max((min(each.error, 1.0) for each in own), default=0.0),
             )
         return self._errors[places]
-
-    def _tensors(self, intervention: Intervention) -> Tensors:
-        """The kernel's tensors under an intervention, float64."""
-        if self._calls < 1 or time.monotonic() >= self._until:
-            raise OutOfBudget
-        self._calls -= 1
-        wide = widened(self._evidence)
-        own = wide.subject
-        subject = KernelRunner(own.family, own.kernel, own.guard, f"{own.label}narrowed: ", records=False, wide=True)
-        with intervening(intervention):
-            found, _ = getattr(subject, self._derivative.value)(wide.sample, wide.blocks)
-        return {name: narrowed(found[name]) for name in wide.names(self._derivative) if name in found}
 
 
 def _statement(place: Place, error: float) -> Statement:

@@ -88,6 +88,8 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
         raise CannotWiden(f"{func} reads the bits of a float")
     if func is torch.ops.aten._efficientzerotensor.default:  # a tangent that is 0 and has no memory
         func = torch.ops.aten.zeros.default
+    if intervention.current is not None:
+        args, kwargs = tree_map(_number, args), tree_map(_number, kwargs)
     with _float64_by_default():
         found = func(*tree_map(_within, args), **tree_map(_within, kwargs))
     values = found if isinstance(found, (tuple, list)) else (found,)
@@ -99,6 +101,11 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     wrapped = [_wrapped(value, dtype) for value, dtype in zip(values, dtypes, strict=True)]
     result = type(found)(wrapped) if isinstance(found, (tuple, list)) else wrapped[0]
     return return_and_correct_aliasing(func, args, kwargs, result)
+
+
+def _number(value: Any) -> Any:
+    """A Python float, or what the current intervention makes of it."""
+    return value if type(value) is not float or intervention.current is None else intervention.current.number(value)
 
 
 def _offered(func: Any, args: Any, kwargs: Any, value: Any, dtype: torch.dtype | None) -> Any:

@@ -41,8 +41,8 @@ class Intervention:
         """The value that an operation gives: in float64, or rounded to the dtype that its type names."""
         return wide
 
-    def number(self, value: float) -> float:
-        """A float that stands in an expression of the source, or that the kernel was launched with."""
+    def number(self, value: float, argument: str = "") -> float:
+        """A float that an expression of the source holds, or that is an argument of a launch."""
         return value
 
     def allocated(self, memory: Any, address: int, size: int, name: str) -> None:
