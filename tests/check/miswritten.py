@@ -25,8 +25,8 @@ SHORT_LOG2_E: tl.constexpr = tl.constexpr(1.4427)
 
 @gradoracle.family(outputs=("y",), dtypes=("float32", "bfloat16"))
 def gelu(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
-    """GELU with tanh."""
-    return torch.nn.functional.gelu(x, approximate="tanh")
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
 @gradoracle.family(outputs=("y",), dtypes=("float32", "bfloat16"))
