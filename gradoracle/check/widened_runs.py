@@ -7,7 +7,8 @@ import time
 
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.widened import widened
-from gradoracle.execution.interpreter.intervention import Intervention, intervening
+from gradoracle.execution.interpreter.builder_results import intervening
+from gradoracle.execution.interpreter.intervention import Intervention
 from gradoracle.execution.kernel_runner import KernelRunner, Tensors
 from gradoracle.execution.widened import narrowed
 from gradoracle.model.derivative import Derivative

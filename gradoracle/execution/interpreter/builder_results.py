@@ -13,6 +13,7 @@ import numpy as np
 from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from gradoracle.execution.interpreter import intervention
 from gradoracle.execution.interpreter.blocks import FLOATS
 from gradoracle.execution.interpreter.dot import float32_dot
 from gradoracle.execution.interpreter.intervention import Intervention
@@ -29,7 +30,24 @@ CONSTANTS = ("get_fp16", "get_bf16", "get_fp32", "get_fp64")
 
 
 @contextmanager
-def replaced(intervention: Intervention) -> Iterator[None]:
+def intervening(does: Intervention) -> Iterator[None]:
+    """Intervene in whatever runs widened within; not to be nested.
+
+    Raises:
+        RuntimeError: an intervention is current already.
+    """
+    if intervention.current is not None:
+        raise RuntimeError("an intervention is current already; expected one at a time")
+    intervention.current = does
+    try:
+        with _replaced(does):
+            yield
+    finally:
+        intervention.current = None
+
+
+@contextmanager
+def _replaced(does: Intervention) -> Iterator[None]:
     """The builder with methods that offer what they give."""
     stock: dict[str, Method] = {}
 
@@ -41,27 +59,27 @@ def replaced(intervention: Intervention) -> Iterator[None]:
 
     try:
         for name in ROUNDING:
-            replace(name, lambda method: _offering(method, intervention))
-        replace("create_fp_to_fp", lambda method: _cast(method, intervention))
+            replace(name, lambda method: _offering(method, does))
+        replace("create_fp_to_fp", lambda method: _cast(method, does))
         for name in CONSTANTS:
-            replace(name, lambda method: _constant(method, intervention))
-        replace("create_dot", lambda method: _dot(method, intervention))
+            replace(name, lambda method: _constant(method, does))
+        replace("create_dot", lambda method: _dot(method, does))
         yield
     finally:
         for name, method in stock.items():
             setattr(InterpreterBuilder, name, method)
 
 
-def _offering(method: Method, intervention: Intervention) -> Method:
+def _offering(method: Method, does: Intervention) -> Method:
     def create(self: Any, *args: Any, **kwargs: Any) -> Handle:
         made = method(self, *args, **kwargs)
         name = made.dtype.scalar.name
-        return TensorHandle(intervention.value(made.data, lambda: nearest(made.data, name)), made.dtype)
+        return TensorHandle(does.value(made.data, lambda: nearest(made.data, name)), made.dtype)
 
     return create
 
 
-def _cast(method: Method, intervention: Intervention) -> Method:
+def _cast(method: Method, does: Intervention) -> Method:
     def create_fp_to_fp(self: Any, src: Handle, dst_type: Any, rounding_mode: Any) -> Handle:
         made = method(self, src, dst_type, rounding_mode)
         name = made.dtype.scalar.name
@@ -71,21 +89,21 @@ def _cast(method: Method, intervention: Intervention) -> Method:
                 return cut(made.data, name).astype(np.float64)
             return nearest(made.data, name)
 
-        return TensorHandle(intervention.value(made.data, narrow), made.dtype)
+        return TensorHandle(does.value(made.data, narrow), made.dtype)
 
     return create_fp_to_fp
 
 
-def _constant(method: Method, intervention: Intervention) -> Method:
+def _constant(method: Method, does: Intervention) -> Method:
     def get(self: Any, value: float) -> Handle:
-        made = method(self, intervention.number(value))
+        made = method(self, does.number(value))
         name = made.dtype.scalar.name
-        return TensorHandle(intervention.value(made.data, lambda: nearest(made.data, name)), made.dtype)
+        return TensorHandle(does.value(made.data, lambda: nearest(made.data, name)), made.dtype)
 
     return get
 
 
-def _dot(method: Method, intervention: Intervention) -> Method:
+def _dot(method: Method, does: Intervention) -> Method:
     def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any, *rest: Any) -> Handle:
         made = method(self, a, b, d, input_precision, *rest)
 
@@ -96,6 +114,6 @@ def _dot(method: Method, intervention: Intervention) -> Method:
                 data = float32_dot(left, right, input_precision).astype(np.float64) + d.data
             return nearest(data, made.dtype.scalar.name)
 
-        return TensorHandle(intervention.value(made.data, narrow), made.dtype)
+        return TensorHandle(does.value(made.data, narrow), made.dtype)
 
     return create_dot

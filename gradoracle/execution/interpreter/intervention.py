@@ -2,15 +2,14 @@
 
 A statement is a line of the user's source: of a kernel, of a jitted function that it calls, or of the wrapper's
 PyTorch. While no intervention is current, finding it costs nothing: the builder's methods are replaced only as long as
-one is.
+one is (``builder_results.intervening``).
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -58,22 +57,6 @@ class Intervention:
 
 
 current: Intervention | None = None
-
-
-@contextmanager
-def intervening(intervention: Intervention) -> Iterator[None]:
-    """Intervene in whatever runs widened within; not to be nested."""
-    global current
-    from gradoracle.execution.interpreter.builder_results import replaced
-
-    if current is not None:
-        raise RuntimeError("an intervention is current already; expected one at a time")
-    current = intervention
-    try:
-        with replaced(intervention):
-            yield
-    finally:
-        current = None
 
 
 def statement() -> Place | None:
