@@ -81,7 +81,7 @@ def _key(question: tuple[Any, ...], sample: Sample) -> str:
     for group in (sample.inputs, sample.cotangents, sample.tangents):
         for name, tensor in group.items():
             dense = narrowed(tensor.detach()).contiguous()
-            digest.update(f"{name} {dense.dtype} {tuple(dense.shape)} ".encode())
+            digest.update(f"{name} {tensor.dtype} {tuple(dense.shape)} ".encode())
             digest.update(dense.view(-1).view(torch.uint8).numpy().data if dense.numel() else b"")
         digest.update(b";")
     return digest.hexdigest()
