@@ -55,7 +55,7 @@ from gradoracle.project.target import Target, resolve
 
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 FORMATS = {"rounded to bfloat16": "bfloat16", "rounded to float16": "float16"}
-COLUMNS = ("family", "format", "planted", "lost", "named", "hit", "others", "calls", "seconds")
+COLUMNS = ("family", "format", "every", "planted", "lost", "named", "hit", "others", "calls", "seconds")
 DRAWN, TRIED = 40, 8  # cases drawn for each kernel, cases tried for each plant
 LARGEST, LONGEST = 1 << 18, 256  # product of a case's dims, and its longest
 SECONDS = 120.0  # for one plant
@@ -231,14 +231,14 @@ def main(words: list[str]) -> None:
                 found[family, FORMATS[mutant.operator]].append(trial)
                 if given.misses and (trial.said and not trial.hit):
                     print(family, trial.said, file=sys.stderr, flush=True)
-    _print(found, given.rows)
+    _print(found, given.rows, given.every)
 
 
-def _print(found: dict[tuple[str, str], list[Trial]], rows: bool) -> None:
+def _print(found: dict[tuple[str, str], list[Trial]], rows: bool, every: int) -> None:
     if rows:
         print(*COLUMNS, sep=",")
         for (family, name), trials in found.items():
-            print(family, name, *_counts(trials), sep=",")
+            print(family, name, every, *_counts(trials), sep=",")
         return
     print("| family | format | planted | lost | named | hit | rate | with others | calls | s |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
