@@ -26,6 +26,8 @@ pytestmark = pytest.mark.skipif(
 )
 imprecise = loaded("check.imprecise")
 softmax = loaded("properties.universal.widened")
+norm = loaded("check.rounded_norm")
+FAMILIES = {each.name: each for each in (imprecise.mixed, softmax.scaled_softmax, norm.rounded_norm)}
 FORWARD, VJP = Derivative.FORWARD, Derivative.VJP
 MIXED = Case("mixed", {"B": 32, "N": 16, "D": 16}, seed=3)
 
@@ -46,7 +48,7 @@ LOSSES = [
 
 
 def evidence_of(kernel: Kernel, case: Case = MIXED) -> Evidence:
-    family = {"mixed": imprecise.mixed, "scaled_softmax": softmax.scaled_softmax}[case.family]
+    family = FAMILIES[case.family]
     return Evidence(case, build(case, family.signature), KernelRunner(family, kernel), Oracle(family, "float64"))
 
 
@@ -95,6 +97,28 @@ def test_a_kernel_in_16_bits(options: dict[str, bool], text: str, function: str)
     assert found is not None
     assert found.source.startswith(text)
     assert found.statement.function == function
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("derivative", "name", "text", "others"),
+    [
+        (VJP, "dx", "m = (g * w).to(tl.float32)", []),
+        (VJP, "dw", "dw = g * (x * r).to(g.dtype)", []),
+        (FORWARD, "y", "normed = (x * r).to(x16.dtype)", ["y = normed * w"]),  # two roundings, where one is allowed
+    ],
+)
+def test_a_kernel_that_multiplies_in_16_bits(
+    derivative: Derivative, name: str, text: str, others: list[str], seed: int
+) -> None:
+    evidence = evidence_of(norm.KERNEL, Case("rounded_norm", {"B": 40, "N": 100}, dtype="bfloat16", seed=seed))
+    assert name in violated(evidence, derivative)
+    assert violated(widened(evidence), derivative) == []
+    found = lost_at(evidence, derivative, [name])
+    assert found is not None
+    assert found.source == text
+    assert [each.source for each in found.others] == others
+    assert found.together == bool(others)
 
 
 def test_statements_that_break_the_contract_together_only() -> None:
