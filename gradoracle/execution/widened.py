@@ -7,7 +7,7 @@ its blocks (``interpreter.values.widened``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +16,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
+from gradoracle.execution.interpreter import intervention
 from gradoracle.execution.interpreter.values import CannotWiden
 from gradoracle.execution.interpreter.values import widened as widened_blocks
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _OF_DTYPES = ("aten::promote_types", "aten::result_type", "aten::can_cast")  # these compute with dtypes, not values
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+_TRITON_NAMES: dict[torch.dtype | None, str] = {dtype: name for name, dtype in _DTYPES.items()}
+_ALLOCATE = ("empty", "new_empty", "zeros", "new_zeros", "ones", "new_ones", "full", "new_full")
 _RAW = ("aten::view.dtype", "aten::view_as_real", "aten::view_as_complex")
 
 
@@ -87,15 +91,54 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
         return func(*tree_map(_outlined, args), **tree_map(_outlined, kwargs))
     if func is torch.ops.aten._efficientzerotensor.default:  # a tangent that is 0 and has no memory
         func = torch.ops.aten.zeros.default
+    if intervention.current is not None:
+        args, kwargs = tree_map(_number, args), tree_map(_number, kwargs)
     with _float64_by_default():
         found = func(*tree_map(_within, args), **tree_map(_within, kwargs))
     values = found if isinstance(found, (tuple, list)) else (found,)
     if not any(isinstance(value, Tensor) and value.dtype is torch.float64 for value in values):
         return found
     dtypes = _named(func, args, kwargs, len(values))
+    if intervention.current is not None:
+        values = [_offered(func, args, kwargs, value, dtype) for value, dtype in zip(values, dtypes, strict=True)]
     wrapped = [_wrapped(value, dtype) for value, dtype in zip(values, dtypes, strict=True)]
     result = type(found)(wrapped) if isinstance(found, (tuple, list)) else wrapped[0]
     return return_and_correct_aliasing(func, args, kwargs, result)
+
+
+def _number(value: Any) -> Any:
+    """A Python float, or what the current intervention makes of it."""
+    return value if type(value) is not float or intervention.current is None else intervention.current.number(value)
+
+
+def _offered(func: Any, args: Any, kwargs: Any, value: Any, dtype: torch.dtype | None) -> Any:
+    """A result in float64, or what the current intervention makes of it; what is allocated is told to it."""
+    does, name = intervention.current, _TRITON_NAMES.get(dtype)
+    if does is None or name is None or not isinstance(value, Tensor) or value.dtype is not torch.float64:
+        return value
+    returns = func._schema.returns
+    alias = returns[0].alias_info if returns else None
+    if alias is not None and not alias.is_write:  # a view
+        return value
+    own = func._schema.name.removeprefix("aten::")
+    if own.startswith(_ALLOCATE):
+        memory = value.untyped_storage()
+        does.allocated(memory, memory.data_ptr(), memory.nbytes(), name)
+        return value
+    given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+    if alias is not None:
+        given = [each for each in given if _within(each) is not value]
+    chosen = does.value(value, lambda: value if _is_selected(value, given, dtype) else value.to(dtype).double())
+    chosen = does.written(value.data_ptr(), chosen, lambda held: chosen.to(_DTYPES[held]).double())
+    return value.copy_(chosen) if alias is not None and chosen is not value else chosen
+
+
+def _is_selected(value: Tensor, given: Sequence[Tensor], dtype: torch.dtype | None) -> bool:
+    """Whether an operation only moved or selected numbers of the dtype that it gives, which rounds nothing."""
+    floats = [each for each in given if isinstance(each, Wide)]
+    if not floats or any(each.dtype is not dtype for each in floats):
+        return False
+    return bool(torch.isin(value, torch.cat([each.carried.reshape(-1) for each in floats])).all())
 
 
 @contextmanager

@@ -19,7 +19,7 @@ T = TypeVar("T")
 _LAYOUT = str.maketrans("", "", "(),")
 
 
-def mutants(source: str, module: str) -> list[Mutant]:
+def mutants(source: str, module: str, operators: Sequence[Operator] | None = None) -> list[Mutant]:
     """Return every mutant that an operator can plant in a source, in the order of the source, then of the operators.
 
     Each compiles, differs from the original as code, and from all others. A source without a site has none.
@@ -27,6 +27,7 @@ def mutants(source: str, module: str) -> list[Mutant]:
     Args:
         source: of a Python module; `operators.source` says which of its functions are mutated.
         module: its name, or its file as given.
+        operators: that plant; by default all.
 
     Raises:
         UsageError: libcst is not installed, or the source is not Python.
@@ -35,7 +36,7 @@ def mutants(source: str, module: str) -> list[Mutant]:
 
     parsed = Source(source, module)
     by_node: dict[type, list[Operator]] = defaultdict(list)
-    for operator in OPERATORS:
+    for operator in OPERATORS if operators is None else operators:
         for kind in operator.nodes:
             by_node[kind].append(operator)
     found: list[Mutant] = []

@@ -76,6 +76,19 @@ def test_other_values_other_questions_and_other_layouts(tmp_path: Path, asked: l
     assert len(asked) == 7
 
 
+def test_widened_tensors_are_told_from_those_as_written(tmp_path: Path, asked: list[str]) -> None:
+    oracle = CachedOracle(tmp_path, pick, "float64", 64)
+    sample = build(CASE, pick.signature)
+    wide = sample.map(widen)
+    own = [answers(Oracle(pick, "float64"), each) for each in (sample, wide)]
+    asked.clear()
+    for _ in range(2):
+        for each, expected in zip((sample, wide), own, strict=True):
+            for mine, theirs in zip(answers(oracle, each), expected, strict=True):
+                assert torch.equal(mine, theirs)
+    assert asked == ["budgets", "truth"] * 2
+
+
 def test_what_only_looks_up_writes_nothing_and_what_is_large_is_not_kept(
     tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

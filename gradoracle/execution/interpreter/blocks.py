@@ -14,7 +14,8 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from gradoracle.execution.interpreter import lockstep
+from gradoracle.execution.interpreter import intervention, lockstep
+from gradoracle.execution.interpreter.rounding import nearest
 from gradoracle.execution.interpreter.values import Array, held_as, in_memory, is_widened
 
 Handle = Any
@@ -180,7 +181,11 @@ class Scalar(float):
     def to(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         """The float32 nearest to it, cast."""
         value = float(self) if is_widened() else float(np.float32(self))
-        return constant(value, tl.float32).to(dtype, *args, **kwargs)
+        if intervention.current is None:
+            return constant(value, tl.float32).to(dtype, *args, **kwargs)
+        made = constant(intervention.current.number(value), tl.float32)
+        made.handle.data = intervention.current.value(made.handle.data, lambda: nearest(made.handle.data, "fp32"))
+        return made.to(dtype, *args, **kwargs)
 
 
 def _joined(lhs: Any, rhs: Any) -> tuple[list[int], list[int], list[int]]:

@@ -39,7 +39,7 @@ def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any,
     """a [.. M K] @ b [.. K N] + d [.. M N]; 16-bit operands are multiplied exactly and added up in float32."""
     name = a.dtype.name
     if name == "fp32" and not is_widened():
-        product = _float32_dot(a.data, b.data, input_precision)
+        product = float32_dot(a.data, b.data, input_precision)
     elif name == "fp64" or name == BF16 or (name in FLOATS and is_widened()):
         product = np.matmul(a.data, b.data)
     elif name == "fp16":
@@ -53,7 +53,8 @@ def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any,
     return TensorHandle((product + accumulator).astype(np.float16), d.dtype)
 
 
-def _float32_dot(left: Float32Array, right: Float32Array, input_precision: Any) -> Array:
+def float32_dot(left: Float32Array, right: Float32Array, input_precision: Any) -> Array:
+    """[.. M K] @ [.. K N] in float32, with operands as `input_precision` reads them."""
     if input_precision == ir.INPUT_PRECISION.IEEE:
         return np.matmul(left, right)
     if input_precision == ir.INPUT_PRECISION.TF32:

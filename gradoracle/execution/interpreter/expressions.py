@@ -15,8 +15,9 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
+from gradoracle.execution.interpreter import intervention
 from gradoracle.execution.interpreter.blocks import FLOATS, OFFSETS, casts_directly, is_constant_of, reshaped, written
-from gradoracle.execution.interpreter.rounding import to_bf16
+from gradoracle.execution.interpreter.rounding import nearest, to_bf16
 from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, is_widened
 
 Operator = Callable[..., Any]
@@ -51,6 +52,12 @@ def _number(value: Any, name: str, through_float32: bool) -> Any:
     """A number in an operation with dtype `name`, as a scalar of that dtype; None if Triton has to decide."""
     if not is_constant_of(value, name) or (through_float32 and name == "fp64" and type(value) is float):
         return None
+    if intervention.current is not None:
+        if type(value) is float:
+            value = intervention.current.number(value)
+        made = written(value, getattr(tl, _DTYPES[name]))
+        made.handle.data = intervention.current.value(made.handle.data, lambda: nearest(made.handle.data, name))
+        return made
     key = (type(value), value, name, is_widened())
     known = _constants.get(key)
     if known is not None:
@@ -62,6 +69,12 @@ def _number(value: Any, name: str, through_float32: bool) -> Any:
 
 
 _DTYPES = {"fp32": "float32", "fp64": "float64", "int32": "int32", "int64": "int64"}
+
+
+def _offered(data: Array, result: Result) -> Array:
+    """A result in float64, or what the current intervention makes of it."""
+    assert intervention.current is not None
+    return intervention.current.value(data, lambda: nearest(data, result[1].name))
 
 
 def _operator(
@@ -98,6 +111,8 @@ def _operator(
                 data = compute(other.handle.data, self.handle.data)
             else:
                 data = compute(self.handle.data, other.handle.data)
+            if intervention.current is not None and rounds:
+                data = _offered(data, result)
             return tensor_of(to_bf16(data) if result[4] else data, result)
 
         return call
@@ -196,6 +211,8 @@ def to(stock: Operator) -> Operator:
         if result is None:
             return stock(self, dtype)
         data = self.handle.data
+        if intervention.current is not None:
+            data = _offered(data.astype(held_as(target), copy=False), result)
         return tensor_of(to_bf16(data) if name == BF16 else data.astype(held_as(target), copy=False), result)
 
     return call

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from gradoracle.execution.interpreter import blocks, expressions, launch_hooks, loads, lockstep, values
+from gradoracle.execution.interpreter import blocks, expressions, intervention, launch_hooks, loads, lockstep, values
 
 _MISSING: Any = object()
 _STOCK_PATCH_LANG = interpreter._patch_lang
@@ -120,10 +120,12 @@ def _launch(self: Any, *args: Any, **kwargs: Any) -> None:
     bound.apply_defaults()
     if launch_hooks.watch is not None:
         launch_hooks.watch(self.fn, bound.arguments, self.constexprs, kwargs)
+    arguments = bound.arguments
+    if intervention.current is not None:
+        replace = intervention.current.number
+        arguments = {n: replace(value, n) if type(value) is float else value for n, value in arguments.items()}
     with language_patch():
-        given = {
-            name: value if name in self.constexprs else _converted(value) for name, value in bound.arguments.items()
-        }
+        given = {name: value if name in self.constexprs else _converted(value) for name, value in arguments.items()}
         grid = self.grid(given) if callable(self.grid) else self.grid
     with launch_hooks.unwatched(self.fn.__code__):
         if launch_hooks.record is not None:

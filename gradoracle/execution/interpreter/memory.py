@@ -6,6 +6,7 @@ report it to the current record, if any (record.py).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,8 @@ from triton._C.libtriton import interpreter as access
 from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from gradoracle.execution.interpreter import launch_hooks, lockstep
-from gradoracle.execution.interpreter.rounding import to_bf16
+from gradoracle.execution.interpreter import intervention, launch_hooks, lockstep
+from gradoracle.execution.interpreter.rounding import nearest, to_bf16
 from gradoracle.execution.interpreter.values import BF16, Array, held_as, in_memory, is_widened, pack_bf16, unpack_bf16
 
 Handle = Any
@@ -130,6 +131,8 @@ def _read(addresses: Array, dtype: Any) -> Array:
 
 def _write(addresses: Array, value: Handle) -> None:
     data = pack_bf16(value.data) if value.dtype.name == BF16 else value.data
+    if intervention.current is not None and data.dtype == np.float64 and data.size:
+        data = intervention.current.written(int(addresses.min()), data, functools.partial(nearest, data))
     addresses = _for_each(addresses, data)  # if programs in lockstep store to one place, the last counts
     window, group = _window(addresses, data.dtype), lockstep.group()
     if group is not None:
@@ -159,6 +162,13 @@ def create_atomic_rmw(self: Any, rmwOp: Any, ptr: Handle, val: Handle, mask: Han
     ptr, mask = _recorded_atomic(ptr, mask)
     if val.dtype.name == BF16 and not is_widened():  # a GPU only adds these; Triton checks it
         return TensorHandle(_add_bf16(ptr.data, val.data, mask.data), val.dtype)
+    if (
+        intervention.current is not None
+        and rmwOp == ir.ATOMIC_OP.FADD
+        and is_widened()
+        and intervention.current.rounds_sums()
+    ):
+        return TensorHandle(_add_rounded(ptr.data, val.data, mask.data, val.dtype.scalar.name), val.dtype)
     ptr, val, mask = map(_dense, (ptr, val, mask))
     if rmwOp == ir.ATOMIC_OP.XCHG and val.data.dtype in _BITS:  # Triton's interpreter exchanges integers only
         bits = TensorHandle(val.data.view(_BITS[val.data.dtype]), val.dtype)
@@ -189,6 +199,19 @@ def create_barrier(self: Any) -> None:
 def _dense(handle: Handle) -> Handle:
     """The same values side by side: Triton's C++ walks a repeated value as if it were an array."""
     return TensorHandle(np.ascontiguousarray(handle.data), handle.dtype)
+
+
+def _add_rounded(ptrs: Any, values: Any, mask: Any, name: str) -> Any:
+    """Widened, one after the other, each sum rounded to the dtype that it names; returns what was there before."""
+    before = np.zeros(ptrs.shape, dtype=np.float64)
+    values, mask = np.broadcast_to(values, ptrs.shape), np.broadcast_to(mask, ptrs.shape)
+    stored, one = np.dtype(np.float64), np.ones(1, dtype=np.bool_)
+    for index in zip(*np.nonzero(mask), strict=True):
+        address = ptrs[index].reshape(1)
+        old = access.load(address, one, np.zeros(1, dtype=stored), stored)
+        access.store(address, nearest(old + values[index], name), one)
+        before[index] = old[0]
+    return before
 
 
 def _add_bf16(ptrs: Any, values: Any, mask: Any) -> Any:

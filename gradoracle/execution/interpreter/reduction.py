@@ -14,11 +14,12 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import ReduceOps, ScanOps, TensorHandle
 
-from gradoracle.execution.interpreter import lockstep
-from gradoracle.execution.interpreter.rounding import to_bf16
+from gradoracle.execution.interpreter import intervention, lockstep
+from gradoracle.execution.interpreter.rounding import nearest, to_bf16
 from gradoracle.execution.interpreter.values import BF16, held_as
 
 Scan = Callable[..., Any]
+Rounded = Callable[[Any], Any]
 _FEW_INSIDE, _MANY_OUTSIDE = 16, 64
 _STOCK_MIN_MAX = ReduceOps.min_max
 _STOCK_REDUCE = ReduceOps.apply_impl
@@ -28,22 +29,36 @@ _STOCK_SCAN = ScanOps.apply_impl
 def sum_reduce(self: Any, input: Any) -> Any:
     """Sum along `self.axis`; 16-bit dtypes as a tree of halves, whose order a GPU chooses by layout."""
     data, name = input.handle.data, input.dtype.name
-    if name not in (BF16, "fp16"):
-        return self.to_tensor(_reduced(np.add, data, self.axis, self.keep_dims), input.dtype)
-    axis = self.axis
-    shape = data.shape
+
+    def found(data: Any, rounded: Rounded) -> Any:
+        if name in (BF16, "fp16"):
+            return _tree(data, self.axis, self.keep_dims, rounded)
+        return _reduced(np.add, data, self.axis, self.keep_dims)
+
+    total = found(data, to_bf16 if name == BF16 else lambda values: values)
+    if intervention.current is not None and data.dtype == np.float64:
+        held = data.astype(np.float32) if name == "fp32" else data
+        total = intervention.current.value(
+            total, lambda: found(held, lambda values: nearest(values, name)).astype(np.float64)
+        )
+    return self.to_tensor(total, input.dtype)
+
+
+def _tree(data: Any, along: int | None, keep_dims: bool, rounded: Rounded) -> Any:
+    """A sum as a tree of halves, each addition rounded."""
+    axis, shape = along, data.shape
     if axis is None:
         data, axis = data.reshape(-1), 0
     data = np.moveaxis(data, axis, 0)
     while len(data) > 1:
         half = len(data) // 2
         total = data[:half] + data[half : 2 * half]
-        total = to_bf16(total) if name == BF16 else total
+        total = rounded(total)
         data = np.concatenate([total, data[2 * half :]]) if len(data) % 2 else total
     result = data[0]
-    if self.keep_dims:
-        result = result.reshape((1,) * len(shape)) if self.axis is None else np.expand_dims(result, axis)
-    return self.to_tensor(result, input.dtype)
+    if keep_dims:
+        result = result.reshape((1,) * len(shape)) if along is None else np.expand_dims(result, axis)
+    return result
 
 
 def min_max(self: Any, input: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
@@ -70,6 +85,8 @@ def _reduced(op: np.ufunc, data: Any, axis: int | None, keep_dims: bool) -> Any:
 
 def _scan(op: Callable[..., Any], stock: Scan) -> Scan:
     def scan(self: Any, input: Any) -> Any:
+        if intervention.current is not None:
+            return _offered(stock(self, input))
         if input.dtype.name != BF16:
             return stock(self, input)
         data = np.moveaxis(input.handle.data, self.axis, 0)
@@ -79,6 +96,19 @@ def _scan(op: Callable[..., Any], stock: Scan) -> Scan:
         return [self.to_tensor(np.moveaxis(result, 0, self.axis), dtype=input.dtype)]
 
     return scan
+
+
+def _offered(scanned: Any) -> Any:
+    """The results of a scan in float64, or what the current intervention makes of them."""
+    for each in scanned:
+        data, name = each.handle.data, each.dtype.scalar.name
+        each.handle.data = _chosen(data, name)
+    return scanned
+
+
+def _chosen(data: Any, name: str) -> Any:
+    assert intervention.current is not None
+    return intervention.current.value(data, lambda: nearest(data, name))
 
 
 class _OfPrograms:

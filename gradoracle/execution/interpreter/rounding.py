@@ -22,6 +22,7 @@ _BF16_SHIFT = np.uint32(16)
 _TF32_KEPT = np.uint32(0xFFFFE000)
 _TF32_HALF = np.uint32(0x1000)
 _ONE = np.uint32(1)
+_FORMATS: dict[str, type[np.floating[Any]]] = {"fp16": np.float16, "fp32": np.float32}
 _BF16_NAN = np.uint32(0x7FFF0000)
 
 
@@ -34,6 +35,19 @@ def to_bf16(values: Array) -> Float32Array:
     """
     if is_widened():
         return values.astype(np.float64, copy=False)
+    return _nearest_bf16(values)
+
+
+def nearest(values: Array, name: str) -> Array:
+    """float64 values rounded once to a float dtype that Triton names, and held in float64; others stay."""
+    if values.dtype != np.float64:
+        return values
+    if name == "bf16":
+        return _nearest_bf16(values).astype(np.float64)
+    return values.astype(_FORMATS[name]).astype(np.float64) if name in _FORMATS else values
+
+
+def _nearest_bf16(values: Array) -> Float32Array:
     if values.dtype != np.float32:
         values = _to_float32_odd(values)
     bits = values.view(np.uint32)
@@ -50,10 +64,13 @@ def to_bf16(values: Array) -> Float32Array:
 
 def toward_zero(values: Array, fmt: str) -> Array:
     """Round toward zero to `fmt`, one of bf16 (held as float32), fp16, fp32; `values` is float32 or float64."""
-    if is_widened():
-        return values
+    return values if is_widened() else cut(values, fmt)
+
+
+def cut(values: Array, fmt: str) -> Array:
+    """As ``toward_zero``, widened or not."""
     if fmt == "bf16":
-        values = toward_zero(values, "fp32") if values.dtype == np.float64 else values
+        values = cut(values, "fp32") if values.dtype == np.float64 else values
         kept = (values.view(np.uint32) & _BF16_KEPT).view(np.float32)
         return np.where(np.isnan(values), np.float32(np.nan), kept)
     target, unsigned = (np.float16, np.uint16) if fmt == "fp16" else (np.float32, np.uint32)

@@ -1,0 +1,126 @@
+"""Which constant is wrong: one at a time is fitted to the truth in widened runs, until one explains the error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gradoracle.check.evidence import Evidence
+from gradoracle.check.widened import widened
+from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
+from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
+from gradoracle.execution.interpreter.numbers import Numbers, Replaced, Site
+from gradoracle.execution.kernel_runner import Tensors
+from gradoracle.model.contract import UNIT_ROUNDOFF
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.finding import LOCAL_SIGMA, Outcome
+from gradoracle.model.wrong_constant import WrongConstant
+
+STEP = UNIT_ROUNDOFF["float64"] ** (1 / 3)  # relative: a central difference errs least at the cube root
+
+
+def wrong_constant(
+    evidence: Evidence,
+    derivative: Derivative,
+    names: Sequence[str],
+    *,
+    calls: int | None = None,
+    seconds: float | None = None,
+) -> WrongConstant | None:
+    """The constant that explains why some tensors are wrong when widened.
+
+    Each float of the source and of launches is fitted by Newton's method to the tensors, in units of their budgets.
+
+    Args:
+        evidence: of a case on which the tensors are wrong when widened.
+        derivative: that they belong to.
+        names: of the tensors.
+        calls: of the kernel, at most.
+        seconds: that may pass.
+
+    Returns:
+        A constant with whose fitted value every tensor of the derivative holds when widened. Where several constants
+        would do, the one whose fitted value has a name or, else, the fewest digits, of equals the first used, with the
+        others. None: no constant alone explains the error, one element depends on it, the kernel cannot be widened,
+        or no call or time is left.
+    """
+    try:
+        fit = _Fit(evidence, derivative, names, WidenedRuns(evidence, derivative, calls, seconds))
+        found = list(fit.explaining())
+    except (Unavailable, Refused, Crashed, Wrong, OutOfBudget):
+        return None
+    if not found:
+        return None
+    lead = min(found, key=lambda each: each.digits)
+    return replace(lead, others=tuple(each for each in found if each is not lead))
+
+
+class _Fit:
+    """The error of the widened kernel, and how it depends on its constants."""
+
+    def __init__(self, evidence: Evidence, derivative: Derivative, names: Sequence[str], runs: WidenedRuns) -> None:
+        self._wide, self._derivative, self._runs = widened(evidence), derivative, runs
+        self._names = tuple(names)
+        self._truths = self._wide.truths(derivative)
+        sigmas = torch.cat([self._wide.allowance(derivative, name).sigma.reshape(-1) for name in self._names])
+        truth = torch.cat([self._truths[name].value.reshape(-1) for name in self._names])
+        self._weights = torch.where((sigmas > 0) & truth.isfinite(), 1 / sigmas, torch.zeros_like(sigmas))
+
+    def explaining(self) -> Iterator[WrongConstant]:
+        """The constants that explain the error: first those with all their uses together, then single uses."""
+        numbers = Numbers()
+        tensors = self._runs.tensors(numbers)
+        by_value: dict[float, list[Site]] = {}
+        for site in numbers.sites:
+            by_value.setdefault(site.value, []).append(site)
+        found = False
+        for sites in by_value.values():
+            for each in self._explained(tensors, sites):
+                found = True
+                yield each
+        for sites in by_value.values():
+            if not found and len(sites) > 1:
+                for site in sites:
+                    yield from self._explained(tensors, [site])
+
+    def _explained(self, tensors: Tensors, sites: Sequence[Site]) -> Iterator[WrongConstant]:
+        """What is fitted to the value at some sites, if that explains the error."""
+        first, value, error = sites[0], sites[0].value, self._error(tensors)
+        size = float(error.square().sum())
+        while True:
+            fitted, step = value, STEP * abs(value)
+            above, below = (self._error(self._with(sites, fitted + sign * step)) for sign in (1, -1))
+            slope = (above - below) / (2 * step)
+            steep = float(slope.square().sum())
+            if not 0 < steep < math.inf or int((slope != 0).sum()) < 2:  # one number explains one number
+                return
+            value = fitted - float((slope * error).sum()) / steep
+            if not math.isfinite(value):
+                return
+            tensors = self._with(sites, value)
+            error = self._error(tensors)
+            left = float(error.square().sum())
+            if self._holds(tensors):
+                at, within = first.place, LOCAL_SIGMA * float(slope.abs().sum()) / steep  # all errors at once
+                yield WrongConstant(
+                    at.file, at.line, at.function, first.argument, first.value, value, within, len(sites)
+                )
+                return
+            if not left < size / 2:  # Newton's method squares the error where it converges
+                return
+            size = left
+
+    def _with(self, sites: Sequence[Site], value: float) -> Tensors:
+        return self._runs.tensors(Replaced(sites, value))
+
+    def _error(self, tensors: Tensors) -> Tensor:
+        """The errors of all elements in units of their budgets, float64 [elements]; 0 where they are not compared."""
+        errors = torch.cat([(tensors[name] - self._truths[name].value).reshape(-1) for name in self._names])
+        return torch.where((self._weights > 0) & errors.isfinite(), errors * self._weights, torch.zeros_like(errors))
+
+    def _holds(self, tensors: Tensors) -> bool:
+        return all(each.outcome is not Outcome.VIOLATED for each in self._wide.compare(self._derivative, tensors))
