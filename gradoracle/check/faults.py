@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from gradoracle.check.diagnosis.diagnosis import diagnose
 from gradoracle.check.diagnosis.symptom import of_verdicts
-from gradoracle.model.fault import Fault, VerdictKey
+from gradoracle.model.causes import ROUNDING
+from gradoracle.model.fault import UNKNOWN, Fault, VerdictKey
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.region import NOWHERE
-from gradoracle.model.severity import gravest
+from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import FAILING, Status, Verdict
 from gradoracle.model.wording import without_numbers
@@ -67,7 +68,10 @@ def diagnosed(faults: Sequence[Fault], verdicts: Sequence[Verdict]) -> list[Faul
         members = [known[key] for key in fault.verdicts]
         held = [v for v in verdicts if v.status is Status.HOLDS and v.kernel == members[0].kernel]
         severity = gravest(verdict.severity for verdict in members)
-        found.append(replace(fault, severity=severity, diagnosis=diagnose(of_verdicts([*members, *held]))))
+        likely = diagnose(of_verdicts([*members, *held]))
+        if likely.cause == ROUNDING and severity in (Severity.WRONG, Severity.PRECISION):
+            likely = UNKNOWN  # the widened kernel shows whether a rounding is the cause
+        found.append(replace(fault, severity=severity, diagnosis=likely))
     return sorted(found, key=lambda fault: 0 if fault.severity is None else fault.severity.rank)
 
 
@@ -96,7 +100,7 @@ def _attached(
 ) -> list[tuple[set[tuple[str, ...]], list[Verdict]]]:
     """Attach groups about relations among tensors to the group that finds one of these tensors wrong by itself.
 
-    Wrong numbers stay apart from lost values (NaN, infinite): these are different faults.
+    Wrong numbers stay apart from lost values (NaN, infinite) and from lost precision: these are different faults.
     """
     cores = [group for group in groups if any(_plain(verdict) for verdict in group[1])]
     apart = []
@@ -116,8 +120,8 @@ def _shared(members: Sequence[Verdict], core: Sequence[Verdict]) -> int:
     if members[0].kernel != core[0].kernel:
         return 0
     named = set().union(*(_named(verdict) for verdict in members))
-    lost = {_lost(verdict) for verdict in members}
-    return len(named & set().union(*(_compared(verdict) for verdict in core if _lost(verdict) in lost)))
+    ways = {_gravest_way(verdict) for verdict in members}
+    return len(named & set().union(*(_compared(verdict) for verdict in core if _gravest_way(verdict) in ways)))
 
 
 def _violations(verdict: Verdict) -> list[Finding]:
@@ -143,9 +147,16 @@ def _measured(verdict: Verdict) -> bool:
     return _plain(verdict) and all(each is not None and not math.isnan(each.true) for each in worst)
 
 
-def _lost(verdict: Verdict) -> bool:
-    """Whether values are lost (NaN, infinite), not merely wrong."""
-    return any(finding.lost for finding in _violations(verdict))
+def _way(verdict: Verdict, finding: Finding) -> str:
+    """How values are wrong: lost (NaN, infinite), precision that goes away when widened, or merely wrong."""
+    if finding.lost:
+        return "lost"
+    return Severity.PRECISION.value if verdict.severity is Severity.PRECISION else "wrong"
+
+
+def _gravest_way(verdict: Verdict) -> str:
+    """That of its findings: lost values come first."""
+    return min((_way(verdict, finding) for finding in _violations(verdict)), default="wrong")
 
 
 def _named(verdict: Verdict) -> set[str]:
@@ -163,7 +174,7 @@ def _compared(verdict: Verdict) -> set[str]:
 def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
     """The marks of a verdict; verdicts with a mark in common are one fault.
 
-    A mark is a kernel, a region and whether values are lost there; the tensor too, unless the region stands out.
+    A mark is a kernel, a region and how values are wrong there; the tensor too, unless the region stands out.
     """
     counterexample = verdict.counterexample
     if counterexample is None:
@@ -172,7 +183,7 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
         return {(verdict.kernel, verdict.status.value, without_numbers(counterexample.message))}
     marks: set[tuple[str, ...]] = set()
     for finding in _violations(verdict):
-        fault = (verdict.kernel, *finding.region.shape, "lost" if finding.lost else "wrong")
+        fault = (verdict.kernel, *finding.region.shape, _way(verdict, finding))
         marks.add((*fault, undifferentiated(finding.tensor) if finding.is_plain else finding.tensor))
         if finding.region.spans:  # a wrong tail of o makes that of dq, jvp.o and hvp.q wrong
             marks.add(fault)

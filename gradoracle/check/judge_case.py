@@ -19,7 +19,7 @@ from gradoracle.check import memory_estimate
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.formula import formula
 from gradoracle.check.judge_law import LACKING, judge_law, kind_of
-from gradoracle.check.severity import explained
+from gradoracle.check.severity import explained, located
 from gradoracle.check.widened import widened
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Unavailable
 from gradoracle.execution.called_functions import CalledFunctions
@@ -271,6 +271,8 @@ def examine(
             result = replace(result, findings=tuple(_tiled(each, job.case, subject) for each in result.findings))
         if job.explained and result.status is Status.VIOLATED:
             result = explained(law, evidence, result)
+            if job.located:
+                result = located(law, evidence, result)
         if job.formulas and result.status is Status.VIOLATED and not any(map(_is_compared, results)):
             with suppress(Exception):
                 result = replace(result, formula=formula(law, evidence, result.findings))

@@ -63,6 +63,8 @@ def as_found(subjects: Subjects, aggregate: Aggregate) -> dict[Key, Counterexamp
             trace=result.trace,
             preset=result.preset,
             severity=result.severity,
+            loss=result.loss,
+            constant=result.constant,
         )
     if subjects.request.inputs is None and subjects.request.shrink_seconds != 0:
         found |= {key: replace(found[key], further=_further(aggregate, key)) for key, *_ in aggregate.failing()}
@@ -176,6 +178,9 @@ class _Minimiser:
         if not self.interrupted and time.monotonic() < self._until:
             try:
                 explained = self._again(kernel, smallest, law)
+                if smallest != case and explained.severity is Severity.WRONG and explained.constant is None:
+                    larger = self._again(kernel, case, law)  # one element would be explained by any constant
+                    explained = replace(explained, constant=larger.constant)
             except (KeyboardInterrupt, Lost) as error:
                 self._interrupt(error)
         shown_as = explained if explained.status is Status.VIOLATED else known[smallest]
@@ -188,6 +193,8 @@ class _Minimiser:
             message=message,
             preset=explained.preset,
             severity=shown_as.severity,
+            loss=shown_as.loss,
+            constant=shown_as.constant,
         )
         shown = self._shrunk_from(shown, key, case, result)
         return replace(shown, formula=self._formula(key, seconds), further=_further(self._aggregate, key))
@@ -287,7 +294,7 @@ class _Minimiser:
 
     def _again(self, kernel: str, case: Case, law: str) -> LawResult:
         """The result on the smallest case, judged once more and explained."""
-        return self._settled(Job(kernel, case, (law,), explained=True))
+        return self._settled(Job(kernel, case, (law,), explained=True, located=True))
 
     def _settled(self, job: Job) -> LawResult:
         """The result of the one property of a job."""

@@ -7,17 +7,21 @@ from dataclasses import replace
 
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_law import judge_law
+from gradoracle.check.precision_loss import lost_at
 from gradoracle.check.widened import widened
+from gradoracle.check.wrong_constant import wrong_constant
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter import is_active
 from gradoracle.model.errors import named
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import LawResult
+from gradoracle.model.location import shown
 from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status, Verdict
 
+MOST_CALLS, MOST_SECONDS = 100, 10.0  # of a search for a statement or a constant
 NEEDS_INTERPRETER = "a kernel is widened in Triton's interpreter, on the CPU"
 _OF_KIND = {  # whatever the violation of a property of this kind looks like
     PropertyKind.FORMULA: Severity.WRONG,
@@ -40,6 +44,27 @@ def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult
     if severity in (Severity.PRECISION, Severity.UNDECIDED):
         preset = _explaining_preset(law, evidence, result)
     return replace(result, severity=severity, undecided=why, preset=preset)
+
+
+def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
+    """A violation with the statement at which precision is lost, or the constant that explains what is wrong."""
+    wrong = [finding for finding in result.findings if finding.outcome is Outcome.VIOLATED and finding.is_plain]
+    derivative = min((f.derivative for f in wrong if f.derivative), key=lambda each: each.order, default=None)
+    if derivative is None or law.kind not in (PropertyKind.ORACLE, PropertyKind.FORMULA):
+        return result
+    names = [finding.tensor for finding in wrong if finding.derivative is derivative]
+    try:
+        if result.severity is Severity.PRECISION:
+            loss = lost_at(evidence, derivative, names, calls=MOST_CALLS, seconds=MOST_SECONDS)
+            return replace(result, loss=None if loss is None else loss.mapped(shown))
+        if result.severity is Severity.WRONG and not any(f.lost or f.malformed for f in wrong):
+            constant = wrong_constant(evidence, derivative, names, calls=MOST_CALLS, seconds=MOST_SECONDS)
+            return replace(result, constant=None if constant is None else constant.mapped(shown))
+    except DeviceLost:
+        raise
+    except Exception:  # an explanation is not worth losing the violation
+        return result
+    return result
 
 
 def _severity(law: Property, evidence: Evidence, result: LawResult) -> tuple[Severity, str]:

@@ -44,23 +44,27 @@ def triaged(
         setup=replace(subjects.setup, device="cpu"),
         request=replace(subjects.request, scheduler=None),
     )
-    results: dict[tuple[Key, Case], LawResult] = {}
+    where = {key: Job(key[1], own[0].case, (key[0],), explained=True, located=True) for key, own in jobs.items()}
+    results: dict[tuple[Key, Case, bool], LawResult] = {}
     executor = executor_for(on_cpu)
     try:
-        crashes, every = Crashes(executor, until), [job for own in jobs.values() for job in own]
+        crashes, every = Crashes(executor, until), [job for own in jobs.values() for job in own] + list(where.values())
         for result in executor.run(_until(every, until)):
             for own in (settled := crashes.settle(result)).results:
-                results[(own.law, settled.kernel, settled.case.dtype), settled.case] = own
+                results[(own.law, settled.kernel, settled.case.dtype), settled.case, result.job.widened] = own
     finally:
         executor.close()
     made = dict(found)
     for key, shown in undecided.items():
         violated = {finding.tensor for finding in shown.findings if finding.outcome is Outcome.VIOLATED}
-        severity, why = _decided([results.get((key, job.case)) for job in jobs[key]], violated)
+        severity, why = _decided([results.get((key, job.case, True)) for job in jobs[key]], violated)
         sums = aggregate.sums[key]
         sums.severities = {severity.value: sums.severities[Severity.UNDECIDED.value]}
         sums.undecided = {why: sums.severities[severity.value]} if why else {}
         made[key] = replace(shown, severity=severity)
+        place = results.get((key, where[key].case, False))
+        if place is not None and place.severity is severity:  # violated in the interpreter, too
+            made[key] = replace(made[key], loss=place.loss, constant=place.constant)
     return made
 
 

@@ -18,3 +18,5 @@ CAUSES = {
     "offset": "an offset is computed in 32 bits and wraps past 2^31",
     "access": "a program accesses memory that is not its own, or races with another",
 }
+
+ROUNDING = "dtype"

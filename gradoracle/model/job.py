@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 from gradoracle.model.case import Case
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness
+from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status
+from gradoracle.model.wrong_constant import WrongConstant
 
 Why = tuple[Reason, str]  # a kind of reason, and the sentence
 
@@ -22,6 +24,7 @@ class Job:
         crashes: calls that are known to crash on it, and how.
         barred: calls that must not be made, by name without the variant, and why; "*" bars all.
         explained: whether to find the severity of a violation, and a preset that explains lost precision.
+        located: whether to find the statement at which precision is lost, or the constant that is wrong, too.
         widened: whether to judge the kernel widened, on the CPU.
         formulas: whether to find another formula that gives what the kernel gave.
         seconds: after which no further property is begun.
@@ -33,6 +36,7 @@ class Job:
     crashes: Mapping[str, Why] = field(default_factory=dict)
     barred: Mapping[str, Why] = field(default_factory=dict)
     explained: bool = False
+    located: bool = False
     widened: bool = False
     formulas: bool = False
     seconds: float | None = None
@@ -59,6 +63,8 @@ class LawResult:
     preset: str = ""  # another preset that explains the violation
     severity: Severity | None = None  # of a violation, where it was asked for
     undecided: str = ""  # why the severity is undecided
+    loss: PrecisionLoss | None = None  # where precision is lost
+    constant: WrongConstant | None = None  # that explains what is wrong
     formula: Likeness = NO_LIKENESS  # another formula that gives what the kernel gave
 
 

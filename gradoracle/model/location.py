@@ -73,3 +73,9 @@ def _definition(file: str, first: int) -> int:
         if not line.strip() and number > first:
             break
     return first
+
+
+def shown(file: str) -> str:
+    """A path as reports show it: relative to the current folder, where it lies in it."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import linecache
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -44,3 +45,8 @@ class PrecisionLoss:
     source: str
     others: tuple[Statement, ...] = ()
     together: bool = False
+
+    def mapped(self, shown: Callable[[str], str]) -> PrecisionLoss:
+        """The same with the paths of files changed."""
+        lead, *others = (replace(each, file=shown(each.file)) for each in (self.statement, *self.others))
+        return replace(self, statement=lead, others=tuple(others))

@@ -11,10 +11,12 @@ from gradoracle.model.comparison import Comparison, Weight
 from gradoracle.model.fault import Fault
 from gradoracle.model.finding import NO_LIKENESS, Finding, Likeness
 from gradoracle.model.location import Location
+from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
 from gradoracle.model.shard import Shard
 from gradoracle.model.statistics import Measurements
+from gradoracle.model.wrong_constant import WrongConstant
 
 
 class Status(str, Enum):
@@ -56,6 +58,8 @@ class Counterexample:
         trace: of an error, its traceback.
         preset: another precision contract under which the property would hold.
         severity: of this case, where that was asked for.
+        loss: the statement at which precision is lost, where one was found.
+        constant: whose value explains what is wrong, where one was found.
     """
 
     case: str
@@ -71,6 +75,8 @@ class Counterexample:
     trace: str = ""
     preset: str = ""
     severity: Severity | None = None
+    loss: PrecisionLoss | None = None
+    constant: WrongConstant | None = None
 
 
 @dataclass

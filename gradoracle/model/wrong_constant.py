@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import linecache
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 NAMED: Mapping[str, float] = MappingProxyType(
@@ -53,6 +53,10 @@ class WrongConstant:
     uncertainty: float
     uses: int = 1
     others: tuple[WrongConstant, ...] = ()
+
+    def mapped(self, shown: Callable[[str], str]) -> WrongConstant:
+        """The same with the paths of files changed."""
+        return replace(self, file=shown(self.file), others=tuple(each.mapped(shown) for each in self.others))
 
     @property
     def source(self) -> str:

@@ -13,7 +13,7 @@ from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
-from gradoracle.report.precision import bits_lost
+from gradoracle.report.precision import bits_lost, told_constant, told_loss
 
 _MOST_TENSORS = 4  # of one counterexample that are described in full
 
@@ -63,6 +63,10 @@ def tell(verdict: Verdict) -> list[tuple[str, str]]:
     lines += _tell_findings(counterexample, _MOST_TENSORS)
     if said := _tell_severity(verdict):
         lines.append(("severity", said))
+    if counterexample.loss is not None:
+        lines.append(("lost at", told_loss(counterexample.loss)))
+    if counterexample.constant is not None:
+        lines.append(("constant", told_constant(counterexample.constant)))
     if counterexample.message:
         label = {Status.CRASHED: "crash", Status.ERROR: "error"}.get(verdict.status, "note")
         lines.append((label, counterexample.message))

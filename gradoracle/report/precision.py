@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Report, Status, Verdict
+from gradoracle.model.wrong_constant import WrongConstant
 
 _MOST_TENSORS = 4
 
@@ -22,7 +24,7 @@ class Kept:
     Attributes:
         kernel, dtype: of the verdicts.
         preset: the strongest that explains every violation; "" if none does.
-        lost: the bits lost, in words.
+        lost: the bits lost, and at which statements, in words.
     """
 
     kernel: str
@@ -50,8 +52,16 @@ def kept(report: Report) -> list[Kept]:
         grave = any(v.severity is None or v.severity.rank < Severity.PRECISION.rank for v in verdicts)
         if own and not grave:
             oracle = [v for v in own if v.kind is PropertyKind.ORACLE] or own
-            found.append(Kept(kernel, dtype, _weakest(v.keeps for v in oracle), bits_lost(oracle)))
+            lost = ", ".join(part for part in (bits_lost(oracle), _places(oracle)) if part)
+            found.append(Kept(kernel, dtype, _weakest(v.keeps for v in oracle), lost))
     return found
+
+
+def _places(verdicts: Iterable[Verdict]) -> str:
+    """The statements at which precision is lost: ``lost at kernel.py:88``."""
+    losses = [v.counterexample.loss for v in verdicts if v.counterexample is not None]
+    places = dict.fromkeys(f"{each.statement.file}:{each.statement.line}" for each in losses if each is not None)
+    return f"lost at {', '.join(list(places)[:_MOST_TENSORS])}" if places else ""
 
 
 def bits_lost(verdicts: Iterable[Verdict]) -> str:
@@ -69,6 +79,24 @@ def bits_lost(verdicts: Iterable[Verdict]) -> str:
     parts = [f"{math.log2(errors[tensor]):.1f} bits of {tensor}" for tensor in worst[:_MOST_TENSORS]]
     more = f" and less of {len(worst) - _MOST_TENSORS} more" if len(worst) > _MOST_TENSORS else ""
     return f"{', '.join(parts)}{more} below {contract}"
+
+
+def told_loss(loss: PrecisionLoss) -> str:
+    """Where precision is lost: file, line and text of the statement, and how many others there are."""
+    lead = loss.statement
+    text = f"{lead.file}:{lead.line}  {loss.source}"
+    if not loss.others:
+        return text
+    lines = ", ".join(str(each.line) for each in loss.others[:_MOST_TENSORS])
+    how = "together with" if loss.together else "and, each alone, at"
+    return f"{text}  ({how} line{'s' if len(loss.others) > 1 else ''} {lines})"
+
+
+def told_constant(constant: WrongConstant) -> str:
+    """A wrong constant: its place, what it is, and with which value nothing is wrong."""
+    name = f" ({constant.name})" if constant.name else ""
+    what = f"{constant.argument} = " if constant.argument else ""
+    return f"{constant.file}:{constant.line}  {what}{constant.value:.9g} should be {constant.shortest}{name}"
 
 
 def _violations(verdict: Verdict) -> list[Finding]:
