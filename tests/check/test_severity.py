@@ -15,10 +15,12 @@ from torch import Tensor
 import gradoracle
 from gradoracle.check import run as running
 from gradoracle.check import severity as judging
+from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.run import check
 from gradoracle.check.severity import of_widened, settle_pooled
 from gradoracle.check.triage import triaged
 from gradoracle.model.contract import PRESETS
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.job import LawResult
 from gradoracle.model.property import PropertyKind
@@ -75,6 +77,12 @@ def reads_bits(x, w, *, eps=1e-6):
 def returns_nan(x, w, *, eps=1e-6):
     out = rounded(x, w, eps)
     return torch.where(torch.arange(x.shape[1]) == 4, torch.nan, out)
+
+
+@gradoracle.kernel(normalised)
+def has_a_wrong_constant(x, w, *, eps=1e-6):
+    wide = x.float()
+    return (1.0005 * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)) * w.float()).to(x.dtype)
 
 
 @gradoracle.kernel(normalised)
@@ -137,6 +145,54 @@ def test_one_wrong_case_among_many_that_lose_precision_is_wrong_and_is_shown() -
         shown = verdict.counterexample
         assert shown is not None and shown.severity is Severity.WRONG and " N=5" in shown.case, shown
     assert "wrong: the error stays with every float in float64" in render([report])
+
+
+def line_of(text: str) -> int:
+    """The first line of this file that holds a text."""
+    return next(n for n, line in enumerate(Path(__file__).read_text().splitlines(), 1) if text in line)
+
+
+def test_the_statement_at_which_precision_is_lost_is_named() -> None:
+    report = checked("loses_precision", FORWARD)
+    shown = report.verdicts[0].counterexample
+    assert shown is not None and shown.loss is not None and shown.constant is None
+    assert shown.loss.statement.line == line_of("return (wide * torch.rsqrt") and not shown.loss.others
+    text = " ".join(render([report]).split())
+    place = f"test_severity.py:{shown.loss.statement.line}"
+    assert text.count(place) == 2 and "return (wide * torch.rsqrt" in text and "likely" not in text
+
+
+def test_the_constant_that_is_wrong_is_named_where_a_case_has_several_elements() -> None:
+    report = checked("has_a_wrong_constant", "formula_is_exact_when_widened")
+    shown = report.verdicts[0].counterexample
+    assert shown is not None and shown.constant is not None and shown.loss is None
+    constant = shown.constant
+    assert (constant.value, constant.shortest, constant.line) == (1.0005, "1", line_of("return (1.0005 *"))
+    assert f"test_severity.py:{constant.line} 1.0005 should be 1" in " ".join(render([report]).split())
+
+
+def of_severity(law: str, severity: Severity) -> Verdict:
+    wrong = Finding("dx", Outcome.VIOLATED, "local", 2.0, derivative=Derivative.VJP)
+    return Verdict(
+        law, "k", "bfloat16", Status.VIOLATED, severity=severity, counterexample=Counterexample("c", (wrong,))
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "faults"),
+    [
+        (Severity.WRONG, Severity.WRONG, 1),
+        (Severity.PRECISION, Severity.PRECISION, 1),
+        (Severity.PRECISION, Severity.WRONG, 2),
+        (Severity.WRONG, Severity.UNDECIDED, 1),
+    ],
+)
+def test_lost_precision_is_a_fault_apart_and_the_gravest_fault_comes_first(
+    one: Severity, other: Severity, faults: int
+) -> None:
+    verdicts = [of_severity("first", one), of_severity("second", other)]
+    found = diagnosed(grouped(verdicts), verdicts)
+    assert len(found) == faults and found[0].severity is gravest([one, other])
 
 
 def test_what_cannot_be_widened_is_undecided_and_counts() -> None:
