@@ -21,12 +21,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.hidden_faults.rows import ROWS, read, table, write
-from benchmarks.hidden_faults.run import run
 from gradoracle.execution import environment
 from gradoracle.model.errors import UsageError
 from gradoracle.project import values
 from gradoracle.project.shipped_names import family_names
+
+from .rows import ROWS, read, table, write
+from .run import run
 
 
 def main(arguments: Sequence[str]) -> None:

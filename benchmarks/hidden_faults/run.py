@@ -11,9 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hidden_faults.rows import Row
-from benchmarks.hidden_faults.scaled import scaled
-from benchmarks.hidden_faults.search import Search
 from gradoracle.check.plan import plan, resolved
 from gradoracle.execution import device, environment
 from gradoracle.execution.local_pool import LocalPool
@@ -25,6 +22,10 @@ from gradoracle.mutation.sources import Source, Statements, sources_of
 from gradoracle.mutation.trial import Rehearsal, Seen, Stage
 from gradoracle.project.request import Request
 from gradoracle.project.target import resolve
+
+from .rows import Row
+from .scaled import scaled
+from .search import Search
 
 DTYPE = "bfloat16"
 
@@ -78,7 +79,7 @@ def _told(row: Row) -> str:
 def _pool(setup: Any, folder: str, workers: int) -> Iterator[LocalPool]:
     given, limit = (setup, (), folder), environment.memory(free=True)
     with LocalPool(
-        "benchmarks.hidden_faults.search:entry", given, count=workers, env=device.variables("cpu"), memory=limit
+        f"{__package__}.search:entry", given, count=workers, env=device.variables("cpu"), memory=limit
     ) as pool:
         yield pool
 

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.hidden_faults.rows import CAUGHT, MISSED, SEEN, UNSCALED, UNSEEN, Row
-from benchmarks.hidden_faults.scaled import scaled
 from gradoracle.execution.process import Phase
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome
 from gradoracle.mutation.sources import Source
 from gradoracle.mutation.trial import Rehearsal, Seen, Stage, Trial
 from gradoracle.mutation.trial import entry as trial_entry
+
+from .rows import CAUGHT, MISSED, SEEN, UNSCALED, UNSEEN, Row
+from .scaled import scaled
 
 SMALLEST = 16  # t is at least 4^-16, 2e-10: below the rounding of float32, which some outputs in bfloat16 have
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Change
+from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.interpreter.wrong_accesses import WrongAccess
 
 # Quiet NaNs with a payload that no arithmetic produces.
@@ -221,3 +222,32 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(stride)
         stride *= max(size, 1)
     return tuple(reversed(strides))
+
+
+@contextmanager
+def recorded(memory: Memory) -> Iterator[None]:
+    """If Triton is interpreted, note in ``memory`` the wrong accesses of the kernels that a call launches."""
+    if not is_active():
+        yield
+        return
+    from gradoracle.execution.interpreter.record import recording
+
+    with recording(memory.unwritten) as record:
+        memory.watch = record.watch
+        try:
+            yield
+        finally:
+            memory.watch = None
+            memory.launches, memory.faults = record.launches, tuple(record.faults())
+
+
+@contextmanager
+def inside_tensors() -> Iterator[None]:
+    """If Triton is interpreted, let programs make no access outside of their tensors; nothing is noted."""
+    if not is_active():
+        yield
+        return
+    from gradoracle.execution.interpreter.record import recording
+
+    with recording(lambda tensor: None):
+        yield

@@ -22,8 +22,7 @@ from gradoracle.execution.call_errors import (
     needing,
     raise_if_lost,
 )
-from gradoracle.execution.guard_memory import Memory, Originals, poisoned
-from gradoracle.execution.interpreter import is_active
+from gradoracle.execution.guard_memory import Memory, Originals, inside_tensors, poisoned, recorded
 from gradoracle.execution.widened import CannotWiden, narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
@@ -38,23 +37,6 @@ from gradoracle.oracle.truth import names
 Tensors = dict[str, Tensor]
 Guard = Callable[[str], AbstractContextManager[None]]
 _RECORDED = frozenset(derivative.value for derivative in Derivative)  # calls of the kernel on the case itself
-
-
-@contextmanager
-def recorded(memory: Memory) -> Iterator[None]:
-    """If Triton is interpreted, note in ``memory`` the wrong accesses of the kernels that a call launches."""
-    if not is_active():
-        yield
-        return
-    from gradoracle.execution.interpreter.record import recording
-
-    with recording(memory.unwritten) as record:
-        memory.watch = record.watch
-        try:
-            yield
-        finally:
-            memory.watch = None
-            memory.launches, memory.faults = record.launches, tuple(record.faults())
 
 
 @contextmanager
@@ -284,13 +266,13 @@ class KernelRunner:
 
     @contextmanager
     def _running_wide(self, name: str) -> Iterator[None]:
-        """Guard a widened call.
+        """Guard a widened call; the record keeps its programs from accessing memory outside their tensors.
 
         Raises:
             Unavailable: whatever it raises that it does not raise as written.
         """
         try:
-            with self.guard(f"{self.label}widened {name}"), widening():
+            with self.guard(f"{self.label}widened {name}"), inside_tensors(), widening():
                 yield
         except (Wrong, Unavailable, DeviceLost):
             raise

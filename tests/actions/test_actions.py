@@ -113,7 +113,7 @@ def test_the_step_of_the_action_is_red_on_a_wrong_kernel_and_leaves_its_reports(
     clone = project(tmp_path / "clone")
     clone.edit(KERNEL, ("dx = r * gw", "dx = (1 + 2**-10) * r * gw"))
     code, out, summary = step(clone, base="main", targets="rmsnorm")
-    assert code == 1 and "::error title=violated vjp_matches_the_oracle" in out and "stopped at" not in out
+    assert code == 1 and "::error title=wrong vjp_matches_the_oracle" in out and "stopped at" not in out
     assert summary.read_text().startswith("**✗ gate: rmsnorm: regression**")
     written = sorted(file.name for file in (clone.folder / "gradoracle-reports").iterdir())
     assert written == ["gate.html", "gate.json", "gate.junit", "gate.markdown", "gate.sarif"]

@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hidden_faults.rows import CAUGHT, MISSED, SEEN, UNSCALED, UNSEEN, Row, read, table, write
+from hidden_faults.scaled import scaled
+from hidden_faults.search import SMALLEST, Search, searched
 
-from benchmarks.hidden_faults.rows import CAUGHT, MISSED, SEEN, UNSCALED, UNSEEN, Row, read, table, write
-from benchmarks.hidden_faults.scaled import scaled
-from benchmarks.hidden_faults.search import SMALLEST, Search, searched
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome
 from gradoracle.mutation.plant import mutants

@@ -49,7 +49,7 @@ def test_what_the_base_breaks_too_is_a_note(clone: Project) -> None:
     code, out, _ = clone.gate("--base", "HEAD")
     assert code == 0
     assert "vjp_matches_the_oracle is violated in float32, and was violated in the base on the same cases" in out
-    assert "· VIOLATED" in out and "✗ VIOLATED" not in out
+    assert "· WRONG" in out and "✗ WRONG" not in out
 
 
 def test_cases_that_are_refused_now_are_a_regression(clone: Project) -> None:
@@ -139,7 +139,7 @@ def test_all_formats_at_once(clone: Project, tmp_path: Path) -> None:
     assert code == 1 and "✗ gate: rmsnorm: regression" in out
     written = {file.name: file.read_text() for file in tmp_path.iterdir() if file.is_file()}
     assert '"weight": "red"' in written["json"] and "<failure" in written["junit"]
-    assert f"::error title=violated vjp_matches_the_oracle%2C my_rmsnorm in float32,file={KERNEL},line=" in (
+    assert f"::error title=wrong vjp_matches_the_oracle%2C my_rmsnorm in float32,file={KERNEL},line=" in (
         written["github"].replace(", ", "%2C ")
     )
     assert '"level": "error"' in written["sarif"] and "gate: rmsnorm: regression" in written["markdown"]

@@ -161,7 +161,7 @@ def _places(shape: Sequence[int], strides: Sequence[int]) -> Array:
 
 def _tensors(path: tuple[Any, ...], value: Any) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     if hasattr(value, "untyped_storage"):
-        yield path, value
+        yield path, getattr(value, "carried", value)  # of a widened tensor its float64 values
     elif isinstance(value, tuple):
         for place, member in enumerate(value):
             yield from _tensors((*path, place), member)

@@ -57,13 +57,21 @@ def test_it_is_not_asked_for_sequences_that_take_minutes() -> None:
         ("legal = end <= lengths[:, None, None]", "legal = end < lengths[:, None, None]"),
         ("ring[:, : durations - 1]", "ring[:, : max(durations - 2, 0)]"),
         ("norms[: -durations - 1 : -1]", "norms[-1:] * len(norms[: -durations - 1 : -1])"),
-        ("alpha, norm = alpha - top[:, None], norm + top", "alpha, norm = alpha - top[:, None], norm + top.half()"),
     ],
 )
 @pytest.mark.xdist_group("torch_semicrf on small cases")
 def test_a_fault_is_caught_on_the_same_cases(right: str, wrong: str, tmp_path: Path) -> None:
     assert right_one().exit_code == 0
     assert_violated(checked(changed(FILE, right, wrong, tmp_path), "float32", **SMALL))
+
+
+@pytest.mark.xdist_group("torch_semicrf on small cases")
+def test_a_norm_in_float16_loses_precision(tmp_path: Path) -> None:
+    right = "alpha, norm = alpha - top[:, None], norm + top"
+    copy = changed(FILE, right, f"{right}.half()", tmp_path)
+    assert right_one().exit_code == 0
+    assert_violated(checked(copy, "float32", **SMALL), Severity.PRECISION)
+    assert checked(copy, "float32", **SMALL, fail_on=Severity.PRECISION).exit_code == 1
 
 
 @pytest.mark.parametrize(
