@@ -18,6 +18,7 @@ interpreter.activate()
 
 import triton.language as tl  # noqa: E402
 
+from gradoracle.execution.guard_memory import inside_tensors  # noqa: E402
 from gradoracle.execution.interpreter.values import CannotWiden, is_widened, widened  # noqa: E402
 from gradoracle.execution.widened import Wide, narrowed, widen, widening  # noqa: E402
 
@@ -115,6 +116,14 @@ def test_masks_and_addresses_are_as_written(dtype: torch.dtype) -> None:
     x, z = numbers(dtype, N), numbers(dtype, N)
     launched(kernels.masked_copy, x, z, 5, N)
     assert torch.equal(narrowed(z), torch.cat([x.carried[:5], torch.full((N - 5,), -1.5, dtype=torch.float64)]))
+
+
+def test_a_store_outside_of_a_tensor_is_not_made(dtype: torch.dtype) -> None:
+    whole = Wide(torch.zeros(2 * N, dtype=torch.float64), dtype)
+    x, z = numbers(dtype, 2 * N), whole[:N]
+    with inside_tensors():
+        launched(kernels.arithmetic, x, x, z, 2 * N, "add")
+    assert torch.equal(whole.carried[:N], 2 * x.carried[:N]) and not whole.carried[N:].count_nonzero()
 
 
 def test_an_argument_that_is_a_number_stays_a_float64() -> None:

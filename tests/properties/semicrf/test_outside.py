@@ -9,6 +9,7 @@ import pytest
 
 from gradoracle.cases.coverage import wanted_situations
 from gradoracle.model.dims import sizes
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Report, Status
 from gradoracle.project.target import resolve
 from tests.properties import outside
