@@ -69,8 +69,8 @@ def diagnosed(faults: Sequence[Fault], verdicts: Sequence[Verdict]) -> list[Faul
         held = [v for v in verdicts if v.status is Status.HOLDS and v.kernel == members[0].kernel]
         severity = gravest(verdict.severity for verdict in members)
         likely = diagnose(of_verdicts([*members, *held]))
-        if likely.cause == ROUNDING and severity in (Severity.WRONG, Severity.PRECISION):
-            likely = UNKNOWN  # the widened kernel shows whether a rounding is the cause
+        if likely.cause == ROUNDING and severity is Severity.WRONG:
+            likely = UNKNOWN  # a rounding goes away when the kernel is widened
         found.append(replace(fault, severity=severity, diagnosis=likely))
     return sorted(found, key=lambda fault: 0 if fault.severity is None else fault.severity.rank)
 
