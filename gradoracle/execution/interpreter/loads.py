@@ -7,6 +7,7 @@ result's type are known.  In both cases memory.py reads and writes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,12 @@ class _Access:
         return TensorHandle(broadcast(handle.data, self.shape), handle.dtype) if self.repeated[which] else handle
 
 
+def _hints(cache_modifier: Any, eviction_policy: Any) -> dict[str, Any]:
+    """The hints that are given: their positions differ among versions of Triton."""
+    given = {"cache_modifier": cache_modifier, "eviction_policy": eviction_policy}
+    return {name: value for name, value in given.items() if value}
+
+
 def load(stock: Operator) -> Operator:
     """`tl.load` through pointers to numbers, elsewhere a number or a value of the same dtype."""
     known: dict[Any, _Access | None] = {}
@@ -47,19 +54,17 @@ def load(stock: Operator) -> Operator:
         pointer: Any,
         mask: Any = None,
         other: Any = None,
-        boundary_check: Any = (),
-        padding_option: Any = "",
+        *rest: Any,
         cache_modifier: Any = "",
         eviction_policy: Any = "",
-        volatile: Any = False,
         _semantic: Any = None,
+        **options: Any,
     ) -> Any:
         def stocks() -> Any:
-            return stock(
-                pointer, mask, other, boundary_check, padding_option, cache_modifier, eviction_policy, volatile
-            )
+            hints = _hints(cache_modifier, eviction_policy)
+            return stock(pointer, mask, other, *rest, **hints, **options)
 
-        if boundary_check or padding_option or not _are_plain(pointer, mask, cache_modifier, eviction_policy):
+        if rest or any(options.values()) or not _are_plain(pointer, mask, cache_modifier, eviction_policy):
             return stocks()
         number, elsewhere = None, other
         if other is not None and type(other) is not tl.tensor:
@@ -73,6 +78,7 @@ def load(stock: Operator) -> Operator:
             None if elsewhere is None else elsewhere.type.name,
             type(number),
             number,
+            number == 0 and math.copysign(1.0, number),  # -0.0 and 0.0 are one key
             cache_modifier,
             eviction_policy,
             is_widened(),
@@ -103,22 +109,21 @@ def store(stock: Operator) -> Operator:
         pointer: Any,
         value: Any,
         mask: Any = None,
-        boundary_check: Any = (),
+        *rest: Any,
         cache_modifier: Any = "",
         eviction_policy: Any = "",
         _semantic: Any = None,
+        **options: Any,
     ) -> Any:
-        if (
-            boundary_check
-            or type(value) is not tl.tensor
-            or not _are_plain(pointer, mask, cache_modifier, eviction_policy)
-        ):
-            return stock(pointer, value, mask, boundary_check, cache_modifier, eviction_policy)
+        hints = _hints(cache_modifier, eviction_policy)
+        is_other = rest or any(options.values()) or type(value) is not tl.tensor
+        if is_other or not _are_plain(pointer, mask, cache_modifier, eviction_policy):
+            return stock(pointer, value, mask, *rest, **hints, **options)
         masked = None if mask is None else mask.type.name
         key = (pointer.type.name, value.type.name, masked, cache_modifier, eviction_policy)
         access = known.get(key, _UNSEEN)
         if access is None or access is _UNSEEN:
-            done = stock(pointer, value, mask, boundary_check, cache_modifier, eviction_policy)
+            done = stock(pointer, value, mask, **hints, **options)
             if access is _UNSEEN:
                 known[key] = _access(pointer, mask, value, done, _shape(pointer))
             return done
