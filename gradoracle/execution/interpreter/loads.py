@@ -7,7 +7,6 @@ result's type are known.  In both cases memory.py reads and writes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +68,8 @@ def load(stock: Operator) -> Operator:
         number, elsewhere = None, other
         if other is not None and type(other) is not tl.tensor:
             number = other.value if isinstance(other, tl.constexpr) else other
-            if type(number) not in (int, float) or number != number:  # NaN is no key
-                return stocks()
+            if type(number) not in (int, float) or number != number or str(number) == "-0.0":
+                return stocks()  # NaN is no key, and -0.0 that of 0.0
             elsewhere = None
         key = (
             pointer.type.name,
@@ -78,7 +77,6 @@ def load(stock: Operator) -> Operator:
             None if elsewhere is None else elsewhere.type.name,
             type(number),
             number,
-            number == 0 and math.copysign(1.0, number),  # -0.0 and 0.0 are one key
             cache_modifier,
             eviction_policy,
             is_widened(),
