@@ -9,7 +9,7 @@ from statistics import median
 
 from gradoracle.check.spread import pooled
 from gradoracle.model.case import Case
-from gradoracle.model.contract import PRESETS
+from gradoracle.model.contract import weakest
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import CaseResult, LawResult
 from gradoracle.model.property import Property
@@ -179,7 +179,7 @@ def verdict_of(sums: Sums, counterexample: Counterexample | None) -> Verdict:
         notes=[f"{note} on {n} cases" for note, n in sums.notes.items()],
         tensors_compared=sum(sums.decided.values()),
         severity=_severity(sums) or (None if counterexample is None else counterexample.severity),
-        keeps=_kept(sums),
+        keeps=weakest(sums.presets),
     )
     if verdict.severity is Severity.UNDECIDED:
         verdict.severity_note = next((reason for reason, _ in in_order(sums.undecided)), "")
@@ -271,12 +271,6 @@ def _severity(sums: Sums) -> Severity | None:
     if sums.count("crashed"):
         return Severity.WRONG
     return gravest(map(Severity, sums.severities))
-
-
-def _kept(sums: Sums) -> str:
-    """The weakest preset that a violating case needs; "" if no preset explains one of them."""
-    order = [name for name in PRESETS if name in sums.presets]
-    return "" if "" in sums.presets or not order else order[-1]
 
 
 def _status(sums: Sums) -> Status:

@@ -120,8 +120,10 @@ def _shared(members: Sequence[Verdict], core: Sequence[Verdict]) -> int:
     if members[0].kernel != core[0].kernel:
         return 0
     named = set().union(*(_named(verdict) for verdict in members))
-    ways = {_gravest_way(verdict) for verdict in members}
-    return len(named & set().union(*(_compared(verdict) for verdict in core if _gravest_way(verdict) in ways)))
+    ways = {_way(verdict, _violations(verdict)) for verdict in members}
+    return len(
+        named & set().union(*(_compared(verdict) for verdict in core if _way(verdict, _violations(verdict)) in ways))
+    )
 
 
 def _violations(verdict: Verdict) -> list[Finding]:
@@ -147,16 +149,11 @@ def _measured(verdict: Verdict) -> bool:
     return _plain(verdict) and all(each is not None and not math.isnan(each.true) for each in worst)
 
 
-def _way(verdict: Verdict, finding: Finding) -> str:
+def _way(verdict: Verdict, findings: Sequence[Finding]) -> str:
     """How values are wrong: lost (NaN, infinite), precision that goes away when widened, or merely wrong."""
-    if finding.lost:
+    if any(finding.lost for finding in findings):
         return "lost"
-    return Severity.PRECISION.value if verdict.severity is Severity.PRECISION else "wrong"
-
-
-def _gravest_way(verdict: Verdict) -> str:
-    """That of its findings: lost values come first."""
-    return min((_way(verdict, finding) for finding in _violations(verdict)), default="wrong")
+    return "precision" if verdict.severity is Severity.PRECISION else "wrong"
 
 
 def _named(verdict: Verdict) -> set[str]:
@@ -183,7 +180,7 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
         return {(verdict.kernel, verdict.status.value, without_numbers(counterexample.message))}
     marks: set[tuple[str, ...]] = set()
     for finding in _violations(verdict):
-        fault = (verdict.kernel, *finding.region.shape, _way(verdict, finding))
+        fault = (verdict.kernel, *finding.region.shape, _way(verdict, [finding]))
         marks.add((*fault, undifferentiated(finding.tensor) if finding.is_plain else finding.tensor))
         if finding.region.spans:  # a wrong tail of o makes that of dq, jvp.o and hvp.q wrong
             marks.add(fault)

@@ -13,6 +13,7 @@ from gradoracle.check.aggregate import Aggregate, Key
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.diagnosis.likeness import is_one_factor
 from gradoracle.check.plan import Subjects
+from gradoracle.check.severity import LOCATED
 from gradoracle.execution.executor import Executor, Lost
 from gradoracle.model.case import Case
 from gradoracle.model.fault import Fault
@@ -178,7 +179,8 @@ class _Minimiser:
         if not self.interrupted and time.monotonic() < self._until:
             try:
                 explained = self._again(kernel, smallest, law)
-                if smallest != case and explained.severity is Severity.WRONG and explained.constant is None:
+                unexplained = explained.severity is Severity.WRONG and explained.constant is None
+                if smallest != case and unexplained and self._subjects.laws[law].kind in LOCATED:
                     larger = self._again(kernel, case, law)  # one element would be explained by any constant
                     explained = replace(explained, constant=larger.constant)
             except (KeyboardInterrupt, Lost) as error:

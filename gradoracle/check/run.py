@@ -25,7 +25,7 @@ from gradoracle.execution.executor import Executor
 from gradoracle.model.case import Case
 from gradoracle.model.job import CaseResult, Job, LawResult
 from gradoracle.model.location import location_of
-from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
+from gradoracle.model.verdict import BROKEN, Counterexample, Report, Status, Verdict
 from gradoracle.project.request import Progress, Request, Silent
 
 SHARE_TO_SHRINK = 0.25  # of the time of a run, reserved for shrinking once something fails
@@ -173,7 +173,7 @@ class Run:
 
     def _take(self, result: CaseResult) -> None:
         self.totals.add(result)
-        if self._first_failure is None:
+        if self._first_failure is None and any(law.status in BROKEN for law in result.results):
             found = (first_failure(self.subjects, *each) for each in self.totals.aggregate.failing())
             self._first_failure = next((each for each in found if each.counts(self.subjects.request.fail_on)), None)
             if self._first_failure is not None:

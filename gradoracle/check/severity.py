@@ -22,6 +22,7 @@ from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Status, Verdict
 
 MOST_CALLS, MOST_SECONDS = 100, 10.0  # of a search for a statement or a constant
+LOCATED = (PropertyKind.ORACLE, PropertyKind.FORMULA)  # kinds for which that is searched
 NEEDS_INTERPRETER = "a kernel is widened in Triton's interpreter, on the CPU"
 _OF_KIND = {  # whatever the violation of a property of this kind looks like
     PropertyKind.FORMULA: Severity.WRONG,
@@ -50,7 +51,7 @@ def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
     """A violation with the statement at which precision is lost, or the constant that explains what is wrong."""
     wrong = [finding for finding in result.findings if finding.outcome is Outcome.VIOLATED and finding.is_plain]
     derivative = min((f.derivative for f in wrong if f.derivative), key=lambda each: each.order, default=None)
-    if derivative is None or law.kind not in (PropertyKind.ORACLE, PropertyKind.FORMULA):
+    if derivative is None or law.kind not in LOCATED:
         return result
     names = [finding.tensor for finding in wrong if finding.derivative is derivative]
     try:

@@ -59,7 +59,7 @@ def widened(evidence: Evidence) -> Widened:
     def make() -> Widened:
         own, dtype = evidence.subject, evidence.case.dtype
         kernel = replace(own.kernel, contracts={**own.kernel.contracts, dtype: widened_contract(evidence.contract)})
-        subject = KernelRunner(own.family, kernel, own.guard, own.label, records=False, wide=True)
+        subject = KernelRunner(own.family, kernel, own.guard, own.label, wide=True)
         return Widened(evidence.case, evidence.sample.map(widen), subject, evidence.oracle, evidence.blocks)
 
     return evidence.keep("widened", make)

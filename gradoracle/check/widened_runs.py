@@ -9,8 +9,7 @@ from gradoracle.check.evidence import Evidence
 from gradoracle.check.widened import widened
 from gradoracle.execution.interpreter.builder_results import intervening
 from gradoracle.execution.interpreter.intervention import Intervention
-from gradoracle.execution.kernel_runner import KernelRunner, Tensors
-from gradoracle.execution.widened import narrowed
+from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.model.derivative import Derivative
 
 
@@ -30,9 +29,7 @@ class WidenedRuns:
 
     def __init__(self, evidence: Evidence, derivative: Derivative, calls: int | None, seconds: float | None) -> None:
         self._wide, self._derivative = widened(evidence), derivative
-        own = self._wide.subject
-        label = f"{own.label}at one statement: "
-        self._subject = KernelRunner(own.family, own.kernel, own.guard, label, records=False, wide=True)
+        self._subject = self._wide.subject.labelled("at one statement")
         self._calls = math.inf if calls is None else calls
         self._until = math.inf if seconds is None else time.monotonic() + seconds
 
@@ -48,4 +45,4 @@ class WidenedRuns:
         self._calls -= 1
         with intervening(intervention):
             found, _ = getattr(self._subject, self._derivative.value)(self._wide.sample, self._wide.blocks)
-        return {name: narrowed(found[name]) for name in self._wide.names(self._derivative) if name in found}
+        return {name: found[name] for name in self._wide.names(self._derivative) if name in found}

@@ -7,7 +7,7 @@ derives how each field enters a budget.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -142,6 +142,12 @@ def contract(name: str, dtype: str) -> Contract:
     known = f"contract {name!r} is for {PRESETS[name].dtype}" if name in PRESETS else f"no contract is named {name!r}"
     expected = f"for {dtype} choose one of: {', '.join(fitting)}" if fitting else f"no preset fits dtype {dtype!r}"
     raise ValueError(f"{known}; {expected}")
+
+
+def weakest(presets: Iterable[str]) -> str:
+    """The weakest of several presets of one dtype; "" if one of them is "", or if there is none."""
+    names = set(presets)
+    return "" if "" in names else max(names, key=list(PRESETS).index, default="")
 
 
 def widened(own: Contract) -> Contract:

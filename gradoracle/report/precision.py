@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gradoracle.model.contract import PRESETS
+from gradoracle.model.contract import weakest
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.precision_loss import PrecisionLoss
 from gradoracle.model.property import PropertyKind
@@ -53,7 +53,7 @@ def kept(report: Report) -> list[Kept]:
         if own and not grave:
             oracle = [v for v in own if v.kind is PropertyKind.ORACLE] or own
             lost = ", ".join(part for part in (bits_lost(oracle), _places(oracle)) if part)
-            found.append(Kept(kernel, dtype, _weakest(v.keeps for v in oracle), lost))
+            found.append(Kept(kernel, dtype, weakest(v.keeps for v in oracle), lost))
     return found
 
 
@@ -105,9 +105,3 @@ def _violations(verdict: Verdict) -> list[Finding]:
         return []
     every = (*found.findings, *found.first_findings, *found.further)
     return [finding for finding in every if finding.outcome is Outcome.VIOLATED]
-
-
-def _weakest(presets: Iterable[str]) -> str:
-    """The weakest of several presets; "" if one of them is none."""
-    names = set(presets)
-    return "" if "" in names else max(names, key=list(PRESETS).index, default="")
