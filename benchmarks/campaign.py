@@ -2,8 +2,8 @@
 
 `python benchmarks/campaign.py [FAMILY...]` runs the lines of some families (or single lines by name), each as a
 `gradoracle check` of its own, and writes one row for each into benchmarks/results/campaigns.csv. The full record of a
-run is `campaign_LINE[_widened][_cuda][_I_of_N].json` and `.txt`. With `--widened` the property of the widened kernel
-judges, and nothing else: as many cases as `--cases` says, about, drawn from a stream of twice as many.
+run is `campaign_LINE[_widened][_cuda][_seed_S][_I_of_N].json` and `.txt`. With `--widened` the property of the widened
+kernel judges, and nothing else: as many cases as `--cases` says, about, drawn from a stream of twice as many.
 `python benchmarks/campaign.py --table` adds up all rows: docs/background/false_alarms.md.
 """
 
@@ -124,7 +124,7 @@ def run(line: Line, plan: Plan, folder: Path, rows: Path) -> int:
 
     A line whose process dies leaves neither files nor a row, not even those of an earlier run.
     """
-    stem = campaign_rows.stem(line.name, plan.device, plan.shard, plan.widened)
+    stem = campaign_rows.stem(line.name, plan.device, plan.shard, plan.widened, plan.seed)
     written, shown = folder / f"{stem}.json", folder / f"{stem}.txt"
     for file in (written, shown):
         file.unlink(missing_ok=True)

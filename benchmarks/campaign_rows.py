@@ -122,12 +122,12 @@ class Row:
     @property
     def name(self) -> str:
         """The name of the run and of the files of its full record."""
-        return stem(self.line, self.device, self.shard, self.widened)
+        return stem(self.line, self.device, self.shard, self.widened, self.seed)
 
 
-def stem(line: str, device: str, shard: tuple[int, int], widened: bool = False) -> str:
-    """The name of a run: campaign_LINE[_widened][_cuda][_I_of_N]."""
-    part = "_{}_of_{}".format(*shard) if shard != (1, 1) else ""
+def stem(line: str, device: str, shard: tuple[int, int], widened: bool = False, seed: int = 0) -> str:
+    """The name of a run: campaign_LINE[_widened][_cuda][_seed_S][_I_of_N]."""
+    part = (f"_seed_{seed}" if seed else "") + ("_{}_of_{}".format(*shard) if shard != (1, 1) else "")
     return f"campaign_{line}{'_widened' if widened else ''}{'_cuda' if device == 'cuda' else ''}{part}"
 
 
@@ -314,7 +314,8 @@ def forget(file: Path, name: str) -> None:
 
 def _is_of(cells: Mapping[str, str], name: str) -> bool:
     place, _, places = cells["shard"].partition("/")
-    own = stem(cells["line"], cells["device"], (int(place), int(places)), cells["widened"] == "yes")
+    shard, seed = (int(place), int(places)), int(cells["seed"])
+    own = stem(cells["line"], cells["device"], shard, cells["widened"] == "yes", seed)
     return own == name and not cells["superseded"]
 
 

@@ -69,7 +69,7 @@ def _at_most(alarms: int, cases: int, rate: float) -> float:
 
 @dataclass(frozen=True)
 class Total:
-    """The shards of one line on one device, as far as they were run."""
+    """The runs of one line on one device: of each seed its shards, as far as they were run."""
 
     parts: tuple[Row, ...]
 
@@ -112,9 +112,14 @@ class Total:
         return len({(v.law, v.kernel, v.dtype) for part in self.parts for v in part.verdicts})
 
     @property
-    def missing(self) -> list[int]:
+    def missing(self) -> list[str]:
         """The shards that were not run."""
-        return sorted(set(range(1, self.parts[0].shard[1] + 1)) - {part.shard[0] for part in self.parts})
+        found = []
+        for seed, parts in _by_seed(self.parts).items():
+            whole, of = parts[0].shard[1], f" of seed {seed}" if seed else ""
+            there = {part.shard[0] for part in parts}
+            found += [f"{place}/{whole}{of}" for place in range(1, whole + 1) if place not in there]
+        return found
 
 
 def totals(rows: Sequence[Row], lines: Sequence[str]) -> list[Total]:
@@ -124,7 +129,7 @@ def totals(rows: Sequence[Row], lines: Sequence[str]) -> list[Total]:
         UsageError: nothing was run, or two rows hold the same cases or belong to different runs.
     """
     groups: dict[tuple[int, str, bool], list[Row]] = {}
-    for each in sorted((row for row in rows if not row.superseded), key=lambda row: row.shard):
+    for each in sorted((row for row in rows if not row.superseded), key=lambda row: (row.seed, row.shard)):
         groups.setdefault((lines.index(each.line), each.device, each.widened), []).append(each)
     if not groups:
         raise UsageError("--table: nothing was run; expected rows that a campaign wrote, not superseded")
@@ -137,8 +142,23 @@ def _where(row: Row) -> str:
     return f"{row.line}{' widened' if row.widened else ''} on {row.device}"
 
 
+def _by_seed(rows: Sequence[Row]) -> dict[int, list[Row]]:
+    """The rows of each stream of cases: of different seeds, they have no cases in common."""
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.seed, []).append(row)
+    return found
+
+
 def _require_one_run(parts: Sequence[Row]) -> None:
-    """Refuse shards of a line that are not distinct parts of one stream."""
+    """Refuse runs of a line under different contracts, and shards that are not distinct parts of one stream."""
+    if len({each.contracts for each in parts}) > 1:
+        raise UsageError(f"{_where(parts[0])}: its runs have different contracts, so they do not add up")
+    for own in _by_seed(parts).values():
+        _require_one_stream(own)
+
+
+def _require_one_stream(parts: Sequence[Row]) -> None:
     where = _where(parts[0])
     whole = {each.shard[1] for each in parts}
     if len(whole) > 1:
@@ -150,13 +170,8 @@ def _require_one_run(parts: Sequence[Row]) -> None:
     for place in places:
         if places.count(place) > 1:
             raise UsageError(f"{where}: shard {place}/{parts[0].shard[1]} is there {places.count(place)} times")
-    for what, values in (
-        ("seeds", {each.seed for each in parts}),
-        ("numbers of cases", {each.cases for each in parts if each.cases is not None}),
-        ("contracts", {each.contracts for each in parts}),
-    ):
-        if len(values) > 1:
-            raise UsageError(f"{where}: its shards have different {what}, so they do not add up")
+    if len({each.cases for each in parts if each.cases is not None}) > 1:
+        raise UsageError(f"{where}: its shards have different numbers of cases, so they do not add up")
 
 
 def sentence(row: Row) -> str:
@@ -230,8 +245,8 @@ def _ran(total: Total) -> str:
     """How many cases ran, of how many where it is not all."""
     cases = f"{total.run} of {total.planned}" if total.run < total.planned else str(total.run)
     if total.missing:
-        whole = total.parts[0].shard[1]
-        cases += f" ({whole - len(total.missing)} of {whole} shards)"
+        there = len(total.parts)
+        cases += f" ({there} of {there + len(total.missing)} shards)"
     return cases
 
 
@@ -254,8 +269,7 @@ def _notes(totals: Sequence[Total]) -> list[str]:
         if total.run < total.planned:
             found.append(f"- {total.name} was cut: {total.run} of {total.planned} planned cases ran.")
         if total.missing:
-            shards = ", ".join(f"{place}/{total.parts[0].shard[1]}" for place in total.missing)
-            found.append(f"- {total.name} lacks the shards {shards}.")
+            found.append(f"- {total.name} lacks the shards {', '.join(total.missing)}.")
     if any(total.tensors is None for total in totals):
         found.append("- Rows without tensors come from runs that counted neither tensors nor judged cases: *at least*.")
     return [*found, ""] if found else []

@@ -91,11 +91,12 @@ def recorded(
     *verdicts: dict[str, Any],
     superseded: bool = False,
     widened: bool = False,
+    of: int = 200,
     **fields: Any,
 ) -> None:
-    """A row in a file."""
+    """A row in a file, of a line of ``of`` cases."""
     row = campaign_rows.of_document(document(line, device, shard, *verdicts, **fields))
-    campaign_rows.record(file, replace(row, superseded=superseded, widened=widened))
+    campaign_rows.record(file, replace(row, superseded=superseded, widened=widened, cases=of))
 
 
 def totals(*files: Path) -> list[false_alarms.Total]:
@@ -127,18 +128,20 @@ def test_a_row_says_all_that_it_was_made_of_and_stands_in_place_of_an_earlier_on
     file = tmp_path / "campaigns.csv"
     told = verdict(status="violated", worst_in_sigma=3.14159, counterexample={"case": 'case:1, "q"', "pooled": True})
     row = campaign_rows.of_document(document("lse_shipped", "cuda", (2, 3), told, verdict("float16")))
-    recorded(file, "lse_shipped", "cuda", (2, 3), seed=7)
+    recorded(file, "lse_shipped", "cuda", (2, 3), seconds=7.0)
     recorded(file, "lse_shipped", "cuda", (2, 3), seed=8, superseded=True)
+    recorded(file, "lse_shipped", "cuda", (2, 3), seed=8)
     recorded(file, "lse_shipped", "cuda", (1, 3))
     campaign_rows.record(file, row)
     found = campaign_rows.read(file, LINES)
     assert [(each.shard, each.seed, each.superseded) for each in found] == [
         ((2, 3), 0, False),
         ((2, 3), 8, True),
+        ((2, 3), 8, False),
         ((1, 3), 0, False),
     ]
     assert found[0] == row and (row.verdicts[0].case, row.verdicts[0].pooled) == ('case:1, "q"', True)
-    assert len(file.read_text().splitlines()) == 4, "one line a run"
+    assert len(file.read_text().splitlines()) == 5, "one line a run"
 
 
 def test_widened_runs_stand_beside_those_of_their_line_and_in_place_of_none(tmp_path: Path) -> None:
@@ -218,6 +221,18 @@ def test_older_runs_count_the_least_that_was_judged_and_the_most_that_alarmed(tm
     assert (total.judged, total.alarming, total.tensors) == (95 + 7, 3, None)
 
 
+def test_runs_of_different_seeds_add_up_and_each_may_lack_shards(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    for shard, seed in (((1, 1), 0), ((1, 2), 1), ((1, 2), 0)):
+        recorded(file, "lse_shipped", "cpu", shard, seed=seed)
+    with pytest.raises(UsageError, match="was split in 1 and in 2 parts"):
+        totals(file)
+    campaign_rows.forget(file, campaign_rows.stem("lse_shipped", "cpu", (1, 2)))
+    (total,) = totals(file)
+    assert [part.seed for part in total.parts] == [0, 1] and total.missing == ["2/2 of seed 1"]
+    assert total.run == sum(part.run for part in total.parts)
+
+
 def test_what_cannot_be_added_up_is_refused_in_a_sentence(tmp_path: Path) -> None:
     def told(*shards: tuple[int, int], **fields: Any) -> str:
         files = [tmp_path / f"{len(list(tmp_path.iterdir())) + n}.csv" for n in range(2)]
@@ -232,7 +247,7 @@ def test_what_cannot_be_added_up_is_refused_in_a_sentence(tmp_path: Path) -> Non
         "lse_shipped on cpu was split in 1 and in 2 parts, which overlap: campaign_lse_shipped, "
         "campaign_lse_shipped_1_of_2"
     )
-    assert "different seeds" in told((1, 2), (2, 2), seed=1)
+    assert "different numbers of cases" in told((1, 2), (2, 2), of=7)
     assert "different contracts" in told((1, 2), (2, 2), contracts={"float32": "tf32"})
     assert "nothing was run" in told()
     recorded(tmp_path / "mended.csv", "lse_shipped", superseded=True)
@@ -310,7 +325,8 @@ def test_a_line_is_one_command() -> None:
         "check semicrf --device cuda --dim C=5:24 --dim K=13:64 --examples 3030 --property *_matches_the_oracle "
         "--shard 2/4 --seconds 600 --workers 64 --seed 3"
     )
-    assert campaign_rows.stem(line.name, plan.device, plan.shard) == "campaign_semicrf_many_states_cuda_2_of_4"
+    stem = campaign_rows.stem(line.name, plan.device, plan.shard, seed=plan.seed)
+    assert stem == "campaign_semicrf_many_states_cuda_seed_3_2_of_4"
 
 
 def test_a_widened_line_is_one_command_that_judges_about_as_many_cases_as_asked_for() -> None:

@@ -294,7 +294,8 @@ def returned(
     finite = value.isfinite()
     size = torch.where(finite, value.abs(), 0.0)
     spacing = half_spacing(size, UNIT_ROUNDOFF[format_])
-    low = (size > 0) | (pooled > 0) | (independent > 0)  # what is exactly 0 in every kernel has no floor either
+    errs = (errors != 0).any(0)  # also where the squares of errors underflow
+    low = (size > 0) | errs | (pooled > 0) | (independent > 0)  # what is 0 in every kernel has no floor either
     least = SMALLEST_NORMAL[format_] if format_ in FLUSHED else max(SMALLEST_SUBNORMAL[format_], SQUARABLE)
     floor = low.double() * least
     if spacing.count_nonzero():  # equal numbers are returned alike, and opposite ones opposite

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gradoracle.properties.semicrf import FAMILY as semicrf
 from gradoracle.properties.semicrf.readings import recursion as recursion
-from gradoracle.properties.semicrf.readings.budgets import budgets
+from gradoracle.properties.semicrf.readings.budgets import budgets, returned
 from gradoracle.properties.semicrf.readings.scalable import SemiCRF
 from sweeps import covering, slow
 from torch import Tensor
@@ -190,6 +190,20 @@ def test_what_is_exact_has_no_budget_and_everything_else_has_one(words: str) -> 
             assert bool((budget.sigma == 0).all())
         if name != "log_z":
             assert bool((budget.sigma[~exact] > 0).all()), name
+
+
+def test_an_error_whose_square_underflows_has_a_budget_where_the_value_is_0() -> None:
+    """The product of a Hessian where a kernel gives 7.5e-238 and the definition 0: 3e-154 of budget, and no more."""
+    zero = torch.zeros(2, dtype=torch.float64)
+    errors = torch.tensor([8.1e-237, 0.0], dtype=torch.float64).expand(16, 2)
+    known = returned("hvp.duration_bias", zero, zero, errors, errors.square().mean(0).sqrt(), None, "float64")
+    assert known.sigma.tolist() == [known.floor[0].item(), 0.0] and 0 < float(known.floor[0]) < 1e-153
+    own = Allowance(known.sigma, known.errors, floor=known.floor)
+    kept = judge("x", torch.tensor([7.5e-238, 0.0], dtype=torch.float64), zero, own, continuous=True)
+    assert kept.outcome is Outcome.HOLDS, kept.message
+    for wrong in ([7.5e-238, 7.5e-238], [1e-150, 0.0]):
+        found = judge("x", torch.tensor(wrong, dtype=torch.float64), zero, own, continuous=True)
+        assert found.outcome is Outcome.VIOLATED
 
 
 def test_probes_are_the_same_every_time_and_differ_from_one_another() -> None:
