@@ -31,12 +31,27 @@ from typing import Any
 
 import torch
 from scoreboard.bugs import SMALL, bugs_in
-from severity_rows import BUGS, DECLARED, DTYPES, ERROR, GREEN, NOT_RUN, RED, STATED, Row, doubtful, read, record, table
+from severity_rows import (
+    BUGS,
+    CRASHES,
+    DECLARED,
+    DTYPES,
+    ERROR,
+    GREEN,
+    NOT_RUN,
+    RED,
+    STATED,
+    Row,
+    doubtful,
+    read,
+    record,
+    table,
+)
 
 from gradoracle.check.run import check
 from gradoracle.execution.device import prepare
 from gradoracle.model.dims import parse_sizes
-from gradoracle.model.errors import UsageError
+from gradoracle.model.errors import UsageError, named
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
@@ -49,6 +64,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "severities.csv"
 JUDGES = ("gradoracle", "properties", "kernels")  # folders whose last commit a row names
 SLOWER = 3.0  # times as long as --seconds a process may take before it is ended
 SHORTEST = 60.0
+MOST = 6  # properties that a row names
 MORE = {"loss_of_the_unshifted_sum": 100}  # cases of which a bug needs as many to be seen
 OWN = ("torch", "triton", "gradoracle", "jaxtyping", "numpy")
 
@@ -140,12 +156,12 @@ def rows_of(job: Job, report: Report, **facts: Any) -> list[Row]:
     for dtype in dict.fromkeys(verdict.dtype for verdict in report.verdicts):
         verdicts = [each for each in report.verdicts if each.dtype == dtype]
         broken = [each for each in verdicts if each.status in BROKEN]
-        known = gravest(each.severity or Severity.WRONG for each in broken)
-        lead = max((each for each in broken if (each.severity or Severity.WRONG) is known), key=_rank, default=None)
+        known = gravest(map(_severity, broken))
+        lead = sorted((each for each in broken if _severity(each) is known), key=_rank, reverse=True)
         errors = [each for each in verdicts if each.status is Status.ERROR]
         judged = sum(report.judged.get(f"{name} in {dtype}", 0) for name in report.kernels)
         now = _now(broken, known)
-        reason = lead.severity_note if lead else ""
+        reason = next((each.severity_note or _crash(each) for each in lead), "")
         if not broken and errors:
             now, reason = ERROR, errors[0].counterexample.message if errors[0].counterexample else ""
         elif not judged and not broken:
@@ -159,14 +175,22 @@ def rows_of(job: Job, report: Report, **facts: Any) -> list[Row]:
                 now=now,
                 severity=known.value if known else "",
                 keeps=(stated[dtype].preset or "none") if dtype in stated else "",
-                law=lead.law if lead else "",
-                laws=len(broken),
+                laws=" ".join(each.law for each in lead[:MOST])
+                + (f" and {more} more" if (more := len(lead) - MOST) > 0 else ""),
                 stated=stated[dtype].lost if dtype in stated else "",
                 reason=_plain(reason, job),
                 **facts,
             )
         )
     return rows
+
+
+def _crash(verdict: Verdict) -> str:
+    return verdict.counterexample.message if verdict.status is Status.CRASHED and verdict.counterexample else ""
+
+
+def _severity(verdict: Verdict) -> Severity:
+    return verdict.severity or Severity.WRONG
 
 
 def _place(job: Job) -> dict[str, str]:
@@ -181,6 +205,8 @@ def _now(broken: Sequence[Verdict], known: Severity | None) -> str:
     """What a run says that has these failing verdicts, as ``Report.exit_code`` does."""
     if known is None:
         return GREEN
+    if known is Severity.WRONG and all(each.status is Status.CRASHED for each in broken if _severity(each) is known):
+        return CRASHES
     if known in (Severity.WRONG, Severity.UNDECIDED):
         return known.value
     if any(verdict.counts(None) for verdict in broken):
@@ -229,22 +255,24 @@ def judged(job: Job, examples: int, seconds: float, commit: str) -> list[Row]:
 def _judge(job: Job, examples: int, seconds: float, workers: int, to: Connection) -> None:
     dims = dict(parse_sizes(f"{dim}={sizes}") for dim, sizes in job.dims.items())
     try:
-        report = check(
-            Request(
-                job.target,
-                job.family,
-                device="cpu",
-                dtypes=DTYPES,
-                dims=dims,
-                examples=examples,
-                seconds=seconds,
-                workers=workers,
-                shrink_seconds=0.0,
-            )
+        supported = resolve(job.target, job.family).family.dtypes
+        request = Request(
+            job.target,
+            job.family,
+            device="cpu",
+            dtypes=tuple(dtype for dtype in DTYPES if dtype in supported),
+            dims=dims,
+            examples=examples,
+            seconds=seconds,
+            workers=workers,
+            shrink_seconds=0.0,
         )
+        report = check(request)
         to.send(rows_of(job, report, seconds=round(report.seconds, 1)))
     except UsageError as error:
         to.send(str(error))
+    except Exception as error:
+        to.send(named(error))
 
 
 def main(words: list[str]) -> None:
@@ -270,7 +298,7 @@ def main(words: list[str]) -> None:
             found = judged(job, given.examples, given.seconds, commit)
             record(given.file, found)
             for row in found:
-                print(row.source, row.kernel, row.dtype, row.cases, row.before, row.now, row.law, row.keeps, flush=True)
+                print(row.kernel, row.dtype, row.cases, row.before, row.now, row.keeps, row.laws, flush=True)
     if given.table:
         print(table(read(given.file)))
     if given.doubtful:

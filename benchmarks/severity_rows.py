@@ -13,9 +13,10 @@ from gradoracle.model.severity import Severity
 BUGS = "bugs"
 HALF, DTYPES = ("bfloat16", "float16"), ("bfloat16", "float16", "float32")
 RED, GREEN = "red", "green"
-STATED, DECLARED, ERROR, NOT_RUN = "precision stated", "breaks its declared contract", "error", "not run"
-NOW = (Severity.WRONG.value, Severity.UNDECIDED.value, DECLARED, STATED, Severity.ROBUSTNESS.value, GREEN)
-TOLD = (NOW[0], NOW[1], *NOW[3:])  # columns of the table; a declared contract that is broken is undecided there
+WRONG, UNDECIDED, ROBUSTNESS = Severity.WRONG.value, Severity.UNDECIDED.value, Severity.ROBUSTNESS.value
+CRASHES, DECLARED, STATED = "crashes", "breaks its declared contract", "precision stated"
+ERROR, NOT_RUN = "error", "not run"
+NOW = (WRONG, CRASHES, UNDECIDED, DECLARED, STATED, ROBUSTNESS, GREEN)
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,12 @@ class Row:
         package: of a released kernel, with its version; of a bug, where it was reported.
         cases: judged.
         before: red or green, where every violation counts and nothing is widened.
-        now: one of ``NOW``, "error" or "not run".
+        now: one of ``NOW``, "error" or "not run"; "crashes": all that is wrong are crashes.
         severity: the gravest.
         keeps: the preset that a kernel keeps where precision is lost; "none" where no preset explains it.
-        law: the property that leads: of the gravest severity, the one of the highest rank.
-        laws: how many are violated.
+        laws: the properties that have the gravest severity, the one of the highest rank first.
         stated: what the report says of precision.
-        reason: why it was not run, or is undecided.
+        reason: why it was not run or is undecided, or how it crashed.
     """
 
     source: str
@@ -45,8 +45,7 @@ class Row:
     now: str = NOT_RUN
     severity: str = ""
     keeps: str = ""
-    law: str = ""
-    laws: int = 0
+    laws: str = ""
     stated: str = ""
     reason: str = ""
     examples: int = 0
@@ -73,7 +72,7 @@ def read(file: Path) -> list[Row]:
         return []
     with file.open(encoding="utf-8", newline="") as stream:
         cells = list(csv.DictReader(stream))
-    kinds = {"cases": int, "laws": int, "examples": int, "seconds": float}
+    kinds = {"cases": int, "examples": int, "seconds": float}
     return [Row(**{name: kinds.get(name, str)(value) for name, value in each.items()}) for each in cells]
 
 
@@ -88,43 +87,53 @@ def record(file: Path, rows: Sequence[Row]) -> None:
 
 def table(rows: Sequence[Row]) -> str:
     """Every source by dtype, in markdown, and how many released kernels are green in 16 bit with precision stated."""
+    told = [name for name in NOW if name != DECLARED or any(row.now == name for row in rows)]
     lines = [
-        "| source | dtype | kernels | red before | " + " | ".join(TOLD) + " | newly red |",
-        "|---|---|" + "--:|" * (len(TOLD) + 3),
+        f"| source | dtype | kernels | red before | {' | '.join(told)} | newly red |",
+        "|---|---|" + "--:|" * (len(told) + 3),
     ]
     for source in dict.fromkeys(row.source for row in rows):
         for dtype in DTYPES:
             own = [row for row in rows if row.is_run and (row.source, row.dtype) == (source, dtype)]
             count = Counter(row.now for row in own)
-            red = [row for row in own if row.before == RED]
-            new = len([row for row in own if row.before == GREEN and row.now != GREEN])
-            cells = (len(own), len(red), count[NOW[0]], count[NOW[1]] + count[DECLARED], *(count[n] for n in NOW[3:]))
-            lines.append(f"| {source} | {dtype} | {' | '.join(map(str, (*cells, new)))} |")
+            red = sum(row.before == RED for row in own)
+            new = sum(row.before == GREEN != row.now for row in own)
+            cells = (source, dtype, len(own), red, *(count[name] for name in told), new)
+            lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join([*lines, "", sentence(row for row in rows if row.source != BUGS)])
 
 
 def sentence(rows: Iterable[Row]) -> str:
-    """What has become of the released kernels that were red in 16 bit."""
+    """What has become of the released kernels that were red in 16 bit; each counts as its graver dtype."""
     kernels: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.is_run and row.dtype in HALF:
             kernels.setdefault((row.source, row.kernel), []).append(row)
     red = [each for each in kernels.values() if any(row.before == RED for row in each)]
-    graver = Counter(min((row.now for row in each), key=NOW.index) for each in red)
-    keep = sum(
-        min((row.now for row in each), key=NOW.index) == STATED and not any(row.keeps == "none" for row in each)
-        for each in red
-    )
+    count: Counter[str] = Counter()
+    for each in red:
+        graver = min((row.now for row in each), key=NOW.index)
+        count[graver] += 1
+        count["keeps"] += graver == STATED and not any(row.keeps == "none" for row in each)
+    others = ", ".join(f"{count[name]} {what}" for name, what in _OTHERS.items() if count[name] or name == WRONG)
     return (
-        f"{graver[STATED]} of {len(red)} released kernels that were red in 16 bit without widening are green with their"
-        f" precision stated ({keep} keep a preset), {graver[NOW[0]]} are wrong, {graver[NOW[1]] + graver[DECLARED]}"
-        f" undecided, {graver[Severity.ROBUSTNESS.value]} accept an invalid argument; {len(kernels)} were judged."
+        f"{count[STATED]} of {len(red)} released kernels that were red in 16 bit without widening are green with their"
+        f" precision stated ({count['keeps']} keep a preset); {others}. {len(kernels)} were judged in 16 bit."
     )
+
+
+_OTHERS = {
+    WRONG: "are wrong",
+    CRASHES: "crash",
+    UNDECIDED: "are undecided",
+    DECLARED: "break the contract that they declare",
+    ROBUSTNESS: "only accept an invalid argument or refuse one without saying why",
+}
 
 
 def doubtful(rows: Iterable[Row]) -> Iterator[str]:
-    """What a person should read: bugs that are not wrong, and everything that is undecided or was not judged."""
+    """What a person should read: bugs that are not wrong, what crashes or is undecided, and what was not judged."""
     for row in rows:
-        if row.now in (Severity.UNDECIDED.value, ERROR, NOT_RUN) or (row.source == BUGS and row.now != NOW[0]):
-            what = f"{row.source} {row.kernel} {row.dtype}: {row.now}, {row.cases} cases, {row.law}"
+        if row.now in (CRASHES, UNDECIDED, ERROR, NOT_RUN) or (row.source == BUGS and row.now != WRONG):
+            what = f"{row.source} {row.kernel} {row.dtype}: {row.now}, {row.cases} cases, {row.laws}"
             yield f"{what} {row.keeps} {row.stated} {row.reason}".rstrip()
