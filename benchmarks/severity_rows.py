@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from gradoracle.model.severity import Severity
@@ -29,10 +29,11 @@ class Row:
         cases: judged.
         before: red or green, where every violation counts and nothing is widened.
         now: one of ``NOW``, "error" or "not run"; "crashes": all that is wrong are crashes.
+        first_before, first: the same without the properties of second derivatives, forward over reverse included.
         severity: the gravest.
-        keeps: the preset that a kernel keeps where precision is lost; "none" where no preset explains it.
+        keeps: the preset that forward and gradients keep where precision is lost; "none" where none explains it.
         laws: the properties that have the gravest severity, the one of the highest rank first.
-        stated: what the report says of precision.
+        stated: what a report says of their precision.
         reason: why it was not run or is undecided, or how it crashed.
     """
 
@@ -43,6 +44,8 @@ class Row:
     cases: int = 0
     before: str = ""
     now: str = NOT_RUN
+    first_before: str = ""
+    first: str = NOT_RUN
     severity: str = ""
     keeps: str = ""
     laws: str = ""
@@ -89,18 +92,21 @@ def table(rows: Sequence[Row]) -> str:
     """Every source by dtype, in markdown, and how many released kernels are green in 16 bit with precision stated."""
     told = [name for name in NOW if name != DECLARED or any(row.now == name for row in rows)]
     lines = [
-        f"| source | dtype | kernels | red before | {' | '.join(told)} | newly red |",
-        "|---|---|" + "--:|" * (len(told) + 3),
+        f"| source | dtype | kernels | red before | {' | '.join(told)} | second only | newly red |",
+        "|---|---|" + "--:|" * (len(told) + 4),
     ]
     for source in dict.fromkeys(row.source for row in rows):
         for dtype in DTYPES:
             own = [row for row in rows if row.is_run and (row.source, row.dtype) == (source, dtype)]
             count = Counter(row.now for row in own)
             red = sum(row.before == RED for row in own)
+            second = sum(row.now == WRONG and row.first not in (WRONG, CRASHES) for row in own)
             new = sum(row.before == GREEN != row.now for row in own)
-            cells = (source, dtype, len(own), red, *(count[name] for name in told), new)
+            cells = (source, dtype, len(own), red, *(count[name] for name in told), second, new)
             lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join([*lines, "", sentence(row for row in rows if row.source != BUGS)])
+    released = [row for row in rows if row.source != BUGS]
+    first = [replace(row, before=row.first_before, now=row.first) for row in released]
+    return "\n".join([*lines, "", sentence(released), "Of forward and gradients alone: " + sentence(first)])
 
 
 def sentence(rows: Iterable[Row]) -> str:
@@ -114,7 +120,7 @@ def sentence(rows: Iterable[Row]) -> str:
     for each in red:
         graver = min((row.now for row in each), key=NOW.index)
         count[graver] += 1
-        count["keeps"] += graver == STATED and not any(row.keeps == "none" for row in each)
+        count["keeps"] += graver == STATED and all(row.keeps != "none" for row in each)
     others = ", ".join(f"{count[name]} {what}" for name, what in _OTHERS.items() if count[name] or name == WRONG)
     return (
         f"{count[STATED]} of {len(red)} released kernels that were red in 16 bit without widening are green with their"
