@@ -8,9 +8,9 @@ A mistake is a mutant that a property killed (of benchmarks/results/mutation/*.j
 property sees there are counted and left out. Verdicts of the reports are grouped anew by the faults of today, so that
 reports that were collected once show what a change of the grouping does.
 
-A headline is right if it names a tensor that some property finds wrong by comparison with the truth, or, where none of
-those that compare with the oracle does so, a fact that needs no truth (an access, a changed input, an argument, a second
-call) or what another entry of the kernel gives for one tensor.
+A headline is right if it names a tensor that some property finds wrong by comparison with the oracle, or, where none
+does so, a fact that needs no truth (an access, a changed input, an argument, a second call) or one tensor that another
+entry of the kernel gives.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import FAILING, Status, Verdict
 from gradoracle.model.wording import without_numbers
 
+_DIRECT = (PropertyKind.ORACLE, PropertyKind.FORMULA)  # that numbers are wrong
 WAYS = ("wrong", "lost", "precision")  # how values are wrong: merely, by NaN and infinity, or as widening mends
 _TELLING = (PropertyKind.MEMORY, PropertyKind.REPETITION, PropertyKind.COMPILATION)  # and not that numbers are wrong
 
@@ -102,10 +103,13 @@ def _place(verdict: Verdict) -> tuple[int, ...]:
     status = {Status.CRASHED: 0, Status.ERROR: 3}.get(verdict.status, 1)
     if verdict.severity in (Severity.PRECISION, Severity.ROBUSTNESS):
         status = 2
-    if status in (0, 3) or not (_measured(verdict) or verdict.kind in (PropertyKind.ORACLE, PropertyKind.FORMULA)):
+    first = min(_orders(verdict), default=0)
+    if verdict.kind in _DIRECT or _measured(verdict):
+        return status, 0, 2 * first + (verdict.kind is PropertyKind.FORMULA), -verdict.rank
+    if verdict.kind in _TELLING:
         return status, 1, 0, -verdict.rank
-    first = min((f.derivative.order for f in _violations(verdict) if f.derivative is not None), default=0)
-    return status, 0, 2 * first + (verdict.kind is PropertyKind.FORMULA), -verdict.rank
+    alone = all(len(finding.named) == 1 for finding in _violations(verdict))
+    return (status, 2, first, -verdict.rank) if alone else (status, 3, 0, -verdict.rank)
 
 
 def _most_specific(others: Sequence[Verdict]) -> Verdict | None:
@@ -150,16 +154,24 @@ class _Group:
         return {_way(verdict, _violations(verdict)) for verdict in self.members}
 
     @property
-    def outputs(self) -> bool:
-        """Whether it finds an output of the forward wrong by itself."""
-        plain = (f for verdict in self.members if _plain(verdict) for f in _violations(verdict))
-        return any(f.derivative is Derivative.FORWARD for f in plain)
+    def is_direct(self) -> bool:
+        """Whether any of it compares with the truth alone."""
+        return any(verdict.kind in _DIRECT for verdict in self.members)
+
+    @property
+    def order(self) -> int:
+        """The least order of the derivatives that it is about."""
+        return min((order for verdict in self.members for order in _orders(verdict)), default=0)
 
     @property
     def is_second_order(self) -> bool:
         """Whether all that it finds is about second derivatives."""
-        found = [f for verdict in self.members for f in _violations(verdict)]
-        return bool(found) and all(f.derivative is Derivative.HVP for f in found)
+        return {order for verdict in self.members for order in _orders(verdict)} == {Derivative.HVP.order}
+
+    @property
+    def named(self) -> set[str]:
+        """The tensors that it is about."""
+        return set().union(*map(_named, self.members))
 
     def wrong(self, ways: Container[str] = WAYS) -> set[str]:
         """The tensors that it finds wrong in some ways, each by itself."""
@@ -178,9 +190,8 @@ def _attached(groups: list[_Group]) -> list[_Group]:
     """
     cores, apart = [group for group in groups if group.is_core], []
     for group in (group for group in groups if not group.is_core):
-        named = set().union(*(_named(verdict) for verdict in group.members))
         fit = [
-            (len(named & core.wrong({*group.ways, "wrong"})), len(core.members), -place)
+            (len(group.named & core.wrong({*group.ways, "wrong"})), len(core.members), -place)
             for place, core in enumerate(cores)
             if core.kernel == group.kernel
         ]
@@ -207,20 +218,22 @@ def _consequences(groups: list[_Group]) -> list[_Group]:
 def _explains(cause: _Group, other: _Group) -> bool:
     """Whether what ``other`` finds follows from what ``cause`` finds, as far as names and derivatives tell.
 
-    A tensor that is wrong may lose values and precision, too. What relates or derives from a wrong output is wrong,
-    and so are second derivatives where a first one is. What programs read and write, and what changes from call to
-    call, is seen beside the wrong tensors that come of it. Lost values and lost precision explain no more than
-    themselves, and arguments nothing.
+    A tensor that is wrong may lose values and precision, too. The derivatives of a wrong output are wrong, and the
+    second derivatives of what has a wrong first one, and so is what relates such tensors. What programs read and write,
+    and what changes from call to call, is seen beside the wrong tensors that come of it. Lost values and lost precision
+    explain no more than themselves, and arguments nothing.
     """
     if cause.kernel != other.kernel or cause.is_apart or other.is_apart:
         return False
     if not cause.is_core:
-        return not cause.compares
+        return not cause.compares or (not other.is_core and bool(cause.named & other.named))
     if "wrong" in cause.ways | other.ways and cause.wrong() & other.wrong():
         return True
-    if cause.ways == {"precision"} or not other.ways <= cause.ways | {"wrong"}:
+    if not other.ways <= cause.ways | (set() if cause.ways == {"precision"} else {"wrong"}):
         return False
-    return cause.outputs or other.is_second_order or not other.compares
+    if other.is_direct:
+        return cause.ways != {"precision"} and (cause.order == 0 or other.is_second_order)
+    return not other.compares or cause.order <= other.order
 
 
 def _violations(verdict: Verdict) -> list[Finding]:
@@ -253,6 +266,11 @@ def _way(verdict: Verdict, findings: Sequence[Finding]) -> str:
     return "precision" if verdict.severity is Severity.PRECISION else "wrong"
 
 
+def _orders(verdict: Verdict) -> set[int]:
+    """Those of the derivatives that a verdict's findings are about."""
+    return {finding.derivative.order for finding in _violations(verdict) if finding.derivative is not None}
+
+
 def _named(verdict: Verdict) -> set[str]:
     """The tensors that a verdict's findings are about: dq and dk of ``<q, dq> - <k, dk>``."""
     return {undifferentiated(name) for finding in _violations(verdict) for name in finding.named}
@@ -268,7 +286,8 @@ def _compared(verdict: Verdict) -> set[str]:
 def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
     """The marks of a verdict; verdicts with a mark in common are one fault.
 
-    A mark is a kernel, a tensor and how its values are wrong; or a region that stands out, in place of the tensor.
+    A mark is a kernel, a tensor and how its values are wrong; or in place of the tensor a region that stands out, or
+    the property, unless it compares every tensor with the truth.
     """
     counterexample = verdict.counterexample
     if counterexample is None:
@@ -276,6 +295,8 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
     if verdict.status in (Status.CRASHED, Status.ERROR):
         return {(verdict.kernel, verdict.status.value, without_numbers(counterexample.message))}
     marks: set[tuple[str, ...]] = set()
+    if verdict.kind not in _DIRECT:  # one property in several dtypes
+        marks.add((verdict.kernel, _way(verdict, _violations(verdict)), "of", verdict.law))
     for finding in _violations(verdict):
         way = (verdict.kernel, _way(verdict, [finding]))
         marks.add((*way, undifferentiated(finding.tensor) if finding.is_plain else finding.tensor))

@@ -151,10 +151,14 @@ def test_a_law_among_tensors_joins_the_law_that_finds_one_of_them_wrong() -> Non
     of_dv = violated("sums_of_dv", "float32", 2, wrong("1^T dv - 1^T g", "every element"))
     assert faults(narrow, wide, of_dv) == [["vjp_matches", "hvp_of_one", "sums_of_dv"]]
     inner = violated("q_dq_equals_k_dk", "float32", 2, wrong("<q, dq> - <k, dk>", ""))
-    seen = measured("vjp_matches", ORACLE, wrong("dv", "only M = 0"))
-    assert len(faults(seen, inner)) == 2 and seen.counterexample is not None
-    seen.counterexample = replace(seen.counterexample, first_findings=(wrong("dk", "only M = 0"),))
+    seen = measured("hvp_matches", ORACLE, wrong("hvp.v", "only M = 0"))
+    assert len(faults(seen, inner)) == 2 and seen.counterexample is not None, "of the lower order and of no such tensor"
+    seen.counterexample = replace(seen.counterexample, first_findings=(wrong("hvp.k", "only M = 0"),))
     assert len(faults(seen, inner)) == 1
+    assert faults(inner, violated("key_permutation", "float32", 6, wrong("dk - dk'", ""))) == [
+        ["key_permutation", "q_dq_equals_k_dk"]
+    ]
+    assert len(faults(inner, violated("rows_of_one", "float32", 6, wrong("o - 1", "")))) == 2
     nan = replace(wrong("o", "only T = 0; NaN", "only T = 0"), lost=True)
     nowhere = Worst((), math.nan, math.nan, math.inf)
     bare = replace(nan, pattern="", place="", region=NOWHERE, worst=nowhere)
@@ -242,9 +246,8 @@ def test_a_gpu_that_runs_out_of_memory_is_one_line_with_a_count() -> None:
     first.reasons = {said.format("2.00 GiB"): 3, said.format("512.00 MiB"): 4}
     second.reasons = {said.format("20.00 MiB"): 5, "memory: vjp was killed by the system (signal 9)": 1}
     told = [line for line in lines(render(report(holding(), first, second), "terminal")) if "memory" in line]
-    assert told == [
-        "13 memory: OutOfMemoryError: CUDA out of memory (2 properties, such as second_device; 3 reasons more"
-    ]
+    assert len(told) == 1
+    assert told[0].startswith("13 memory: OutOfMemoryError: CUDA out of memory (2 properties, such as second_device;")
 
 
 def test_a_crash_is_reported_with_its_cause() -> None:
@@ -308,13 +311,13 @@ def test_several_targets_end_in_one_line() -> None:
 
 def test_what_is_taken_for_one_fault_does_not_depend_on_the_time_for_shrinking() -> None:
     tail, row, early = wrong("dq", "only T >= 64 (of 65)"), wrong("dk", "only M = 3"), wrong("dv", "only N >= 7")
-    law = violated("key_permutation", "float32", 6, row)
+    law = measured("vjp_of_each_input", ORACLE, row, rank=6)
     fixed = replace(law, counterexample=replace(law.counterexample, first_findings=(early,)))
-    other = violated("vjp_matches_the_oracle", "bfloat16", 5, tail)
+    other = measured("vjp_matches_the_oracle", ORACLE, tail, dtype="bfloat16", rank=5)
     in_time = replace(other, counterexample=replace(other.counterexample, findings=(row,), first_findings=(tail,)))
     reports = [report(fixed, other), report(fixed, in_time)]
-    faults = [[[v.law for v in (f.lead, *f.others)] for f in failures(each)] for each in reports]
-    assert faults == [[["key_permutation"], ["vjp_matches_the_oracle"]]] * 2
+    found = [[[v.law for v in (f.lead, *f.others)] for f in failures(each)] for each in reports]
+    assert found == [[["vjp_of_each_input"], ["vjp_matches_the_oracle"]]] * 2
     assert failures(reports[1])[1].lead is reports[1].verdicts[1], "what is told is the smaller case"
     larger = replace(other, counterexample=replace(other.counterexample, further=(early,)))
     assert len(failures(report(fixed, larger))) == 1  # the largest cases of a law count too
