@@ -26,6 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from gradoracle.check import minimise
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.run import check
@@ -48,7 +50,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "benchmarks" / "results" / "mutation"
 FAMILIES = ("sdpa", "lse", "lightning", "semicrf")
 COLUMNS = ("mistakes", "reports", "seen", "one block", "blocks", "headlines", "mean blocks")
-CASES, SECONDS = 15, 120.0
+CASES, SECONDS = 15, 100.0
 DIRECT = (PropertyKind.ORACLE, PropertyKind.FORMULA)
 
 
@@ -92,6 +94,7 @@ def collect(folder: Path, names: Sequence[str], every: int, at_once: int) -> Non
     """Check the mistakes whose report is not there yet, each in a process of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     device.prepare("cpu")
+    torch.set_num_threads(1)
     minimise.SHRINK_SECONDS = 0.0
     wanted = names or (*FAMILIES, "bugs")
     plants = [p for name in wanted for p in list(bugs() if name == "bugs" else killed(name))[::every]]
