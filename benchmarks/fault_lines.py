@@ -7,9 +7,11 @@
 Judges forward, VJP, JVP and HVP of mutants that a property killed (benchmarks/results/mutation/*.json) on up to eight
 float32 cases that run the line, until one shows something wrong. What names a line: an access that the interpreter
 records as wrong (outside the tensor, a race, two accesses without a barrier, a load of what nobody wrote), and, where
-numbers are wrong, the statement that stored the worst element. A hit: the line is one of the mutated statement. Reports
-name the statement that loses precision (precision_lines.py: 219 of 219); facts of memory say where the access is, and
-no report names the statement that stored a wrong element, as it is rarely the wrong one.
+numbers are wrong, the statement of the kernel that stored the worst element. A hit: the line, or that of a call which
+led to it, is one of the mutated statement.
+
+Reports name the statement that loses precision (precision_lines.py: 219 of 219); facts of memory say where the access
+is; and no report names the statement that stored a wrong element, as it is rarely the wrong one.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from precision_lines import FAMILIES, TRIED, Bench
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.device import prepare
+from gradoracle.execution.interpreter import record as record_module
 from gradoracle.execution.interpreter.record import Record
 from gradoracle.execution.interpreter.wrong_accesses import Kind, Place
 from gradoracle.execution.kernel_runner import unguarded
@@ -78,7 +81,12 @@ class Stores:
             launches.extend((record, view) for view in record._views if view.footprint.written)
             end(record)
 
-        Record.end = kept  # type: ignore[method-assign]
+        def of_the_kernel(record: Record) -> int:
+            place = (record_module._called() or (record._where[innermost(record)],))[-1]
+            return record._number(place, place)
+
+        innermost = Record._place
+        Record.end, Record._place = kept, of_the_kernel  # type: ignore[method-assign]
 
     def of(self, tensor: torch.Tensor, index: Sequence[int]) -> Place | None:
         """The line that stored an element; None where no launch did, as PyTorch made the tensor."""
@@ -118,7 +126,8 @@ class Lines(Bench):
     def _named(self, evidence: Evidence, derivative: Derivative, stores: Stores) -> Iterator[tuple[str, str, int]]:
         tensors = evidence.tensors(derivative)
         for fault in evidence.memory(derivative).faults:
-            yield NAMES.get(fault.kind, "accesses without a barrier"), fault.place.file, fault.place.line
+            for place in (fault.place, *fault.called):
+                yield NAMES.get(fault.kind, "accesses without a barrier"), place.file, place.line
         for finding in evidence.compare(derivative):
             if finding.outcome is Outcome.VIOLATED and finding.worst is not None and finding.tensor in tensors:
                 place = stores.of(tensors[finding.tensor], finding.worst.index)
