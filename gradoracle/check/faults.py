@@ -219,9 +219,9 @@ def _explains(cause: _Group, other: _Group) -> bool:
     """Whether what ``other`` finds follows from what ``cause`` finds, as far as names and derivatives tell.
 
     A tensor that is wrong may lose values and precision, too. The derivatives of a wrong output are wrong, and the
-    second derivatives of what has a wrong first one, and so is what relates such tensors. What programs read and write,
-    and what changes from call to call, is seen beside the wrong tensors that come of it. Lost values and lost precision
-    explain no more than themselves, and arguments nothing.
+    second derivatives of what has a wrong first one. Where a tensor is wrong by comparison with the truth, relations
+    say no more; what programs read and write, and what changes from call to call, is seen beside the wrong tensors that
+    come of it. Lost values explain lost values, lost precision lost precision, and arguments nothing.
     """
     if cause.kernel != other.kernel or cause.is_apart or other.is_apart:
         return False
@@ -231,9 +231,7 @@ def _explains(cause: _Group, other: _Group) -> bool:
         return True
     if not other.ways <= cause.ways | (set() if cause.ways == {"precision"} else {"wrong"}):
         return False
-    if other.is_direct:
-        return cause.ways != {"precision"} and (cause.order == 0 or other.is_second_order)
-    return not other.compares or cause.order <= other.order
+    return not other.is_direct or cause.order == 0 or other.is_second_order
 
 
 def _violations(verdict: Verdict) -> list[Finding]:
@@ -293,7 +291,9 @@ def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
     if counterexample is None:
         return {(verdict.kernel, verdict.law)}
     if verdict.status in (Status.CRASHED, Status.ERROR):
-        return {(verdict.kernel, verdict.status.value, without_numbers(counterexample.message))}
+        said = counterexample.message  # "vjp raised ...", "hvp: killed by ...": what happened, in whichever call
+        what = said.partition(" raised ")[2] or said.rpartition(": ")[2]
+        return {(verdict.kernel, verdict.status.value, without_numbers(what))}
     marks: set[tuple[str, ...]] = set()
     if verdict.kind not in _DIRECT:  # one property in several dtypes
         marks.add((verdict.kernel, _way(verdict, _violations(verdict)), "of", verdict.law))
