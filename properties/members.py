@@ -21,6 +21,7 @@ from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec
 from gradoracle.oracle.exact.definition import Undefined, evaluated
 
+_SCALES = (1.0, 16.0, -16.0)  # of new members that a definition is tried on
 Change = Callable[[Tensor, Sequence[str], str], Tensor]  # tensor, its named dims, its name
 
 
@@ -34,22 +35,24 @@ class Appended:
             inputs have through them stay.
         seed: of the new values.
         first: whether the new members come first, and not last.
+        scale: of the new values.
     """
 
     dims: frozenset[str]
     silent: frozenset[str] = frozenset()
     seed: int = 0
     first: bool = False
+    scale: float = 1.0
 
     def larger(self, tensor: Tensor, dims: Sequence[str], name: str, cotangent: bool = False) -> Tensor:
-        """The tensor with new members: normal numbers, 0 in cotangents along silent dims, index 0 of integers."""
+        """The tensor with new members: scaled normal values, 0 in cotangents along silent dims, index 0 of integers."""
         out = tensor.contiguous()
         for axis, dim in enumerate(dims):
             if dim not in self.dims:
                 continue
             slab = out.narrow(axis, 0, 1)
             if tensor.is_floating_point():
-                drawn = hashing.normal(self.seed, f"appended {dim} {name}", slab.numel())
+                drawn = self.scale * hashing.normal(self.seed, f"appended {dim} {name}", slab.numel())
                 slab = torch.from_numpy(drawn).reshape(slab.shape).to(out.device, out.dtype)
                 slab = slab * 0 if cotangent and dim in self.silent else slab
             out = torch.cat([slab, out] if self.first else [out, slab], axis)
@@ -126,23 +129,33 @@ def apart(evidence: Evidence) -> frozenset[str]:
 
 
 def extensible(evidence: Evidence, first: bool = False) -> frozenset[str]:
-    """Dims along which a further member at the end (or at the start) leaves the outputs of the others as they are."""
-    family, inputs = evidence.oracle.family, _random(evidence)
+    """Dims along which a further member at the end (or at the start) leaves the outputs of the others as they are.
+
+    Whatever its values are: a small one of sparsemax has no weight and leaves the others as they are, a large one not.
+    """
+    inputs = _random(evidence)
     if inputs is None:
         return frozenset()
     before = _outputs(evidence, inputs)
-    found = set()
-    for dim in candidates(evidence):
-        more = Appended(frozenset((dim,)), seed=1, first=first)
-        larger = {n: more.larger(t, family.signature.input(n).dims, n) for n, t in inputs.items()}
-        try:
-            after = _outputs(evidence, larger)
-        except Undefined:
-            continue  # the definition knows this size from somewhere else, or does not take it
-        kept = [more.former(t, s.dims) for t, s in zip(after, _returned(evidence), strict=True)]
-        if _same(kept, before):
-            found.add(dim)
-    return frozenset(found)
+    return frozenset(
+        dim
+        for dim in candidates(evidence)
+        if all(
+            _is_kept(evidence, inputs, before, Appended(frozenset((dim,)), seed=1, first=first, scale=by))
+            for by in _SCALES
+        )
+    )
+
+
+def _is_kept(evidence: Evidence, inputs: Mapping[str, Tensor], before: Sequence[Tensor], more: Appended) -> bool:
+    """Whether the outputs of the former members stay as they are."""
+    signature = evidence.oracle.family.signature
+    larger = {name: more.larger(tensor, signature.input(name).dims, name) for name, tensor in inputs.items()}
+    try:
+        after = _outputs(evidence, larger)
+    except Undefined:
+        return False  # the definition knows this size from somewhere else, or does not take it
+    return _same([more.former(t, s.dims) for t, s in zip(after, _returned(evidence), strict=True)], before)
 
 
 def separable(evidence: Evidence) -> frozenset[str]:

@@ -9,7 +9,10 @@ import torch
 from gradoracle.properties.members import Appended, apart, everywhere, extensible, permutable, rolled
 from gradoracle.properties.universal import UNIVERSAL
 from gradoracle.properties.universal.strides import OTHERS, layouts_of
+from jaxtyping import Float
+from torch import Tensor
 
+import gradoracle
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
@@ -30,6 +33,20 @@ def test_dims_are_those_that_the_definition_treats_apart():
     assert (permutable(weighed), apart(weighed)) == ({"B": 1, "N": 1}, {"B", "N"})
     assert everywhere(weighed, apart(weighed)) == {"N"}  # the weight is shared by the members of B
     assert (permutable(summed), extensible(summed), apart(summed)) == ({"B": 1}, {"B", "N"}, {"B"})
+
+
+@gradoracle.family
+def sparse(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
+    """Sparsemax: one of its members that is small enough has no weight."""
+    ranked, rank = x.sort(-1, descending=True).values, torch.arange(1, x.shape[-1] + 1)
+    kept = rank * ranked > ranked.cumsum(-1) - 1
+    return torch.relu(x - ((ranked * kept).sum(-1, keepdim=True) - 1) / kept.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("size", [2, 5, 23, 65])
+def test_a_dim_along_which_only_small_new_members_do_nothing_is_not_extensible(size):
+    subject = evidence(kernel(sparse.definition, family="sparse"), Case("sparse", {"B": 2, "N": size}), sparse)
+    assert extensible(subject) == apart(subject) == {"B"}
 
 
 def test_members_are_appended_and_taken_away():

@@ -1,0 +1,334 @@
+"""Severities of bugs and of released kernels: what is red without widening, and what of that is wrong.
+
+    python benchmarks/severities.py bugs                      (every bug of tests/bugs)
+    python benchmarks/severities.py adapters.py               (every kernel declared in a file)
+    python benchmarks/severities.py adapters.py:kernel --examples 60 --seconds 120
+    python benchmarks/severities.py --table                   (markdown, all rows added up)
+    python benchmarks/severities.py --doubtful                (bugs that are not wrong, and what is undecided)
+
+Every property judges each kernel, without shrinking, in a process of its own. A row of results/severities.csv is one
+kernel in one dtype. `before`: whether a violation or crash would have made it red had none been judged again with every
+float in float64. `now`: what a run of this kernel and dtype alone says. A kernel is not run again for which the same
+commit of gradoracle has rows of as many examples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.metadata
+import multiprocessing
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from scoreboard.bugs import SMALL, bugs_in
+from severity_rows import (
+    BUGS,
+    CRASHES,
+    DECLARED,
+    DTYPES,
+    ERROR,
+    GREEN,
+    NOT_RUN,
+    NOW,
+    RED,
+    STATED,
+    Row,
+    doubtful,
+    read,
+    record,
+    table,
+)
+
+from gradoracle.check.run import check
+from gradoracle.execution.device import prepare
+from gradoracle.model.derivative import Derivative
+from gradoracle.model.dims import parse_sizes
+from gradoracle.model.errors import UsageError, named
+from gradoracle.model.finding import Outcome
+from gradoracle.model.property import PropertyKind
+from gradoracle.model.severity import Severity, gravest
+from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
+from gradoracle.project.request import Request
+from gradoracle.project.target import resolve
+from gradoracle.report.precision import kept
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "severities.csv"
+JUDGES = ("gradoracle", "properties", "kernels")  # folders whose last commit a row names
+SLOWER = 3.0  # times as long as --seconds a process may take before it is ended
+SHORTEST = 60.0
+MOST = 6  # properties that a row names
+MORE = {  # cases that a bug needs to be seen
+    "aligned_at_the_first_key": 24,
+    "cotangent_of_the_entropy_ignored": 24,
+    "empty_splits_combined": 24,
+    "keys_scaled_for_the_backward_alone": 24,
+    "strides_taken_before_contiguous": 24,
+    "no_tangent_without_that_of_q": 24,
+    "loss_of_the_unshifted_sum": 100,
+}
+OWN = ("torch", "triton", "gradoracle", "jaxtyping", "numpy")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to judge."""
+
+    source: str
+    name: str
+    package: str
+    target: str
+    family: str | None = None
+    dims: Mapping[str, str] = field(default_factory=dict)
+    examples: int = 0
+
+
+def of_bugs(folder: Path = ROOT / "tests" / BUGS) -> Iterator[Job]:
+    """Every bug, in sizes that are quick to judge."""
+    sys.path += [str(ROOT), str(ROOT / "tests")]  # of which the tests beside them import modules
+    for found in bugs_in(folder):
+        bug = found.bug
+        dims = dict(text.split("=") for text in SMALL.get(bug.family, ())) | dict(bug.dims)
+        target = f"{found.file}:{found.wrong}"
+        yield Job(BUGS, bug.name, bug.cites, target, bug.family or None, dims, MORE.get(bug.name, 0))
+
+
+def of_file(text: str) -> Iterator[Job]:
+    """The kernels that FILE.py declares, or FILE.py:kernel."""
+    place, _, only = text.partition(":")
+    file = Path(place)
+    for name in [only] if only else declared(file.read_text(encoding="utf-8")):
+        try:
+            found = package(resolve(f"{file}:{name}").kernels[0].call)
+        except UsageError:  # which its row tells
+            found = ""
+        yield Job(file.name, name, found, f"{file}:{name}")
+
+
+def declared(text: str) -> list[str]:
+    """The names that a file gives to what ``kernel(...)(function)`` returns, as a decorator or in an assignment."""
+    names = []
+    for each in ast.parse(text).body:
+        if isinstance(each, ast.FunctionDef) and any(map(_is_kernel, each.decorator_list)):
+            names.append(each.name)
+        elif isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) and _is_kernel(each.value.func):
+            names += [target.id for target in each.targets if isinstance(target, ast.Name)]
+    return names
+
+
+def _is_kernel(made: ast.expr) -> bool:
+    """Whether it is ``kernel(...)`` or ``gradoracle.kernel(...)``."""
+    return isinstance(made, ast.Call) and ast.unparse(made.func).rpartition(".")[2] == "kernel"
+
+
+def package(call: Any) -> str:
+    """The distributions, with versions, whose functions a callable of an adapter names, also through its helpers."""
+    known = importlib.metadata.packages_distributions()
+    own = getattr(call, "__globals__", {})
+    names: dict[str, None] = {}
+    seen: set[Any] = set()
+    todo = [call]
+    while todo:
+        each = todo.pop()
+        if not isinstance(each, FunctionType) or each in seen:
+            continue
+        seen.add(each)
+        for name in _names(each.__code__):
+            value = own.get(name)
+            holder = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
+            top = holder.partition(".")[0]
+            if isinstance(value, FunctionType) and value.__globals__ is own:
+                todo.append(value)
+            elif top in known and top not in OWN:
+                names[known[top][0]] = None
+    return " ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names(each)
+
+
+def rows_of(job: Job, report: Report, **facts: Any) -> list[Row]:
+    """The rows of a report of one kernel."""
+    first_order = [each for each in report.verdicts if not _is_second(each)]
+    stated = {each.dtype: each for each in kept(replace(report, verdicts=first_order))}
+    rows = []
+    for dtype in dict.fromkeys(verdict.dtype for verdict in report.verdicts):
+        verdicts = [each for each in report.verdicts if each.dtype == dtype]
+        broken = [each for each in verdicts if each.status in BROKEN]
+        known = gravest(map(_severity, broken))
+        lead = sorted((each for each in broken if _severity(each) is known), key=_rank, reverse=True)
+        errors = [each for each in verdicts if each.status is Status.ERROR]
+        judged = sum(report.judged.get(f"{name} in {dtype}", 0) for name in report.kernels)
+        now, first = _now(broken), [each for each in broken if not _is_second(each)]
+        reason = next((each.severity_note or _crash(each) for each in lead), "")
+        if not broken and errors:
+            now, reason = ERROR, errors[0].counterexample.message if errors[0].counterexample else ""
+        elif not judged and not broken:
+            now, reason = NOT_RUN, _why(report, verdicts)
+        rows.append(
+            Row(
+                **_place(job),
+                dtype=dtype,
+                cases=judged,
+                before=RED if any(each.kind is not PropertyKind.FORMULA for each in broken) else GREEN,
+                now=now,
+                first_before=RED if any(each.kind is not PropertyKind.FORMULA for each in first) else GREEN,
+                first=_now(first) if now in NOW else now,
+                severity=known.value if known else "",
+                keeps=(stated[dtype].preset or "none") if dtype in stated else "",
+                laws=" ".join(each.law for each in lead[:MOST])
+                + (f" and {more} more" if (more := len(lead) - MOST) > 0 else ""),
+                stated=stated[dtype].lost if dtype in stated else "",
+                reason=_plain(reason, job),
+                **facts,
+            )
+        )
+    return rows
+
+
+def _crash(verdict: Verdict) -> str:
+    return verdict.counterexample.message if verdict.status is Status.CRASHED and verdict.counterexample else ""
+
+
+def _severity(verdict: Verdict) -> Severity:
+    return verdict.severity or Severity.WRONG
+
+
+def _place(job: Job) -> dict[str, str]:
+    return {"source": job.source, "kernel": job.name, "package": job.package}
+
+
+def _rank(verdict: Verdict) -> tuple[int, int]:
+    return verdict.rank, verdict.cases_violated + verdict.cases_crashed
+
+
+def _is_second(verdict: Verdict) -> bool:
+    """Whether it is about a second derivative, or a backward of the backward."""
+    found = verdict.counterexample
+    every = (*found.findings, *found.first_findings, *found.further) if found else ()
+    orders = {each.derivative for each in every if each.outcome is Outcome.VIOLATED}
+    return "hvp" in verdict.law or verdict.law.startswith("double_backward") or orders == {Derivative.HVP}
+
+
+def _now(broken: Sequence[Verdict]) -> str:
+    """What a run says that has these failing verdicts, as ``Report.exit_code`` does."""
+    known = gravest(map(_severity, broken))
+    if known is None:
+        return GREEN
+    if known is Severity.WRONG and all(each.status is Status.CRASHED for each in broken if _severity(each) is known):
+        return CRASHES
+    if known in (Severity.WRONG, Severity.UNDECIDED):
+        return known.value
+    if any(verdict.counts(None) for verdict in broken):
+        return DECLARED
+    return STATED if known is Severity.PRECISION else known.value
+
+
+def _why(report: Report, verdicts: Iterable[Verdict]) -> str:
+    reasons: Counter[str] = Counter()
+    for verdict in verdicts:
+        reasons.update(verdict.reasons)
+    return next((text for text, _ in reasons.most_common(1)), "; ".join(report.inconclusive()))
+
+
+def _plain(text: str, job: Job) -> str:
+    """One line without the folder of the kernel's file."""
+    folder = str(Path(job.target.partition(":")[0]).parent)
+    return " ".join(text.replace(f"{folder}/", "").split())[:300]
+
+
+def judged(job: Job, examples: int, seconds: float, commit: str) -> list[Row]:
+    """The rows of a kernel. One that ends its process is judged again in a worker process."""
+    answer: list[Row] | str = ""
+    asked = max(examples, job.examples)
+    facts = {"examples": asked, "commit": commit}
+    for workers in (0, 1):
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("fork").Process(target=_judge, args=(job, asked, seconds, workers, theirs))
+        child.start()
+        theirs.close()
+        limit = max(SLOWER * seconds, SHORTEST)
+        try:
+            answer = ours.recv() if ours.poll(limit) else f"still running after {limit:.0f} s"
+            break
+        except EOFError:
+            answer = "its process died"
+        finally:
+            child.kill()
+            child.join()
+            ours.close()
+    if isinstance(answer, str):
+        return [Row(**_place(job), dtype=dtype, reason=_plain(answer, job), **facts) for dtype in DTYPES]
+    return [Row(**{**asdict(row), **facts}) for row in answer if row.dtype in DTYPES]
+
+
+def _judge(job: Job, examples: int, seconds: float, workers: int, to: Connection) -> None:
+    dims = dict(parse_sizes(f"{dim}={sizes}") for dim, sizes in job.dims.items())
+    try:
+        supported = resolve(job.target, job.family).family.dtypes
+        request = Request(
+            job.target,
+            job.family,
+            device="cpu",
+            dtypes=tuple(dtype for dtype in DTYPES if dtype in supported),
+            dims=dims,
+            examples=examples,
+            seconds=seconds,
+            workers=workers,
+            shrink_seconds=0.0,
+        )
+        report = check(request)
+        to.send(rows_of(job, report, seconds=round(report.seconds, 1)))
+    except UsageError as error:
+        to.send(str(error))
+    except Exception as error:
+        to.send(named(error))
+
+
+def main(words: list[str]) -> None:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("sources", nargs="*", metavar="bugs|FILE.py[:kernel]")
+    options.add_argument("--examples", type=int, default=24, help="cases of each kernel, over all dtypes")
+    options.add_argument("--seconds", type=float, default=60.0, help="for each kernel")
+    options.add_argument("--file", type=Path, default=RESULTS)
+    options.add_argument("--fresh", action="store_true", help="run again what has rows")
+    options.add_argument("--table", action="store_true")
+    options.add_argument("--doubtful", action="store_true")
+    given = options.parse_args(words)
+    torch.set_num_threads(1)
+    prepare("cpu")
+    asked = ["git", "log", "-1", "--format=%h", "--", *JUDGES]
+    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    for source in given.sources:
+        for job in of_bugs() if source == BUGS else of_file(source):
+            least = max(given.examples, job.examples)
+            rows = [row for row in read(given.file) if (row.source, row.kernel) == (job.source, job.name)]
+            if not given.fresh and any(row.commit == commit and row.examples >= least for row in rows):
+                continue
+            found = judged(job, given.examples, given.seconds, commit)
+            record(given.file, found)
+            for row in found:
+                print(row.kernel, row.dtype, row.cases, row.before, row.now, row.keeps, row.laws, flush=True)
+    if given.table:
+        print(table(read(given.file)))
+    if given.doubtful:
+        print(*doubtful(read(given.file)), sep="\n")
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        main(sys.argv[1:])

@@ -1,0 +1,145 @@
+"""Rows of severities: a CSV with one row for each kernel and dtype, from which the table is made."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from gradoracle.model.severity import Severity
+
+BUGS = "bugs"
+HALF, DTYPES = ("bfloat16", "float16"), ("bfloat16", "float16", "float32")
+RED, GREEN = "red", "green"
+WRONG, UNDECIDED, ROBUSTNESS = Severity.WRONG.value, Severity.UNDECIDED.value, Severity.ROBUSTNESS.value
+CRASHES, DECLARED, STATED = "crashes", "breaks its declared contract", "precision stated"
+ERROR, NOT_RUN = "error", "not run"
+NOW = (WRONG, CRASHES, UNDECIDED, DECLARED, STATED, ROBUSTNESS, GREEN)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel in one dtype.
+
+    Attributes:
+        source: "bugs", or the name of the file that declares the kernel.
+        package: of a released kernel, with its version; of a bug, where it was reported.
+        cases: judged.
+        before: red or green, where every violation counts and nothing is widened.
+        now: one of ``NOW``, "error" or "not run"; "crashes": all that is wrong are crashes.
+        first_before, first: the same without the properties of second derivatives, forward over reverse included.
+        severity: the gravest.
+        keeps: the preset that forward and gradients keep where precision is lost; "none" where none explains it.
+        laws: the properties that have the gravest severity, the one of the highest rank first.
+        stated: what a report says of their precision.
+        reason: why it was not run or is undecided, or how it crashed.
+    """
+
+    source: str
+    kernel: str
+    package: str
+    dtype: str
+    cases: int = 0
+    before: str = ""
+    now: str = NOT_RUN
+    first_before: str = ""
+    first: str = NOT_RUN
+    severity: str = ""
+    keeps: str = ""
+    laws: str = ""
+    stated: str = ""
+    reason: str = ""
+    examples: int = 0
+    seconds: float = 0.0
+    commit: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What one row in a file has."""
+        return self.source, self.kernel, self.dtype
+
+    @property
+    def is_run(self) -> bool:
+        """Whether there is something to count."""
+        return self.now in NOW
+
+
+COLUMNS = tuple(each.name for each in fields(Row))
+
+
+def read(file: Path) -> list[Row]:
+    """The rows of a file; none if there is no file."""
+    if not file.exists():
+        return []
+    with file.open(encoding="utf-8", newline="") as stream:
+        cells = list(csv.DictReader(stream))
+    kinds = {"cases": int, "examples": int, "seconds": float}
+    return [Row(**{name: kinds.get(name, str)(value) for name, value in each.items()}) for each in cells]
+
+
+def record(file: Path, rows: Sequence[Row]) -> None:
+    """Write rows into a file, in place of those of the same kernels and dtypes."""
+    found = {row.key: row for row in (*read(file), *rows)}
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(found[key]) for key in sorted(found))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Every source by dtype, in markdown, and how many released kernels are green in 16 bit with precision stated."""
+    told = [name for name in NOW if name != DECLARED or any(row.now == name for row in rows)]
+    lines = [
+        f"| source | dtype | kernels | red before | {' | '.join(told)} | second only | newly red |",
+        "|---|---|" + "--:|" * (len(told) + 4),
+    ]
+    for source in dict.fromkeys(row.source for row in rows):
+        for dtype in DTYPES:
+            own = [row for row in rows if row.is_run and (row.source, row.dtype) == (source, dtype)]
+            count = Counter(row.now for row in own)
+            red = sum(row.before == RED for row in own)
+            second = sum(row.now == WRONG and row.first not in (WRONG, CRASHES) for row in own)
+            new = sum(row.before == GREEN != row.now for row in own)
+            cells = (source, dtype, len(own), red, *(count[name] for name in told), second, new)
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    released = [row for row in rows if row.source != BUGS]
+    first = [replace(row, before=row.first_before, now=row.first) for row in released]
+    return "\n".join([*lines, "", sentence(released), "Of forward and gradients alone: " + sentence(first)])
+
+
+def sentence(rows: Iterable[Row]) -> str:
+    """What has become of the released kernels that were red in 16 bit; each counts as its graver dtype."""
+    kernels: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.is_run and row.dtype in HALF:
+            kernels.setdefault((row.source, row.kernel), []).append(row)
+    red = [each for each in kernels.values() if any(row.before == RED for row in each)]
+    count: Counter[str] = Counter()
+    for each in red:
+        graver = min((row.now for row in each), key=NOW.index)
+        count[graver] += 1
+        count["keeps"] += graver == STATED and all(row.keeps != "none" for row in each)
+    others = ", ".join(f"{count[name]} {what}" for name, what in _OTHERS.items() if count[name] or name == WRONG)
+    return (
+        f"{count[STATED]} of {len(red)} released kernels that were red in 16 bit without widening are green with their"
+        f" precision stated ({count['keeps']} keep a preset); {others}. {len(kernels)} were judged in 16 bit."
+    )
+
+
+_OTHERS = {
+    WRONG: "are wrong",
+    CRASHES: "crash",
+    UNDECIDED: "are undecided",
+    DECLARED: "break the contract that they declare",
+    ROBUSTNESS: "only accept an invalid argument or refuse one without saying why",
+}
+
+
+def doubtful(rows: Iterable[Row]) -> Iterator[str]:
+    """What a person should read: bugs that are not wrong, what crashes or is undecided, and what was not judged."""
+    for row in rows:
+        if row.now in (CRASHES, UNDECIDED, ERROR, NOT_RUN) or (row.source == BUGS and row.now != WRONG):
+            what = f"{row.source} {row.kernel} {row.dtype}: {row.now}, {row.cases} cases, {row.laws}"
+            yield f"{what} {row.keeps} {row.stated} {row.reason}".rstrip()
