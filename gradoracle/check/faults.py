@@ -19,8 +19,8 @@ from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import FAILING, Status, Verdict
 from gradoracle.model.wording import without_numbers
 
-_DIRECT = (PropertyKind.ORACLE, PropertyKind.FORMULA)  # that numbers are wrong
-WAYS = ("wrong", "lost", "precision")  # how values are wrong: merely, by NaN and infinity, or as widening mends
+_DIRECT = (PropertyKind.ORACLE, PropertyKind.FORMULA)  # compare tensors with the truth
+_WAYS = ("wrong", "lost", "precision")  # how values are wrong: merely, by NaN and infinity, or as widening mends
 _TELLING = (PropertyKind.MEMORY, PropertyKind.REPETITION, PropertyKind.COMPILATION)  # and not that numbers are wrong
 
 
@@ -160,8 +160,8 @@ class _Group:
 
     @property
     def order(self) -> int:
-        """The least order of the derivatives that it is about."""
-        return min((order for verdict in self.members for order in _orders(verdict)), default=0)
+        """The least order of the derivatives that it finds wrong by themselves."""
+        return min((order for v in self.members if _plain(v) for order in _orders(v)), default=len(Derivative))
 
     @property
     def is_second_order(self) -> bool:
@@ -173,7 +173,7 @@ class _Group:
         """The tensors that it is about."""
         return set().union(*map(_named, self.members))
 
-    def wrong(self, ways: Container[str] = WAYS) -> set[str]:
+    def wrong(self, ways: Container[str] = _WAYS) -> set[str]:
         """The tensors that it finds wrong in some ways, each by itself."""
         return {name for v in self.members if _way(v, _violations(v)) in ways for name in _compared(v)}
 
