@@ -93,11 +93,13 @@ class Job:
     examples: int = 0
 
 
-def of_bugs(folder: Path = ROOT / "tests" / BUGS) -> Iterator[Job]:
-    """Every bug, in sizes that are quick to judge."""
+def of_bugs(only: str = "", folder: Path = ROOT / "tests" / BUGS) -> Iterator[Job]:
+    """Every bug, or the one of a name, in sizes that are quick to judge."""
     sys.path += [str(ROOT), str(ROOT / "tests")]  # of which the tests beside them import modules
     for found in bugs_in(folder):
         bug = found.bug
+        if only and bug.name != only:
+            continue
         dims = dict(text.split("=") for text in SMALL.get(bug.family, ())) | dict(bug.dims)
         target = f"{found.file}:{found.wrong}"
         yield Job(BUGS, bug.name, bug.cites, target, bug.family or None, dims, MORE.get(bug.name, 0))
@@ -301,7 +303,7 @@ def _judge(job: Job, examples: int, seconds: float, workers: int, to: Connection
 
 def main(words: list[str]) -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("sources", nargs="*", metavar="bugs|FILE.py[:kernel]")
+    options.add_argument("sources", nargs="*", metavar="bugs[:bug]|FILE.py[:kernel]")
     options.add_argument("--examples", type=int, default=24, help="cases of each kernel, over all dtypes")
     options.add_argument("--seconds", type=float, default=60.0, help="for each kernel")
     options.add_argument("--file", type=Path, default=RESULTS)
@@ -314,7 +316,8 @@ def main(words: list[str]) -> None:
     asked = ["git", "log", "-1", "--format=%h", "--", *JUDGES]
     commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     for source in given.sources:
-        for job in of_bugs() if source == BUGS else of_file(source):
+        place, _, name = source.partition(":")
+        for job in of_bugs(name) if place == BUGS else of_file(source):
             least = max(given.examples, job.examples)
             rows = [row for row in read(given.file) if (row.source, row.kernel) == (job.source, job.name)]
             if not given.fresh and any(row.commit == commit and row.examples >= least for row in rows):

@@ -159,8 +159,22 @@ def _is_kept(evidence: Evidence, inputs: Mapping[str, Tensor], before: Sequence[
 
 
 def separable(evidence: Evidence) -> frozenset[str]:
-    """Dims of several members that are apart: also those that some input lacks, which all members then share."""
-    return frozenset(dim for dim in apart(evidence) if evidence.case.dims[dim] > 1)
+    """Dims of several members that are apart, whatever one of them is, NaN included.
+
+    Also those that some input lacks, which all members then share.
+    """
+    inputs, dims = _random(evidence), [dim for dim in apart(evidence) if evidence.case.dims[dim] > 1]
+    if inputs is None or not dims:
+        return frozenset()
+    before = _outputs(evidence, inputs)
+    return frozenset(
+        dim
+        for dim in dims
+        if all(
+            _is_kept(evidence, inputs, before, Appended(frozenset((dim,)), first=first, scale=math.nan))
+            for first in (False, True)
+        )
+    )
 
 
 def everywhere(evidence: Evidence, dims: frozenset[str]) -> frozenset[str]:

@@ -29,6 +29,7 @@ _OF_KIND = {  # whatever the violation of a property of this kind looks like
     PropertyKind.MEMORY: Severity.WRONG,
     PropertyKind.REPETITION: Severity.WRONG,
     PropertyKind.COMPILATION: Severity.WRONG,
+    PropertyKind.SUPPORT: Severity.WRONG,
     PropertyKind.ARGUMENTS: Severity.ROBUSTNESS,
 }
 

@@ -40,7 +40,8 @@ class PropertyKind(str, Enum):
     MEMORY: what programs read, write, leave unwritten and change in all runs of the kernel; judged after all other
         universal properties.
     REPETITION: the same call, repeated.
-    ARGUMENTS: what is accepted and what is refused.
+    ARGUMENTS: which invalid arguments are refused, and how.
+    SUPPORT: whether what a kernel declares to support is accepted.
     COMPILATION: what a compiled kernel needs of a GPU with what the GPU has.
     """
 
@@ -51,6 +52,7 @@ class PropertyKind(str, Enum):
     MEMORY = "memory"
     REPETITION = "repetition"
     ARGUMENTS = "arguments"
+    SUPPORT = "support"
     COMPILATION = "compilation"
 
 

@@ -76,7 +76,7 @@ def _declares_support(case: Case, kernel: Kernel) -> str | None:
     return "the kernel declares no layouts, and the case has a layout that is not contiguous" if strided else None
 
 
-@law(applies=_declares_support, kind=PropertyKind.ARGUMENTS)
+@law(applies=_declares_support, kind=PropertyKind.SUPPORT)
 def declared_support_is_accepted(evidence: Evidence) -> Iterator[Finding]:
     """Forward and backward accept everything that the kernel declares to support.
 

@@ -91,6 +91,13 @@ def fails_on_integers(x, w, *, eps=1e-6):
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * w.float()).to(x.dtype)
 
 
+@gradoracle.kernel(normalised, dtypes=("bfloat16", "float32"))
+def refuses_what_it_supports(x, w, *, eps=1e-6):
+    if x.shape[1] > 20:
+        raise ValueError("N must be at most 20")
+    return normalised.definition(x.float(), w.float(), eps=eps).to(x.dtype)
+
+
 @functools.cache
 def checked(kernel: str, law: str = "[fv]*_matches_the_oracle", **fields: Any) -> Report:
     plain = {"device": "cpu", "dtypes": ("bfloat16",), "examples": 24, "workers": 0, "property": law}
@@ -208,6 +215,11 @@ def test_lost_values_are_wrong_without_being_widened(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(judging, "widened", None)
     report = checked("returns_nan", FORWARD)
     assert severities(report)[FORWARD] is Severity.WRONG
+
+
+def test_what_a_kernel_declares_to_support_and_refuses_is_wrong() -> None:
+    report = checked("refuses_what_it_supports", "declared_support_is_accepted")
+    assert severities(report) == {"declared_support_is_accepted": Severity.WRONG} and report.exit_code == 1
 
 
 def test_robustness_does_not_count_without_a_declaration() -> None:

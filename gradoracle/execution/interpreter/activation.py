@@ -169,4 +169,13 @@ def _interpret_device_functions() -> None:
         for name, value in list(vars(holder).items()):
             if isinstance(value, JITFunction):
                 function = interpreted.setdefault(id(value), InterpretedFunction(value.fn))
-                setattr(holder, name, function)
+                setattr(holder, name, _method(function) if holder is tl.tensor else function)
+
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a class binds to its instances (``x.sum()``), which only a function of Python is."""
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return method

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gradoracle.properties.members import Appended, apart, everywhere, extensible, permutable, rolled
+from gradoracle.properties.members import Appended, apart, everywhere, extensible, permutable, rolled, separable
 from gradoracle.properties.universal import UNIVERSAL
 from gradoracle.properties.universal.strides import OTHERS, layouts_of
 from jaxtyping import Float
@@ -47,6 +47,17 @@ def sparse(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
 def test_a_dim_along_which_only_small_new_members_do_nothing_is_not_extensible(size):
     subject = evidence(kernel(sparse.definition, family="sparse"), Case("sparse", {"B": 2, "N": size}), sparse)
     assert extensible(subject) == apart(subject) == {"B"}
+
+
+@gradoracle.family
+def mixed(x: Float[Tensor, "B L N"]) -> Float[Tensor, "B N"]:
+    """Layers weighted by a softmax over them, of a score that sums over N: with one layer its weight is 1 or NaN."""
+    return (torch.softmax(x.sum(-1), 1)[:, :, None] * x).sum(1)
+
+
+def test_members_that_are_apart_but_for_nan_are_not_separable():
+    subject = evidence(kernel(mixed.definition, family="mixed"), Case("mixed", {"B": 3, "L": 1, "N": 5}), mixed)
+    assert apart(subject) == {"B", "N"} and separable(subject) == {"B"}
 
 
 def test_members_are_appended_and_taken_away():
