@@ -127,3 +127,18 @@ def halves(X, Y, N, BLOCK: tl.constexpr):
     """X, a tuple of two tensors, is added up."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(Y + at, tl.load(X[0] + at, mask=at < N) + tl.load(X[1] + at, mask=at <= N), mask=at < N)
+
+
+@triton.jit
+def loaded(X, at, n):
+    """A helper that several kernels share."""
+    return tl.load(X + at, mask=at < n, other=0.0)
+
+
+@triton.jit
+def twice_copied(X, Y, n, first: tl.constexpr, second: tl.constexpr, BLOCK: tl.constexpr):
+    """Load by a helper at two places, each up to its own bound, and store the sum."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    one = loaded(X, at, n + first)
+    other = loaded(X, at, n + second)
+    tl.store(Y + at, one + other, mask=at < n)

@@ -202,7 +202,7 @@ def test_the_page_of_commands_has_each_command_with_each_option() -> None:
     assert re.findall(r"^## gradoracle ([a-z ]+)$", page, re.MULTILINE) == sorted(commands)
     for command in commands:
         shown = gradoracle(*command.split(), "--help").stdout.split("Options:")[1]
-        own = set(re.findall(r"^  (--[a-z-]+)", shown, re.MULTILINE))
+        own = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", shown, re.MULTILINE))
         listed = re.findall(r"^\| `(--[a-z-]+)", section(page, f"gradoracle {command}"), re.MULTILINE)
         assert set(listed) == own - {"--help"} and len(listed) == len(set(listed)), command
 

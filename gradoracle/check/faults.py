@@ -3,57 +3,65 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 
 from gradoracle.check.diagnosis.diagnosis import diagnose
 from gradoracle.check.diagnosis.symptom import of_verdicts
 from gradoracle.model.causes import ROUNDING
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.fault import UNKNOWN, Fault, VerdictKey
 from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.property import PropertyKind
 from gradoracle.model.region import NOWHERE
 from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.signature import undifferentiated
 from gradoracle.model.verdict import FAILING, Status, Verdict
 from gradoracle.model.wording import without_numbers
 
+_DIRECT = (PropertyKind.ORACLE, PropertyKind.FORMULA)  # compare tensors with the truth
+_WAYS = ("wrong", "lost", "precision")  # how values are wrong: merely, by NaN and infinity, or as widening mends
+_TELLING = (PropertyKind.MEMORY, PropertyKind.REPETITION, PropertyKind.COMPILATION)  # and not that numbers are wrong
+
 
 def grouped(verdicts: Sequence[Verdict]) -> list[Fault]:
-    """Group the failing verdicts into Faults: the most specific properties first, gradoracle's own errors last.
+    """Group the failing verdicts into Faults, that of the first wrong tensor first, gradoracle's own errors last.
+
+    A fault is led by the property that compares its first wrong tensor with the truth, outputs before their
+    derivatives; where there is none, by the most specific one.
 
     Grouping looks at the stream's own cases, the first and the largest of each verdict: what shrunk cases show depends
     on the time there was for shrinking.
     """
-    groups: list[tuple[set[tuple[str, ...]], list[Verdict]]] = []
+    groups: list[_Group] = []
     own: dict[int, Verdict] = {}
     for given in verdicts:
         if given.status not in FAILING:
             continue
         verdict = _as_judged(given)
         own[id(verdict)] = given
-        marks, members = _marks(verdict), [verdict]
-        for group in [group for group in groups if group[0] & marks]:
+        new = _Group(_marks(verdict), [verdict])
+        for group in [group for group in groups if group.marks & new.marks]:
             groups.remove(group)
-            marks, members = marks | group[0], group[1] + members
-        groups.append((marks, members))
-    groups = _attached(groups)
+            new = _Group(new.marks | group.marks, group.members + new.members)
+        groups.append(new)
+    groups = _consequences(_attached(groups))
     order = {id(verdict): position for position, verdict in enumerate(verdicts)}
-    found: list[tuple[tuple[tuple[int, int], int], Fault]] = []
-    for _, judged in groups:
-        alike = all(finding.malformed for verdict in judged for finding in _violations(verdict))
-        members = [own[id(verdict)] for verdict in judged]
-        lead, *others = sorted(members, key=lambda verdict: (not alike and _leads(verdict), order[id(verdict)]))
-        measured = (verdict for verdict in others if _measured(verdict))
-        direct = None if _measured(lead) else next(measured, None)
-        telling = [_as_judged(verdict) for verdict in (direct, lead, *others) if verdict is not None]
+    found: list[tuple[tuple[int, ...], Fault]] = []
+    for judged in (group.members for group in groups):
+        alike = all(map(_malformed, judged))
+        keys = {id(own[id(v)]): (*(() if alike else _place(v)), order[id(own[id(v)])]) for v in judged}
+        lead, *others = sorted((own[id(verdict)] for verdict in judged), key=lambda verdict: keys[id(verdict)])
+        telling = [_as_judged(verdict) for verdict in (lead, *others)]
+        specific = None if alike or not _measured(telling[0]) else _most_specific(telling[1:])
         plain = [finding for verdict in telling for finding in _violations(verdict) if finding.is_plain]
         fault = Fault(
             tuple(map(key_of, (lead, *others))),
-            None if direct is None else key_of(direct),
+            None if specific is None else key_of(specific),
             tuple(dict.fromkeys(finding.tensor for finding in plain)),
             plain[0].region if plain else NOWHERE,
         )
-        found.append(((_leads(lead), order[id(lead)]), fault))
+        found.append(((*_place(telling[0]), order[id(lead)]), fault))
     return [fault for _, fault in sorted(found, key=lambda each: each[0])]
 
 
@@ -89,41 +97,141 @@ def _as_judged(verdict: Verdict) -> Verdict:
     return replace(verdict, counterexample=replace(found, findings=seen, first_findings=(), further=()))
 
 
-def _leads(verdict: Verdict) -> tuple[int, int]:
-    """Sort key: crashes first, then the more specific properties, errors last."""
-    ranks = {Status.CRASHED: (0, 0), Status.ERROR: (2, 0)}
-    return ranks.get(verdict.status, (1, -verdict.rank))
+def _place(verdict: Verdict) -> tuple[int, ...]:
+    """Sort key of what leads a fault: crashes, what is wrong before what is not precise, the first wrong tensor, the
+    more specific; errors of gradoracle last."""
+    status = {Status.CRASHED: 0, Status.ERROR: 3}.get(verdict.status, 1)
+    if verdict.severity in (Severity.PRECISION, Severity.ROBUSTNESS):
+        status = 2
+    first = min(_orders(verdict), default=0)
+    if verdict.kind in _DIRECT or _measured(verdict):
+        return status, 0, 2 * first + (verdict.kind is PropertyKind.FORMULA), -verdict.rank
+    if verdict.kind in _TELLING:
+        return status, 1, 0, -verdict.rank
+    alone = all(len(finding.named) == 1 for finding in _violations(verdict))
+    return (status, 2, first, -verdict.rank) if alone else (status, 3, 0, -verdict.rank)
 
 
-def _attached(
-    groups: list[tuple[set[tuple[str, ...]], list[Verdict]]],
-) -> list[tuple[set[tuple[str, ...]], list[Verdict]]]:
-    """Attach groups about relations among tensors to the group that finds one of these tensors wrong by itself.
+def _most_specific(others: Sequence[Verdict]) -> Verdict | None:
+    """The most specific of the properties that say more than that numbers are wrong; None where there is none."""
+    telling = [verdict for verdict in others if verdict.kind in _TELLING and not _malformed(verdict)]
+    return max(telling, key=lambda verdict: verdict.rank, default=None)
 
-    Wrong numbers stay apart from lost values (NaN, infinite) and from lost precision: these are different faults.
+
+def _malformed(verdict: Verdict) -> bool:
+    """Whether all that it finds is that tensors are missing or of another shape or dtype."""
+    return all(finding.malformed for finding in _violations(verdict))
+
+
+@dataclass
+class _Group:
+    """Verdicts of one kernel that are taken for one fault, and their marks."""
+
+    marks: set[tuple[str, ...]]
+    members: list[Verdict]
+
+    @property
+    def kernel(self) -> str:
+        return self.members[0].kernel
+
+    @property
+    def is_core(self) -> bool:
+        """Whether it finds a tensor wrong by itself."""
+        return any(_plain(verdict) for verdict in self.members)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether no wrong tensor explains it: a crash, an error of gradoracle, arguments."""
+        return any(v.status is not Status.VIOLATED or v.kind is PropertyKind.ARGUMENTS for v in self.members)
+
+    @property
+    def compares(self) -> bool:
+        """Whether any of it compares tensors, other than those of two calls."""
+        return any(verdict.kind not in _TELLING for verdict in self.members)
+
+    @property
+    def ways(self) -> set[str]:
+        return {_way(verdict, _violations(verdict)) for verdict in self.members}
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether any of it compares with the truth alone."""
+        return any(verdict.kind in _DIRECT for verdict in self.members)
+
+    @property
+    def order(self) -> int:
+        """The least order of the derivatives that it finds wrong by themselves."""
+        return min((order for v in self.members if _plain(v) for order in _orders(v)), default=len(Derivative))
+
+    @property
+    def is_second_order(self) -> bool:
+        """Whether all that it finds is about second derivatives."""
+        return {order for verdict in self.members for order in _orders(verdict)} == {Derivative.HVP.order}
+
+    @property
+    def named(self) -> set[str]:
+        """The tensors that it is about."""
+        return set().union(*map(_named, self.members))
+
+    def wrong(self, ways: Container[str] = _WAYS) -> set[str]:
+        """The tensors that it finds wrong in some ways, each by itself."""
+        return {name for v in self.members if _way(v, _violations(v)) in ways for name in _compared(v)}
+
+    def take(self, other: _Group) -> None:
+        """Take the verdicts of another group."""
+        self.marks |= other.marks
+        self.members += other.members
+
+
+def _attached(groups: list[_Group]) -> list[_Group]:
+    """Attach groups about relations among tensors to the group that finds most of these tensors wrong by itself.
+
+    Lost values (NaN, infinite) and lost precision stay apart from one another: these are different faults.
     """
-    cores = [group for group in groups if any(_plain(verdict) for verdict in group[1])]
-    apart = []
-    for marks, members in (group for group in groups if group not in cores):
-        fit = [(_shared(members, core[1]), len(core[1]), -place) for place, core in enumerate(cores)]
+    cores, apart = [group for group in groups if group.is_core], []
+    for group in (group for group in groups if not group.is_core):
+        fit = [
+            (len(group.named & core.wrong({*group.ways, "wrong"})), len(core.members), -place)
+            for place, core in enumerate(cores)
+            if core.kernel == group.kernel
+        ]
         shared, _, place = max(fit, default=(0, 0, 0))
         if shared:
-            cores[-place][0].update(marks)
-            cores[-place][1].extend(members)
+            cores[-place].take(group)
         else:
-            apart.append((marks, members))
+            apart.append(group)
     return cores + apart
 
 
-def _shared(members: Sequence[Verdict], core: Sequence[Verdict]) -> int:
-    """How many of the tensors that ``members`` are about ``core`` finds wrong, of one kernel and in one way."""
-    if members[0].kernel != core[0].kernel:
-        return 0
-    named = set().union(*(_named(verdict) for verdict in members))
-    ways = {_way(verdict, _violations(verdict)) for verdict in members}
-    return len(
-        named & set().union(*(_compared(verdict) for verdict in core if _way(verdict, _violations(verdict)) in ways))
-    )
+def _consequences(groups: list[_Group]) -> list[_Group]:
+    """Join groups of which one follows from the other: that of the first wrong tensor takes the others."""
+    kept: list[_Group] = []
+    for group in sorted(groups, key=lambda group: min(map(_place, group.members))):
+        cause = next((each for each in kept if _explains(each, group)), None)
+        if cause is None:
+            kept.append(group)
+        else:
+            cause.take(group)
+    return kept
+
+
+def _explains(cause: _Group, other: _Group) -> bool:
+    """Whether what ``other`` finds follows from what ``cause`` finds, as far as names and derivatives tell.
+
+    A tensor that is wrong may lose values and precision, too. The derivatives of a wrong output are wrong, and the
+    second derivatives of what has a wrong first one. Where a tensor is wrong by comparison with the truth, relations
+    say no more; what programs read and write, and what changes from call to call, is seen beside the wrong tensors that
+    come of it. Lost values explain lost values, lost precision lost precision, and arguments nothing.
+    """
+    if cause.kernel != other.kernel or cause.is_apart or other.is_apart:
+        return False
+    if not cause.is_core:
+        return not cause.compares or (not other.is_core and bool(cause.named & other.named))
+    if "wrong" in cause.ways | other.ways and cause.wrong() & other.wrong():
+        return True
+    if not other.ways <= cause.ways | (set() if cause.ways == {"precision"} else {"wrong"}):
+        return False
+    return not other.is_direct or cause.order == 0 or other.is_second_order
 
 
 def _violations(verdict: Verdict) -> list[Finding]:
@@ -156,6 +264,11 @@ def _way(verdict: Verdict, findings: Sequence[Finding]) -> str:
     return "precision" if verdict.severity is Severity.PRECISION else "wrong"
 
 
+def _orders(verdict: Verdict) -> set[int]:
+    """Those of the derivatives that a verdict's findings are about."""
+    return {finding.derivative.order for finding in _violations(verdict) if finding.derivative is not None}
+
+
 def _named(verdict: Verdict) -> set[str]:
     """The tensors that a verdict's findings are about: dq and dk of ``<q, dq> - <k, dk>``."""
     return {undifferentiated(name) for finding in _violations(verdict) for name in finding.named}
@@ -171,17 +284,22 @@ def _compared(verdict: Verdict) -> set[str]:
 def _marks(verdict: Verdict) -> set[tuple[str, ...]]:
     """The marks of a verdict; verdicts with a mark in common are one fault.
 
-    A mark is a kernel, a region and how values are wrong there; the tensor too, unless the region stands out.
+    A mark is a kernel, a tensor and how its values are wrong; or in place of the tensor a region that stands out, or
+    the property, unless it compares every tensor with the truth.
     """
     counterexample = verdict.counterexample
     if counterexample is None:
         return {(verdict.kernel, verdict.law)}
     if verdict.status in (Status.CRASHED, Status.ERROR):
-        return {(verdict.kernel, verdict.status.value, without_numbers(counterexample.message))}
+        said = counterexample.message  # "vjp raised ...", "hvp: killed by ...": what happened, in whichever call
+        what = said.partition(" raised ")[2] or said.rpartition(": ")[2]
+        return {(verdict.kernel, verdict.status.value, without_numbers(what))}
     marks: set[tuple[str, ...]] = set()
+    if verdict.kind not in _DIRECT:  # one property in several dtypes
+        marks.add((verdict.kernel, _way(verdict, _violations(verdict)), "of", verdict.law))
     for finding in _violations(verdict):
-        fault = (verdict.kernel, *finding.region.shape, _way(verdict, [finding]))
-        marks.add((*fault, undifferentiated(finding.tensor) if finding.is_plain else finding.tensor))
+        way = (verdict.kernel, _way(verdict, [finding]))
+        marks.add((*way, undifferentiated(finding.tensor) if finding.is_plain else finding.tensor))
         if finding.region.spans:  # a wrong tail of o makes that of dq, jvp.o and hvp.q wrong
-            marks.add(fault)
+            marks.add((*way, "", *finding.region.shape))
     return marks or {(verdict.kernel, verdict.law)}

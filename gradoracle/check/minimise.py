@@ -311,11 +311,11 @@ class _Minimiser:
 
 
 def _telling(faults: Sequence[Fault], found: dict[Key, Counterexample], crashed: set[Key]) -> list[Key]:
-    """The verdicts whose cases a report shows: those that lead its faults, violations first, then direct ones."""
+    """The verdicts whose cases a report shows: those that lead its faults, violations first, then specific ones."""
     leads = [(each.verdicts[0].law, each.verdicts[0].kernel, each.verdicts[0].dtype) for each in faults]
     leads.sort(key=lambda key: key in crashed)
-    direct = [(each.direct.law, each.direct.kernel, each.direct.dtype) for each in faults if each.direct is not None]
-    return [key for key in (*leads, *direct) if key in found]
+    specific = [(key.law, key.kernel, key.dtype) for key in (each.specific for each in faults) if key is not None]
+    return [key for key in (*leads, *specific) if key in found]
 
 
 def _further(aggregate: Aggregate, key: Key) -> tuple[Finding, ...]:

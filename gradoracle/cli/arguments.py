@@ -38,6 +38,9 @@ Formats = Annotated[
     list[str] | None, typer.Option(metavar="terminal|json|...", help=f"Report format: {either(FORMATS)}. Repeatable.")
 ]
 Outputs = Annotated[list[str] | None, typer.Option(metavar="PATH", help="File for the --format before it. Repeatable.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show all faults in full, all properties, reasons and coverage goals.")
+]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gradoracle.model.verdict import Report
 
 
-def run_and_show(views: Sequence[Output], runs: Sequence[Callable[[], Report]]) -> int:
+def run_and_show(views: Sequence[Output], runs: Sequence[Callable[[], Report]], verbose: bool = False) -> int:
     """Run each, show the reports in every view even if a later run fails, and return the exit code."""
     reports: list[Report] = []
     failure: BaseException | None = None
@@ -27,7 +27,7 @@ def run_and_show(views: Sequence[Output], runs: Sequence[Callable[[], Report]]) 
         if failure is not None or reports[-1].interrupted:
             break
     if reports:
-        showing.show_reports(views, reports)
+        showing.show_reports(views, reports, verbose)
     if failure is None:
         from gradoracle.model.verdict import exit_code
 

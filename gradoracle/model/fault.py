@@ -43,8 +43,8 @@ class Fault:
     """Verdicts that fail for one cause.
 
     Attributes:
-        verdicts: that of the most specific property leads.
-        direct: one that shows a wrong tensor itself, where the first does not.
+        verdicts: the one that compares the first wrong tensor with the truth leads, else the most specific.
+        specific: the most specific of those about memory and repeated calls, where the first compares numbers.
         tensors: the kernel's tensors that one of them finds wrong by itself.
         region: where the first of these is wrong, on the first case of the stream on which it is.
         severity: the gravest of them, where that was asked for.
@@ -52,7 +52,7 @@ class Fault:
     """
 
     verdicts: tuple[VerdictKey, ...]
-    direct: VerdictKey | None = None
+    specific: VerdictKey | None = None
     tensors: tuple[str, ...] = ()
     region: Region = NOWHERE
     severity: Severity | None = None

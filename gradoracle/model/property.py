@@ -84,7 +84,8 @@ class Property:
         needs: the derivatives of the kernel that it evaluates.
         applies: returns None where it applies to a case and kernel, else the reason why not.
         one_in: it is judged on one case in this many, chosen by the case, because its variants cost kernel calls.
-        rank: of several violated properties, the highest (most specific) leads the report.
+        rank: of several violated properties of which none compares a tensor with the truth, the highest (most
+            specific) leads the report.
         scope: "case" (once a case) or "kernel" (once a kernel and dtype, on the first case).
         decisive: each of its tensors must be decided on some case of each dtype, or the run is inconclusive.
         families: those that have it; not those whose signature rules it out for every case.

@@ -10,7 +10,14 @@ from pathlib import Path
 from gradoracle.model.errors import UsageError, why
 from gradoracle.project.values import one_of
 
-_FLAGS = ("--help", "--fresh", "--all", "--touched", "--speed")  # options of commands with views that take no value
+_FLAGS = (
+    "--help",
+    "--verbose",
+    "--fresh",
+    "--all",
+    "--touched",
+    "--speed",
+)  # options of commands with views that take no value
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gradoracle.model.fault import UNKNOWN, Diagnosis, VerdictKey
@@ -16,6 +16,7 @@ from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
 from gradoracle.report.precision import bits_lost, told_constant, told_loss
 
 _MOST_TENSORS = 4  # of one counterexample that are described in full
+_RAISED = {Status.CRASHED: "crash", Status.ERROR: "error"}  # whose message says what happened
 
 
 @dataclass(frozen=True)
@@ -23,16 +24,16 @@ class Failure:
     """The verdicts of one fault.
 
     Attributes:
-        lead: of the most specific property; it is reported in full.
+        lead: of the property that compares the first wrong tensor with the truth; it is reported in full.
         others: the rest, of which only the properties are named.
-        direct: one that shows a wrong tensor itself, where ``lead`` compares something else.
+        specific: one that says more than that numbers are wrong, where ``lead`` compares numbers.
         diagnosis: the likely cause; empty where none stands out.
         severity: the gravest of the verdicts'.
     """
 
     lead: Verdict
     others: tuple[Verdict, ...]
-    direct: Verdict | None = None
+    specific: Verdict | None = None
     diagnosis: Diagnosis = UNKNOWN
     severity: Severity | None = None
 
@@ -49,55 +50,110 @@ def failures(report: Report) -> list[Failure]:
     found = []
     for fault in report.faults:
         lead, *others = (known[key] for key in fault.verdicts)
-        direct = None if fault.direct is None else known[fault.direct]
-        found.append(Failure(lead, tuple(others), direct, fault.diagnosis, fault.severity))
+        specific = None if fault.specific is None else known[fault.specific]
+        found.append(Failure(lead, tuple(others), specific, fault.diagnosis, fault.severity))
     return found
 
 
-def tell(verdict: Verdict) -> list[tuple[str, str]]:
-    """A failing verdict as (label, text) lines: property, tensors, worst elements, patterns, case, replay."""
-    lines = [("property", verdict.statement)] if verdict.statement else []
-    counterexample = verdict.counterexample
-    if counterexample is None:
-        return [*lines, ("case", "not kept")]
-    lines += _tell_findings(counterexample, _MOST_TENSORS)
-    if said := _tell_severity(verdict):
-        lines.append(("severity", said))
-    if counterexample.loss is not None:
-        lines.append(("lost at", told_loss(counterexample.loss)))
-    if counterexample.constant is not None:
-        lines.append(("constant", told_constant(counterexample.constant)))
-    if counterexample.message:
-        label = {Status.CRASHED: "crash", Status.ERROR: "error"}.get(verdict.status, "note")
-        lines.append((label, counterexample.message))
-    lines += [("note", note) for note in verdict.notes]
-    lines.append(("first" if counterexample.pooled else "case", counterexample.case))
-    shrunk = [part for part in (counterexample.shrink_note, _shrunk_from(counterexample.shrunk_from)) if part]
-    if shrunk:
-        lines.append(("shrunk", "; ".join(shrunk)))
-    lines.append(("replay", _replay(counterexample)))
-    return lines
+Lines = list[tuple[str, str]]
 
 
-def tell_directly(failure: Failure) -> list[tuple[str, str]]:
-    """The verdict ``direct`` of a fault as (label, text) lines; none where there is no such verdict."""
-    direct = failure.direct
-    if direct is None or direct.counterexample is None:
-        return []
-    lines = [("shown by", f"{direct.law}, {direct.dtype}"), *_tell_findings(direct.counterexample, 1)]
-    replay = _replay(direct.counterexample)
-    known = failure.lead.counterexample
-    return lines if known is not None and _replay(known) == replay else [*lines, ("replay", replay)]
+def tell(verdict: Verdict) -> Lines:
+    """A failing verdict as (label, text) lines: what is wrong, how bad, smallest case, where, why, how to see it."""
+    return [*_what(verdict), *_case(verdict), *_where(verdict), *_why(verdict), *_again(verdict)]
 
 
-def tell_all(failure: Failure) -> list[tuple[str, str]]:
-    """A fault as (label, text) lines: its leading verdict, ``direct``, the likely cause, the other properties."""
-    lines = [*tell(failure.lead), *tell_directly(failure)]
+def tell_all(failure: Failure, brief: bool = False, named: int | None = None) -> Lines:
+    """A fault as (label, text) lines, in the order of ``tell``: its leading verdict, and what the others add.
+
+    Args:
+        failure: the fault.
+        brief: in few lines: one tensor, and not the property's statement.
+        named: how many of the other properties are named; None: all of them.
+    """
+    lead, most = failure.lead, 1 if brief else _MOST_TENSORS
+    lines = [*_what(lead, most, stated=not brief), *_case(lead), *_where(lead, most), *_why(lead)]
+    lines += _told_by(failure.specific)
     if failure.diagnosis.cause:
         lines.append(("likely", str(failure.diagnosis)))
-    if more := also(failure):
+    if more := also(failure, named):
         lines.append(("also", more))
+    return [*lines, *_again(lead)]
+
+
+def _what(verdict: Verdict, most: int = _MOST_TENSORS, stated: bool = True) -> Lines:
+    """The property, its wrong tensors with their worst elements, and the severity; how it crashed."""
+    lines = [("property", verdict.statement)] if verdict.statement and stated else []
+    counterexample = verdict.counterexample
+    if counterexample is None:
+        return lines
+    wrong = _wrong(counterexample)
+    lines += [line for finding in wrong[:most] for line in _tell_finding(finding)]
+    if more := wrong[most:]:
+        lines.append(("", f"and {len(more)} more {'tensor' if len(more) == 1 else 'tensors'}: {_names(more)}"))
+    if said := _tell_severity(verdict):
+        lines.append(("severity", said))
+    if counterexample.message and verdict.status in _RAISED:
+        lines.append((_RAISED[verdict.status], counterexample.message))
     return lines
+
+
+def _case(verdict: Verdict) -> Lines:
+    """The smallest case."""
+    counterexample = verdict.counterexample
+    if counterexample is None:
+        return [("case", "not kept")]
+    shrunk = [part for part in (counterexample.shrink_note, _shrunk_from(counterexample.shrunk_from)) if part]
+    lines = [("first" if counterexample.pooled else "case", counterexample.case)]
+    return [*lines, ("shrunk", "; ".join(shrunk))] if shrunk else lines
+
+
+def _where(verdict: Verdict, most: int = _MOST_TENSORS) -> Lines:
+    """Where wrong elements lie, and the statement that loses precision."""
+    counterexample = verdict.counterexample
+    if counterexample is None:
+        return []
+    wrong = _wrong(counterexample)[:most]
+    lines: Lines = []
+    for finding in wrong:
+        named = f"{finding.tensor}: " if len(wrong) > 1 else ""
+        patterns = [finding.pattern] if finding.pattern else []
+        for other in counterexample.first_findings:
+            if _alike(other, finding) and other.pattern and _shown(other) != _shown(finding):
+                patterns.append(f"on the first case: {other.pattern}")
+        lines += [("pattern", named + pattern) for pattern in patterns]
+    if counterexample.loss is not None:
+        lines.append(("lost at", told_loss(counterexample.loss)))
+    return lines
+
+
+def _why(verdict: Verdict) -> Lines:
+    """What would explain it: a constant, another preset, notes."""
+    counterexample = verdict.counterexample
+    lines: Lines = []
+    if counterexample is not None and counterexample.constant is not None:
+        lines.append(("constant", told_constant(counterexample.constant)))
+    if counterexample is not None and counterexample.message and verdict.status not in _RAISED:
+        lines.append(("note", counterexample.message))
+    return lines + [("note", note) for note in verdict.notes]
+
+
+def _told_by(specific: Verdict | None) -> Lines:
+    """What a more specific property says: its first finding, and the case where it is another one."""
+    if specific is None or specific.counterexample is None:
+        return []
+    found = _wrong(specific.counterexample)[0]
+    lines = [("shown by", f"{specific.law}, {specific.dtype}"), *list(_tell_finding(found))[:1]]
+    return [*lines, ("pattern", found.pattern)] if found.pattern else lines
+
+
+def _again(verdict: Verdict) -> Lines:
+    """How to see it again."""
+    return [] if verdict.counterexample is None else [("replay", _replay(verdict.counterexample))]
+
+
+def _wrong(counterexample: Counterexample) -> list[Finding]:
+    return [finding for finding in counterexample.findings if finding.outcome is Outcome.VIOLATED]
 
 
 def as_text(lines: Iterable[tuple[str, str]]) -> str:
@@ -136,8 +192,13 @@ def cases(verdict: Verdict) -> int:
     )
 
 
-def also(failure: Failure) -> str:
-    """The other properties that a fault violates, each with its dtypes; "" where there are none."""
+def also(failure: Failure, most: int | None = None) -> str:
+    """The other properties that a fault violates, each with its dtypes; "" where there are none.
+
+    Args:
+        failure: the fault.
+        most: how many are named; None: all of them.
+    """
     dtypes: dict[str, list[str]] = {}
     for verdict in failure.others:
         dtypes.setdefault(verdict.law, []).append(verdict.dtype)
@@ -145,8 +206,11 @@ def also(failure: Failure) -> str:
     more = len(named.keys() - {failure.lead.law})
     if not more:
         return f"the same in {', '.join(named.values())}" if named else ""
-    properties = ", ".join(f"{law} ({names})" for law, names in named.items())
-    return f"{more} more {'property shows' if more == 1 else 'properties show'} the same fault: {properties}"
+    shown = [f"{law} ({names})" for law, names in named.items()]
+    said = f"{more} more {'property shows' if more == 1 else 'properties show'} the same fault"
+    if most is None or len(shown) <= most:
+        return f"{said}: {', '.join(shown)}"
+    return f"{said}, such as {', '.join(shown[:most])}"
 
 
 def number(value: float) -> str:
@@ -157,15 +221,6 @@ def number(value: float) -> str:
 def printable(text: str) -> str:
     """Text without control characters and lone surrogates, which what a kernel raised may hold."""
     return re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
-
-
-def _tell_findings(counterexample: Counterexample, most: int) -> list[tuple[str, str]]:
-    """The wrong tensors of a case, the first ``most`` of them in full."""
-    wrong = [finding for finding in counterexample.findings if finding.outcome is Outcome.VIOLATED]
-    lines = [line for finding in wrong[:most] for line in _tell_finding(finding, counterexample.first_findings)]
-    if more := wrong[most:]:
-        lines.append(("", f"and {len(more)} more {'tensor' if len(more) == 1 else 'tensors'}: {_names(more)}"))
-    return lines
 
 
 def _tell_severity(verdict: Verdict) -> str:
@@ -188,7 +243,7 @@ def _replay(counterexample: Counterexample) -> str:
     return counterexample.command or f"gradoracle replay {shlex.quote(counterexample.case)}"
 
 
-def _tell_finding(finding: Finding, first: Sequence[Finding]) -> Iterable[tuple[str, str]]:
+def _tell_finding(finding: Finding) -> Iterable[tuple[str, str]]:
     rule = f"[{finding.rule}] " if finding.rule else ""
     yield finding.tensor, f"{rule}{finding.message or 'is wrong'}{_ratio(finding)}"
     worst = finding.worst
@@ -198,11 +253,6 @@ def _tell_finding(finding: Finding, first: Sequence[Finding]) -> Iterable[tuple[
         sigma = f"error {worst.error_in_sigma:.3g} sigma" if math.isfinite(worst.error_in_sigma) else ""
         if shown := ", ".join(part for part in (place, values, sigma) if part):
             yield "worst", shown
-    if finding.pattern:
-        yield "pattern", finding.pattern
-    for other in first:
-        if _alike(other, finding) and other.pattern and _shown(other) != _shown(finding):
-            yield "pattern", f"on the first case: {other.pattern}"
 
 
 def _ratio(finding: Finding) -> str:

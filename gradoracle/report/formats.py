@@ -22,7 +22,14 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def render(reports: Report | Sequence[Report], format: str, *, width: int | None = None, color: bool = False) -> str:
+def render(
+    reports: Report | Sequence[Report],
+    format: str,
+    *,
+    width: int | None = None,
+    color: bool = False,
+    verbose: bool = False,
+) -> str:
     """One or several reports in one of ``FORMATS``.
 
     Args:
@@ -30,6 +37,7 @@ def render(reports: Report | Sequence[Report], format: str, *, width: int | None
         format: one of them.
         width: columns of the terminal format; default 120.
         color: whether the terminal format may use escape sequences.
+        verbose: whether the terminal format shows everything of a report with faults; all others always do.
 
     Raises:
         ValueError: an unknown format.
@@ -38,5 +46,8 @@ def render(reports: Report | Sequence[Report], format: str, *, width: int | None
         raise ValueError(f"format {format!r} is unknown; expected one of {', '.join(FORMATS)}")
     several = list(reports) if isinstance(reports, Sequence) else [reports]
     view = importlib.import_module(f"gradoracle.report.{format}")
-    text: str = view.render(several, width=width, color=color) if format == "terminal" else view.render(several)
+    if format == "terminal":
+        text: str = view.render(several, width=width, color=color, verbose=verbose)
+        return text
+    text = view.render(several)
     return text

@@ -141,7 +141,7 @@ class _Fault:
         self.where = f"{lead.kernel}, {lead.dtype}"
         self.state = "violated" if weight(report, failure).value == "red" else "note"
         self.lines = [(label, text, label in CODE) for label, text in tell_all(failure)]
-        shown = [each.counterexample for each in (lead, failure.direct) if each is not None and each.counterexample]
+        shown = [each.counterexample for each in (lead, failure.specific) if each is not None and each.counterexample]
         self.wrong = [wrong for each in shown for wrong in _wrong(each)]
         self.pictures = list(itertools.islice(_pictures(shown), max(pictures, 0)))
         self.is_drawn = bool(self.pictures) or not any(_drawable(shown))

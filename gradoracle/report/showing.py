@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from gradoracle.model.verdict import Report
 
 
-def show_reports(views: Sequence[Output], reports: Sequence[Report]) -> None:
+def show_reports(views: Sequence[Output], reports: Sequence[Report], verbose: bool = False) -> None:
     """Show reports in every view; with a github view, also in the summary of the step.
+
+    Args:
+        views: from ``project.outputs``.
+        reports: of one run.
+        verbose: whether the terminal view shows everything of a report with faults.
 
     Raises:
         UsageError: at the end, if a file could not be written.
@@ -27,7 +32,7 @@ def show_reports(views: Sequence[Output], reports: Sequence[Report]) -> None:
     from gradoracle.report.formats import render
 
     try:
-        show(views, lambda view, width, color: render(reports, view, width=width, color=color))
+        show(views, lambda view, width, color: render(reports, view, width=width, color=color, verbose=verbose))
     finally:
         if any(view.format == "github" for view in views):
             summarise(render(reports, "markdown"))

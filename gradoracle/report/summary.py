@@ -13,6 +13,7 @@ from gradoracle.model.wording import counted, without_numbers
 from gradoracle.report.failure import Failure, cases, failing_cases, failures
 
 _MOST_REFUSALS, _MOST_MARKS = 12, 8
+_MEMORY = "memory:"
 MARKS = {0: "✓", 1: "✗", 3: "!", 4: "?"}  # by exit code
 WEIGHTS = {Weight.RED: "✗", Weight.OPEN: "?", Weight.NOTE: "·"}
 
@@ -36,7 +37,12 @@ class Unchecked:
     def __str__(self) -> str:
         who = self.laws[0] if len(self.laws) == 1 else f"{len(self.laws)} properties, such as {self.laws[0]}"
         like = f"; {counted(self.alike, 'reason')} more with other numbers" if self.alike else ""
-        return f"{self.reason} ({who}{like})"
+        return f"{self.said} ({who}{like})"
+
+    @property
+    def said(self) -> str:
+        """The reason, of a lack of memory without all that CUDA says of it."""
+        return self.reason.partition(". ")[0] if self.reason.startswith(_MEMORY) else self.reason
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,11 @@ class Row:
     def is_failing(self) -> bool:
         """Whether any of them fails."""
         return any(verdict is not None and verdict.status in FAILING for verdict in self.verdicts)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether any of them holds or fails."""
+        return any(verdict is not None and verdict.status in (*FAILING, Status.HOLDS) for verdict in self.verdicts)
 
 
 @dataclass(frozen=True)
@@ -182,12 +193,17 @@ def unchecked(report: Report) -> list[Unchecked]:
     for verdict in report.verdicts:
         for reason, count in verdict.reasons.items():
             status = Status.REFUSED.value if verdict.status is Status.REFUSED else Status.NOT_CHECKED.value
-            key = first.setdefault((status, without_numbers(reason)), (status, reason))
+            key = first.setdefault((status, _alike(reason)), (status, reason))
             others.setdefault(key, set()).update({reason} - {key[1]})
             counts[key] = counts.get(key, 0) + count
             laws.setdefault(key, {})[verdict.law] = None
     ranked = sorted(counts, key=lambda key: -counts[key])
     return [Unchecked(counts[key], key[1], tuple(laws[key]), len(others[key])) for key in ranked]
+
+
+def _alike(reason: str) -> str:
+    """What reasons have in common that are shown as one: all but numbers, and of a lack of memory all."""
+    return _MEMORY if reason.startswith(_MEMORY) else without_numbers(reason)
 
 
 def refused(report: Report) -> list[tuple[str, str]]:

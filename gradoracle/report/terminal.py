@@ -1,8 +1,9 @@
-"""Reports as text: a table of properties and dtypes, each fault in full, and what was not checked."""
+"""Reports as text: faults, a table of properties and dtypes, and what was not checked; in few lines unless verbose."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
 
 from rich import box
@@ -12,11 +13,13 @@ from rich.text import Text
 
 from gradoracle.model.comparison import Weight
 from gradoracle.model.verdict import FAILING, Report, Status, exit_code
-from gradoracle.report.failure import extent, failures, printable, tell_all
+from gradoracle.model.wording import counted
+from gradoracle.report.failure import Failure, extent, failures, printable, tell_all
 from gradoracle.report.precision import kept
 from gradoracle.report.summary import (
     MARKS,
     WEIGHTS,
+    Row,
     all_compared,
     cell,
     compared,
@@ -33,8 +36,13 @@ from gradoracle.report.summary import (
 )
 
 WIDTH = 120
+LINES = 60  # at most, of a report with faults that is not verbose and compares with no base
 _LABEL = 9  # columns of a label
 _MOST_REASONS = 12
+_MOST_FAULTS = 5  # in such a report, the first in full
+_MOST_NAMED = 3  # other properties of a fault there
+_LEAST_ROWS, _MOST_UNDECIDED = 4, 3  # of its tables
+_MOST_WRAPPED, _MOST_WRAPPED_IN_BRIEF = 4, 2  # lines of one text there
 _STYLES = {
     Status.HOLDS: "green",
     Status.VIOLATED: "bold red",
@@ -45,8 +53,15 @@ _STYLES = {
 }
 
 
-def render(reports: Sequence[Report], *, width: int | None = None, color: bool = False) -> str:
-    """The reports of a run, one below the other, and where there are several one line on all of them."""
+def render(reports: Sequence[Report], *, width: int | None = None, color: bool = False, verbose: bool = False) -> str:
+    """The reports of a run, one below the other, and where there are several one line on all of them.
+
+    Args:
+        reports: of a run.
+        width: columns; None: ``WIDTH``.
+        color: whether escape sequences may be used.
+        verbose: every fault in full, every property, reason and goal, also where there are faults.
+    """
     file = StringIO()
     console = Console(
         file=file,
@@ -59,7 +74,7 @@ def render(reports: Sequence[Report], *, width: int | None = None, color: bool =
         legacy_windows=False,
     )
     for report in reports:
-        _report(console, report)
+        _report(console, report, verbose)
     if reports and reports[0].comparison is not None:
         code = exit_code(reports)
         text = f"{MARKS[code]} {printable(all_compared(reports))} (exit code {code})"
@@ -71,20 +86,76 @@ def render(reports: Sequence[Report], *, width: int | None = None, color: bool =
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
-def _report(console: Console, report: Report) -> None:
+def _report(console: Console, report: Report, verbose: bool) -> None:
     if report.comparison is not None and not report.verdicts:
         _end(console, report)
         return
+    found = failures(report)
+    if found and not verbose:
+        _in_brief(console, report, found)
+        return
     _header(console, report)
+    for failure in found:
+        _fault(console, report, failure)
     if report.verdicts:
-        console.print(_table(report))
-        console.print(Text("worst: largest error in sigma; b/t: median budget / |truth|, the sensitivity", "dim"))
-    _failures(console, report)
+        console.print()
+        _properties(console, report, table(report).rows)
     _not_checked(console, report)
     _refusals(console, report)
     _goals(console, report)
     _notes(console, report)
     _end(console, report)
+
+
+def _in_brief(console: Console, report: Report, found: Sequence[Failure]) -> None:
+    """A report with faults: the first in full, some in brief, violated and undecided properties, what else there is."""
+    with _drawn(console) as head:
+        _header(console, report)
+    with _drawn(console) as end:
+        _undecided(console, report)
+        _missed(console, report)
+        _end(console, report)
+    blocks = []
+    for place, failure in enumerate(found[:_MOST_FAULTS]):
+        with _drawn(console) as block:
+            _fault(console, report, failure, _MOST_WRAPPED_IN_BRIEF if place else _MOST_WRAPPED)
+        blocks.append(block)
+    rows = [row for row in table(report).rows if row.is_failing]
+    room = LINES - len(head) - len(end) - 3  # what is left out, an empty line
+    while len(blocks) > 1 and sum(map(len, blocks)) + len(_rows(console, report, rows[:_LEAST_ROWS], rows)) > room:
+        blocks.pop()
+    shown = rows
+    while len(shown) > 1 and (over := sum(map(len, blocks)) + len(_rows(console, report, shown, rows)) - room) > 0:
+        shown = shown[: -max(1, over // 3)] or rows[:1]  # a row may take several lines
+    for block in (head, *blocks):
+        _write(console, block)
+    if more := len(found) - len(blocks):
+        console.print()
+        console.print(Text(f"and {counted(more, 'more fault')} (-v shows all)", "bold"))
+    console.print()
+    _write(console, _rows(console, report, shown, rows))
+    _write(console, end)
+
+
+def _rows(console: Console, report: Report, rows: Sequence[Row], every: Sequence[Row]) -> list[str]:
+    """The lines of some rows of the table."""
+    with _drawn(console) as lines:
+        _properties(console, report, rows, len(every))
+    return lines
+
+
+@contextmanager
+def _drawn(console: Console) -> Iterator[list[str]]:
+    """Take the lines that are printed inside."""
+    lines: list[str] = []
+    with console.capture() as captured:
+        yield lines
+    lines += captured.get().splitlines()
+
+
+def _write(console: Console, lines: Sequence[str]) -> None:
+    """Print lines that were drawn."""
+    console.file.write("".join(f"{line}\n" for line in lines))
 
 
 def _header(console: Console, report: Report) -> None:
@@ -98,10 +169,17 @@ def _header(console: Console, report: Report) -> None:
     several = len(report.kernels) > 1
     for each in kept(report):
         _line(console, "inferred", f"{f'{each.kernel}, ' if several else ''}{each.dtype}: {each}")
-    console.print()
 
 
-def _table(report: Report) -> Grid:
+def _properties(console: Console, report: Report, rows: Sequence[Row], of: int = 0) -> None:
+    """Some rows of the table, and how many of ``of`` are left out."""
+    console.print(_table(report, rows))
+    if of > len(rows):
+        console.print(Text(f"and {counted(of - len(rows), 'more violated property')} (-v shows all)"))
+    console.print(Text("worst: largest error in sigma; b/t: median budget / |truth|, the sensitivity", "dim"))
+
+
+def _table(report: Report, rows: Sequence[Row]) -> Grid:
     """A row for each property and kernel, a column for each dtype."""
     verdicts = table(report)
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
@@ -110,24 +188,31 @@ def _table(report: Report) -> Grid:
         grid.add_column("kernel", overflow="fold")
     for dtype in verdicts.dtypes:
         grid.add_column(f"{dtype}\ncases  worst  b/t", no_wrap=True)
-    for row in verdicts.rows:
+    for row in rows:
         cells = [Text(cell(each), _STYLES[each.status]) if each else Text("") for each in row.verdicts]
         grid.add_row(row.law, *([row.kernel] if verdicts.has_kernels else []), *cells)
     return grid
 
 
-def _failures(console: Console, report: Report) -> None:
-    for failure in failures(report):
-        lead = failure.lead
-        red = weight(report, failure) is Weight.RED
-        mark = "!" if lead.status is Status.ERROR else "✗" if red else "·"
-        title = f"{mark} {failure.state.upper()}  {lead.law}"
-        console.print()
-        console.print(
-            Text.assemble((title, "bold red" if red else "bold"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}")
-        )
-        for label, text in tell_all(failure):
-            _line(console, label, text, whole=label in ("case", "replay", "shrunk"))
+def _fault(console: Console, report: Report, failure: Failure, wrapped: int | None = None) -> None:
+    """A fault; ``wrapped``: lines of one text at most, with ``_MOST_WRAPPED_IN_BRIEF`` all of it in brief."""
+    lead, red = failure.lead, weight(report, failure) is Weight.RED
+    mark = "!" if lead.status is Status.ERROR else "✗" if red else "·"
+    title = f"{mark} {failure.state.upper()}  {lead.law}"
+    console.print()
+    console.print(
+        Text.assemble((title, "bold red" if red else "bold"), f"  {lead.kernel}, {lead.dtype}, {extent(lead)}")
+    )
+    brief, named = wrapped == _MOST_WRAPPED_IN_BRIEF, None if wrapped is None else _MOST_NAMED
+    for label, text in tell_all(failure, brief, named):
+        whole = label in ("case", "replay", "shrunk")
+        _line(console, label, text if wrapped is None or whole else _clipped(console, text, wrapped), whole)
+
+
+def _clipped(console: Console, text: str, lines: int = 1) -> str:
+    """The beginning of a text that takes more than so many lines beside a label."""
+    most = lines * (console.width - _LABEL - 2)
+    return text if len(text) <= most else f"{text[: most - 2].rstrip()} …"
 
 
 def _not_checked(console: Console, report: Report) -> None:
@@ -150,6 +235,31 @@ def _refusals(console: Console, report: Report) -> None:
         _line(console, "where", where)
 
 
+def _missed(console: Console, report: Report) -> None:
+    """The coverage goals that are missed, in a line."""
+    if missed := [goal for goal in goals(report) if goal.is_missed]:
+        few = "; ".join(f"{goal.name}: {goal.cases} of {goal.expected} expected" for goal in missed[:_MOST_FAULTS])
+        more = f" and {len(missed) - _MOST_FAULTS} more" if len(missed) > _MOST_FAULTS else ""
+        console.print(Text(f"coverage goals missed: {few}{more}", "bold red"))
+
+
+def _undecided(console: Console, report: Report) -> None:
+    """How many properties were decided nowhere, by the most frequent reasons."""
+    rows = [row for row in table(report).rows if not row.is_decided]
+    if not rows:
+        return
+    laws = {row.law for row in rows}
+    reasons = [reason for reason in unchecked(report) if laws & set(reason.laws)]
+    console.print()
+    console.print(Text(f"undecided: {counted(len(laws), 'property')}", "bold yellow"))
+    for reason in reasons[:_MOST_UNDECIDED]:
+        own = [law for law in reason.laws if law in laws]
+        who = own[0] if len(own) == 1 else f"{len(own)} properties, such as {own[0]}"
+        _line(console, "", f"{_clipped(console, reason.said)} ({who})")
+    if len(reasons) > _MOST_UNDECIDED:
+        _line(console, "", f"and {counted(len(reasons) - _MOST_UNDECIDED, 'more reason')} (-v shows all)")
+
+
 def _goals(console: Console, report: Report) -> None:
     """Every coverage goal with its cases; those that are missed in red, with their minimum."""
     every = goals(report)
@@ -168,19 +278,25 @@ def _goals(console: Console, report: Report) -> None:
 
 
 def _notes(console: Console, report: Report) -> None:
+    notes = _all_notes(report)
+    if notes:
+        console.print()
+    for note in notes:
+        _line(console, "note", note)
+
+
+def _all_notes(report: Report) -> list[str]:
+    """The notes of a report and those of its verdicts, each once; a failing verdict's stand with the fault."""
     collected: dict[str, list[str]] = {}
     for verdict in report.verdicts:
-        if verdict.status not in FAILING:  # whose notes stand with the failure
+        if verdict.status not in FAILING:
             for note in verdict.notes:
                 collected.setdefault(note, []).append(f"{verdict.law} {verdict.dtype}")
     notes = list(report.notes)
     for note, who in collected.items():
         more = f" and {len(who) - 3} more" if len(who) > 3 else ""
         notes.append(f"{note} ({', '.join(who[:3])}{more})")
-    if notes:
-        console.print()
-    for note in notes:
-        _line(console, "note", note)
+    return notes
 
 
 def _end(console: Console, report: Report) -> None:

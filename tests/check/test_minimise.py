@@ -314,7 +314,7 @@ def test_where_tries_are_counted_other_verdicts_stay_as_they_were_found(monkeypa
     monkeypatch.setattr(_Minimiser, "_judge", counted)
     report = checked("loses_its_tail", "*", workers=0, shrink_tries=30)
     told = failures(report)
-    assert found == [fault.lead.law for fault in told] and all(fault.direct is None for fault in told)
+    assert found == [fault.lead.law for fault in told] and all(fault.specific is None for fault in told)
     assert 0 < judged[0] <= 30 and {shown(fault.lead).shrink_note for fault in told} == {""}
     others = [each for fault in told for each in fault.others]
     assert others and {shown(each).shrink_note for each in others} == {"not shrunk: another verdict shows this fault"}

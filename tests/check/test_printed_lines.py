@@ -73,9 +73,9 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Report]]:
     found: list[Report] = []
     show = showing.show_reports
 
-    def kept(views: Any, shown: Any) -> None:
+    def kept(views: Any, shown: Any, verbose: bool) -> None:
         found.extend(shown)
-        show(views, shown)
+        show(views, shown, verbose)
 
     monkeypatch.setattr(showing, "show_reports", kept)
     yield found

@@ -250,7 +250,7 @@ def test_an_error_of_one_law_is_one_entry_and_hides_no_violation(
     monkeypatch.setattr(judge_case, "laws_of", laws_of)
     words = ["check", f"{FILE}:{kernel}", "--device", "cpu", "--workers", "0", "--examples", "6"]
     words += ["--property", MATCHING]
-    assert main.run(words) == code
+    assert main.run([*words, "--verbose"]) == code
     out, err = capsys.readouterr()
     said = " ".join(out.split())
     assert re.search(rf"! ERROR {JVP} {kernel}, float32, (\d) of \1 cases", said)

@@ -178,26 +178,27 @@ def test_the_constant_that_is_wrong_is_named_where_a_case_has_several_elements()
     assert f"test_severity.py:{constant.line} 1.0005 should be 1" in " ".join(render([report]).split())
 
 
-def of_severity(law: str, severity: Severity) -> Verdict:
-    wrong = Finding("dx", Outcome.VIOLATED, "local", 2.0, derivative=Derivative.VJP)
+def of_severity(law: str, severity: Severity, tensor: str = "dx") -> Verdict:
+    wrong = Finding(tensor, Outcome.VIOLATED, "local", 2.0, derivative=Derivative.VJP)
     return Verdict(
         law, "k", "bfloat16", Status.VIOLATED, severity=severity, counterexample=Counterexample("c", (wrong,))
     )
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "faults"),
+    ("one", "other", "tensor", "faults"),
     [
-        (Severity.WRONG, Severity.WRONG, 1),
-        (Severity.PRECISION, Severity.PRECISION, 1),
-        (Severity.PRECISION, Severity.WRONG, 2),
-        (Severity.WRONG, Severity.UNDECIDED, 1),
+        (Severity.WRONG, Severity.WRONG, "dx", 1),
+        (Severity.PRECISION, Severity.PRECISION, "dx", 1),
+        (Severity.PRECISION, Severity.WRONG, "dx", 1),
+        (Severity.PRECISION, Severity.WRONG, "dw", 2),
+        (Severity.WRONG, Severity.UNDECIDED, "dx", 1),
     ],
 )
-def test_lost_precision_is_a_fault_apart_and_the_gravest_fault_comes_first(
-    one: Severity, other: Severity, faults: int
+def test_lost_precision_of_a_tensor_that_is_not_wrong_is_a_fault_apart_and_the_gravest_comes_first(
+    one: Severity, other: Severity, tensor: str, faults: int
 ) -> None:
-    verdicts = [of_severity("first", one), of_severity("second", other)]
+    verdicts = [of_severity("first", one), of_severity("second", other, tensor)]
     found = diagnosed(grouped(verdicts), verdicts)
     assert len(found) == faults and found[0].severity is gravest([one, other])
 

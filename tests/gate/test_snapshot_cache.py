@@ -36,7 +36,7 @@ def test_a_second_gate_says_the_same_without_checking_the_base(clone: Project, t
     assert code == 1 and KNOWN not in said and lines(out) == lines(same)  # --no-cache
     clone.edit(KERNEL, ("2**-8", "2**-8 + 2**-7"), ("dw = (g32", "dw = (1 + 2**-8) * (g32"))
     code, out, said = clone.gate("--base", "HEAD", cache=cache)
-    assert code == 1 and KNOWN in said and "undecided" not in out and "did not decide" not in out
+    assert code == 1 and KNOWN in said and "not decided" not in out
 
 
 @pytest.mark.parametrize("file", [KERNEL, HELPER, CONFIG])

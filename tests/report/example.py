@@ -14,6 +14,7 @@ from gradoracle.model.comparison import Comparison, Kind, Line, Weight
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.error_map import errormap
 from gradoracle.model.finding import Finding, Outcome, Pool, Worst
+from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.region import NOWHERE, Extent, Region, Span
 from gradoracle.model.shard import Shard
@@ -164,7 +165,8 @@ def everything() -> Report:
 
 def compared(*lines: Line, **fields: object) -> Report:
     """What a gate reports of a kernel: a fault that is new, one that the base has too, and some lines."""
-    made = report(holding(), violated(), violated("adjoint_identity", "float16", 2, wrong("do", "")), **fields)
+    other = replace(violated("adjoint_identity", "float16", 2, wrong("dv", "")), kind=PropertyKind.ORACLE)
+    made = report(holding(), violated(), other, **fields)
     new = Line(
         Kind.VIOLATED, Weight.RED, "it held in the base", "triton_sdpa", "vjp_matches_the_oracle", "float32", CASE
     )
@@ -192,7 +194,8 @@ def pictured(seed: int = 0) -> Report:
     measured.growth = [Growth("triton_sdpa", "float32", size, 1.5 + size % 3, 4) for size in (1, 16, 300, 131072)]
     measured.growth.append(Growth("triton_sdpa", "bfloat16", 65, 3e5))
     measured.convergence = [Convergence("triton_sdpa", "order of dq", ((0.01, 1e-8), (0.02, 4e-8), (0.04, 1.6e-7)))]
-    return report(holding(), violated("vjp_matches_the_oracle", "float32", 5, found, facts), measurements=measured)
+    verdict = replace(violated("vjp_matches_the_oracle", "float32", 5, found, facts), kind=PropertyKind.ORACLE)
+    return report(holding(), verdict, measurements=measured)
 
 
 def shard() -> Report:

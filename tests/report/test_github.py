@@ -45,7 +45,7 @@ def test_no_text_starts_a_command_of_its_own() -> None:
     made.target = "a\n::set-output name=x::y\r\n% ::"
     made.verdicts[1].statement = "100 %\n::stop-commands::token\n"
     lines = commands(made)
-    assert len(lines) > 3 and all(line.startswith(("::error title=", "::notice title=")) for line in lines)
+    assert len(lines) >= 3 and all(line.startswith(("::error title=", "::notice title=")) for line in lines)
     assert "100 %25%0A::stop-commands" in "".join(lines)
 
 

@@ -12,9 +12,14 @@ from grouping import with_faults
 
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome, Worst
+from gradoracle.model.property import PropertyKind
 from gradoracle.model.region import NOWHERE
+from gradoracle.model.severity import Severity
+from gradoracle.model.verdict import Verdict
 from gradoracle.report.failure import failures
 from gradoracle.report.formats import render
+
+ORACLE = PropertyKind.ORACLE
 
 
 def lines(text: str) -> list[str]:
@@ -54,90 +59,133 @@ def test_a_failure_reports_property_element_pattern_case_and_replay() -> None:
     assert shlex.split(replay)[1:] == ["gradoracle", "replay", CASE]
 
 
-def test_one_fault_is_reported_once_by_its_most_specific_property() -> None:
-    text = lines(
-        render(
-            report(
-                violated("forward_over_reverse", "float32", 1),
-                violated("rows_of_ds_sum_to_zero", "float32", 9),
-                violated("rows_of_ds_sum_to_zero", "bfloat16", 9, wrong(pattern="only T >= 128 (of 129)")),
-                violated("something_else", "float32", 3, wrong("dv", "")),
-            ),
-            "terminal",
-        )
-    )
-    told = [line for line in text if line.startswith("✗ VIOLATED")]
-    assert [line.split()[2] for line in told] == ["rows_of_ds_sum_to_zero", "something_else"]
-    others = "rows_of_ds_sum_to_zero (bfloat16), forward_over_reverse (float32)"
-    assert f"also 1 more property shows the same fault: {others}" in text
-    assert "✗ sdpa: 2 faults, 3 properties violated (exit code 1)" in text
+def measured(law: str, kind: PropertyKind, *findings: Finding, dtype: str = "float32", rank: int = 0) -> Verdict:
+    """A violated property of some kind."""
+    return replace(violated(law, dtype, rank, *findings), kind=kind)
 
 
-def test_wrong_numbers_are_no_part_of_a_fault_that_loses_values() -> None:
-    lost = Finding(
-        "dq", Outcome.VIOLATED, "exact", message="1 of 65 elements are lost", lost=True, derivative=Derivative.VJP
+def faults(*verdicts: Verdict) -> list[list[str]]:
+    """The properties of each fault, the leading one first."""
+    return [[verdict.law for verdict in (each.lead, *each.others)] for each in failures(report(*verdicts))]
+
+
+def test_a_fault_is_led_by_the_first_tensor_that_is_wrong_by_comparison_with_the_truth() -> None:
+    tail = "only T >= 64 (of 65)"
+    made = (
+        measured("hvp_matches", ORACLE, wrong("hvp.q", tail), rank=9),
+        measured("rows_of_ds_sum_to_zero", PropertyKind.RELATION, wrong("rowsum of dq", tail), rank=6),
+        measured("vjp_matches", ORACLE, wrong("dq", tail)),
+        measured("is_exact_when_widened", PropertyKind.FORMULA, wrong("dq", tail), rank=9),
     )
-    wrong = Finding(
+    assert faults(*made) == [["vjp_matches", "is_exact_when_widened", "hvp_matches", "rows_of_ds_sum_to_zero"]]
+    assert faults(*made, measured("forward_matches", ORACLE, wrong("o", "")))[0][0] == "forward_matches"
+    precise = replace(measured("forward_matches", ORACLE, wrong("o", "")), severity=Severity.PRECISION)
+    assert faults(*made, precise)[0][0] == "vjp_matches", "what is wrong leads what is not precise"
+    text = lines(render(report(*made), "terminal"))
+    others = "is_exact_when_widened (float32), hvp_matches (float32), rows_of_ds_sum_to_zero (float32)"
+    assert f"also 3 more properties show the same fault: {others}" in " ".join(text)
+    assert "✗ sdpa: 1 fault, 4 properties violated (exit code 1)" in text
+
+
+def test_others_are_counted_unless_verbose() -> None:
+    made = report(violated(), *(violated(f"property_{n}", "float32", n) for n in range(1, 6)))
+    text = " ".join(lines(render(made, "terminal")))
+    assert "also 5 more properties show the same fault, such as property_5 (float32)" in text
+    assert "property_0" not in text and "property_1" not in text.partition("also")[2].partition("replay")[0]
+    verbose = " ".join(lines(render(made, "terminal", verbose=True)))
+    assert "property_1 (float32)" in verbose.partition("also")[2].partition("replay")[0]
+
+
+def test_lost_values_are_no_part_of_lost_precision() -> None:
+    lost = replace(wrong("dq", ""), rule="exact", lost=True)
+    core, relation = measured("vjp_matches", ORACLE, lost), "any_layout_is_right"
+    about = Finding(
         "dq of permuted cotangents", Outcome.VIOLATED, "local", 9.0, message="further out than rounding",
         among=("dq",), derivative=Derivative.VJP,
     )  # fmt: skip
-    core, relation = violated("vjp_matches_the_oracle", "float16", 5, lost), "any_layout_of_cotangents_is_right"
-    apart = failures(report(core, violated(relation, "float16", 2, wrong)))
-    assert [failure.lead.law for failure in apart] == ["vjp_matches_the_oracle", relation]
-    also_lost = replace(wrong, message="dq holds what is no number", lost=True)
-    (one,) = failures(report(core, violated(relation, "float16", 2, also_lost)))
-    assert [other.law for other in one.others] == [relation]
+    rounded = replace(violated(relation, "float16", 2, about), severity=Severity.PRECISION)
+    assert faults(core, rounded) == [["vjp_matches"], [relation]]
+    assert faults(core, replace(rounded, severity=Severity.WRONG)) == [["vjp_matches", relation]]
+    assert faults(core, violated(relation, "float16", 2, replace(about, lost=True))) == [["vjp_matches", relation]]
 
 
-def test_one_place_is_one_fault_whatever_is_said_of_the_values_there() -> None:
-    nan = replace(wrong("o", "only T >= 64 (of 65); NaN", "only T >= 64 (of 65)"), lost=True)
-    bare = replace(nan, pattern=nan.place, rule="exact")
-    last = replace(wrong("o", "only T = 16 (the last); infinite", "only T = 16 (the last)"), lost=True)
-    tangent = replace(nan, tensor="jvp.o", derivative=Derivative.JVP)
-    laws = {"forward_matches": nan, "finite_where": bare, "in_another_dtype": last, "jvp_matches": tangent}
-    made = [violated(law, "float32", 0, finding) for law, finding in laws.items()]
-    (one,) = failures(report(*made))
-    assert [verdict.law for verdict in one.others] == list(laws)[1:]
-    elsewhere = replace(wrong("o", "only H = 1; NaN", "only H = 1"), lost=True)
-    finite = replace(nan, pattern=nan.place, lost=False)
-    assert len(failures(report(*made, violated("by_heads", "float32", 0, elsewhere)))) == 2
-    assert len(failures(report(*made, violated("by_size", "float32", 0, finite)))) == 2
-    other = violated("forward_matches", "float32", 0, nan)
+def test_derivatives_of_a_wrong_output_are_wrong_and_second_ones_of_wrong_first_ones() -> None:
+    o, dq, dk = (
+        measured(name, ORACLE, wrong(name, f"only {dim} >= 64 (of 65)"))
+        for name, dim in (("o", "Dv"), ("dq", "T"), ("dk", "M"))
+    )
+    jvp, hvp = measured("jvp", ORACLE, wrong("jvp.o", "")), measured("hvp", ORACLE, wrong("hvp.v", "only B = 1"))
+    assert faults(dk, dq, o) == [["o", "dk", "dq"]]
+    assert faults(dk, dq) == [["dk"], ["dq"]], "of which neither follows from the other"
+    assert faults(jvp, dq, hvp) == [["dq", "hvp"], ["jvp"]]
+    other = violated("forward_matches", "float32", 0, wrong("o"))
     other.kernel = "another"
-    assert len(failures(report(*made, other))) == 2
+    assert sorted(faults(dq, other)) == [["dq"], ["forward_matches"]]
+    rounded, coarse = (replace(each, severity=Severity.PRECISION) for each in (o, dq))
+    assert faults(rounded, dq) == [["dq"], ["o"]], "lost precision explains no wrong gradient"
+    assert faults(o, coarse) == [["o"], ["dq"]], "nor the other way round"
+    assert faults(coarse, rounded) == [["o", "dq"]]
+
+
+def test_what_programs_access_is_told_beside_the_wrong_tensor_that_comes_of_it() -> None:
+    core = measured("forward_matches", ORACLE, wrong("o", "only T >= 64 (of 65)"))
+    access = Finding("launches of vjp", Outcome.VIOLATED, "exact", math.inf, message="k.py:7: reads q[+1 past the end]")
+    memory = measured("every_access_stays_inside_its_tensor", PropertyKind.MEMORY, access, rank=8)
+    assert faults(memory, core) == [["forward_matches", memory.law]]
+    text = lines(render(report(memory, core), "terminal"))
+    start = text.index("shown by every_access_stays_inside_its_tensor, float32")
+    assert text[start + 2] == "[exact] k.py:7: reads q[+1 past the end]"
+    assert sum(line.startswith("replay") for line in text) == 1
+    relation = violated("q_dq_equals_k_dk", "float32", 2, wrong("<q, dq> - <k, dk>", ""))
+    assert faults(relation, memory) == [[memory.law, relation.law]]
+    arguments = measured("bad_arguments", PropertyKind.ARGUMENTS, wrong("dk", ""))
+    assert faults(core, arguments) == [["forward_matches"], ["bad_arguments"]]
+    assert faults(core, crashed()) == [["hvp_matches_the_oracle"], ["forward_matches"]]
+    assert "shown by" not in render(report(core), "terminal")
 
 
 def test_a_law_among_tensors_joins_the_law_that_finds_one_of_them_wrong() -> None:
-    core = violated("forward_matches", "float32", 0, wrong("o", "only T >= 64 (of 65)"))
+    core = measured("forward_matches", ORACLE, wrong("o", "only T >= 64 (of 65)"))
     of_o = violated("values_of_one", "float32", 3, wrong("o - 1", "only dim 2 >= 64 (of 65)"))
+    assert faults(of_o, core) == [["forward_matches", "values_of_one"]]
+    wide = measured("vjp_matches", ORACLE, wrong("dv", "every element"), wrong("dk", "every element"))
+    narrow = measured("hvp_of_one", ORACLE, wrong("hvp.v", "only B = 1"), dtype="bfloat16")
     of_dv = violated("sums_of_dv", "float32", 2, wrong("1^T dv - 1^T g", "every element"))
-    joined, apart = failures(report(core, of_o, of_dv))
-    assert (joined.lead, joined.others, apart.lead) == (of_o, (core,), of_dv)
-    text = lines(render(report(core, of_o), "terminal"))
-    start = text.index("shown by forward_matches, float32")
-    assert text[start + 1].startswith("o [local] 1 of 65 elements")
-    assert text[start + 2 : start + 4] == [
-        "worst at [0, 0, 64, 0], got 0.5, true 0.25, error 34.1 sigma", "pattern only T >= 64 (of 65)"
-    ]  # fmt: skip
-    assert sum(line.startswith("replay") for line in text) == 1, "of one case that both show"
-    nan = replace(wrong("o", "only T = 0; NaN", "only T = 0"), lost=True)
-    other = violated("hvp_matches", "bfloat16", 0, wrong("hvp.v", "only B = 1"))
-    wide = violated("vjp_matches", "float32", 0, wrong("dv", "every element"), wrong("dk", "every element"))
-    first, second = failures(
-        report(other, wide, violated("by_layout", "float32", 0, wrong("dk", "every element")), of_dv)
-    )
-    assert (first.lead, second.lead, second.others) == (of_dv, other, ()), "the larger of two that share dv with it"
+    assert faults(narrow, wide, of_dv) == [["vjp_matches", "hvp_of_one", "sums_of_dv"]]
     inner = violated("q_dq_equals_k_dk", "float32", 2, wrong("<q, dq> - <k, dk>", ""))
-    seen = violated("vjp_matches", "float32", 0, wrong("dv", "only M = 0"))
-    assert len(failures(report(seen, inner))) == 2 and seen.counterexample is not None
-    seen.counterexample = replace(seen.counterexample, first_findings=(wrong("dk", "only M = 0"),))
-    assert len(failures(report(seen, inner))) == 1
+    assert faults(inner, measured("vjp_matches", ORACLE, wrong("dv", "only M = 0"))) == [["vjp_matches", inner.law]]
+    precise = replace(measured("vjp_matches", ORACLE, wrong("dv", "only M = 0")), severity=Severity.PRECISION)
+    assert len(faults(inner, precise)) == 2, "lost precision explains no relation that is wrong"
+    assert faults(inner, violated("key_permutation", "float32", 6, wrong("dk - dk'", ""))) == [
+        ["key_permutation", "q_dq_equals_k_dk"]
+    ]
+    assert len(faults(inner, violated("rows_of_one", "float32", 6, wrong("o - 1", "")))) == 2
+    nan = replace(wrong("o", "only T = 0; NaN", "only T = 0"), lost=True)
     nowhere = Worst((), math.nan, math.nan, math.inf)
     bare = replace(nan, pattern="", place="", region=NOWHERE, worst=nowhere)
     unjudged = [bare, replace(bare, tensor="rowsum of P'", among=("jvp.o",))]
     laws = [violated(f"of_{each.tensor[0]}", "float32", 1, each) for each in unjudged]
-    assert len(failures(report(violated("forward_matches", "float32", 0, nan), *laws))) == 1
-    assert "shown by" not in render(report(core), "terminal")
+    assert len(faults(violated("forward_matches", "float32", 0, nan), *laws)) == 1
+
+
+def test_a_report_with_many_faults_is_short_and_verbose_has_all_of_them() -> None:
+    made = [crashed()]
+    for n in range(9):
+        each = violated(f"property_{n}_of_a_name_that_says_what_is_wrong", "float32", n, wrong("dv", "word " * 200))
+        each.kernel = f"kernel_{n}"
+        made += [each, replace(each, law=f"other_{n}")]
+    made += [replace(not_checked(), law=f"lacking_{n}") for n in range(30)]
+    whole = report(*made, situations={f"situation {n}": 3 for n in range(99)})
+    for width in (80, 120):
+        text = render(whole, "terminal", width=width)
+        assert len(text.splitlines()) <= 60, width
+        assert "more faults (-v shows all)" in text and "more violated properties (-v shows all)" in text
+        assert "undecided: 30 properties" in text
+        told = [line for line in text.splitlines() if line.startswith("✗ ")]
+        assert 2 <= len(told) - 1 <= 5 and told[0].startswith("✗ CRASHED")
+    text = render(whole, "terminal", verbose=True)
+    assert sum(line.startswith("✗ ") for line in text.splitlines()) == 11 and "situation 98: 3" in text
+    assert "lacking_29" in text
 
 
 def test_the_same_property_in_other_dtypes_is_reported_by_these_alone() -> None:
@@ -191,6 +239,18 @@ def test_reasons_and_refusals_that_differ_in_numbers_alone_are_reported_once() -
     assert "where dtype=float32 x3, D=7 x1" in text
 
 
+def test_a_gpu_that_runs_out_of_memory_is_one_line_with_a_count() -> None:
+    first, second = not_checked(), replace(not_checked(), law="other")
+    said = (
+        "memory: OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of 139.81 GiB"
+    )
+    first.reasons = {said.format("2.00 GiB"): 3, said.format("512.00 MiB"): 4}
+    second.reasons = {said.format("20.00 MiB"): 5, "memory: vjp was killed by the system (signal 9)": 1}
+    told = [line for line in lines(render(report(holding(), first, second), "terminal")) if "memory" in line]
+    assert len(told) == 1
+    assert told[0].startswith("13 memory: OutOfMemoryError: CUDA out of memory (2 properties, such as second_device;")
+
+
 def test_a_crash_is_reported_with_its_cause() -> None:
     text = lines(render(report(holding(), crashed()), "terminal"))
     assert "✗ CRASHED hvp_matches_the_oracle triton_sdpa, bfloat16, 2 of 42 cases" in text
@@ -198,7 +258,7 @@ def test_a_crash_is_reported_with_its_cause() -> None:
 
 
 def test_what_was_not_checked_is_reported_with_reasons_counts_and_refusals() -> None:
-    text = lines(render(everything(), "terminal"))
+    text = lines(render(everything(), "terminal", verbose=True))
     assert "42 D must be a multiple of 16, got 7 [see docs] (forward_matches_the_oracle)" in text
     assert "30 needs a GPU (second_device)" in text
     assert "where dtype=float16 x42, D=7 x3" in text
@@ -252,13 +312,13 @@ def test_several_targets_end_in_one_line() -> None:
 
 def test_what_is_taken_for_one_fault_does_not_depend_on_the_time_for_shrinking() -> None:
     tail, row, early = wrong("dq", "only T >= 64 (of 65)"), wrong("dk", "only M = 3"), wrong("dv", "only N >= 7")
-    law = violated("key_permutation", "float32", 6, row)
+    law = measured("vjp_of_each_input", ORACLE, row, rank=6)
     fixed = replace(law, counterexample=replace(law.counterexample, first_findings=(early,)))
-    other = violated("vjp_matches_the_oracle", "bfloat16", 5, tail)
+    other = measured("vjp_matches_the_oracle", ORACLE, tail, dtype="bfloat16", rank=5)
     in_time = replace(other, counterexample=replace(other.counterexample, findings=(row,), first_findings=(tail,)))
     reports = [report(fixed, other), report(fixed, in_time)]
-    faults = [[[v.law for v in (f.lead, *f.others)] for f in failures(each)] for each in reports]
-    assert faults == [[["key_permutation"], ["vjp_matches_the_oracle"]]] * 2
+    found = [[[v.law for v in (f.lead, *f.others)] for f in failures(each)] for each in reports]
+    assert found == [[["vjp_of_each_input"], ["vjp_matches_the_oracle"]]] * 2
     assert failures(reports[1])[1].lead is reports[1].verdicts[1], "what is told is the smaller case"
     larger = replace(other, counterexample=replace(other.counterexample, further=(early,)))
     assert len(failures(report(fixed, larger))) == 1  # the largest cases of a law count too

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradoracle.cli import completion
-from gradoracle.cli.arguments import Formats, Outputs, Profile, given, takes
+from gradoracle.cli.arguments import Formats, Outputs, Profile, Verbose, given, takes
 from gradoracle.cli.installed import require_kernels_of_the_tree
 from gradoracle.cli.outcome import run_and_show
 from gradoracle.execution import fork_server
@@ -49,6 +49,7 @@ def check(
     ] = False,
     format: Formats = None,
     output: Outputs = None,
+    verbose: Verbose = False,
     **options: Any,
 ) -> None:
     """Check kernels on drawn cases against every property that applies."""
@@ -86,7 +87,7 @@ def check(
         return check_target(request, progress())
 
     runs = [partial(checked, request, len(requests) - place) for place, request in enumerate(requests)]
-    raise typer.Exit(run_and_show(views, runs))
+    raise typer.Exit(run_and_show(views, runs, verbose))
 
 
 def _touched(config: Config, files: Sequence[str]) -> list[Entry]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gradoracle.cli.arguments import Formats, Kernels, Outputs, Profile, given, takes
+from gradoracle.cli.arguments import Formats, Kernels, Outputs, Profile, Verbose, given, takes
 from gradoracle.execution import fork_server
 from gradoracle.model.errors import UsageError, tell
 from gradoracle.project.outputs import outputs
@@ -40,6 +40,7 @@ def gate(
     profile: Profile = None,
     format: Formats = None,
     output: Outputs = None,
+    verbose: Verbose = False,
     **options: Any,
 ) -> None:
     """Compare the kernels of a change with those of its base.
@@ -75,7 +76,7 @@ def gate(
         found = run_gate(asked, tell)
     except GateFault as error:
         fault, found = error, error.reports
-    showing.show_reports(views, found)
+    showing.show_reports(views, found, verbose)
     if fault is not None:
         raise fault
     raise typer.Exit(exit_code(found))

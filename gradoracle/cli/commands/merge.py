@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradoracle.cli.arguments import Formats, Outputs
+from gradoracle.cli.arguments import Formats, Outputs, Verbose
 from gradoracle.project.outputs import outputs as views_of
 from gradoracle.report import showing
 from gradoracle.report.formats import FORMATS
@@ -23,6 +23,7 @@ def merge(
     ],
     format: Formats = None,
     output: Outputs = None,
+    verbose: Verbose = False,
 ) -> None:
     """Merge the reports of all shards of a run.
 
@@ -34,5 +35,5 @@ def merge(
 
     views = views_of(context.obj.words, FORMATS)
     reports = merge_reports(read_shards([Path(file) for file in files]))
-    showing.show_reports(views, reports)
+    showing.show_reports(views, reports, verbose)
     raise typer.Exit(exit_code(reports))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gradoracle.cli.arguments import given, takes
+from gradoracle.cli.arguments import Verbose, given, takes
 from gradoracle.cli.installed import require_kernels_of_the_tree
 from gradoracle.cli.outcome import run_and_show
 from gradoracle.execution import fork_server
@@ -32,6 +32,7 @@ def replay(
     script: Annotated[
         bool, typer.Option("--script", help="Print a reproduction that needs only torch and the kernel.")
     ] = False,
+    verbose: Verbose = False,
     **options: Any,
 ) -> None:
     """Judge one case again by every property that applies."""
@@ -55,4 +56,4 @@ def replay(
     from gradoracle.check.run import replay as replay_case
     from gradoracle.report.progress import progress
 
-    raise typer.Exit(run_and_show([Output("terminal")], [lambda: replay_case(case, progress(), **fields)]))
+    raise typer.Exit(run_and_show([Output("terminal")], [lambda: replay_case(case, progress(), **fields)], verbose))

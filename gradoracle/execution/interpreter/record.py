@@ -42,6 +42,7 @@ _TAG_BITS = np.uint64(48)
 _ADDRESS = np.uint64((1 << 48) - 1)
 _MOST_TENSORS = (1 << 16) - 2
 _OWN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.path.abspath(triton.__file__)) + os.sep)
+_INTERPRETER, _TRITON = _OWN
 _MOST_PLACES = 1 << 15
 
 
@@ -339,12 +340,13 @@ class Record:
             programs.append(self._index(other))
         self._enter(WrongAccess(
             kind, self._kernel, self._where[place], view.name, view.index(first), tuple(programs),
-            None if earlier is None else self._where[earlier], addresses.size, view.shape,
+            None if earlier is None else self._where[earlier], addresses.size, view.shape, _called(),
         ))  # fmt: skip
 
     def _enter(self, fault: WrongAccess) -> None:
         """Enter a fault, or add its elements to a known one of the same kind, tensor and lines."""
-        known = self._faults.setdefault((fault.kind, fault.kernel, fault.tensor, fault.place, fault.earlier), fault)
+        key = (fault.kind, fault.kernel, fault.tensor, fault.place, fault.called, fault.earlier)
+        known = self._faults.setdefault(key, fault)
         if known is not fault:
             known.count += fault.count
 
@@ -355,6 +357,21 @@ class Record:
             return None
         nx, ny, _ = self._grid
         return (number - 1) % nx, (number - 1) // nx % ny, (number - 1) // (nx * ny)
+
+
+def _called() -> tuple[Place, ...]:
+    """Where the current line's function is called from, up to the kernel itself; between them are frames of Triton."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    found: list[Place] = []
+    while frame is not None and (frame := frame.f_back) is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_INTERPRETER):
+            return tuple(found)
+        if not file.startswith(_TRITON):
+            found.append(Place(file, frame.f_lineno, frame.f_code.co_name))
+    return ()  # no launch of ours
 
 
 @contextmanager

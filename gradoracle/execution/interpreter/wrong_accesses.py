@@ -48,6 +48,7 @@ class WrongAccess:
         earlier: the line of the earlier access, for kinds that take two.
         count: the number of elements, of all programs and launches.
         shape: of the tensor.
+        called: where the function of ``place`` is called from, the innermost line first; empty in the kernel itself.
     """
 
     kind: Kind
@@ -59,6 +60,7 @@ class WrongAccess:
     earlier: Place | None
     count: int
     shape: tuple[int, ...]
+    called: tuple[Place, ...] = ()
 
     @property
     def element(self) -> str:
@@ -71,7 +73,8 @@ class WrongAccess:
         one, *others = map(_program, self.programs) if self.programs else ("an operator of PyTorch",)
         names = {"element": self.element, "earlier": self.earlier, "other": others[0] if others else ""}
         more = f" ({self.count} elements in all)" if self.count > 1 else ""
-        return f"{self.place}: {self.kernel}, {one}, {_SENTENCES[self.kind].format(**names)}{more}"
+        calls = f", called at {', '.join(map(str, self.called))}" if self.called else ""
+        return f"{self.place}{calls}: {self.kernel}, {one}, {_SENTENCES[self.kind].format(**names)}{more}"
 
 
 _SENTENCES = {

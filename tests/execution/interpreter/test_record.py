@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import interpreted
 import pytest
@@ -65,6 +66,20 @@ def test_a_load_of_one_element_too_many_is_found_and_not_made(either):
         fault
     )
     assert torch.equal(x, y)
+
+
+def test_an_access_in_a_function_that_kernels_share_is_told_apart_by_its_calls(either):
+    x, y = torch.randn(N), torch.zeros(N)
+    run = kernels.twice_copied[(PROGRAMS,)]
+    assert not faults(lambda: run(x, y, N, 0, 0, BLOCK)) and torch.equal(y, 2 * x)
+    (one,) = faults(lambda: run(x, y, N, 0, 1, BLOCK))
+    assert one.place.function == "loaded" and [place.function for place in one.called] == ["twice_copied"]
+    called = next(
+        n for n, line in enumerate(Path(one.place.file).read_text().splitlines(), 1) if "other = loaded(" in line
+    )
+    assert one.called[0].line == called and f"{one.place}, called at {one.called[0]}: twice_copied" in str(one)
+    both = faults(lambda: run(x, y, N, 1, 2, BLOCK))
+    assert [(fault.called[0].line, fault.count) for fault in both] == [(called - 1, 1), (called, 2)]
 
 
 def test_a_store_of_one_element_too_many_is_found_and_not_made(either):
