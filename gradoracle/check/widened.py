@@ -6,20 +6,24 @@ dtype; what goes away is lost precision.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
+from gradoracle.cases.sample import Sample
 from gradoracle.check.error_relation import PROBES
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.kernel_runner import KernelRunner
-from gradoracle.execution.widened import widen
+from gradoracle.execution.widened import Wide, renamed, widen
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.contract import widened as widened_contract
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.rounding.reading import Budget
 from gradoracle.oracle.truth import Truth
+
+_LARGEST = 1 << 30  # bytes of storage of a tensor that is widened
 
 
 class Widened(Evidence):
@@ -31,6 +35,24 @@ class Widened(Evidence):
     def dtype(self, name: str) -> str:
         """That of the values, whatever dtype their tensor names."""
         return "float64"
+
+    def variant(self, key: str, change: Callable[[Sample], Sample], blocks: str | None = None) -> Evidence:
+        """Evidence on a changed sample, whose new tensors and results of the kernel are widened like all others."""
+        return super().variant(key, lambda sample: self._wide(change(sample)), blocks)
+
+    def _wide(self, sample: Sample) -> Sample:
+        """The sample widened; tensors that are mostly gaps stay, since the gaps would be filled."""
+
+        def each(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: self._wide_tensor(name, tensor) for name, tensor in tensors.items()}
+
+        inputs, tangents, cotangents = map(each, (sample.inputs, sample.tangents, sample.cotangents))
+        return replace(sample, inputs=inputs, tangents=tangents, cotangents=cotangents)
+
+    def _wide_tensor(self, name: str, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, Wide) or tensor.untyped_storage().nbytes() > _LARGEST:
+            return tensor
+        return renamed(tensor, getattr(torch, super().dtype(name)))
 
     def budgets(self, derivative: Derivative, algorithm: str | None = None) -> Mapping[str, Budget]:
         """What rounding explains of the difference of the kernel and the definition, which err independently."""

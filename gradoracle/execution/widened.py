@@ -193,6 +193,13 @@ def widen(tensor: Tensor) -> Tensor:
     return Wide(values, tensor.dtype)
 
 
+def renamed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """What ``widen`` makes of a tensor; one of float64 values, as a widened kernel returns them, names ``dtype``."""
+    if tensor.dtype == torch.float64 and dtype in FLOATS and not isinstance(tensor, Wide):
+        return Wide(tensor, dtype)
+    return widen(tensor)
+
+
 def narrowed(tensor: Tensor) -> Tensor:
     """The float64 values of a ``Wide`` tensor; any other is itself."""
     return tensor.carried if isinstance(tensor, Wide) else tensor

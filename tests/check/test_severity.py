@@ -13,12 +13,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
+from gradoracle.cases.sample import build
 from gradoracle.check import run as running
 from gradoracle.check import severity as judging
+from gradoracle.check.evidence import Evidence
 from gradoracle.check.faults import diagnosed, grouped
 from gradoracle.check.run import check
 from gradoracle.check.severity import of_widened, settle_pooled
 from gradoracle.check.triage import triaged
+from gradoracle.check.widened import widened
+from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.execution.widened import Wide
+from gradoracle.model.case import Case
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
@@ -27,6 +33,7 @@ from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.verdict import Counterexample, Report, Status, Verdict
+from gradoracle.oracle.truth import Oracle
 from gradoracle.project.request import Request
 from gradoracle.report.precision import kept
 from gradoracle.report.terminal import render
@@ -209,6 +216,21 @@ def test_what_cannot_be_widened_is_undecided_and_counts() -> None:
     assert verdict.severity is Severity.UNDECIDED and "cannot be widened: aten.view.dtype" in verdict.severity_note
     assert report.exit_code == 1 and "undecided, so it counts as wrong: cannot be widened" in render([report])
     assert not kept(report)
+
+
+def test_results_and_new_tensors_that_a_variant_is_made_of_are_widened_and_name_their_dtype() -> None:
+    case = Case("normalised", {"B": 3, "N": 8}, dtype="bfloat16", seed=4)
+    sample, oracle = build(case, normalised.signature), Oracle(normalised, "float64")
+    wide = widened(Evidence(case, sample, KernelRunner(normalised, loses_precision), oracle))
+    fed = wide.variant(
+        "fed", lambda own: own.with_inputs(x=wide.forward()["out"], w=torch.ones(8, dtype=torch.bfloat16))
+    )
+    assert all(isinstance(each, Wide) and each.dtype is torch.bfloat16 for each in fed.sample.inputs.values())
+    assert {each.outcome for each in fed.compare(Derivative.FORWARD)} == {Outcome.HOLDS}
+    assert fed.forward()["out"].dtype is torch.float64
+    far = torch.empty(1, dtype=torch.bfloat16).as_strided((1,), (1,)).expand(8)
+    far.untyped_storage().resize_((1 << 30) + 2)
+    assert wide.variant("far", lambda own: own.with_inputs(w=far)).sample.inputs["w"] is far
 
 
 def test_lost_values_are_wrong_without_being_widened(monkeypatch: pytest.MonkeyPatch) -> None:
