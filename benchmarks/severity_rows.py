@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gradoracle.model.severity import Severity
 
-BUGS = "bugs"
+BUGS, RELEASED = "bugs", "all released"
 HALF, DTYPES = ("bfloat16", "float16"), ("bfloat16", "float16", "float32")
 RED, GREEN = "red", "green"
 WRONG, UNDECIDED, ROBUSTNESS = Severity.WRONG.value, Severity.UNDECIDED.value, Severity.ROBUSTNESS.value
@@ -95,16 +95,17 @@ def table(rows: Sequence[Row]) -> str:
         f"| source | dtype | kernels | red before | {' | '.join(told)} | second only | newly red |",
         "|---|---|" + "--:|" * (len(told) + 4),
     ]
-    for source in dict.fromkeys(row.source for row in rows):
+    released = [row for row in rows if row.source != BUGS]
+    several = [replace(row, source=RELEASED) for row in released] if len({row.source for row in released}) > 1 else []
+    for source in dict.fromkeys(row.source for row in (*rows, *several)):
         for dtype in DTYPES:
-            own = [row for row in rows if row.is_run and (row.source, row.dtype) == (source, dtype)]
+            own = [row for row in (*rows, *several) if row.is_run and (row.source, row.dtype) == (source, dtype)]
             count = Counter(row.now for row in own)
             red = sum(row.before == RED for row in own)
             second = sum(row.now == WRONG and row.first not in (WRONG, CRASHES) for row in own)
             new = sum(row.before == GREEN != row.now for row in own)
             cells = (source, dtype, len(own), red, *(count[name] for name in told), second, new)
             lines.append(f"| {' | '.join(map(str, cells))} |")
-    released = [row for row in rows if row.source != BUGS]
     first = [replace(row, before=row.first_before, now=row.first) for row in released]
     return "\n".join([*lines, "", sentence(released), "Of forward and gradients alone: " + sentence(first)])
 

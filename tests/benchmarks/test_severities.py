@@ -126,6 +126,9 @@ def test_a_table_adds_up_and_counts_released_kernels_by_their_gravest_dtype_of_1
     assert "| a.py | float16 | 4 | 3 | 1 | 1 | 1 | 0 | 0 | 1 | 1 | 0 |" in lines
     assert "| a.py | float32 | 1 | 1 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |" in lines
     assert "| bugs | bfloat16 | 2 | 2 | 1 | 0 | 0 | 1 | 0 | 0 | 0 | 0 |" in lines
+    assert not any("all released" in line for line in lines)
+    more = table([*rows, row("a", "float16", "red", "wrong", source="b.py")])
+    assert "| all released | float16 | 5 | 4 | 2 | 1 | 1 | 0 | 0 | 1 | 1 | 0 |" in more.splitlines()
     said = sentence(each for each in rows if each.source != BUGS)
     assert said == lines[-2] and said.startswith("2 of 6 released kernels that were red in 16 bit")
     assert "(1 keep a preset); 1 are wrong, 1 crash, 1 are undecided, 1 only accept" in said
