@@ -41,7 +41,7 @@ from gradoracle.mutation.child import settle
 from gradoracle.mutation.install import Stillborn, install
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.plant import mutants
-from gradoracle.mutation.sources import sources_of
+from gradoracle.mutation.sources import Source, sources_of
 from gradoracle.project.request import Request
 from gradoracle.project.target import resolve
 from gradoracle.report import json as as_json
@@ -65,15 +65,18 @@ class Plant:
     file: str = ""
 
 
-def killed(family: str) -> Iterator[Plant]:
+def killed(family: str, sources: Sequence[Source]) -> list[tuple[Mutant, Source]]:
     """The mutants that a property killed and that can still be made."""
     record = json.loads((RECORDS / f"{family}.json").read_text(encoding="utf-8"))
     keys = {each["mutant"] for each in record["mutants"] if each["fate"] == "killed"}
+    return [(m, s) for s in sources for m in mutants(s.text, s.shown) if m.key in keys]
+
+
+def of_family(family: str) -> Iterator[Plant]:
+    """The killed mutants of a shipped family."""
     request = Request(family, device="cpu", examples=CASES, workers=0, seconds=SECONDS)
-    for source in sources_of(resolve(family)):
-        for mutant in mutants(source.text, source.shown):
-            if mutant.key in keys:
-                yield Plant(f"{family}-{mutant.key}", request, mutant, source.module, source.file)
+    for mutant, source in killed(family, sources_of(resolve(family))):
+        yield Plant(f"{family}-{mutant.key}", request, mutant, source.module, source.file)
 
 
 def bugs() -> Iterator[Plant]:
@@ -97,7 +100,7 @@ def collect(folder: Path, names: Sequence[str], every: int, at_once: int) -> Non
     torch.set_num_threads(1)
     minimise.SHRINK_SECONDS = 0.0
     wanted = names or (*FAMILIES, "bugs")
-    plants = [p for name in wanted for p in list(bugs() if name == "bugs" else killed(name))[::every]]
+    plants = [p for name in wanted for p in list(bugs() if name == "bugs" else of_family(name))[::every]]
     left = [plant for plant in plants if not (folder / f"{plant.name}.json").exists()]
     gc.freeze()
     with ThreadPoolExecutor(at_once) as pool:

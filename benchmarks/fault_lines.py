@@ -17,7 +17,6 @@ is; and no report names the statement that stored a wrong element, as it is rare
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections import Counter
@@ -25,11 +24,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from fault_blocks import killed
 from precision_lines import FAMILIES, TRIED, Bench
 
 from gradoracle.check.evidence import Evidence
@@ -45,10 +44,8 @@ from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.install import Stillborn, install
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.plant import mutants
 from gradoracle.mutation.sources import Source, Statements
 
-RECORDS = Path(__file__).resolve().parent / "results" / "mutation"
 STORE = "store of the worst element"
 NAMES = {
     Kind.READ_OUTSIDE: "access outside its tensor",
@@ -136,13 +133,6 @@ class Lines(Bench):
                 return
 
 
-def killed(bench: Lines, family: str) -> list[tuple[Mutant, Source]]:
-    """The mutants that a property killed and that can still be made."""
-    record = json.loads((RECORDS / f"{family}.json").read_text(encoding="utf-8"))
-    keys = {each["mutant"] for each in record["mutants"] if each["fate"] == "killed"}
-    return [(m, s) for s in bench.sources for m in mutants(s.text, s.shown) if m.key in keys]
-
-
 def main(words: list[str]) -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("families", nargs="*", default=FAMILIES)
@@ -158,7 +148,7 @@ def main(words: list[str]) -> None:
     for family in given.families:
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.workers) as pool:
             bench = Lines(family, folder)
-            plants = killed(bench, family)[:: given.every]
+            plants = killed(family, bench.sources)[:: given.every]
             for (mutant, source), found in zip(plants, pool.map(bench.tried, *zip(*plants, strict=True)), strict=True):
                 if not isinstance(found, Named):
                     found = Named(said=found.said)  # it died, or took too long

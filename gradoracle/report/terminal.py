@@ -278,14 +278,6 @@ def _goals(console: Console, report: Report) -> None:
 
 
 def _notes(console: Console, report: Report) -> None:
-    notes = _all_notes(report)
-    if notes:
-        console.print()
-    for note in notes:
-        _line(console, "note", note)
-
-
-def _all_notes(report: Report) -> list[str]:
     """The notes of a report and those of its verdicts, each once; a failing verdict's stand with the fault."""
     collected: dict[str, list[str]] = {}
     for verdict in report.verdicts:
@@ -296,7 +288,10 @@ def _all_notes(report: Report) -> list[str]:
     for note, who in collected.items():
         more = f" and {len(who) - 3} more" if len(who) > 3 else ""
         notes.append(f"{note} ({', '.join(who[:3])}{more})")
-    return notes
+    if notes:
+        console.print()
+    for note in notes:
+        _line(console, "note", note)
 
 
 def _end(console: Console, report: Report) -> None:
