@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("families", nargs="*", metavar="FAMILY", help="default: all")
     parser.add_argument("--mutants", default=100, type=int, metavar="N", help="of each family, spread over operators")
     parser.add_argument("--workers", default="auto", metavar="N|auto")
-    parser.add_argument("--seconds", type=float, metavar="S", help="after which no search of a family begins")
+    parser.add_argument("--seconds", type=float, metavar="S", help="of searching, after which none of a family begins")
     parser.add_argument("--output", default=str(ROWS), metavar="FILE", help="rows")
     parser.add_argument("--table", nargs="*", metavar="FILE", help="only print what rows add up to")
     given = parser.parse_args(arguments)
@@ -43,8 +43,8 @@ def main(arguments: Sequence[str]) -> None:
         for family in given.families or family_names():
             values.one_of("FAMILY", family, family_names())
             workers = values.workers(given.workers) or environment.cores()
-            rows = run(family, given.mutants, workers, given.seconds, lambda text: print(text, flush=True))
-            write(Path(given.output), rows)
+            for rows in run(family, given.mutants, workers, given.seconds, lambda text: print(text, flush=True)):
+                write(Path(given.output), rows)
     files = [Path(file) for file in given.table or [given.output]]
     print(table([row for file in files for row in read(file)]))
 

@@ -30,8 +30,10 @@ from .search import Search
 DTYPE = "bfloat16"
 
 
-def run(family: str, count: int, workers: int, seconds: float | None, say: Callable[[str], None]) -> list[Row]:
-    """The rows of some mutants of a family, as many as could be begun in the time."""
+def run(
+    family: str, count: int, workers: int, seconds: float | None, say: Callable[[str], None]
+) -> Iterator[list[Row]]:
+    """The rows of some mutants of a family, after each search; as many searches as can begin in the time."""
     begun = time.monotonic()
     subjects = resolved(Request(family, device="cpu", workers=0))
     jobs = [
@@ -53,7 +55,8 @@ def run(family: str, count: int, workers: int, seconds: float | None, say: Calla
             names = {name for name, law in subjects.laws.items() if Stage.of(law) is stage}
             known[stage] = str(Path(folder) / f"known{stage.value}")
             Path(known[stage]).write_bytes(pickle.dumps(_only(jobs, seen, names), pickle.HIGHEST_PROTOCOL))
-        rows = []
+        rows: list[Row] = []
+        begun = time.monotonic()
 
         def searches() -> Iterator[Search]:
             for mutant in chosen:
@@ -67,7 +70,7 @@ def run(family: str, count: int, workers: int, seconds: float | None, say: Calla
                 continue
             rows.append(result.value)
             say(f"{family}: {len(rows)} of {len(chosen)}: {_told(result.value)}")
-    return sorted(rows, key=lambda row: (row.operator, row.where, row.mutant))
+            yield sorted(rows, key=lambda row: (row.operator, row.where, row.mutant))
 
 
 def _told(row: Row) -> str:

@@ -59,6 +59,7 @@ class Evidence:
         self.blocks = case.blocks if blocks is None else blocks
         self.continuous = case.continuous and not sample.source  # the distribution of saved values is not known
         self._kept: dict[Any, Any] = {}
+        self._asked: dict[str, Memory] = {}
 
     @property
     def kernel(self) -> Any:
@@ -116,11 +117,10 @@ class Evidence:
         if lacking is not None and not found:
             raise lacking
 
-    def memory(self, derivative: Derivative) -> Memory:
-        """The memory that was allocated while that derivative ran."""
-        self.tensors(derivative)
-        memory: Memory = self._kept[derivative.value][1]
-        return memory
+    def calls(self) -> dict[str, Memory]:
+        """What the calls on this sample allocated and accessed: derivatives that have run, further entry points."""
+        ran = {each.value: self._kept[each.value][1] for each in Derivative if self.has_run(each)}
+        return ran | self._asked
 
     def has_run(self, derivative: Derivative) -> bool:
         """Whether the kernel has computed that derivative of this sample already."""
@@ -143,12 +143,21 @@ class Evidence:
         """The dtype of one of those tensors."""
         return tensor_of(self.oracle.family, name).held(self.case.dtype)
 
-    def ask(self, key: str, call: Callable[[], T]) -> T:
-        """Any other call of the kernel, made under the guard and kept under ``key``."""
+    def ask(self, key: str, call: Callable[[], T], *, recorded: bool = True) -> T:
+        """Any other call of the kernel, made under the guard and kept under ``key``.
+
+        Args:
+            key: names the call in reports.
+            call: the call.
+            recorded: whether it is judged by what it accesses, as one that the kernel has to serve.
+        """
 
         def guarded() -> T:
-            with self.subject.running(key, self.sample), torch.no_grad():
-                return call()
+            with self.subject.running(key, self.sample, recorded) as memory, torch.no_grad():
+                answer = call()
+            if recorded:
+                self._asked[key] = memory
+            return answer
 
         return self._once(f"ask {key}", guarded)
 

@@ -142,8 +142,9 @@ def functions_of(family: Family, kernels: Mapping[str, Kernel], laws: Iterable[P
 
 
 def laws_of(family: Family) -> tuple[Property, ...]:
-    """The universal properties that the family's signature does not rule out, then the family's own."""
-    return (*(law for law in universal_laws() if law.families.hold(family)), *family.properties)
+    """The universal properties that the family's signature does not rule out, then the family's own; memory's last."""
+    own = (*(law for law in universal_laws() if law.families.hold(family)), *family.properties)
+    return tuple(sorted(own, key=lambda law: law.kind is PropertyKind.MEMORY))
 
 
 def universal_laws() -> tuple[Property, ...]:

@@ -36,7 +36,7 @@ from gradoracle.oracle.truth import names
 
 Tensors = dict[str, Tensor]
 Guard = Callable[[str], AbstractContextManager[None]]
-_RECORDED = frozenset(derivative.value for derivative in Derivative)  # calls of the kernel on the case itself
+_DERIVATIVES = frozenset(derivative.value for derivative in Derivative)
 
 
 @contextmanager
@@ -154,10 +154,6 @@ class KernelRunner:
         """The kernel as a function of some inputs; the others are those of the sample."""
         return lambda *values: self.outputs(sample, dict(zip(primals, values, strict=True)), blocks)
 
-    def _is_recorded(self, name: str) -> bool:
-        """Whether accesses of this call are recorded: those of the kernel's derivatives on the case itself."""
-        return self.records and not self.label and name in _RECORDED
-
     def primals(self, sample: Sample) -> list[str]:
         """The names of the float inputs that a sample has."""
         return [spec.name for spec in self.family.signature.primals if spec.name in sample.inputs]
@@ -234,15 +230,22 @@ class KernelRunner:
         )
 
     @contextmanager
-    def running(self, name: str, sample: Sample) -> Iterator[Memory]:
-        """Guard a call: poison what it allocates, undo what it writes to the sample, sort what it raises."""
+    def running(self, name: str, sample: Sample, records: bool | None = None) -> Iterator[Memory]:
+        """Guard a call: poison what it allocates, undo what it writes to the sample, sort what it raises.
+
+        Args:
+            name: of the call.
+            sample: its tensors.
+            records: whether its accesses are recorded, which is done on the case itself alone; None: derivatives' are.
+        """
         if self.wide:
             with self._running_wide(name):
                 yield Memory()
             return
         try:
             with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
-                with recorded(memory) if self._is_recorded(name) else nullcontext():
+                asked = name in _DERIVATIVES if records is None else records
+                with recorded(memory) if asked and self.records and not self.label else nullcontext():
                     yield memory
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Unavailable
+from gradoracle.execution.guard_memory import Memory
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.interpreter.wrong_accesses import Kind
-from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
 
@@ -96,28 +96,27 @@ def nothing_is_loaded_before_it_is_written(evidence: Evidence) -> Iterator[Findi
 
 
 def _none_of(evidence: Evidence, kinds: Collection[Kind]) -> Iterator[Finding]:
-    for derivative in _recorded(evidence):
-        found = [str(fault) for fault in evidence.memory(derivative).faults if fault.kind in kinds]
+    for call, memory in _recorded(evidence).items():
+        found = [str(fault) for fault in memory.faults if fault.kind in kinds]
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        yield exactly(f"launches of {derivative.value}", bool(found), "; ".join(found[:_SHOWN]) + more)
+        yield exactly(f"launches of {call}", bool(found), "; ".join(found[:_SHOWN]) + more)
 
 
 def _noted(evidence: Evidence, kind: Kind, shown: str, safe: str) -> Iterator[Finding]:
     """Tell what would be a fault of a kernel of ours; in one from outside it may be meant."""
-    for derivative in _recorded(evidence):
-        found = [fault for fault in evidence.memory(derivative).faults if fault.kind is kind]
-        name = f"{shown} of {derivative.value}"
+    for call, memory in _recorded(evidence).items():
+        found = [fault for fault in memory.faults if fault.kind is kind]
+        name = f"{shown} of {call}"
         yield not_checked(name, f"{safe}: {found[0]}") if found else exactly(name, False, "")
 
 
-def _recorded(evidence: Evidence) -> list[Derivative]:
-    """The derivatives that were run on this sample and launched Triton kernels."""
+def _recorded(evidence: Evidence) -> dict[str, Memory]:
+    """The calls on this sample that launched Triton kernels."""
     if not is_active():
         raise Unavailable("needs Triton's interpreter, which records accesses: --device cpu")
     evidence.forward()
     evidence.vjp()
-    ran = [derivative for derivative in Derivative if evidence.has_run(derivative)]
-    launched = [derivative for derivative in ran if evidence.memory(derivative).launches]
+    launched = {call: memory for call, memory in evidence.calls().items() if memory.launches}
     if not launched:
         raise Unavailable("no Triton kernel was launched")
     return launched

@@ -54,7 +54,7 @@ def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
     shipped, taken = not evidence.kernel.outside, []
     for bad in bad_arguments(evidence):
         inputs = {**evidence.sample.inputs, **bad.changed}
-        raised = evidence.ask(f"bad argument, {bad.what}", partial(_raised, evidence, inputs))
+        raised = evidence.ask(f"bad argument, {bad.what}", partial(_raised, evidence, inputs), recorded=False)
         if shipped:
             yield exactly(bad.what, bool(_fault(raised, bad)), _fault(raised, bad))
         elif raised is None and _definition_refuses(evidence, inputs):

@@ -12,7 +12,8 @@ from gradoracle.model.case import Case
 from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
-from tests.properties.toys import judged
+from tests.properties.judging import judge_on
+from tests.properties.toys import evidence, judged
 from tests.properties.universal.launches import (
     BLOCK,
     by_parts,
@@ -46,6 +47,17 @@ def test_the_report_names_kernel_line_program_and_element():
     assert first.tensor == "launches of forward"
     assert "recorded_kernels.py:" in first.message
     assert "summed, program (3, 0, 0), reads X[+30 elements from its first] of shape [3, 10]" in first.message
+
+
+@pytest.mark.parametrize(("more", "status"), [(0, Status.HOLDS), (1, Status.VIOLATED)])
+def test_a_further_entry_point_is_judged_by_what_it_accesses(more, status):
+    one = evidence(of_sums(summing()), Case("sums", {"B": 3, "N": 10}), sums)
+    one.ask("totals", lambda: summing(more=more)(one.sample.inputs["x"]))
+    one.ask("of a bad argument", lambda: summing(more=1)(one.sample.inputs["x"]), recorded=False)
+    result = judge_on(INSIDE, one)
+    assert result.status is status
+    wrong = [finding.tensor for finding in result.findings if finding.outcome is Outcome.VIOLATED]
+    assert wrong == ["launches of totals"] * more
 
 
 def test_partial_sums_that_pytorch_adds_up_must_be_written():
