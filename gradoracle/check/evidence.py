@@ -98,6 +98,13 @@ class Evidence:
         found: Tensors = getattr(self, derivative.value)()
         return {name: found[name] for name in self.names(derivative) if name in found}
 
+    def by_autograd(self, derivative: Derivative) -> Tensors:
+        """The tensors of a JVP or HVP by autograd, where the kernel has an explicit one beside it; else none."""
+        if getattr(self.kernel, derivative.value) is None or self.kernel.vjp is not None:
+            return {}
+        run = getattr(self.subject.by_autograd(), derivative.value)
+        return self._once(f"{derivative.value} by autograd", lambda: run(self.sample, self.blocks))[0]
+
     def available(self, expected: Iterable[tuple[Derivative, str]]) -> Iterator[tuple[str, Tensor]]:
         """The kernel's tensors by name; derivatives that it lacks are skipped, since other properties report them.
 

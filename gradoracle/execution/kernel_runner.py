@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -68,6 +69,11 @@ class KernelRunner:
         """The same kernel, whose calls are named after what is done to the sample."""
         label = f"{self.label}{key}: "
         return KernelRunner(self.family, self.kernel, self.guard, label, self.records, self.wide)
+
+    def by_autograd(self) -> KernelRunner:
+        """The same kernel, whose derivatives are those of autograd."""
+        kernel = replace(self.kernel, vjp=None, jvp=None, hvp=None)
+        return KernelRunner(self.family, kernel, self.guard, self.label, self.records, self.wide)
 
     def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The outputs by name, and the memory allocated for them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from gradoracle.properties.applicability import small_enough
 
@@ -29,7 +30,8 @@ def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
 
     Holds because: a correct formula, mask and index give the definition in exact arithmetic; what is left in float64
     is its rounding, and that of constants written to the digits of float32.
-    Catches: a wrong formula, mask, index, scale or constant whose error the dtype's rounding hides.
+    Catches: a wrong formula, mask, index, scale or constant whose error the dtype's rounding hides, in the derivatives
+    of autograd too where the kernel has explicit ones.
     Cannot catch: lost precision, which goes away when widened; vjp_matches_the_oracle does.
     """
     if not is_active():
@@ -39,7 +41,6 @@ def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
     yield from wide.compare(Derivative.FORWARD)
     yield from wide.compare(Derivative.VJP)
     for derivative in (Derivative.JVP, Derivative.HVP):
-        try:
-            yield from wide.compare(derivative)
-        except (Unavailable, Refused):
-            continue  # a derivative that the kernel need not have; the properties that match it say so
+        for derived in (wide.tensors, wide.by_autograd):
+            with suppress(Unavailable, Refused):  # a kernel need not have it; the properties that match it say so
+                yield from wide.compare(derivative, derived(derivative))

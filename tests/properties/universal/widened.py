@@ -101,6 +101,41 @@ def softmax(
     return Kernel(name, "scaled_softmax", Softmax.apply, outside=True)
 
 
+def with_explicit_jvp(name: str, slip: float = 0.0) -> Kernel:
+    """A kernel of ``scaled_softmax`` with a correct explicit JVP; in forward mode tangents are off by ``slip``."""
+
+    def pushed(x: Tensor, t: Tensor) -> Tensor:
+        p = torch.softmax(SCALE * x.float(), -1)
+        moved = SCALE * p * t.float()
+        return moved - p * moved.sum(-1, keepdim=True)
+
+    class Softmax(torch.autograd.Function):
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return torch.softmax(SCALE * x.float(), -1).to(x.dtype)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, *g: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return pushed(x, g[0]).to(x.dtype)  # the Jacobian is symmetric
+
+        @staticmethod
+        def jvp(ctx: Any, *t: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return ((1 + slip) * pushed(x, t[0])).to(x.dtype)
+
+    def jvp(inputs: Any, tangents: Any, *_: Any) -> tuple[Tensor, Tensor]:
+        x = inputs["x"]
+        return Softmax.apply(x), pushed(x, tangents["x"]).to(x.dtype)
+
+    return Kernel(name, "scaled_softmax", Softmax.apply, jvp=jvp)
+
+
 def norm(name: str, outside: bool = False, bits: bool = False, eps: float = EPS) -> Kernel:
     """A kernel of ``normed`` with PyTorch's backward.
 

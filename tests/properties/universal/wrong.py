@@ -187,5 +187,13 @@ HIDDEN = [
         for dtype in ("bfloat16", "float16")
         for wrong in (widened.norm("eps outside the root", outside=True), widened.norm("eps 2e-6 small", eps=8e-6))
     ),
+    *(
+        Row(
+            FORMULA, "forward mode 1e-5 large", widened.case("scaled_softmax", dtype),
+            widened.with_explicit_jvp("slipped", slip=1e-5), [widened.with_explicit_jvp("correct")], SOFTMAX,
+            holds=["forward_matches_the_oracle", VJP, "jvp_matches_the_oracle"], marks=[TRITON],
+        )
+        for dtype in ("bfloat16", "float16")
+    ),
 ]  # fmt: skip
 ROWS = [*DERIVATIVES, *MODES, *RUNS, *MEMBERS, *LAUNCHES, *HIDDEN]
