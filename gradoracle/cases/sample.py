@@ -69,6 +69,11 @@ class Sample:
         """The sample with some options replaced."""
         return replace(self, options=_replaced(self.options, options, "option"))
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors, by ``q``, ``do``, ``tq``."""
+        cotangents = {cotangent_name(name): tensor for name, tensor in self.cotangents.items()}
+        return {**self.inputs, **cotangents, **{tangent_name(name): t for name, t in self.tangents.items()}}
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Sample:
         """The sample with every tensor changed by a function."""
         inputs, tangents, cotangents = (

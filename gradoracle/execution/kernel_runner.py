@@ -31,7 +31,7 @@ from gradoracle.model.family import Family
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
-from gradoracle.model.signature import cotangent_name, tangent_name
+from gradoracle.model.signature import cotangent_name
 from gradoracle.model.wording import counted
 from gradoracle.oracle.truth import names
 
@@ -79,7 +79,8 @@ class KernelRunner:
         """The outputs by name, and the memory allocated for them."""
         with self.running("forward", sample) as memory, torch.no_grad():
             outputs = self._outputs(sample, list(sample.inputs.values()), blocks)
-        return self._named(Derivative.FORWARD, sample, outputs), memory
+            found = self._named(Derivative.FORWARD, sample, outputs)
+        return found, memory
 
     def vjp(
         self,
@@ -109,8 +110,8 @@ class KernelRunner:
                 outputs = self._outputs(sample, list(leaves.values()), blocks)
                 found = self._named(Derivative.FORWARD, sample, outputs)  # a backward of the wrong shape says less
                 gradients = self._backward(sample, outputs, leaves, upstream)
-        keys = [cotangent_name(n) for n in self.primals(sample) if expected is None or n in expected]
-        found.update(self._gradients(sample, keys, gradients))
+            keys = [cotangent_name(n) for n in self.primals(sample) if expected is None or n in expected]
+            found.update(self._gradients(sample, keys, gradients))
         return found, memory
 
     def vjp_twice(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Tensors]:
@@ -125,8 +126,9 @@ class KernelRunner:
                 torch.autograd.grad(outputs, expected, cotangents, retain_graph=True, allow_unused=True)
                 for _ in range(2)
             )
-        keys = [cotangent_name(n) for n in self.primals(sample)]
-        return self._gradients(sample, keys, first), self._gradients(sample, keys, second)
+            keys = [cotangent_name(n) for n in self.primals(sample)]
+            both = self._gradients(sample, keys, first), self._gradients(sample, keys, second)
+        return both
 
     def jvp(self, sample: Sample, blocks: str = "", along: Sequence[str] | None = None) -> tuple[Tensors, Memory]:
         """The outputs' tangents by name, by forward mode along ``along`` only; with an explicit JVP the outputs too."""
@@ -138,8 +140,9 @@ class KernelRunner:
                     outputs, tangents = self.kernel.jvp(*given, self.options(sample), self._blocks(blocks))
             else:
                 tangents = self._forward_mode(sample, along or self.primals(sample), blocks)
-        also = {} if outputs is None else self._named(Derivative.FORWARD, sample, as_tuple(outputs))
-        return also | self._named(Derivative.JVP, sample, as_tuple(tangents)), memory
+            found = {} if outputs is None else self._named(Derivative.FORWARD, sample, as_tuple(outputs))
+            found |= self._named(Derivative.JVP, sample, as_tuple(tangents))
+        return found, memory
 
     def hvp(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The Hessian of <cotangent, f> times the tangents, by name of the primal."""
@@ -150,7 +153,8 @@ class KernelRunner:
                     products = self.kernel.hvp(*given, self.options(sample), self._blocks(blocks))
             else:
                 products = self._double_backward(sample, blocks)
-        return self._named(Derivative.HVP, sample, as_tuple(products)), memory
+            found = self._named(Derivative.HVP, sample, as_tuple(products))
+        return found, memory
 
     def outputs(self, sample: Sample, given: Mapping[str, Tensor], blocks: str = "") -> tuple[Tensor, ...]:
         """What the kernel returns with some inputs of a sample replaced; to be called within ``running``."""
@@ -245,7 +249,7 @@ class KernelRunner:
             records: whether its accesses are recorded, which is done on the case itself alone; None: derivatives' are.
         """
         if self.wide:
-            with self._running_wide(name):
+            with self._running_wide(name, sample):
                 yield Memory()
             return
         try:
@@ -274,14 +278,15 @@ class KernelRunner:
             raise Crashed(f"{name} raised {named(error)}") from error
 
     @contextmanager
-    def _running_wide(self, name: str) -> Iterator[None]:
-        """Guard a widened call; the record keeps its programs from accessing memory outside their tensors.
+    def _running_wide(self, name: str, sample: Sample) -> Iterator[None]:
+        """Guard a widened call and undo what it writes; its programs access no memory outside their tensors.
 
         Raises:
             Unavailable: whatever it raises that it does not raise as written.
         """
         try:
-            with self.guard(f"{self.label}widened {name}"), inside_tensors(), widening():
+            wide = f"widened {name}"
+            with self._restored(sample, wide), self.guard(f"{self.label}{wide}"), inside_tensors(), widening():
                 yield
         except (Wrong, Unavailable, DeviceLost):
             raise
@@ -301,12 +306,7 @@ class KernelRunner:
             Unavailable: an earlier call or this one wrote to tensors too large for a copy to be kept.
         """
         _require_whole(sample)
-        tensors = {
-            **sample.inputs,
-            **{cotangent_name(n): t for n, t in sample.cotangents.items()},
-            **{tangent_name(n): t for n, t in sample.tangents.items()},
-        }
-        originals = Originals(tensors)
+        originals = Originals({key: narrowed(tensor) for key, tensor in sample.tensors().items()})
         try:
             yield
         finally:
@@ -326,7 +326,7 @@ class KernelRunner:
             if not isinstance(tensor, Tensor):
                 raise _wrong(key, f"{key} is {tensor!r}, expected a tensor of shape {shapes[key]}")
             _require_fit(key, tensor, shapes[key], self._dtype(key, sample))
-        return {k: narrowed(tensor.detach()) for k, tensor in zip(keys, tensors, strict=True) if tensor is not None}
+        return {k: _own(tensor, sample) for k, tensor in zip(keys, tensors, strict=True) if tensor is not None}
 
     def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensors:
         found = {}
@@ -339,7 +339,7 @@ class KernelRunner:
                     continue
                 raise _wrong(key, f"{key} is None: {name} takes part in the definition, so it has a gradient")
             _require_fit(key, gradient, tuple(sample.inputs[name].shape), sample.inputs[name].dtype)
-            found[key] = narrowed(gradient.detach())
+            found[key] = _own(gradient, sample)
         return found
 
     def _shapes(self, derivative: Derivative, sample: Sample) -> list[tuple[int, ...]]:
@@ -361,6 +361,13 @@ def pulled_back(
     if not live:
         return None
     return torch.autograd.grad([o for o, _ in live], targets, [d for _, d in live], allow_unused=True)
+
+
+def _own(result: Tensor, sample: Sample) -> Tensor:
+    """A result, copied if it lies in memory of the sample, into which a call that writes there puts the old values."""
+    found = narrowed(result.detach())
+    given = (narrowed(tensor).untyped_storage().data_ptr() for tensor in sample.tensors().values())
+    return found.clone() if found.untyped_storage().data_ptr() in given else found
 
 
 def _require_fit(key: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:

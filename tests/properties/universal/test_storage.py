@@ -12,6 +12,7 @@ from gradoracle.cases.sample import build
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_case import examine
 from gradoracle.check.judge_law import judge_law
+from gradoracle.check.widened import widened
 from gradoracle.execution.call_errors import Unavailable
 from gradoracle.execution.guard_memory import Originals
 from gradoracle.execution.kernel_runner import KernelRunner
@@ -88,6 +89,41 @@ def test_a_call_beside_the_derivatives_is_undone_too() -> None:
     one = Evidence(case, sample, subject, Oracle(pick, "float64"))
     one.ask("zeroed", lambda: sample.inputs["x"].zero_())
     assert torch.equal(sample.inputs["x"], before) and sample.changes["x"][0] == "zeroed"
+
+
+class InPlace(torch.autograd.Function):
+    """softmax(x) y^2 and logsumexp(x), whose gradient of x is written over the cotangent and returned as it."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return right(x, y)
+
+    @staticmethod
+    def backward(ctx, dp, ds):
+        x, y = (t.detach().requires_grad_() for t in ctx.saved_tensors)
+        with torch.enable_grad():
+            dx, dy = torch.autograd.grad(right(x, y), (x, y), (dp, ds))
+        return dp.copy_(dx), dy
+
+
+def over_x(x, y):
+    """Right, and the first output is returned in the memory of x."""
+    p, s = right(x, y)
+    return x.detach().copy_(p), s
+
+
+def test_a_result_in_memory_of_an_argument_is_judged_by_what_was_returned() -> None:
+    for call, changed in ((InPlace.apply, "dp"), (over_x, "x")):
+        one = evidence(kernel(call))
+        assert judge_law(FORWARD, one).status is Status.HOLDS
+        assert judge_law(UNMODIFIED, one).status is Status.VIOLATED and list(one.sample.changes) == [changed]
+        wide = widened(evidence(kernel(call)))
+        before = {name: tensor.carried.clone() for name, tensor in wide.sample.tensors().items()}
+        assert judge_law(FORWARD, wide).status is Status.HOLDS
+        assert all(torch.equal(tensor.carried, before[n]) for n, tensor in wide.sample.tensors().items())
+    assert judge_law(VJP, evidence(kernel(InPlace.apply))).status is Status.HOLDS
+    assert judge_law(VJP, widened(evidence(kernel(InPlace.apply)))).status is Status.HOLDS
 
 
 def test_a_change_in_a_variant_is_undone_and_reported() -> None:
