@@ -136,24 +136,42 @@ def _is_kernel(made: ast.expr) -> bool:
 def package(call: Any) -> str:
     """The distributions, with versions, whose functions a callable of an adapter names, also through its helpers."""
     known = importlib.metadata.packages_distributions()
-    own = getattr(call, "__globals__", {})
     names: dict[str, None] = {}
-    seen: set[Any] = set()
+    for value in _values(call):
+        holder = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
+        top = holder.partition(".")[0]
+        if top in known and top not in OWN:
+            names[known[top][0]] = None
+    return " ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+
+
+def called_names(call: Any) -> set[str]:
+    """The names that a callable of an adapter uses, also through its helpers: ``f`` of ``package.f`` too."""
+    return {name for each in _functions(call) for name in _names(each.__code__)}
+
+
+def _functions(call: Any) -> list[FunctionType]:
+    """A callable of an adapter and the functions of its file that it uses."""
+    own = getattr(call, "__globals__", {})
+    found: list[FunctionType] = []
     todo = [call]
     while todo:
         each = todo.pop()
-        if not isinstance(each, FunctionType) or each in seen:
+        if not isinstance(each, FunctionType) or each in found:
             continue
-        seen.add(each)
+        found.append(each)
+        used = (own.get(name) for name in _names(each.__code__))
+        todo += [value for value in used if isinstance(value, FunctionType) and value.__globals__ is own]
+    return found
+
+
+def _values(call: Any) -> Iterator[Any]:
+    """The values that the names of a callable, and of the functions of its file that it uses, have there."""
+    for each in _functions(call):
         for name in _names(each.__code__):
-            value = own.get(name)
-            holder = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or ""
-            top = holder.partition(".")[0]
-            if isinstance(value, FunctionType) and value.__globals__ is own:
-                todo.append(value)
-            elif top in known and top not in OWN:
-                names[known[top][0]] = None
-    return " ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+            value = each.__globals__.get(name)
+            if not (isinstance(value, FunctionType) and value.__globals__ is each.__globals__):
+                yield value
 
 
 def _names(code: CodeType) -> Iterator[str]:

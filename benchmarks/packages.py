@@ -1,0 +1,197 @@
+"""Packages: which public operations of released packages are judged by the adapters of examples/packages, and how.
+
+    python benchmarks/packages.py examples/packages/*.py     (judges every kernel, then writes the page)
+    python benchmarks/packages.py                            (the page alone, from the rows there are)
+
+A row of results/coverage.csv is one kernel in one dtype, as in severities.csv; the page is docs/coverage.md. Which
+operation an adapter calls is read from its code. A kernel is not run again for which the same commit has rows of as
+many examples. The packages have to be installed: `pip install --no-deps` and the names in ``PACKAGES``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+
+import torch
+from severities import JUDGES, called_names, judged, of_file
+from severity_rows import CRASHES, DTYPES, ERROR, GREEN, NOT_RUN, NOW, STATED, UNDECIDED, WRONG, Row, read, record
+
+from gradoracle.execution.device import prepare
+from gradoracle.model.errors import UsageError
+from gradoracle.project.target import resolve
+
+ROOT = Path(__file__).resolve().parent.parent
+ADAPTERS = ROOT / "examples" / "packages"
+ROWS = ROOT / "benchmarks" / "results" / "coverage.csv"
+PAGE = ROOT / "docs" / "coverage.md"
+SHORT = {GREEN: "holds", STATED: "precision", NOT_RUN: "not judged", WRONG: "**wrong**", CRASHES: "**crashes**"}
+LONGEST = 110  # characters of a reason
+
+
+@dataclass(frozen=True)
+class Package:
+    """A released package.
+
+    Attributes:
+        name: as pip knows it.
+        module: whose public functions are its operations.
+        prefix: of their names, which is left out on the page.
+    """
+
+    name: str
+    module: str
+    prefix: str = ""
+
+    def operations(self) -> list[str]:
+        """The public functions: those of ``__all__``, or all that begin with the prefix and are defined in it."""
+        module = importlib.import_module(self.module)
+        listed = getattr(module, "__all__", None)
+        names = dir(module) if listed is None else listed
+        return sorted(
+            name for name in names if name.startswith(self.prefix) and isinstance(getattr(module, name), FunctionType)
+        )
+
+
+PACKAGES = (
+    Package("liger-kernel", "liger_kernel.transformers.functional", "liger_"),
+    Package("fla-core", "fla.ops"),
+    Package("entmax", "entmax"),
+)
+
+
+def operations_of(adapters: Iterable[Path]) -> Iterator[tuple[str, str, str]]:
+    """(package, operation, file:kernel) for each public operation that an adapter's code names."""
+    public = {package.name: set(package.operations()) for package in PACKAGES}
+    for file in adapters:
+        for job in of_file(str(file)):
+            names = called_names(resolve(job.target).kernels[0].call)
+            for package, known in public.items():
+                for name in sorted(known & names):
+                    yield package, name, f"{file.name}:{job.name}"
+
+
+def page(rows: Sequence[Row], called: Sequence[tuple[str, str, str]]) -> str:
+    """The whole page."""
+    by_kernel: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by_kernel.setdefault(f"{row.source}:{row.kernel}", {})[row.dtype] = row
+    lines = [HEAD.rstrip()]
+    for package in PACKAGES:
+        adapters: dict[str, list[str]] = {}
+        for name, operation, kernel in called:
+            if name == package.name:
+                adapters.setdefault(operation, []).append(kernel)
+        lines += ["", *section(package, adapters, by_kernel)]
+    return "\n".join(lines) + "\n"
+
+
+def section(package: Package, adapters: dict[str, list[str]], by_kernel: dict[str, dict[str, Row]]) -> Iterator[str]:
+    """A package's heading, count and table."""
+    operations = package.operations()
+    run = [name for name in operations if any(_is_run(by_kernel.get(k, {})) for k in adapters.get(name, ()))]
+    yield f"## {package.name} {importlib.metadata.version(package.name)}"
+    yield ""
+    yield f"{len(run)} of {len(operations)} public operations are judged on the CPU ({_share(run, operations)})."
+    yield ""
+    yield f"| operation | adapter | {' | '.join(DTYPES)} | first order | reason |"
+    yield "|---|---|" + "---|" * (len(DTYPES) + 2)
+    for name in operations:
+        shown = name.removeprefix(package.prefix)
+        if name not in adapters:
+            yield f"| {shown} | | " + " | ".join([""] * (len(DTYPES) + 1)) + " | no adapter |"
+        for kernel in adapters.get(name, ()):
+            own = by_kernel.get(kernel, {})
+            cells = (_cell(own.get(dtype)) for dtype in DTYPES)
+            yield f"| {shown} | {kernel} | {' | '.join(cells)} | {_first(own)} | {_reason(own)} |"
+
+
+def _share(run: Sequence[str], operations: Sequence[str]) -> str:
+    return f"{len(run) / len(operations):.0%}"
+
+
+def _is_run(own: dict[str, Row]) -> bool:
+    return any(row.is_run for row in own.values())
+
+
+def _cell(row: Row | None) -> str:
+    return "" if row is None else SHORT.get(row.now, row.now)
+
+
+def _first(own: dict[str, Row]) -> str:
+    """What forward and gradients alone are, where that is not what all properties say; the gravest dtype."""
+    first = [row.first for row in own.values() if row.is_run]
+    if not first or all(row.first == row.now for row in own.values() if row.is_run):
+        return ""
+    gravest = min(first, key=NOW.index)
+    return SHORT.get(gravest, gravest)
+
+
+def _reason(own: dict[str, Row]) -> str:
+    """Which property is violated, or why nothing was judged."""
+    for now in (WRONG, CRASHES, ERROR, UNDECIDED, NOT_RUN):
+        for row in own.values():
+            if row.now == now:
+                text = row.laws.split(" ")[0] if now in (WRONG, UNDECIDED) and row.laws else row.reason
+                return " ".join(text.replace("|", "/").split())[:LONGEST]
+    kept = Counter(row.keeps for row in own.values() if row.now == STATED)
+    return ", ".join(f"keeps {preset}" for preset in kept if preset)
+
+
+HEAD = """# Coverage
+
+Which operations of released packages does `gradoracle check` judge as they are installed, and what does it say of them?
+
+This page is written by `python benchmarks/packages.py examples/packages/*.py`: every kernel that an adapter in
+[examples/packages](../examples/packages) declares is judged by every property in three dtypes, on the CPU, in Triton's
+interpreter. The adapters are short files of definitions; to check one yourself, run
+`gradoracle check examples/packages/FILE.py:KERNEL`.
+
+- **holds**: no property is violated. **precision**: the error goes away with every float in float64, so the formula is
+  right; *keeps* names the precision contract that is kept.
+- **wrong**: the error stays, or no rounding explains it: a missing second derivative that is silently 0, a changed
+  argument, an access outside of a tensor. *first order* says what forward and gradients alone are, where it differs.
+- **not judged**: the operation does not run here; the reason is its own sentence.
+"""
+
+
+def main(words: list[str]) -> None:
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("adapters", nargs="*", metavar="FILE.py[:kernel]")
+    options.add_argument("--examples", type=int, default=24, help="cases of each kernel, over all dtypes")
+    options.add_argument("--seconds", type=float, default=60.0, help="for each kernel")
+    options.add_argument("--file", type=Path, default=ROWS)
+    options.add_argument("--page", type=Path, default=PAGE)
+    given = options.parse_args(words)
+    torch.set_num_threads(1)
+    prepare("cpu")
+    asked = ["git", "log", "-1", "--format=%h", "--", *JUDGES]
+    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    for source in given.adapters:
+        for job in of_file(source):
+            rows = [row for row in read(given.file) if (row.source, row.kernel) == (job.source, job.name)]
+            if any(row.commit == commit and row.examples >= given.examples for row in rows):
+                continue
+            found = judged(job, given.examples, given.seconds, commit)
+            record(given.file, found)
+            for row in found:
+                print(row.source, row.kernel, row.dtype, row.cases, row.now, row.first, row.laws, flush=True)
+    adapters = sorted(ADAPTERS.glob("*.py"))
+    try:
+        given.page.write_text(page(read(given.file), list(operations_of(adapters))), encoding="utf-8")
+    except (ImportError, UsageError) as error:
+        print(f"packages: {error}", file=sys.stderr)
+        sys.exit(2)
+    print(f"{given.page.name} written")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,100 @@
+"""Packages: the page of public operations, from rows and from what adapters call."""
+
+from __future__ import annotations
+
+import packages
+import pytest
+from packages import Package, operations_of, page
+from severity_rows import Row
+
+PACKAGE = """
+def released_double(x):
+    return x * 2
+
+
+def released_sine(x):
+    return x.sin()
+
+
+def released_halve(x):
+    return x / 2
+
+
+def inner(x):
+    return x
+
+
+released_constant = 1
+"""
+ADAPTERS = """
+import released_operations as released
+import torch
+from jaxtyping import Float
+from released_operations import released_sine
+from torch import Tensor
+
+import gradoracle
+
+
+@gradoracle.family(dims={"N": gradoracle.sizes(1, 9)})
+def doubled(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    return 2 * x
+
+
+def helper(x):
+    return released.released_double(x)
+
+
+@gradoracle.kernel(doubled)
+def double(x):
+    return helper(x)
+
+
+@gradoracle.kernel(doubled)
+def sine(x):
+    return released_sine(x)
+
+
+@gradoracle.kernel(doubled)
+def own(x):
+    return x + x
+"""
+
+
+@pytest.fixture
+def adapters(tmp_path, monkeypatch):
+    folder = tmp_path / "adapters"
+    folder.mkdir()
+    (tmp_path / "released_operations.py").write_text(PACKAGE)
+    (folder / "few.py").write_text(ADAPTERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(packages, "PACKAGES", (Package("Released", "released_operations", "released_"),))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2")
+    return [folder / "few.py"]
+
+
+def test_operations_are_read_from_the_code_of_adapters_and_of_their_helpers(adapters):
+    assert list(operations_of(adapters)) == [
+        ("Released", "released_double", "few.py:double"),
+        ("Released", "released_sine", "few.py:sine"),
+    ]
+
+
+def test_the_page_counts_what_is_judged_and_says_what_is_not(adapters):
+    rows = [
+        Row("few.py", "double", "", dtype, 8, "red", now, "green", first, keeps=keeps, laws=laws)
+        for dtype, now, first, keeps, laws in (
+            ("bfloat16", "precision stated", "precision stated", "eager-bf16", "vjp_matches_the_oracle"),
+            ("float16", "wrong", "green", "", "hvp_matches_the_oracle and 2 more"),
+            ("float32", "green", "green", "", ""),
+        )
+    ]
+    rows += [Row("few.py", "sine", "", dtype, reason="needs | a GPU") for dtype in ("bfloat16", "float16", "float32")]
+    shown = page(rows, list(operations_of(adapters)))
+    assert "1 of 3 public operations are judged on the CPU (33%)." in shown
+    lines = [line for line in shown.splitlines() if line.startswith("| ")]
+    assert lines[1:] == [
+        "| double | few.py:double | precision | **wrong** | holds | precision | hvp_matches_the_oracle |",
+        "| halve | |  |  |  |  | no adapter |",
+        "| sine | few.py:sine | not judged | not judged | not judged |  | needs / a GPU |",
+    ]
