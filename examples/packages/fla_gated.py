@@ -3,8 +3,8 @@ r"""Gated linear attention, gated slots, bounded-memory control, HGRN, RWKV-6 an
     pip install --no-deps fla-core==0.6.0 einops
     gradoracle check examples/packages/fla_gated.py:chunk_gla --dtype float32
 
-Their states decay by a vector: S_t = diag(e^{g_t}) S_{t-1} + k_t v_t^T (the mesa layer's by a number). A gate is an input
-without bounds; the log decay is log sigmoid of it.
+Their states decay by a vector: S_t = diag(e^{g_t}) S_{t-1} + k_t v_t^T (the mesa layer's by a number). A gate is an
+input without bounds; the log decay is log sigmoid of it.
 """
 # ruff: noqa: D103
 
