@@ -314,4 +314,5 @@ def attnres(
 
 @gradoracle.kernel(attnres)
 def fused_attnres(query, residuals, weight, output_weight, *, scale=1.0):
-    return ops.fused_attnres(query, residuals.unbind(0), weight, output_weight, scale=scale)
+    sources = [x.clone() for x in residuals.unbind(0)]  # it demands an alignment of 16 bytes
+    return ops.fused_attnres(query, sources, weight, output_weight, scale=scale)
