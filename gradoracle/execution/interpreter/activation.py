@@ -86,13 +86,16 @@ def _install() -> None:
         from triton.runtime import interpreter
 
         from gradoracle.execution.interpreter import (
+            aliases,
             autotuner,
             blocks,
             casts,
             dot,
             elementwise,
             launch,
+            libdevice,
             lockstep,
+            loops,
             memory,
             reduction,
             values,
@@ -108,6 +111,7 @@ def _install() -> None:
         (interpreter.InterpreterBuilder, blocks.METHODS),
         (interpreter.InterpreterBuilder, dot.METHODS),
         (interpreter.InterpreterBuilder, memory.METHODS),
+        (interpreter.InterpreterBuilder, libdevice.METHODS),
         (interpreter.TensorHandle, {"__init__": blocks.init_handle}),
         (interpreter.ReduceOps, reduction.REDUCE_METHODS),
         (interpreter.ScanOps, reduction.SCAN_METHODS),
@@ -120,13 +124,20 @@ def _install() -> None:
         for name, replacement in methods.items():
             _require(holder, name, replacement)
     launch.language_patch()
-    for holder, methods in [*replaced, (interpreter.InterpreterBuilder, elementwise.NEW_METHODS)]:
+    added: list[tuple[Any, dict[str, Callable[..., Any]]]] = [
+        (interpreter.InterpreterBuilder, elementwise.NEW_METHODS),
+        (interpreter.ASTTransformer, {"visit_For": loops.visit_For}),
+        (interpreter, {loops.NAME: loops.loop_over}),  # Triton gives its module's names to kernels that it rewrites
+    ]
+    for holder, methods in [*replaced, *added]:
         for name, replacement in methods.items():
             setattr(holder, name, replacement)
     for name, method in vars(interpreter.InterpreterBuilder).copy().items():
         if name.startswith("create_") and name not in lockstep.IN_STEP:
             setattr(interpreter.InterpreterBuilder, name, lockstep.refusing(method))
     autotuner.take_the_first()
+    libdevice.fill_in()
+    aliases.reach()
     semantic = interpreter.interpreter_semantic
     alike = blocks.typed_alike(semantic.binary_op_type_checking_impl)
     semantic.binary_op_type_checking_impl = MethodType(alike, semantic)
@@ -135,7 +146,9 @@ def _install() -> None:
     semantic.broadcast_impl_value = MethodType(blocks.broadcast_impl_value, semantic)
     # Triton repeats every integer operation in int64 to check for overflow, and drops the result without debug=True
     builder = interpreter.interpreter_builder
-    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+    builder.options = dataclasses.replace(
+        builder.options, sanitize_overflow=False, allowed_dot_input_precisions=dot.INPUT_PRECISIONS
+    )
 
 
 def _require(holder: Any, name: str, replacement: Callable[..., Any]) -> None:

@@ -169,3 +169,33 @@ def test_what_triton_emits_for_gpus_is_what_is_modelled(tmp_path):
             assert products and len(products) % 3 == 0
         else:
             assert products and not rounded
+
+
+def split(x: torch.Tensor, count: int) -> list[torch.Tensor]:
+    """float64 values of the bfloat16 parts of float32 numbers: the nearest one, that of what it leaves, and so on."""
+    parts = []
+    for _ in range(count):
+        parts.append(x.to(bfloat16).to(float32))
+        x = x - parts[-1]
+    return [part.to(float64) for part in parts]
+
+
+@pytest.mark.parametrize(("precision", "count"), [("bf16x3", 2), ("bf16x6", 3)])
+def test_split_bf16_multiplies_the_largest_parts(precision, count):
+    x, y = awkward(7)[::32], awkward(107)[::32]
+    products = [[torch.outer(a, b) for b in split(y, count)] for a in split(x, count)]
+    expected = sum(products[i][j] for i in range(count) for j in range(count) if i + j < count)
+    got = dot(*one_term(x, y), precision)
+    error = (got.to(float64) - expected).abs() / expected.abs()
+    assert error.max() < 4 * torch.finfo(float32).eps
+    exact = torch.outer(x.to(float64), y.to(float64))
+    lost = ((got.to(float64) - exact).abs() / exact.abs()).max()
+    assert (1e-6 < lost < 2**-14) if count == 2 else lost < 1e-6
+    assert not torch.equal(got, dot(*one_term(x, y), "tf32"))
+
+
+@pytest.mark.parametrize("precision", ["bf16x3", "bf16x6"])
+def test_split_bf16_keeps_infinities(precision):
+    a, b = torch.zeros(16, 16), torch.zeros(16, 16)
+    a[0, 0], b[0, 0] = torch.inf, 2.0
+    assert dot(a, b, precision)[0, 0] == torch.inf
