@@ -23,7 +23,7 @@ from gradoracle.execution.call_errors import (
     needing,
     raise_if_lost,
 )
-from gradoracle.execution.guard_memory import Memory, Originals, inside_tensors, poisoned, recorded
+from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_tensors, poisoned, watched
 from gradoracle.execution.widened import CannotWiden, narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
@@ -64,16 +64,22 @@ class KernelRunner:
     ) -> None:
         self.family, self.kernel, self.guard, self.label, self.records = family, kernel, guard, label, records
         self.wide = wide
+        self.known: set[Spot] = set()  # where accesses outside of tensors have been reported
 
     def labelled(self, key: str) -> KernelRunner:
         """The same kernel, whose calls are named after what is done to the sample."""
         label = f"{self.label}{key}: "
-        return KernelRunner(self.family, self.kernel, self.guard, label, self.records, self.wide)
+        return self._with(self.kernel, label)
 
     def by_autograd(self) -> KernelRunner:
         """The same kernel, whose derivatives are those of autograd."""
         kernel = replace(self.kernel, vjp=None, jvp=None, hvp=None)
-        return KernelRunner(self.family, kernel, self.guard, self.label, self.records, self.wide)
+        return self._with(kernel, self.label)
+
+    def _with(self, kernel: Kernel, label: str) -> KernelRunner:
+        made = KernelRunner(self.family, kernel, self.guard, label, self.records, self.wide)
+        made.known = self.known
+        return made
 
     def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The outputs by name, and the memory allocated for them."""
@@ -250,8 +256,8 @@ class KernelRunner:
             return
         try:
             with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
-                asked = name in _DERIVATIVES if records is None else records
-                with recorded(memory) if asked and self.records and not self.label else nullcontext():
+                asked = not self.label and (name in _DERIVATIVES if records is None else records)
+                with watched(memory, asked, self.known) if self.records else nullcontext():
                     yield memory
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
