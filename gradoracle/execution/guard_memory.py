@@ -245,11 +245,11 @@ def recorded(memory: Memory) -> Iterator[None]:
 
 
 @contextmanager
-def fenced(known: set[Spot]) -> Iterator[None]:
+def fenced(known: set[Spot] | None) -> Iterator[None]:
     """If Triton is interpreted, perform no access outside of the storages that programs were given.
 
     Args:
-        known: where such accesses have been reported; to be added to.
+        known: where such accesses have been reported, to be added to; None where they are not judged.
 
     Raises:
         Crashed: a program made one elsewhere; the message says where.
@@ -261,7 +261,9 @@ def fenced(known: set[Spot]) -> Iterator[None]:
 
     with fencing() as fence:
         yield
-    found = [] if fence is None else [fault for fault in fence.faults() if spot(fault) not in known]
+    if fence is None or known is None:
+        return
+    found = [fault for fault in fence.faults() if spot(fault) not in known]
     if found:
         known.update(map(spot, found))
         more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
@@ -269,9 +271,9 @@ def fenced(known: set[Spot]) -> Iterator[None]:
 
 
 @contextmanager
-def watched(memory: Memory, records: bool, known: set[Spot]) -> Iterator[None]:
+def watched(memory: Memory, records: bool, judged: bool, known: set[Spot]) -> Iterator[None]:
     """Record accesses in ``memory``, or fence them; ``known`` is where accesses outside have been reported."""
-    with recorded(memory) if records else fenced(known):
+    with recorded(memory) if records else fenced(known if judged else None):
         yield
     known.update(map(spot, memory.faults))
 

@@ -64,21 +64,22 @@ class KernelRunner:
     ) -> None:
         self.family, self.kernel, self.guard, self.label, self.records = family, kernel, guard, label, records
         self.wide = wide
+        self.recorded = not label
         self.known: set[Spot] = set()  # where accesses outside of tensors have been reported
 
-    def labelled(self, key: str) -> KernelRunner:
-        """The same kernel, whose calls are named after what is done to the sample."""
+    def labelled(self, key: str, recorded: bool = False) -> KernelRunner:
+        """The same kernel, whose calls are named after what is done to the sample, and recorded only if asked."""
         label = f"{self.label}{key}: "
-        return self._with(self.kernel, label)
+        return self._with(self.kernel, label, recorded)
 
     def by_autograd(self) -> KernelRunner:
         """The same kernel, whose derivatives are those of autograd."""
         kernel = replace(self.kernel, vjp=None, jvp=None, hvp=None)
-        return self._with(kernel, self.label)
+        return self._with(kernel, self.label, self.recorded)
 
-    def _with(self, kernel: Kernel, label: str) -> KernelRunner:
+    def _with(self, kernel: Kernel, label: str, recorded: bool) -> KernelRunner:
         made = KernelRunner(self.family, kernel, self.guard, label, self.records, self.wide)
-        made.known = self.known
+        made.known, made.recorded = self.known, recorded
         return made
 
     def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
@@ -256,8 +257,8 @@ class KernelRunner:
             return
         try:
             with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
-                asked = not self.label and (name in _DERIVATIVES if records is None else records)
-                with watched(memory, asked, self.known) if self.records else nullcontext():
+                asked = self.recorded and (name in _DERIVATIVES if records is None else records)
+                with watched(memory, asked, records is not False, self.known) if self.records else nullcontext():
                     yield memory
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
