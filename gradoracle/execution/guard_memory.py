@@ -31,6 +31,8 @@ _SPARSE = 8  # a storage this many times larger than its tensor's elements and t
 _CHUNK = 1 << 24  # bytes that are summed at once
 
 Spot = tuple[str, str, int, str]
+device_of = vars(torch._C.TensorBase)["device"].__get__
+"""The device of a tensor, also while another one is claimed (claimed_cuda.py)."""
 
 
 class Memory:
@@ -192,7 +194,7 @@ def poisoned() -> Iterator[Memory]:
         like = plain_like(tensor, **keywords)
         if not allowed(keywords) or not known(like.dtype) or type(like) is not Tensor:
             return like
-        return strided(tuple(like.shape), like.stride(), like.dtype, like.device, like.requires_grad)
+        return strided(tuple(like.shape), like.stride(), like.dtype, device_of(like), like.requires_grad)
 
     def empty_strided(size: Any, stride: Any, **keywords: Any) -> Tensor:
         dtype = keywords.get("dtype") or torch.get_default_dtype()
@@ -202,7 +204,7 @@ def poisoned() -> Iterator[Memory]:
 
     def new_empty(tensor: Tensor, *size: Any, **keywords: Any) -> Tensor:
         shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
-        return empty(shape, **{"dtype": tensor.dtype, "device": tensor.device, **keywords})
+        return empty(shape, **{"dtype": tensor.dtype, "device": device_of(tensor), **keywords})
 
     patches: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
         (torch, "empty", empty, plain_empty),

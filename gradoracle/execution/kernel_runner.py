@@ -23,6 +23,7 @@ from gradoracle.execution.call_errors import (
     needing,
     raise_if_lost,
 )
+from gradoracle.execution.claimed_cuda import cuda_claimed
 from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_tensors, poisoned, watched
 from gradoracle.execution.widened import CannotWiden, narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
@@ -258,7 +259,8 @@ class KernelRunner:
         try:
             with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
                 asked = self.recorded and (name in _DERIVATIVES if records is None else records)
-                with watched(memory, asked, records is not False, self.known) if self.records else nullcontext():
+                guarded = watched(memory, asked, records is not False, self.known) if self.records else nullcontext()
+                with guarded, cuda_claimed(self.kernel.needs_cuda):
                     yield memory
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
@@ -288,7 +290,8 @@ class KernelRunner:
             Unavailable: whatever it raises that it does not raise as written.
         """
         try:
-            with self.guard(f"{self.label}widened {name}"), inside_tensors(), widening():
+            claim = cuda_claimed(self.kernel.needs_cuda)
+            with self.guard(f"{self.label}widened {name}"), inside_tensors(), widening(), claim:
                 yield
         except (Wrong, Unavailable, DeviceLost):
             raise

@@ -6,7 +6,8 @@ import dataclasses
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -24,6 +25,7 @@ from gradoracle.execution.interpreter.blas import use_one_thread
 _VARIABLE = "TRITON_INTERPRET"
 _USE = f"use a Triton from {OLDEST_TRITON} to {NEWEST_TRITON}"
 _active = False
+_hidden = False
 
 
 def activate() -> None:
@@ -78,7 +80,40 @@ def _probe() -> None:
 
 def is_active() -> bool:
     """Whether kernels decorated from now on are interpreted with a GPU's rounding."""
-    return _active and os.environ.get(_VARIABLE) == "1"
+    return _active and (_hidden or os.environ.get(_VARIABLE) == "1")
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Let nobody but Triton's decorators see that kernels are interpreted: neither `os.environ` nor Triton's knobs."""
+    global _hidden
+    before, own = _hidden, os.environ.pop(_VARIABLE, None)
+    _hidden = True
+    try:
+        yield
+    finally:
+        _hidden = before
+        if own is not None:
+            os.environ[_VARIABLE] = own
+
+
+def _let_triton_see_it() -> None:
+    """Let Triton's own modules read that the interpreter is on whenever it is active; others read the variable."""
+    from triton import knobs as every
+
+    knobs = type(every.runtime)
+    stock = vars(knobs)["interpret"]
+
+    class Seen(type(stock)):  # type: ignore[misc]
+        """The knob as its reader is to see it."""
+
+        def __get__(self, obj: Any, objclass: Any = None) -> Any:
+            reader = str(sys._getframe(1).f_globals.get("__name__", ""))
+            return True if is_active() and reader.startswith("triton.") else super().__get__(obj, objclass)
+
+    seen = object.__new__(Seen)
+    seen.__dict__.update(stock.__dict__)
+    knobs.interpret = seen
 
 
 def _install() -> None:
@@ -136,6 +171,7 @@ def _install() -> None:
         if name.startswith("create_") and name not in lockstep.IN_STEP:
             setattr(interpreter.InterpreterBuilder, name, lockstep.refusing(method))
     autotuner.take_the_first()
+    _let_triton_see_it()
     libdevice.fill_in()
     aliases.reach()
     semantic = interpreter.interpreter_semantic

@@ -123,7 +123,7 @@ _parameters: dict[Callable[..., Any], inspect.Signature] = {}
 
 def launch(self: Any, *args: Any, **kwargs: Any) -> None:
     """Replaces `GridExecutor.__call__`: the same steps, with nothing looked up twice and nothing copied on the CPU."""
-    with values.as_this_thread():
+    with values.as_this_thread(), launch_hooks.unclaimed():
         _launch(self, *args, **kwargs)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CodeType
 from typing import Any, Protocol
 
@@ -46,6 +46,8 @@ class Recorder(Protocol):
 record: Recorder | None = None
 watch: Callable[[Callable[..., Any], Mapping[str, Any], Collection[str], Mapping[str, Any]], None] | None = None
 called: set[CodeType] | None = None
+unclaimed: Callable[[], AbstractContextManager[Any]] = nullcontext
+"""Within it tensors say where they are, also while CUDA is claimed (claimed_cuda.py)."""
 
 
 @contextmanager
