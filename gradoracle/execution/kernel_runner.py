@@ -25,6 +25,7 @@ from gradoracle.execution.call_errors import (
 )
 from gradoracle.execution.claimed_cuda import cuda_claimed
 from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_tensors, poisoned, watched
+from gradoracle.execution.interpreter.launch_hooks import dots_in_ieee
 from gradoracle.execution.widened import CannotWiden, narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
@@ -260,7 +261,7 @@ class KernelRunner:
             with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
                 asked = self.recorded and (name in _DERIVATIVES if records is None else records)
                 guarded = watched(memory, asked, records is not False, self.known) if self.records else nullcontext()
-                with guarded, cuda_claimed(self.kernel.needs_cuda):
+                with guarded, cuda_claimed(self.kernel.needs_cuda), dots_in_ieee(self.kernel.ieee_dots):
                     yield memory
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()

@@ -30,6 +30,7 @@ import numpy as np
 from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from gradoracle.execution.interpreter import launch_hooks
 from gradoracle.execution.interpreter.blocks import FLOATS
 from gradoracle.execution.interpreter.rounding import (
     Float32Array,
@@ -70,7 +71,7 @@ def create_dot(self: Any, a: Handle, b: Handle, d: Handle, input_precision: Any,
 
 def float32_dot(left: Float32Array, right: Float32Array, input_precision: Any) -> Array:
     """[.. M K] @ [.. K N] in float32, with operands as `input_precision` reads them."""
-    if input_precision == ir.INPUT_PRECISION.IEEE:
+    if input_precision == ir.INPUT_PRECISION.IEEE or launch_hooks.ieee_dots:
         return np.matmul(left, right)
     if input_precision == ir.INPUT_PRECISION.TF32:
         return np.matmul(to_tf32_truncated(left), to_tf32_truncated(right))

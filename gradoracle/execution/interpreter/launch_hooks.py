@@ -49,6 +49,19 @@ called: set[CodeType] | None = None
 unclaimed: Callable[[], AbstractContextManager[Any]] = nullcontext
 """Within it tensors say where they are, also while CUDA is claimed (claimed_cuda.py)."""
 
+ieee_dots = False
+
+
+@contextmanager
+def dots_in_ieee(wanted: bool = True) -> Iterator[None]:
+    """Interpret every `tl.dot` on float32 with input_precision="ieee"; `wanted`: False changes nothing."""
+    global ieee_dots
+    before, ieee_dots = ieee_dots, ieee_dots or wanted
+    try:
+        yield
+    finally:
+        ieee_dots = before
+
 
 @contextmanager
 def unwatched(launched: CodeType) -> Iterator[None]:

@@ -10,10 +10,16 @@ import sys
 import interpreted
 import pytest
 import torch
+from jaxtyping import Float
 from places import TESTS, loaded
 from torch import bfloat16, float16, float32, float64
 
+import gradoracle
+from gradoracle.cases.sample import build
 from gradoracle.execution import interpreter
+from gradoracle.execution.interpreter import launch_hooks
+from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.model.case import Case
 
 pytestmark = [pytest.mark.xdist_group("interpreter"), interpreted.NEEDED]
 
@@ -199,3 +205,29 @@ def test_split_bf16_keeps_infinities(precision):
     a, b = torch.zeros(16, 16), torch.zeros(16, 16)
     a[0, 0], b[0, 0] = torch.inf, 2.0
     assert dot(a, b, precision)[0, 0] == torch.inf
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3", "bf16x3", "bf16x6"])
+def test_a_switch_makes_every_dot_ieee(precision):
+    a, b = torch.randn(32, 32), torch.randn(32, 32)
+    with launch_hooks.dots_in_ieee(), launch_hooks.dots_in_ieee(wanted=False):
+        assert torch.equal(dot(a, b, precision), dot(a, b, "ieee"))
+    assert not torch.equal(dot(a, b, precision), dot(a, b, "ieee"))
+
+
+def test_a_kernel_that_declares_ieee_dots_has_the_error_of_float32_alone():
+    @gradoracle.family(dims={"N": gradoracle.choices(16)}, dtypes=("float32",))
+    def product(a: Float[torch.Tensor, "N N"], b: Float[torch.Tensor, "N N"]) -> Float[torch.Tensor, "N N"]:
+        return a @ b
+
+    def multiply(a, b):
+        return dot(a, b, "tf32")
+
+    sample = build(Case("product", {"N": 16}), product.signature)
+    exact = sample.inputs["a"].double() @ sample.inputs["b"].double()
+    errors = []
+    for ieee in (False, True):
+        kernel = gradoracle.kernel(product, ieee_dots=ieee)(multiply)
+        found, _ = KernelRunner(product, kernel).forward(sample)
+        errors.append(float((found["out"].double() - exact).abs().max()))
+    assert errors[1] < 1e-5 < 1e-3 < errors[0]
