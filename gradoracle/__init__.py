@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradoracle.cli.testing import testcase
+    from gradoracle.execution.claimed_cuda import cuda_claimed
     from gradoracle.model.dims import choices, multiples, sizes
     from gradoracle.model.family import Family, IndexDomain, family
     from gradoracle.model.kernel import Kernel, kernel
@@ -19,6 +20,7 @@ _HOMES = {
     "Kernel": "gradoracle.model.kernel",
     "Property": "gradoracle.model.property",
     "choices": "gradoracle.model.dims",
+    "cuda_claimed": "gradoracle.execution.claimed_cuda",
     "family": "gradoracle.model.family",
     "kernel": "gradoracle.model.kernel",
     "law": "gradoracle.model.property",
@@ -34,6 +36,7 @@ __all__ = [
     "Kernel",
     "Property",
     "choices",
+    "cuda_claimed",
     "family",
     "kernel",
     "law",

@@ -6,7 +6,6 @@ r"""Softmax attention of fla-core and its variants: forgetting, stick-breaking, 
 Attention is causal and scaled by K^-1/2; H key heads divide Q query heads. A gate is an input without bounds; the log
 decay is log sigmoid of it. ``window``: a query sees that many keys, its own the last; 0: all.
 """
-# ruff: noqa: D103
 
 from __future__ import annotations
 

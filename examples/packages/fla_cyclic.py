@@ -6,7 +6,6 @@ r"""Cyclic flow attention of fla-core: softmax attention to slots whose phase tu
 The state holds P + 1 Fourier coefficients of P slots (P odd, a pair of coefficients for each frequency). A token writes
 at the phase lambda_t, the sum of all steps so far, and reads the slots as they are turned to that phase.
 """
-# ruff: noqa: D103
 
 from __future__ import annotations
 

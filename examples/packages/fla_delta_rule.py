@@ -8,7 +8,6 @@ u_t = beta_t (v_t - p_t^T D_t S_{t-1}) and D_t = diag(e^{g_t}). Gates and betas 
 log sigmoid and the sigmoid are taken, and keys are divided by their norms. Operations without a backward have inference
 as their purpose: their gradients are refused.
 """
-# ruff: noqa: D103
 
 from __future__ import annotations
 

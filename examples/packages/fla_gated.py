@@ -6,7 +6,6 @@ r"""Gated linear attention, gated slots, bounded-memory control, HGRN, RWKV-6 an
 Their states decay by a vector: S_t = diag(e^{g_t}) S_{t-1} + k_t v_t^T (the mesa layer's by a number). A gate is an
 input without bounds; the log decay is log sigmoid of it.
 """
-# ruff: noqa: D103
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ r"""Generalized delta rules of fla-core: identity or diagonal plus low rank (IPL
 S_t = D_t S_{t-1} + b_t (a_t^T S_{t-1}) + k_t v_t^T, with D_t = diag(e^{g_t}), or 1. As in RWKV-7, a is minus a unit
 vector and b that vector times a number in (0, 1), the sigmoid of an input: the state does not grow.
 """
-# ruff: noqa: D103
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ r"""Linear attention, retention, lightning attention, simple gated, based and lo
 Each family is one function, whatever the algorithm (chunks, recurrent, parallel) that computes it: o_t = scale q_t S_t
 with a state S_t = e^{g_t} S_{t-1} + k_t v_t^T. A gate is an input without bounds; the log decay is log sigmoid of it.
 """
-# ruff: noqa: D103
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@ r"""Losses, short convolution, token shift and rotary embedding of fla-core.
 pip install --no-deps fla-core==0.6.0 einops
 gradoracle check examples/packages/fla_losses.py:cross_entropy_loss --dtype float32
 """
-# ruff: noqa: D103
 
 from __future__ import annotations
 

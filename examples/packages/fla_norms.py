@@ -3,7 +3,6 @@ r"""Norms, gated norms and activations of fla-core, also fused with a linear lay
 pip install --no-deps fla-core==0.6.0 einops
 gradoracle check examples/packages/fla_norms.py:rms_norm --dtype float32
 """
-# ruff: noqa: D103
 
 from __future__ import annotations
 

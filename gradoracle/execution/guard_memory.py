@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gradoracle.cases.sample import Change
+from gradoracle.execution.call_errors import Crashed
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.interpreter.wrong_accesses import WrongAccess
 
@@ -28,6 +29,10 @@ BAND = 64  # elements on either side
 MOST_KEPT = 1 << 28  # bytes of arguments that are copied; of more, only a checksum is kept
 _SPARSE = 8  # a storage this many times larger than its tensor's elements and than all copies: only elements are kept
 _CHUNK = 1 << 24  # bytes that are summed at once
+
+Spot = tuple[str, str, int, str]
+device_of = vars(torch._C.TensorBase)["device"].__get__
+"""The device of a tensor, also while another one is claimed (claimed_cuda.py)."""
 
 
 class Memory:
@@ -189,7 +194,7 @@ def poisoned() -> Iterator[Memory]:
         like = plain_like(tensor, **keywords)
         if not allowed(keywords) or not known(like.dtype) or type(like) is not Tensor:
             return like
-        return strided(tuple(like.shape), like.stride(), like.dtype, like.device, like.requires_grad)
+        return strided(tuple(like.shape), like.stride(), like.dtype, device_of(like), like.requires_grad)
 
     def empty_strided(size: Any, stride: Any, **keywords: Any) -> Tensor:
         dtype = keywords.get("dtype") or torch.get_default_dtype()
@@ -199,7 +204,7 @@ def poisoned() -> Iterator[Memory]:
 
     def new_empty(tensor: Tensor, *size: Any, **keywords: Any) -> Tensor:
         shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
-        return empty(shape, **{"dtype": tensor.dtype, "device": tensor.device, **keywords})
+        return empty(shape, **{"dtype": tensor.dtype, "device": device_of(tensor), **keywords})
 
     patches: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = [
         (torch, "empty", empty, plain_empty),
@@ -239,6 +244,45 @@ def recorded(memory: Memory) -> Iterator[None]:
         finally:
             memory.watch = None
             memory.launches, memory.faults = record.launches, tuple(record.faults())
+
+
+@contextmanager
+def fenced(known: set[Spot] | None) -> Iterator[None]:
+    """If Triton is interpreted, perform no access outside of the storages that programs were given.
+
+    Args:
+        known: where such accesses have been reported, to be added to; None where they are not judged.
+
+    Raises:
+        Crashed: a program made one elsewhere; the message says where.
+    """
+    if not is_active():
+        yield
+        return
+    from gradoracle.execution.interpreter.fence import fencing
+
+    with fencing() as fence:
+        yield
+    if fence is None or known is None:
+        return
+    found = [fault for fault in fence.faults() if spot(fault) not in known]
+    if found:
+        known.update(map(spot, found))
+        more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
+        raise Crashed(f"{found[0]}{more}; it was not performed")
+
+
+@contextmanager
+def watched(memory: Memory, records: bool, judged: bool, known: set[Spot]) -> Iterator[None]:
+    """Record accesses in ``memory``, or fence them; ``known`` is where accesses outside have been reported."""
+    with recorded(memory) if records else fenced(known if judged else None):
+        yield
+    known.update(map(spot, memory.faults))
+
+
+def spot(fault: Any) -> Spot:
+    """Kernel, file, line and tensor of a wrong access."""
+    return fault.kernel, fault.place.file, fault.place.line, fault.tensor
 
 
 @contextmanager

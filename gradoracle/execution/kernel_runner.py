@@ -23,7 +23,9 @@ from gradoracle.execution.call_errors import (
     needing,
     raise_if_lost,
 )
-from gradoracle.execution.guard_memory import Memory, Originals, inside_tensors, poisoned, recorded
+from gradoracle.execution.claimed_cuda import cuda_claimed
+from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_tensors, poisoned, watched
+from gradoracle.execution.interpreter.launch_hooks import dots_in_ieee
 from gradoracle.execution.widened import CannotWiden, narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
@@ -64,16 +66,23 @@ class KernelRunner:
     ) -> None:
         self.family, self.kernel, self.guard, self.label, self.records = family, kernel, guard, label, records
         self.wide = wide
+        self.recorded = not label
+        self.known: set[Spot] = set()  # where accesses outside of tensors have been reported
 
-    def labelled(self, key: str) -> KernelRunner:
-        """The same kernel, whose calls are named after what is done to the sample."""
+    def labelled(self, key: str, recorded: bool = False) -> KernelRunner:
+        """The same kernel, whose calls are named after what is done to the sample, and recorded only if asked."""
         label = f"{self.label}{key}: "
-        return KernelRunner(self.family, self.kernel, self.guard, label, self.records, self.wide)
+        return self._with(self.kernel, label, recorded)
 
     def by_autograd(self) -> KernelRunner:
         """The same kernel, whose derivatives are those of autograd."""
         kernel = replace(self.kernel, vjp=None, jvp=None, hvp=None)
-        return KernelRunner(self.family, kernel, self.guard, self.label, self.records, self.wide)
+        return self._with(kernel, self.label, self.recorded)
+
+    def _with(self, kernel: Kernel, label: str, recorded: bool) -> KernelRunner:
+        made = KernelRunner(self.family, kernel, self.guard, label, self.records, self.wide)
+        made.known, made.recorded = self.known, recorded
+        return made
 
     def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
         """The outputs by name, and the memory allocated for them."""
@@ -254,8 +263,9 @@ class KernelRunner:
             return
         try:
             with self._restored(sample, name), self.guard(self.label + name), poisoned() as memory:
-                asked = name in _DERIVATIVES if records is None else records
-                with recorded(memory) if asked and self.records and not self.label else nullcontext():
+                asked = self.recorded and (name in _DERIVATIVES if records is None else records)
+                guarded = watched(memory, asked, records is not False, self.known) if self.records else nullcontext()
+                with guarded, cuda_claimed(self.kernel.needs_cuda), dots_in_ieee(self.kernel.ieee_dots):
                     yield memory
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
@@ -285,8 +295,8 @@ class KernelRunner:
             Unavailable: whatever it raises that it does not raise as written.
         """
         try:
-            wide = f"widened {name}"
-            with self._restored(sample, wide), self.guard(f"{self.label}{wide}"), inside_tensors(), widening():
+            wide, claim = f"widened {name}", cuda_claimed(self.kernel.needs_cuda)
+            with self._restored(sample, wide), self.guard(self.label + wide), inside_tensors(), widening(), claim:
                 yield
         except (Wrong, Unavailable, DeviceLost):
             raise

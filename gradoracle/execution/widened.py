@@ -27,6 +27,8 @@ _TRITON_NAMES: dict[torch.dtype | None, str] = {dtype: name for name, dtype in _
 _ALLOCATE = ("empty", "new_empty", "zeros", "new_zeros", "ones", "new_ones", "full", "new_full")
 _RAW = ("aten::view.dtype", "aten::view_as_real", "aten::view_as_complex")
 
+_device_of = vars(torch._C.TensorBase)["device"].__get__  # also while another one is claimed (claimed_cuda.py)
+
 
 class Wide(Tensor):
     """A tensor that names ``dtype`` and carries float64 values.
@@ -47,7 +49,7 @@ class Wide(Tensor):
             strides=carried.stride(),
             storage_offset=carried.storage_offset(),
             dtype=dtype,
-            device=carried.device,
+            device=_device_of(carried),
         )
         made.carried = carried
         return made

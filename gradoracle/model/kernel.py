@@ -41,6 +41,9 @@ class Kernel:
         tiles: the number of elements of a dim in one tile, for maps of errors; or
             ``tiles(dtype, dims, blocks, order)``, with a configuration ("": the kernel's choice) and the order of the
             derivative.
+        needs_cuda: whether it refuses tensors of the CPU; interpreted, it is given tensors that claim to be on CUDA.
+        ieee_dots: whether the interpreter multiplies in IEEE float32 wherever it asks ``tl.dot`` for less, so that the
+            error of TF32 hides no smaller one.
         extras: for properties of its family: further entry points, such as ``stats`` of SDPA, and facts about
             compilations.
         outside: whether it is not a shipped kernel; it is then judged by the widest shipped algorithm.
@@ -69,6 +72,8 @@ class Kernel:
     extras: Mapping[str, Any] = field(default_factory=dict)
     outside: bool = False
     notes: tuple[str, ...] = ()
+    needs_cuda: bool = False
+    ieee_dots: bool = False
 
     def contract(self, dtype: str) -> Contract:
         """The precision contract of cases of this dtype."""
@@ -103,6 +108,8 @@ def kernel(
     no_gradient: Sequence[str] = (),
     blocks: Mapping[str, Any] | None = None,
     tiles: Mapping[str, int] | None = None,
+    needs_cuda: bool = False,
+    ieee_dots: bool = False,
     vjp: Callable[..., Any] | None = None,
     jvp: Callable[..., Any] | None = None,
     hvp: Callable[..., Any] | None = None,
@@ -120,6 +127,7 @@ def kernel(
             label, family.name, function, vjp, jvp, hvp, dict(contracts or {}),
             algorithm, tuple(dtypes) if dtypes else None, dict(dims or {}), supported, deterministic, tuple(mutates),
             tuple(no_gradient), dict(blocks or {}), tiles=dict(tiles or {}), outside=True, notes=notes,
+            needs_cuda=needs_cuda, ieee_dots=ieee_dots,
         )  # fmt: skip
 
     return build

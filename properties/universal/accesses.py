@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from torch import Tensor
+
+from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.execution.guard_memory import Memory
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.interpreter.wrong_accesses import Kind
@@ -111,12 +114,32 @@ def _noted(evidence: Evidence, kind: Kind, shown: str, safe: str) -> Iterator[Fi
 
 
 def _recorded(evidence: Evidence) -> dict[str, Memory]:
-    """The calls on this sample that launched Triton kernels."""
+    """The calls on this sample that launched Triton kernels; with contiguous tensors where its layouts are refused."""
     if not is_active():
         raise Unavailable("needs Triton's interpreter, which records accesses: --device cpu")
-    evidence.forward()
-    evidence.vjp()
-    launched = {call: memory for call, memory in evidence.calls().items() if memory.launches}
+    try:
+        calls = _calls(evidence)
+    except Refused:
+        dense = evidence.sample.map(lambda tensor: tensor.contiguous())
+        if all(one is other for one, other in zip(_tensors(dense), _tensors(evidence.sample), strict=True)):
+            raise
+        subject = evidence.subject.labelled("contiguous inputs", recorded=True)
+        own = evidence.keep(
+            "contiguous inputs",
+            lambda: Evidence(evidence.case, dense, subject, evidence.oracle, evidence.blocks, evidence.root),
+        )
+        calls = {f"{call} with contiguous inputs": memory for call, memory in _calls(own).items()}
+    launched = {call: memory for call, memory in calls.items() if memory.launches}
     if not launched:
         raise Unavailable("no Triton kernel was launched")
     return launched
+
+
+def _calls(evidence: Evidence) -> dict[str, Memory]:
+    evidence.forward()
+    evidence.vjp()
+    return evidence.calls()
+
+
+def _tensors(sample: Sample) -> list[Tensor]:
+    return [*sample.inputs.values(), *sample.tangents.values(), *sample.cotangents.values()]

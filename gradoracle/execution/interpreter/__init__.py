@@ -15,8 +15,10 @@ instructions of sm_90:
 - float32, float64 and 16-bit arithmetic: each operation rounded once, `tl.fma` too.  A GPU's compiler may fuse a
   multiply and an add by itself; that is not modelled, nor are approximate instructions (exp2, division: correctly
   rounded or nearly so here), flushing of subnormals, or the sign of the bound that a NaN becomes in a clamp;
-- `tl.dot`: exact products of operands truncated (tf32), split (tf32x3) or as they are (ieee, bfloat16, float16,
-  float64), added up in the accumulator's dtype; see dot.py for what a GPU does and how that was found;
+- `tl.dot`: exact products of operands truncated (tf32), split (tf32x3, bf16x3, bf16x6) or as they are (ieee, bfloat16,
+  float16, float64), added up in the accumulator's dtype; see dot.py for what a GPU does and how that was found;
+- loop variables are int32 or int64 scalars: they have `.to`, wrap and divide toward zero (loops.py);
+- functions of libdevice: accurate, rounded once to their dtype (libdevice.py);
 - `tl.sum` and scans in 16 bits: every addition rounded.  The order of any sum is not a GPU's.
 
 tests/execution/interpreter/test_faithful.py compares over 100 operations with torch, fractions and, if there is one, a

@@ -6,7 +6,8 @@ import dataclasses
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
@@ -24,6 +25,7 @@ from gradoracle.execution.interpreter.blas import use_one_thread
 _VARIABLE = "TRITON_INTERPRET"
 _USE = f"use a Triton from {OLDEST_TRITON} to {NEWEST_TRITON}"
 _active = False
+_hidden = False
 
 
 def activate() -> None:
@@ -78,7 +80,40 @@ def _probe() -> None:
 
 def is_active() -> bool:
     """Whether kernels decorated from now on are interpreted with a GPU's rounding."""
-    return _active and os.environ.get(_VARIABLE) == "1"
+    return _active and (_hidden or os.environ.get(_VARIABLE) == "1")
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Let nobody but Triton's decorators see that kernels are interpreted: neither `os.environ` nor Triton's knobs."""
+    global _hidden
+    before, own = _hidden, os.environ.pop(_VARIABLE, None)
+    _hidden = True
+    try:
+        yield
+    finally:
+        _hidden = before
+        if own is not None:
+            os.environ[_VARIABLE] = own
+
+
+def _let_triton_see_it() -> None:
+    """Let Triton's own modules read that the interpreter is on whenever it is active; others read the variable."""
+    from triton import knobs as every
+
+    knobs = type(every.runtime)
+    stock = vars(knobs)["interpret"]
+
+    class Seen(type(stock)):  # type: ignore[misc]
+        """The knob as its reader is to see it."""
+
+        def __get__(self, obj: Any, objclass: Any = None) -> Any:
+            reader = str(sys._getframe(1).f_globals.get("__name__", ""))
+            return True if is_active() and reader.startswith("triton.") else super().__get__(obj, objclass)
+
+    seen = object.__new__(Seen)
+    seen.__dict__.update(stock.__dict__)
+    knobs.interpret = seen
 
 
 def _install() -> None:
@@ -86,13 +121,16 @@ def _install() -> None:
         from triton.runtime import interpreter
 
         from gradoracle.execution.interpreter import (
+            aliases,
             autotuner,
             blocks,
             casts,
             dot,
             elementwise,
             launch,
+            libdevice,
             lockstep,
+            loops,
             memory,
             reduction,
             values,
@@ -108,6 +146,7 @@ def _install() -> None:
         (interpreter.InterpreterBuilder, blocks.METHODS),
         (interpreter.InterpreterBuilder, dot.METHODS),
         (interpreter.InterpreterBuilder, memory.METHODS),
+        (interpreter.InterpreterBuilder, libdevice.METHODS),
         (interpreter.TensorHandle, {"__init__": blocks.init_handle}),
         (interpreter.ReduceOps, reduction.REDUCE_METHODS),
         (interpreter.ScanOps, reduction.SCAN_METHODS),
@@ -120,13 +159,21 @@ def _install() -> None:
         for name, replacement in methods.items():
             _require(holder, name, replacement)
     launch.language_patch()
-    for holder, methods in [*replaced, (interpreter.InterpreterBuilder, elementwise.NEW_METHODS)]:
+    added: list[tuple[Any, dict[str, Callable[..., Any]]]] = [
+        (interpreter.InterpreterBuilder, elementwise.NEW_METHODS),
+        (interpreter.ASTTransformer, {"visit_For": loops.visit_For}),
+        (interpreter, {loops.NAME: loops.loop_over}),  # Triton gives its module's names to kernels that it rewrites
+    ]
+    for holder, methods in [*replaced, *added]:
         for name, replacement in methods.items():
             setattr(holder, name, replacement)
     for name, method in vars(interpreter.InterpreterBuilder).copy().items():
         if name.startswith("create_") and name not in lockstep.IN_STEP:
             setattr(interpreter.InterpreterBuilder, name, lockstep.refusing(method))
     autotuner.take_the_first()
+    _let_triton_see_it()
+    libdevice.fill_in()
+    aliases.reach()
     semantic = interpreter.interpreter_semantic
     alike = blocks.typed_alike(semantic.binary_op_type_checking_impl)
     semantic.binary_op_type_checking_impl = MethodType(alike, semantic)
@@ -135,7 +182,9 @@ def _install() -> None:
     semantic.broadcast_impl_value = MethodType(blocks.broadcast_impl_value, semantic)
     # Triton repeats every integer operation in int64 to check for overflow, and drops the result without debug=True
     builder = interpreter.interpreter_builder
-    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
+    builder.options = dataclasses.replace(
+        builder.options, sanitize_overflow=False, allowed_dot_input_precisions=dot.INPUT_PRECISIONS
+    )
 
 
 def _require(holder: Any, name: str, replacement: Callable[..., Any]) -> None:

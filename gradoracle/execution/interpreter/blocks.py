@@ -155,10 +155,9 @@ def to_ir(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_constant_of(value: Any, name: str) -> bool:
     """Whether a Python number in any operation with a tensor of dtype `name` becomes that dtype."""
-    kind = type(value)
-    if kind is int:
-        return name in _CONSTANT_ALIKE and -(2**31) <= value < 2**31
-    return kind is float and (name == "fp32" or name == "fp64")
+    if type(value) is float:
+        return name == "fp32" or name == "fp64"
+    return type(value) is not bool and isinstance(value, int) and name in _CONSTANT_ALIKE and -(2**31) <= value < 2**31
 
 
 def constant(value: float, dtype: Any) -> Any:

@@ -44,10 +44,11 @@ def cast_impl(self: Any, src: Handle, dst_type: Any) -> Handle:
 def _cast_to_integer(self: Any, src: Handle, dst_type: Any) -> Handle:
     """Toward zero; 32 and 64 bits saturate, as PTX `cvt.rzi` does."""
     target = dst_type.scalar
-    return TensorHandle(_saturated(src.data, held_as(target)), target)
+    return TensorHandle(saturated(src.data, held_as(target)), target)
 
 
-def _saturated(values: Array, target: np.dtype[Any]) -> Array:
+def saturated(values: Array, target: np.dtype[Any]) -> Array:
+    """Floats to an integer dtype, toward zero; 32 and 64 bits saturate, and a NaN is what a GPU makes of it."""
     if target.itemsize < 4 or values.dtype == np.bool_:
         return values.astype(target)
     bounds = np.iinfo(target)

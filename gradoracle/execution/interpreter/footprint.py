@@ -27,10 +27,12 @@ class Footprint:
     Attributes:
         tracked: as given.
         written: whether any element was written.
+        base, end: the addresses of the storage's first byte and of the one past its last.
     """
 
     def __init__(self, base: int, extent: int, unit: int, tracked: bool, places: Array | None = None) -> None:
-        self._base, self._unit, self._places = base, unit, places
+        self.base, self.end = base, base + extent
+        self._unit, self._places = unit, places
         self.tracked, self.written = tracked, False
         every = -(-extent // unit) if places is None else places.size
         count = every if tracked else 0
@@ -41,13 +43,13 @@ class Footprint:
 
     def elements(self, view: View, offsets: Array) -> Array:
         """The elements at byte offsets from a view's first element."""
-        found: Array = (offsets + (view.base - self._base)) // self._unit
+        found: Array = (offsets + (view.base - self.base)) // self._unit
         return found if self._places is None else np.searchsorted(self._places, found).clip(max=self._places.size - 1)
 
     def addresses(self, elements: Array) -> Array:
         """The addresses of elements."""
         places = elements if self._places is None else self._places[elements]
-        return places.astype(np.uint64) * np.uint64(self._unit) + np.uint64(self._base)
+        return places.astype(np.uint64) * np.uint64(self._unit) + np.uint64(self.base)
 
 
 @dataclass
@@ -89,6 +91,13 @@ class View:
         if not self.dense and width == self.itemsize:
             bad = bad | ~self._are_elements(np.where(bad, 0, offsets // self.itemsize))
         return bad if bad.any() else None
+
+    def beyond_storage(self, offsets: Array, lowest: int, highest: int, width: int) -> Array | None:
+        """Which byte offsets from the first element lie outside of the storage; None if none does."""
+        first, end = self.footprint.base - self.base, self.footprint.end - self.base
+        if lowest >= first and highest + width <= end:
+            return None
+        return (offsets < first) | (offsets + width > end)
 
     def index(self, address: int) -> tuple[int, ...] | int:
         """The index of the element at an address; its distance from the first, in elements, if there is none."""
@@ -139,6 +148,11 @@ def views_of(
         footprint = Footprint(address, extent, unit, tracked, places)
         views += [_view(path, tensor, footprint, unwritten(tensor)) for path, tensor in members]
     return views
+
+
+def nowhere() -> View:
+    """Stands for the tensor of a pointer that has moved by so much that its number is lost: nothing is inside."""
+    return View("a pointer that left its tensor", (), 0, 0, 1, (), (), True, Footprint(0, 0, 1, False), None)
 
 
 def index_at(place: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:

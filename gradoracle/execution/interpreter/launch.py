@@ -20,7 +20,17 @@ import triton
 import triton.language as tl
 from triton.runtime import interpreter
 
-from gradoracle.execution.interpreter import blocks, expressions, intervention, launch_hooks, loads, lockstep, values
+from gradoracle.execution.interpreter import (
+    aliases,
+    blocks,
+    expressions,
+    intervention,
+    launch_hooks,
+    loads,
+    lockstep,
+    loops,
+    values,
+)
 
 _MISSING: Any = object()
 _STOCK_PATCH_LANG = interpreter._patch_lang
@@ -33,6 +43,7 @@ class LanguagePatch:
         self._depth = 0
         self._changes: list[tuple[Any, str, Any, Any]] = []  # object, name, original, replacement
         scope = _STOCK_PATCH_LANG(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+        self._builtins: dict[int, Any] = {}  # replacements by id of what a builtin wraps
         originals: dict[tuple[int, str], list[Any]] = {}
         for holder, name, original in scope._changes:
             originals.setdefault((id(holder), name), [holder]).append(original)
@@ -48,6 +59,8 @@ class LanguagePatch:
                 replacement = expressions.OPERATORS[name](replacement)
             elif holder in (tl, tl.core) and name in _BUILTINS:
                 replacement = _BUILTINS[name](replacement)
+            if tl.core.is_builtin(original) and holder is not tl.tensor:
+                self._builtins[id(getattr(original, "__wrapped__", original))] = replacement
             original = _MISSING if original is interpreter._MISSING else original
             self._changes.append((holder, name, original, replacement))
         for holder, name, replacement in blocks.LANGUAGE:
@@ -59,10 +72,12 @@ class LanguagePatch:
         if self._depth == 1:
             for holder, name, _, replacement in self._changes:
                 setattr(holder, name, replacement)
+            aliases.use(self._builtins)
 
     def __exit__(self, *exception: object) -> None:
         self._depth -= 1
         if self._depth == 0:
+            aliases.use(None)
             for holder, name, original, _ in self._changes:
                 if original is _MISSING:
                     delattr(holder, name)
@@ -83,7 +98,12 @@ def _with_semantic(builtin: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _SCALARS: dict[str, Any] = {"__index__": blocks.index, "__bool__": blocks.truth, "T": property(blocks.transpose)}
-_BUILTINS: dict[str, Any] = {"where": expressions.where, "load": loads.load, "store": loads.store}
+_BUILTINS: dict[str, Any] = {
+    "where": expressions.where,
+    "load": loads.load,
+    "store": loads.store,
+    "range": lambda stock: loops.counted,
+}
 
 
 class _InPlace:
@@ -103,7 +123,7 @@ _parameters: dict[Callable[..., Any], inspect.Signature] = {}
 
 def launch(self: Any, *args: Any, **kwargs: Any) -> None:
     """Replaces `GridExecutor.__call__`: the same steps, with nothing looked up twice and nothing copied on the CPU."""
-    with values.as_this_thread():
+    with values.as_this_thread(), launch_hooks.unclaimed():
         _launch(self, *args, **kwargs)
 
 

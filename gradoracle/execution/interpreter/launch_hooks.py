@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CodeType
 from typing import Any, Protocol
 
@@ -46,6 +46,21 @@ class Recorder(Protocol):
 record: Recorder | None = None
 watch: Callable[[Callable[..., Any], Mapping[str, Any], Collection[str], Mapping[str, Any]], None] | None = None
 called: set[CodeType] | None = None
+unclaimed: Callable[[], AbstractContextManager[Any]] = nullcontext
+"""Within it tensors say where they are, also while CUDA is claimed (claimed_cuda.py)."""
+
+ieee_dots = False
+
+
+@contextmanager
+def dots_in_ieee(wanted: bool = True) -> Iterator[None]:
+    """Interpret every `tl.dot` on float32 with input_precision="ieee"; `wanted`: False changes nothing."""
+    global ieee_dots
+    before, ieee_dots = ieee_dots, ieee_dots or wanted
+    try:
+        yield
+    finally:
+        ieee_dots = before
 
 
 @contextmanager

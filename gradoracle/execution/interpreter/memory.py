@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import triton.language as tl
 from triton._C.libtriton import interpreter as access
 from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
@@ -148,8 +149,15 @@ def _write(addresses: Array, value: Handle) -> None:
 
 
 def create_atomic_cas(self: Any, ptr: Handle, cmp: Handle, val: Handle, sem: Any, scope: Any) -> Handle:
-    """Compare and swap, on bits."""
-    ptr, _ = _recorded_atomic(ptr, None)
+    """Compare and swap, on bits; outside of a recorded tensor nothing, which gives 0."""
+    ptr, on = _recorded_atomic(ptr, None)
+    if on is not None:
+        inside = on.data
+        before = np.zeros(inside.shape, cmp.data.dtype)
+        if inside.any():
+            parts = [TensorHandle(np.broadcast_to(h.data, inside.shape)[inside], h.dtype) for h in (ptr, cmp, val)]
+            before[inside] = create_atomic_cas(self, parts[0], parts[1], parts[2], sem, scope).data
+        return TensorHandle(before, val.dtype)
     if val.dtype.name != BF16 or is_widened():
         return _STOCK_CAS(self, *map(_dense, (ptr, cmp, val)), sem, scope)
     cmp, val = (TensorHandle(pack_bf16(h.data), h.dtype) for h in (cmp, val))
@@ -187,7 +195,7 @@ def _recorded_atomic(ptr: Handle, mask: Handle) -> tuple[Handle, Handle]:
         return ptr, mask
     on = None if mask is None else np.broadcast_to(mask.data, ptr.data.shape)
     addresses, on = _inside(launch_hooks.record.atomic, ptr.data, on, ptr.get_element_ty())
-    return TensorHandle(addresses, ptr.dtype), mask if mask is None else TensorHandle(on, mask.dtype)
+    return TensorHandle(addresses, ptr.dtype), mask if on is None else TensorHandle(on, tl.int1)
 
 
 def create_barrier(self: Any) -> None:

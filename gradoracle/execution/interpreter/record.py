@@ -32,17 +32,16 @@ import numpy as np
 import triton
 
 from gradoracle.execution.interpreter import launch_hooks
-from gradoracle.execution.interpreter.footprint import MANY, View, views_of
+from gradoracle.execution.interpreter.footprint import MANY, View, nowhere, views_of
 from gradoracle.execution.interpreter.lockstep import BLOCK_RANK, PROGRAM_RANK, Index
 from gradoracle.execution.interpreter.values import Array
 from gradoracle.execution.interpreter.written_parameters import written_parameters
-from gradoracle.execution.interpreter.wrong_accesses import Kind, Place, WrongAccess
+from gradoracle.execution.interpreter.wrong_accesses import Kind, Place, WrongAccess, called_from
 
 _TAG_BITS = np.uint64(48)
 _ADDRESS = np.uint64((1 << 48) - 1)
 _MOST_TENSORS = (1 << 16) - 2
 _OWN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.path.abspath(triton.__file__)) + os.sep)
-_INTERPRETER, _TRITON = _OWN
 _MOST_PLACES = 1 << 15
 
 
@@ -114,7 +113,7 @@ class Record:
         self.launches += 1
         self._kernel = getattr(fn, "__name__", "kernel")
         self._grid = (grid[0], grid[1] if len(grid) > 1 else 1, grid[2] if len(grid) > 2 else 1)
-        self._views = views_of(given, written_parameters(fn), self._unwritten)
+        self._views = views_of(given, self._tracked(fn), self._unwritten)
         if len(self._views) > _MOST_TENSORS:
             raise ValueError(f"{self._kernel} has {len(self._views)} tensors; at most {_MOST_TENSORS} are recorded")
         self._known, self._released = {}, {}
@@ -214,7 +213,7 @@ class Record:
             return None
         base = np.uint64((tag << 48) + view.base)
         offsets = (addresses - base).view(np.int64)
-        outside = view.outside(offsets, lowest - int(base), highest - int(base), width)
+        outside = self._outside(view, offsets, lowest - int(base), highest - int(base), width)
         place = self._place() if outside is not None or view.footprint.tracked else -1
         if outside is not None:
             at = addresses[outside] & _ADDRESS
@@ -228,6 +227,14 @@ class Record:
             who = self._ids[0] if programs is None else programs
             track(Touch(view, view.footprint.elements(view, offsets), who, several, place))
         return outside
+
+    def _tracked(self, fn: Callable[..., Any]) -> frozenset[str] | None:
+        """The arguments whose elements are tracked; None for all."""
+        return written_parameters(fn)
+
+    def _outside(self, view: View, offsets: Array, lowest: int, highest: int, width: int) -> Array | None:
+        """Which byte offsets from a view's first element no access may have, None if all may be."""
+        return view.outside(offsets, lowest, highest, width)
 
     def _read(self, touch: Touch) -> None:
         seen, at, who = touch.view.footprint, touch.at, touch.who
@@ -310,6 +317,8 @@ class Record:
     def _view_of(self, tag: int, address: int) -> View | None:
         if 0 < tag <= len(self._views):
             return self._views[tag - 1]
+        if tag:  # an offset has changed the number itself
+            return nowhere()
         return next((view for view in self._views if view.base <= address < view.base + view.extent), None)
 
     def _place(self) -> int:
@@ -340,7 +349,7 @@ class Record:
             programs.append(self._index(other))
         self._enter(WrongAccess(
             kind, self._kernel, self._where[place], view.name, view.index(first), tuple(programs),
-            None if earlier is None else self._where[earlier], addresses.size, view.shape, _called(),
+            None if earlier is None else self._where[earlier], addresses.size, view.shape, called_from(_OWN),
         ))  # fmt: skip
 
     def _enter(self, fault: WrongAccess) -> None:
@@ -357,21 +366,6 @@ class Record:
             return None
         nx, ny, _ = self._grid
         return (number - 1) % nx, (number - 1) // nx % ny, (number - 1) // (nx * ny)
-
-
-def _called() -> tuple[Place, ...]:
-    """Where the current line's function is called from, up to the kernel itself; between them are frames of Triton."""
-    frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
-        frame = frame.f_back
-    found: list[Place] = []
-    while frame is not None and (frame := frame.f_back) is not None:
-        file = frame.f_code.co_filename
-        if file.startswith(_INTERPRETER):
-            return tuple(found)
-        if not file.startswith(_TRITON):
-            found.append(Place(file, frame.f_lineno, frame.f_code.co_name))
-    return ()  # no launch of ours
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import dataclass
+from typing import Any
 
 Index = tuple[int, int, int]
 
@@ -90,3 +92,23 @@ _SENTENCES = {
 
 def _program(index: Index | None) -> str:
     return "several programs" if index is None else f"program {index}"
+
+
+def called_from(own: tuple[str, str]) -> tuple[Place, ...]:
+    """Where the current line's function is called from, up to the kernel itself; between them are frames of Triton.
+
+    Args:
+        own: the folders of this interpreter and of Triton.
+    """
+    interpreter, triton = own
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(own):
+        frame = frame.f_back
+    found: list[Place] = []
+    while frame is not None and (frame := frame.f_back) is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(interpreter):
+            return tuple(found)
+        if not file.startswith(triton):
+            found.append(Place(file, frame.f_lineno, frame.f_code.co_name))
+    return ()  # no launch of ours

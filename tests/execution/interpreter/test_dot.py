@@ -10,10 +10,16 @@ import sys
 import interpreted
 import pytest
 import torch
+from jaxtyping import Float
 from places import TESTS, loaded
 from torch import bfloat16, float16, float32, float64
 
+import gradoracle
+from gradoracle.cases.sample import build
 from gradoracle.execution import interpreter
+from gradoracle.execution.interpreter import launch_hooks
+from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.model.case import Case
 
 pytestmark = [pytest.mark.xdist_group("interpreter"), interpreted.NEEDED]
 
@@ -169,3 +175,59 @@ def test_what_triton_emits_for_gpus_is_what_is_modelled(tmp_path):
             assert products and len(products) % 3 == 0
         else:
             assert products and not rounded
+
+
+def split(x: torch.Tensor, count: int) -> list[torch.Tensor]:
+    """float64 values of the bfloat16 parts of float32 numbers: the nearest one, that of what it leaves, and so on."""
+    parts = []
+    for _ in range(count):
+        parts.append(x.to(bfloat16).to(float32))
+        x = x - parts[-1]
+    return [part.to(float64) for part in parts]
+
+
+@pytest.mark.parametrize(("precision", "count"), [("bf16x3", 2), ("bf16x6", 3)])
+def test_split_bf16_multiplies_the_largest_parts(precision, count):
+    x, y = awkward(7)[::32], awkward(107)[::32]
+    products = [[torch.outer(a, b) for b in split(y, count)] for a in split(x, count)]
+    expected = sum(products[i][j] for i in range(count) for j in range(count) if i + j < count)
+    got = dot(*one_term(x, y), precision)
+    error = (got.to(float64) - expected).abs() / expected.abs()
+    assert error.max() < 4 * torch.finfo(float32).eps
+    exact = torch.outer(x.to(float64), y.to(float64))
+    lost = ((got.to(float64) - exact).abs() / exact.abs()).max()
+    assert (1e-6 < lost < 2**-14) if count == 2 else lost < 1e-6
+    assert not torch.equal(got, dot(*one_term(x, y), "tf32"))
+
+
+@pytest.mark.parametrize("precision", ["bf16x3", "bf16x6"])
+def test_split_bf16_keeps_infinities(precision):
+    a, b = torch.zeros(16, 16), torch.zeros(16, 16)
+    a[0, 0], b[0, 0] = torch.inf, 2.0
+    assert dot(a, b, precision)[0, 0] == torch.inf
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3", "bf16x3", "bf16x6"])
+def test_a_switch_makes_every_dot_ieee(precision):
+    a, b = torch.randn(32, 32), torch.randn(32, 32)
+    with launch_hooks.dots_in_ieee(), launch_hooks.dots_in_ieee(wanted=False):
+        assert torch.equal(dot(a, b, precision), dot(a, b, "ieee"))
+    assert not torch.equal(dot(a, b, precision), dot(a, b, "ieee"))
+
+
+def test_a_kernel_that_declares_ieee_dots_has_the_error_of_float32_alone():
+    @gradoracle.family(dims={"N": gradoracle.choices(16)}, dtypes=("float32",))
+    def product(a: Float[torch.Tensor, "N N"], b: Float[torch.Tensor, "N N"]) -> Float[torch.Tensor, "N N"]:
+        return a @ b
+
+    def multiply(a, b):
+        return dot(a, b, "tf32")
+
+    sample = build(Case("product", {"N": 16}), product.signature)
+    exact = sample.inputs["a"].double() @ sample.inputs["b"].double()
+    errors = []
+    for ieee in (False, True):
+        kernel = gradoracle.kernel(product, ieee_dots=ieee)(multiply)
+        found, _ = KernelRunner(product, kernel).forward(sample)
+        errors.append(float((found["out"].double() - exact).abs().max()))
+    assert errors[1] < 1e-5 < 1e-3 < errors[0]

@@ -8,7 +8,7 @@ import torch
 from gradoracle.properties.universal import UNIVERSAL
 from torch import Tensor
 
-from gradoracle.model.case import Case
+from gradoracle.model.case import Case, Draw
 from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import Status
@@ -58,6 +58,37 @@ def test_a_further_entry_point_is_judged_by_what_it_accesses(more, status):
     assert result.status is status
     wrong = [finding.tensor for finding in result.findings if finding.outcome is Outcome.VIOLATED]
     assert wrong == ["launches of totals"] * more
+
+
+def refusing_layouts(more: int):
+    """Sums of contiguous tensors alone, that read ``more`` elements too many."""
+    inner = summing(more=more)
+
+    def call(x: Tensor) -> Tensor:
+        if not x.is_contiguous():
+            raise ValueError(f"x has strides {x.stride()}, expected a contiguous tensor")
+        return inner(x)
+
+    return call
+
+
+@pytest.mark.parametrize("law", ALL, ids=lambda law: law.name)
+def test_where_a_layout_is_refused_accesses_are_those_with_contiguous_inputs(law):
+    case = Case("sums", {"B": 3, "N": 10}, draws={"x": Draw("normal", "strided")})
+    assert judged(law, of_sums(refusing_layouts(0)), case, sums).status is Status.HOLDS
+    if law is INSIDE:
+        result = judged(law, of_sums(refusing_layouts(1)), case, sums)
+        first = next(finding for finding in result.findings if finding.outcome is Outcome.VIOLATED)
+        assert first.tensor == "launches of forward with contiguous inputs"
+        assert "reads X[+30 elements from its first] of shape [3, 10]" in first.message
+
+
+def test_a_kernel_that_refuses_contiguous_inputs_is_refused():
+    def call(x: Tensor) -> Tensor:
+        raise ValueError("never")
+
+    case = Case("sums", {"B": 3, "N": 10}, draws={"x": Draw("normal", "strided")})
+    assert judged(INSIDE, of_sums(call), case, sums).status is Status.REFUSED
 
 
 def test_partial_sums_that_pytorch_adds_up_must_be_written():
