@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradoracle.cli.gradcheck import GradcheckError, gradcheck
     from gradoracle.cli.testing import testcase
     from gradoracle.model.dims import choices, multiples, sizes
     from gradoracle.model.family import Family, IndexDomain, family
@@ -15,11 +16,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Family": "gradoracle.model.family",
+    "GradcheckError": "gradoracle.cli.gradcheck",
     "IndexDomain": "gradoracle.model.family",
     "Kernel": "gradoracle.model.kernel",
     "Property": "gradoracle.model.property",
     "choices": "gradoracle.model.dims",
     "family": "gradoracle.model.family",
+    "gradcheck": "gradoracle.cli.gradcheck",
     "kernel": "gradoracle.model.kernel",
     "law": "gradoracle.model.property",
     "multiples": "gradoracle.model.dims",
@@ -30,11 +33,13 @@ _HOMES = {
 __version__ = "0.1.0"
 __all__ = [
     "Family",
+    "GradcheckError",
     "IndexDomain",
     "Kernel",
     "Property",
     "choices",
     "family",
+    "gradcheck",
     "kernel",
     "law",
     "multiples",
