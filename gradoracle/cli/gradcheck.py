@@ -86,6 +86,12 @@ def gradcheck(
     report = report_of(kernel, inputs, reference, contract, seed)
     if report.exit_code == ERROR:
         raise RuntimeError(render([report]))
+    refusals = (reason for verdict in report.verdicts for reason in verdict.reasons)
+    if device_of(inputs) == "cpu" and any("active driver" in each or "cpu tensor" in each for each in refusals):
+        raise UsageError(
+            "the Triton kernel was imported for a GPU, and the inputs are on the CPU; expected inputs on cuda, or "
+            "TRITON_INTERPRET=1 in the environment before triton is imported"
+        )
     if report.exit_code != HOLDS:
         if raise_exception:
             raise GradcheckError("\n" + render([report]), report)
@@ -101,7 +107,7 @@ def report_of(
     """The report of one call of ``gradcheck``; raises UsageError as it does."""
     started = time.monotonic()
     names = _label(kernel, "kernel"), _label(reference, "reference")
-    device = _device(inputs)
+    device = device_of(inputs)
     devices.prepare(device)
     found = derive(kernel, reference, inputs, names=names, marked=True)
     given = Given("this call", found.tensors)
@@ -136,7 +142,7 @@ def _label(callee: Any, otherwise: str) -> str:
     return name if name.isidentifier() else otherwise
 
 
-def _device(inputs: Any) -> str:
+def device_of(inputs: Any) -> str:
     """The device of the tensors: cpu or cuda."""
     parts: Any = inputs.values() if isinstance(inputs, Mapping) else inputs
     parts = [parts] if isinstance(parts, torch.Tensor) or not isinstance(parts, Iterable) else parts

@@ -30,6 +30,33 @@ class Corrections:
     bounds: Mapping[str, str] = field(default_factory=dict)
 
 
+def corrections(words: Iterable[str]) -> Corrections:
+    """``x=B,2*D`` and ``index<V`` as Corrections.
+
+    Raises:
+        UsageError: a word is neither.
+    """
+    dims: dict[str, tuple[str, ...]] = {}
+    bounds: dict[str, str] = {}
+    for word in words:
+        name, mark, rest = word.partition("<") if "<" in word else word.partition("=")
+        parts = tuple(part.strip() for part in rest.split(",")) if rest.strip() else ()
+        try:
+            valid = mark and name.strip().isidentifier() and all(dim_names(part) is not None for part in parts)
+        except ValueError:
+            valid = False
+        if not valid or (mark == "<" and len(parts) != 1):
+            raise UsageError(
+                f"--dim {word!r} is invalid; expected TENSOR=DIM,DIM of names, numbers and expressions such as 2*D, or "
+                "TENSOR<DIM for integers"
+            )
+        if mark == "<":
+            bounds[name.strip()] = parts[0]
+        else:
+            dims[name.strip()] = parts
+    return Corrections(dims, bounds)
+
+
 class Shapes:
     """The dims of an example's tensors.
 

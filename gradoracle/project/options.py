@@ -107,6 +107,22 @@ OPTIONS: Mapping[str, Option] = {
             of_kernel=True,
         ),
         Option(
+            "reference",
+            str,
+            "FILE.py:NAME",
+            "PyTorch function that computes the same, in place of a family; with --like.",
+            of_kernel=True,
+            field="family",
+        ),
+        Option(
+            "like",
+            str,
+            "FILE.py:NAME",
+            "Example of the arguments, a function or a value; equal sizes are one dim, which --dim x=B,N corrects.",
+            of_kernel=True,
+            field="family",
+        ),
+        Option(
             "device",
             lambda w: values.one_of("--device", w, values.DEVICES),
             "auto|cpu|cuda",
