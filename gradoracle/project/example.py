@@ -103,10 +103,10 @@ def derive(
     label, own = names
     _require_callee(kernel, label)
     _require_callee(reference, own)
-    bound = _bound(kernel, example, label)
+    given_as = bound(kernel, example, label)
     weights = input_names(kernel)
-    tensors = bound.tensors | {name: tensor for name, (_, tensor) in weights.items()}
-    _require_tensors(tensors, label)
+    tensors = given_as.tensors | {name: tensor for name, (_, tensor) in weights.items()}
+    require_tensors(tensors, label)
     grads = [name for name, t in tensors.items() if t.requires_grad]
     floats = [name for name, t in tensors.items() if t.is_floating_point()]
     if not floats:
@@ -116,14 +116,14 @@ def derive(
             f"none of the inputs of {label} requires grad; expected requires_grad=True on those to differentiate"
         )
     inputs = {n: t for n, t in tensors.items() if not t.is_floating_point() or n in grads or not marked}
-    through = {n: t for n, t in bound.tensors.items() if n not in inputs}
+    through = {n: t for n, t in given_as.tensors.items() if n not in inputs}
     takes = _reference_weights(reference, weights, own, label)
     wanted = [n for n in floats if n in inputs and (n in grads or not grads)]
 
     def refer(given: Mapping[str, Tensor], wide: bool) -> Any:
         """The reference on tensors by name; those that are passed through are float64 where ``wide``."""
         other = {n: t.detach().double() if wide else t.detach() for n, t in through.items()}
-        positional, keyword = bound.with_tensors(other | dict(given))
+        positional, keyword = given_as.with_tensors(other | dict(given))
         return call_with(reference, {n: given[n] for n in takes if n in given}, positional, keyword, wide=wide)
 
     outputs = _outputs(refer, inputs, wanted, own)
@@ -151,7 +151,7 @@ def derive(
     @functools.wraps(_function(kernel))
     def call(*given: Tensor) -> Any:
         named = dict(zip(order, given, strict=True))
-        positional, keyword = bound.with_tensors({n: t.detach() for n, t in through.items()} | named)
+        positional, keyword = given_as.with_tensors({n: t.detach() for n, t in through.items()} | named)
         returned = call_with(kernel, {n: named[n] for n in weights if n in named}, positional, keyword)
         return _chosen(returned, places)
 
@@ -172,8 +172,12 @@ def _require_callee(given: Any, label: str) -> None:
         raise UsageError(f"{label} is of type {type(given).__name__} and not callable; expected a function of tensors")
 
 
-def _bound(kernel: Callable[..., Any], example: Any, label: str) -> Example:
-    """The example bound to the parameters of the kernel."""
+def bound(kernel: Callable[..., Any], example: Any, label: str) -> Example:
+    """The example bound to the parameters of the kernel.
+
+    Raises:
+        UsageError: it is no arguments of the kernel.
+    """
     if isinstance(example, Tensor):
         example = (example,)
     by_name = isinstance(example, Mapping)
@@ -221,7 +225,8 @@ def _holds_tensors(value: Any) -> bool:
     return isinstance(value, Tensor) or (isinstance(value, (tuple, list)) and any(map(_holds_tensors, value)))
 
 
-def _require_tensors(tensors: Mapping[str, Tensor], label: str) -> None:
+def require_tensors(tensors: Mapping[str, Tensor], label: str) -> None:
+    """Check that there are tensors, of shapes, dtypes and names that a family can have; raises UsageError."""
     if not tensors:
         raise UsageError(f"the inputs of {label} hold no tensor; expected at least one float tensor to differentiate")
     for name, tensor in tensors.items():

@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -122,35 +121,45 @@ def _derived(text: str, family: str, judge: Family | None) -> Target:
         raise TargetError(f"--reference judges one callable, but the target is {text}; expected {text}:callable")
     with seeded():
         module, source = _module(place)
-        subject, judged, given = (
-            _attribute(module, attribute, text),
-            *(_value(each, module) for each in (reference, example)),
-        )
+        subject = _attribute(module, attribute, text)
+        judged, given = (looked_up(each, module)[0] for each in (reference, example))
         if isinstance(subject, Kernel):
             subject = subject.call
         _require_callable(subject, text)
         try:
-            if callable(given) and not isinstance(given, (Mapping, list, tuple)):
-                given = _called(given, example)
-            found = derive(subject, judged, given, names=(text, reference), corrections=corrections(words))
+            found = derive(
+                subject, judged, called(given, example), names=(text, reference), corrections=corrections(words)
+            )
         except UsageError as error:
             raise TargetError(str(error)) from None
     return Target(judge or found.family, [found.kernel], source, text)
 
 
-def _value(text: str, module: ModuleType) -> Any:
-    """What ``place:name`` names; a name alone is of the target's own module."""
+def looked_up(text: str, module: ModuleType | None = None) -> tuple[Any, ModuleType]:
+    """What ``place:name`` names, and its module; a name alone is of ``module``.
+
+    Raises:
+        TargetError: there is no such file, module or name.
+    """
     place, attribute = _split(text)
-    if not attribute and not _is_file(text) and text.isidentifier():
-        return _attribute(module, text, f"{Path(module.__file__ or module.__name__).name}:{text}")
+    if not attribute and module is not None and text.isidentifier():
+        return _attribute(module, text, f"{Path(module.__file__ or module.__name__).name}:{text}"), module
     if not attribute:
         raise TargetError(f"{text} names no object; expected path/to/file.py:name or package.module:name")
-    return _attribute(_module(place)[0], attribute, text)
+    found = _module(place)[0]
+    return _attribute(found, attribute, text), found
 
 
-def _called(function: Any, text: str) -> Any:
+def called(given: Any, text: str) -> Any:
+    """An example: a value, or what a function of no arguments returns.
+
+    Raises:
+        TargetError: the function raises.
+    """
+    if not callable(given):
+        return given
     try:
-        return function()
+        return given()
     except Exception as error:
         raise TargetError(
             f"--like {text} raises {named(error)}; expected a function without arguments that returns an example of "

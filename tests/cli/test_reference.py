@@ -145,7 +145,7 @@ def test_an_output_may_be_a_multiple_of_a_dim(run: Run) -> None:
 
 def test_the_parameters_of_a_module_are_inputs(run: Run) -> None:
     code, out, _ = checked(run, "layer", "linear", "rows")
-    assert code == 0 and "x[A B], weight[C B], bias[C] -> out[A C]" in told(out)
+    assert code == 0 and "input[A B], weight[C B], bias[C] -> out[A C]" in told(out)
     code, out, _ = checked(run, "layer", "twice", "rows")
     assert code == 1
 
