@@ -205,6 +205,16 @@ OPTIONS: Mapping[str, Option] = {
         Option("seed", values.count("--seed", 0), "N", "Seed of the stream of cases.", "0"),
         Option("property", str, "GLOB", "Check only properties that match.", "*", decides=True),
         Option(
+            "not-property",
+            tuple,
+            "GLOB",
+            "Do not check properties that match; the report says so. Repeatable.",
+            form=Form.LIST,
+            example="a list of properties, or globs",
+            words=lambda value: list(value),
+            decides=True,
+        ),
+        Option(
             "require",
             tuple,
             "GLOB",

@@ -98,7 +98,8 @@ KERNELS = [
 @pytest.mark.parametrize(("family", "right", "wrong"), KERNELS, ids=lambda each: getattr(each, "name", None))
 def test_a_correct_kernel_holds_and_a_wrong_one_does_not(family: Family, right: Any, wrong: Any) -> None:
     for law in LAWS:
-        assert statuses(family, gradoracle.kernel(family, name="right")(right), law) == {Status.HOLDS}
+        found = statuses(family, gradoracle.kernel(family, name="right")(right), law)
+        assert Status.HOLDS in found <= {Status.HOLDS, Status.NOT_CHECKED}  # what underflows is not checked
     if wrong is not None:
         assert Status.VIOLATED in statuses(family, gradoracle.kernel(family, name="wrong")(wrong), LAWS[0])
 
