@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradoracle.cli.gradcheck import GradcheckError, gradcheck
     from gradoracle.cli.testing import testcase
     from gradoracle.execution.claimed_cuda import cuda_claimed
     from gradoracle.model.dims import choices, multiples, sizes
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Family": "gradoracle.model.family",
+    "GradcheckError": "gradoracle.cli.gradcheck",
     "IndexDomain": "gradoracle.model.family",
     "Kernel": "gradoracle.model.kernel",
     "Property": "gradoracle.model.property",
     "choices": "gradoracle.model.dims",
     "cuda_claimed": "gradoracle.execution.claimed_cuda",
     "family": "gradoracle.model.family",
+    "gradcheck": "gradoracle.cli.gradcheck",
     "kernel": "gradoracle.model.kernel",
     "law": "gradoracle.model.property",
     "multiples": "gradoracle.model.dims",
@@ -32,12 +35,14 @@ _HOMES = {
 __version__ = "0.1.0"
 __all__ = [
     "Family",
+    "GradcheckError",
     "IndexDomain",
     "Kernel",
     "Property",
     "choices",
     "cuda_claimed",
     "family",
+    "gradcheck",
     "kernel",
     "law",
     "multiples",

@@ -17,6 +17,7 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.evidence import Evidence
 from gradoracle.model import hashing
 from gradoracle.model.derivative import as_tuple
+from gradoracle.model.dims import dim_names
 from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec
 from gradoracle.oracle.exact.definition import Undefined, evaluated
@@ -184,14 +185,14 @@ def everywhere(evidence: Evidence, dims: frozenset[str]) -> frozenset[str]:
 
 
 def candidates(evidence: Evidence) -> list[str]:
-    """Dims that each output has once, some float input has, no tensor has twice, and no sum such as ``T+1`` names."""
+    """Dims that each output has once, some float input has, no tensor has twice, and no expression (``T+1``) names."""
     signature, outputs = evidence.oracle.family.signature, _returned(evidence)
     tensors = [*_present(evidence), *outputs]
-    in_sums = {term for spec in tensors for dim in spec.dims if "+" in dim for term in dim.split("+")}
+    composed = {name for spec in tensors for dim in spec.dims if not dim.isidentifier() for name in dim_names(dim)}
     return [
         dim
         for dim in signature.dims
-        if dim not in in_sums
+        if dim not in composed
         and all(spec.dims.count(dim) == 1 for spec in outputs)
         and all(spec.dims.count(dim) <= 1 for spec in tensors)
         and any(dim in spec.dims for spec in tensors if spec.kind == "float" and spec not in outputs)

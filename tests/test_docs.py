@@ -24,7 +24,9 @@ from gradoracle.model.contract import PRESETS
 from gradoracle.project.options import OPTIONS
 
 DOCS = ROOT / "docs"
-TUTORIAL = [DOCS / "start" / f"{name}.md" for name in ("check", "own-kernel", "failure", "pytest", "ci")]
+TUTORIAL = [
+    DOCS / "start" / f"{name}.md" for name in ("check", "your-first-family", "own-kernel", "failure", "pytest", "ci")
+]
 HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
 PAGES = [ROOT / "README.md", *TUTORIAL, *HOW_TO]
 RUN = ("gradoracle", "pytest", "python")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from gradoracle.model.dims import Sizes
+from gradoracle.model.dims import Sizes, dim_names
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.signature import Signature, TensorSpec, cotangent_name
@@ -117,7 +117,8 @@ class CaseSpace:
     @cached_property
     def rows(self) -> tuple[str, ...]:
         """Dims that some tensor has before its last: a case costs about their product."""
-        found = [d for spec in (*self.signature.inputs, *self.signature.outputs) for d in spec.dims[:-1]]
+        before = [dim for spec in (*self.signature.inputs, *self.signature.outputs) for dim in spec.dims[:-1]]
+        found = {name for dim in before for name in dim_names(dim)}
         return tuple(dim for dim in self.signature.dims if dim in found) or self.signature.dims
 
     def settled(self, dims: Mapping[str, int], fixed: Collection[str] = ()) -> dict[str, int]:

@@ -37,7 +37,8 @@ class Sample:
     """The tensors of a case, in the order of the definition's signature.
 
     Attributes:
-        inputs: by name; float ones in the case's dtype or their own, integer ones int64; absent optional ones left out.
+        inputs: by name; float ones in the case's dtype or their own, integer ones int64 or their own; absent optional
+            ones left out.
         tangents: one for each float input, by the input's name.
         cotangents: one for each float output that is returned, by the output's name.
         options: every option of the definition, defaults included.
@@ -138,4 +139,13 @@ def _integer(case: Case, spec: TensorSpec, domains: Mapping[str, IndexDomain]) -
     if domain.kind == "cu_seqlens":
         drawn, _ = drawn.sort(-1)
         drawn[..., 0], drawn[..., -1] = 0, high
-    return layouts.apply(drawn, draw.layout)
+    if domain.ignore is not None:
+        marks = recipes.indices("index", shape, 0, 3, seed=case.seed, name=f"ignored {spec.name}")
+        drawn = drawn.masked_fill(marks == 0, domain.ignore)
+    return layouts.apply(drawn.to(whole_dtype(spec)), draw.layout)
+
+
+def whole_dtype(spec: TensorSpec) -> torch.dtype:
+    """The dtype of an integer or bool tensor."""
+    dtype: torch.dtype = getattr(torch, spec.dtype or "int64")
+    return dtype

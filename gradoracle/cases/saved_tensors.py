@@ -14,14 +14,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.cases.sample import Sample, build
+from gradoracle.cases.sample import Sample, build, whole_dtype
 from gradoracle.model.case import Case, Draw
-from gradoracle.model.dims import Sizes
+from gradoracle.model.dims import Sizes, dim_names, solved
+from gradoracle.model.dims import size as size_of
 from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec, cotangent_name, tangent_name
 from gradoracle.project.values import saved
+
+
+class Given(str):
+    """Tensors of this process in place of a file; as text, what reports call them."""
+
+    tensors: Mapping[str, Tensor]
+
+    def __new__(cls, text: str, tensors: Mapping[str, Tensor]) -> Given:
+        """``text`` follows "the tensors x, w of"."""
+        found = super().__new__(cls, text)
+        found.tensors = tensors
+        return found
 
 
 def sample_of(case: Case, family: Family, inputs: str | None, device: str) -> Sample:
@@ -36,7 +49,8 @@ def sample_of(case: Case, family: Family, inputs: str | None, device: str) -> Sa
         tensors = load(inputs)
         groups = ((sample.inputs, str), (sample.tangents, tangent_name), (sample.cotangents, cotangent_name))
         own = [{n: tensors.get(name(n), drawn) for n, drawn in group.items()} for group, name in groups]
-        wide = {n: t if t.is_floating_point() else t.long() for n, t in own[0].items()}
+        specs = _specs(family)
+        wide = {n: t if t.is_floating_point() else t.to(whole_dtype(specs[n])) for n, t in own[0].items()}
         sample = replace(sample, inputs=wide, tangents=own[1], cotangents=own[2], source=inputs)
     return sample if device == "cpu" else sample.to(device)
 
@@ -67,11 +81,11 @@ def saved_case(
     specs = _specs(family)
     unknown = [name for name in tensors if name not in specs]
     if unknown:
-        given = f"--inputs {inputs} holds {_listed(unknown)}"
+        given = f"{_said(inputs)} holds {_listed(unknown)}"
         raise UsageError(f"{given}, which {family.name} does not have; {_wanted(family)}")
     missing = [spec.name for spec in family.signature.inputs if not spec.optional and spec.name not in tensors]
     if missing:
-        raise UsageError(f"--inputs {inputs} lacks {_listed(missing)}; {_wanted(family)}")
+        raise UsageError(f"{_said(inputs)} lacks {_listed(missing)}; {_wanted(family)}")
     options = _asked_for(family, tensors, options, supported or {}, inputs)
     dtype = _dtype(family, tensors, specs, inputs)
     dims = _dims(family, tensors, specs, inputs)
@@ -102,20 +116,26 @@ def load(inputs: str) -> dict[str, Tensor]:
     Raises:
         UsageError: no such file, or not a dict of dense tensors.
     """
+    if isinstance(inputs, Given):
+        return {name: tensor.detach().cpu() for name, tensor in inputs.tensors.items()}
     saved(inputs)
     expected = "expected a dict {name: tensor} saved with torch.save"
     try:
         held = torch.load(inputs, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError):
-        raise UsageError(f"--inputs {inputs} cannot be read as tensors and nothing but tensors; {expected}") from None
+        raise UsageError(f"{_said(inputs)} cannot be read as tensors and nothing but tensors; {expected}") from None
     if not isinstance(held, Mapping) or not held:
         what = "nothing" if isinstance(held, Mapping) else f"a {type(held).__name__}"
-        raise UsageError(f"--inputs {inputs} holds {what}; {expected}")
+        raise UsageError(f"{_said(inputs)} holds {what}; {expected}")
     for name, tensor in held.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
             what = str(tensor.layout) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise UsageError(f"--inputs {inputs} holds an object of type {what} as {name!r}; {expected}, each dense")
+            raise UsageError(f"{_said(inputs)} holds an object of type {what} as {name!r}; {expected}, each dense")
     return {name: tensor.detach() for name, tensor in held.items()}
+
+
+def _said(inputs: str) -> str:
+    return str(inputs) if isinstance(inputs, Given) else f"--inputs {inputs}"
 
 
 def _specs(family: Family) -> dict[str, TensorSpec]:
@@ -140,12 +160,12 @@ def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, Te
         dtype = str(tensor.dtype).removeprefix("torch.")
         if specs[name].kind == "int":
             if tensor.is_floating_point() or tensor.is_complex():
-                raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, expected an integer dtype")
+                raise UsageError(f"{_said(inputs)}: {name} has dtype {dtype}, expected an integer dtype")
             continue
         if dtype not in DTYPES:
-            raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, expected one of {', '.join(DTYPES)}")
+            raise UsageError(f"{_said(inputs)}: {name} has dtype {dtype}, expected one of {', '.join(DTYPES)}")
         if bool(tensor.isnan().any()):
-            raise UsageError(f"--inputs {inputs}: {name} holds NaN, of which no truth is known; expected numbers")
+            raise UsageError(f"{_said(inputs)}: {name} holds NaN, of which no truth is known; expected numbers")
         if specs[name].dtype:
             fixed[name] = dtype
         else:
@@ -153,12 +173,12 @@ def _dtype(family: Family, tensors: Mapping[str, Tensor], specs: Mapping[str, Te
     if len(found) != 1:
         mixed = " and ".join(f"{name} in {dtype}" for dtype, name in found.items())
         raise UsageError(
-            f"--inputs {inputs} holds {mixed or 'no float tensor'}; expected one dtype for all float tensors"
+            f"{_said(inputs)} holds {mixed or 'no float tensor'}; expected one dtype for all float tensors"
         )
     (own,) = found
     for name, dtype in fixed.items():
         if dtype != specs[name].held(own):
-            raise UsageError(f"--inputs {inputs}: {name} has dtype {dtype}, expected {specs[name].held(own)}")
+            raise UsageError(f"{_said(inputs)}: {name} has dtype {dtype}, expected {specs[name].held(own)}")
     return own
 
 
@@ -178,7 +198,7 @@ def _asked_for(
             continue
         if True not in supported.get(spec.asked_by, (True,)):
             raise UsageError(
-                f"--inputs {inputs} holds {name!r}, but {spec.name} is returned only with {spec.asked_by}=true, which "
+                f"{_said(inputs)} holds {name!r}, but {spec.name} is returned only with {spec.asked_by}=true, which "
                 "is not among what is checked; expected a file without it"
             )
         found[spec.asked_by] = True
@@ -194,37 +214,38 @@ def _dims(
         spec, shape = specs[name], tuple(tensor.shape)
         if len(shape) != len(spec.dims):
             form = f"{len(spec.dims)} dims [{' '.join(spec.dims)}]"
-            raise UsageError(f"--inputs {inputs}: {name} has shape {shape}, expected {form}")
+            raise UsageError(f"{_said(inputs)}: {name} has shape {shape}, expected {form}")
         if 0 in shape:
-            raise UsageError(f"--inputs {inputs}: {name} has shape {shape}, expected at least one element")
+            raise UsageError(f"{_said(inputs)}: {name} has shape {shape}, expected at least one element")
         for dim, size in zip(spec.dims, shape, strict=True):
-            term, rest = _unknown(dim)
-            if term is None:
+            terms = dim_names(dim)
+            if len(terms) != 1 or "//" in dim or "-" in dim:  # several sizes of T give one of T//2
                 continue
-            if size <= rest:
+            if (own := solved(dim, size)) is None:
+                least = size_of(dim, {terms[0]: 1})
+                expected = f"{terms[0]} at least 1" if size < least else "another size"
                 raise UsageError(
-                    f"--inputs {inputs}: {name} has shape {shape}, where {dim} is {size}, expected {term} at least 1"
+                    f"{_said(inputs)}: {name} has shape {shape}, where {dim} is {size}, expected {expected}"
                 )
-            known, by = sizes.setdefault(term, (size - rest, name))
-            if known != size - rest:
+            term, found_size = own
+            known, by = sizes.setdefault(term, (found_size, name))
+            if known != found_size:
                 raise UsageError(
-                    f"--inputs {inputs}: {name} has shape {shape}, where {dim} is {size}, "
+                    f"{_said(inputs)}: {name} has shape {shape}, where {dim} is {size}, "
                     f"but {by} has {term} = {known}; expected one size of {term}"
                 )
+    for name, tensor in tensors.items():  # what only T//2 says
+        for dim, size in zip(specs[name].dims, tensor.shape, strict=True):
+            if (one := solved(dim, size)) is not None:
+                sizes.setdefault(one[0], (one[1], name))
     found = {
         dim: sizes[dim][0] if dim in sizes else family.dims.get(dim, Sizes()).smallest for dim in family.signature.dims
     }
     for name, tensor in tensors.items():
-        expected = specs[name].shape(found)
-        if tuple(tensor.shape) != expected:
-            raise UsageError(f"--inputs {inputs}: {name} has shape {tuple(tensor.shape)}, expected {expected}")
+        fitting = specs[name].shape(found)
+        if tuple(tensor.shape) != fitting:
+            raise UsageError(f"{_said(inputs)}: {name} has shape {tuple(tensor.shape)}, expected {fitting}")
     return found
-
-
-def _unknown(dim: str) -> tuple[str | None, int]:
-    """(name, what is added to it) of a dim such as ``T`` or ``T+1``; (None, 0) of a constant or a sum of names."""
-    names = [term for term in dim.split("+") if not term.isdigit()]
-    return (names[0], sum(int(t) for t in dim.split("+") if t.isdigit())) if len(names) == 1 else (None, 0)
 
 
 def _require_indices(family: Family, tensors: Mapping[str, Tensor], dims: Mapping[str, int], inputs: str) -> None:
@@ -233,15 +254,18 @@ def _require_indices(family: Family, tensors: Mapping[str, Tensor], dims: Mappin
         if spec.kind != "int" or spec.name not in tensors:
             continue
         domain, tensor = family.domains[spec.name], tensors[spec.name].long()
+        tensor = tensor if domain.ignore is None else tensor[tensor != domain.ignore]
+        if tensor.numel() == 0:
+            continue
         high = domain.highest(dims)
         low = 0 if domain.kind == "cu_seqlens" else domain.minimum
         if int(tensor.min()) < low or int(tensor.max()) > high:
             given = f"{int(tensor.min())} to {int(tensor.max())}"
-            raise UsageError(f"--inputs {inputs}: {spec.name} holds {given}, expected integers from {low} to {high}")
+            raise UsageError(f"{_said(inputs)}: {spec.name} holds {given}, expected integers from {low} to {high}")
         if domain.kind == "cu_seqlens":
             ends = (tensor[..., 0] == 0).all() and (tensor[..., -1] == high).all()
             if not (ends and (tensor.diff(dim=-1) >= 0).all()):
-                raise UsageError(f"--inputs {inputs}: {spec.name} must rise from 0 to {high}")
+                raise UsageError(f"{_said(inputs)}: {spec.name} must rise from 0 to {high}")
 
 
 def _listed(names: list[str]) -> str:

@@ -11,6 +11,7 @@ from gradoracle.cases.case_space import CaseSpace
 from gradoracle.cases.coverage import Focus
 from gradoracle.model import layouts, recipes
 from gradoracle.model.case import Case, Draw
+from gradoracle.model.dims import dim_names
 from gradoracle.model.signature import cotangent_name, tangent_name
 
 V = TypeVar("V")
@@ -163,7 +164,7 @@ def _enlarged(choose: Choose[Any], within: CaseSpace, dims: dict[str, int], focu
     large, small = focus.large, {}
     repeated = set(within.batch)
     for spec in within.signature.inputs:
-        places = [place for place, dim in enumerate(spec.dims) if large in dim.split("+")]
+        places = [place for place, dim in enumerate(spec.dims) if large in dim_names(dim)]
         repeated.update(spec.dims[: places[0]] if places else ())
     for dim, drawn in dims.items():
         most = 1 if dim in repeated else _SHORT if dim in within.rows else _NARROW

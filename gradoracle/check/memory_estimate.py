@@ -115,7 +115,7 @@ def _elements(spec: TensorSpec, case: Case) -> int:
 
 
 def _width(spec: TensorSpec, case: Case) -> int:
-    return DTYPES[spec.held(case.dtype)].itemsize if spec.kind == "float" else 8
+    return DTYPES[spec.held(case.dtype)].itemsize if spec.kind == "float" else 8  # at most
 
 
 def _text(count: int) -> str:

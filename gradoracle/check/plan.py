@@ -124,6 +124,12 @@ def resolved(request: Request) -> Subjects:
     matching = {name: law for name, law in laws.items() if fnmatch.fnmatchcase(name, request.property)}
     if not matching:
         raise UsageError(no_such_law(family, request.property))
+    for glob in request.not_property:
+        if not fnmatch.filter(laws, glob):
+            raise UsageError(f"--not-property {glob}: {no_such_law(family, glob)}")
+        matching = {name: law for name, law in matching.items() if not fnmatch.fnmatchcase(name, glob)}
+    if not matching:
+        raise UsageError(f"--not-property {' '.join(request.not_property)} leaves no property to check")
     for glob in request.require:
         if not fnmatch.filter(laws, glob):
             raise UsageError(f"--require {glob}: {no_such_law(family, glob)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from gradoracle.cases.saved_tensors import Given
 from gradoracle.project.options import OPTIONS
 from gradoracle.project.request import Request
 
@@ -24,6 +25,8 @@ def command(request: Request, target: str, device: str, line: str, law: str) -> 
         law: its name.
     """
     held = _again(request, *_HELD)
+    if isinstance(request.inputs, Given):
+        return "the same call again"
     if request.inputs is None:
         return " ".join(["gradoracle replay", shlex.quote(line), *held]) if held else ""
     return _check(request, target, device, [f"--inputs {shlex.quote(request.inputs)}"], law)

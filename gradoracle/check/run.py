@@ -221,6 +221,11 @@ def verdicts_of(
     return verdicts
 
 
+def excluded(request: Request) -> list[str]:
+    """The properties that a request excludes, as a note."""
+    return [f"excluded with --not-property: {', '.join(request.not_property)}"] if request.not_property else []
+
+
 def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: Any) -> Report:
     """The report of a plan.
 
@@ -257,7 +262,7 @@ def report_of(planned: Plan, totals: Totals, verdicts: list[Verdict], **fields: 
         cases_run=totals.done,
         fail_on=request.fail_on,
         refusals=refusals,
-        notes=[note for kernel in kernels.values() for note in kernel.notes],
+        notes=[*(note for kernel in kernels.values() for note in kernel.notes), *excluded(request)],
         unmet=unmet,
         cases_judged=aggregate.judged,
         cases_alarming=aggregate.alarming,

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from gradoracle.cli.arguments import Typed
-from gradoracle.cli.commands import baseline, bench, check, doctor, explain, gate, merge, mutate, replay
+from gradoracle.cli.commands import baseline, bench, check, doctor, explain, gate, merge, mutate, new, replay
 from gradoracle.cli.commands.list import list_
 from gradoracle.model import exit_codes
 from gradoracle.model.errors import UsageError
@@ -92,6 +92,7 @@ app.command()(doctor.doctor)
 app.command()(gate.gate)
 app.add_typer(baseline.baseline, name="baseline")
 app.command()(mutate.mutate)
+app.command()(new.new)
 app.command()(bench.bench)
 
 

@@ -22,7 +22,7 @@ import pytest
 from gradoracle.check.judge_case import laws_of
 from gradoracle.check.run import check
 from gradoracle.model.dtypes import DTYPES
-from gradoracle.model.errors import UsageError
+from gradoracle.model.errors import LostPrecision, UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.verdict import BROKEN, Report, Status, Verdict
@@ -36,10 +36,6 @@ _runs: dict[str, Report | Exception] = {}
 
 class JudgeError(Exception):
     """gradoracle itself failed while judging, which says nothing about the kernel."""
-
-
-class LostPrecision(UserWarning):
-    """A violation that does not count: lost precision or robustness, of a kernel that declares no contract."""
 
 
 class NotRun(Exception):

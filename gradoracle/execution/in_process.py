@@ -19,13 +19,13 @@ class InProcess:
     Args:
         entry: ``"package.module:function"``; called with the setup before the first job.
         setup: of the jobs.
+        work: what the entry returns, where it has been called already.
     """
 
     in_order = True
 
-    def __init__(self, entry: str, setup: Any) -> None:
-        self._entry, self._setup = entry, setup
-        self._work: Work | None = None
+    def __init__(self, entry: str, setup: Any, work: Work | None = None) -> None:
+        self._entry, self._setup, self._work = entry, setup, work
 
     def run(self, jobs: Iterable[Any], until: float = math.inf) -> Iterator[Result]:
         """Run jobs, in order."""

@@ -1,8 +1,11 @@
-"""Dims: the sizes that a named dim may take."""
+"""Dims: the sizes that a named dim may take, and expressions of dims such as ``T+1``, ``2*D`` and ``T//2``."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 
@@ -138,3 +141,77 @@ def parse_sizes(text: str) -> tuple[str, Sizes]:
         return name.strip(), Sizes(choices=tuple(int(part) for part in domain.split(",")))
     except ValueError:
         raise ValueError(f"--dim {text!r} is invalid; {expected}") from None
+
+
+_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//"}
+
+
+@functools.lru_cache(maxsize=1024)
+def dim_names(dim: str) -> tuple[str, ...]:
+    """The named dims in an expression of names and whole numbers with ``+ - * //``, in order.
+
+    Raises:
+        ValueError: it is no such expression.
+    """
+    try:
+        tree = ast.parse(dim, mode="eval").body
+    except SyntaxError:
+        raise ValueError(f"the dim {dim!r} is invalid") from None
+    found: dict[str, None] = {}
+
+    def visit(node: ast.expr) -> None:
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            visit(node.left)
+            visit(node.right)
+        elif isinstance(node, ast.Name):
+            found.setdefault(node.id)
+        elif not (isinstance(node, ast.Constant) and type(node.value) is int):
+            raise ValueError(f"the dim {dim!r} is invalid")
+
+    visit(tree)
+    return tuple(found)
+
+
+def size(dim: str, sizes: Mapping[str, int]) -> int:
+    """The size of one dim, which may be a number or an expression of names and numbers."""
+    if dim.isdigit():
+        return int(dim)
+    return sizes[dim] if dim in sizes else _value(ast.parse(dim, mode="eval").body, sizes)
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Name):
+        return sizes[node.id]
+    if isinstance(node, ast.Constant):
+        return int(str(node.value))
+    assert isinstance(node, ast.BinOp)
+    left, right = _value(node.left, sizes), _value(node.right, sizes)
+    return {"+": left + right, "-": left - right, "*": left * right}.get(
+        _OPERATORS[type(node.op)], left // right if right else 0
+    )
+
+
+def solved(dim: str, found: int) -> tuple[str, int] | None:
+    """(name, its size) of a dim with one name, such as ``T+1``, that has a given size; None where nothing is known."""
+    names = dim_names(dim)
+    if len(names) != 1:
+        return None
+    low, high = 1, 2
+    while size(dim, {names[0]: high}) < found and high < 1 << 40:
+        high *= 2
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if size(dim, {names[0]: middle}) >= found else (middle + 1, high)
+    return (names[0], low) if size(dim, {names[0]: low}) == found else None
+
+
+def divisor(name: str, dims: Iterable[str]) -> int:
+    """The number that a dim must be a multiple of where ``name//2`` and the like occur in some dims."""
+    found = 1
+    for dim in dims:
+        for node in ast.walk(ast.parse(dim, mode="eval")):
+            if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv)):
+                continue
+            if isinstance(node.left, ast.Name) and node.left.id == name and isinstance(node.right, ast.Constant):
+                found = math.lcm(found, int(str(node.right.value)))
+    return found

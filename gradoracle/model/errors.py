@@ -13,6 +13,10 @@ class TargetError(UsageError):
     """A TARGET or --family that yields no kernels and definition to check."""
 
 
+class LostPrecision(UserWarning):
+    """A violation that does not count: lost precision or robustness, of a kernel that declares no contract."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an exception's message; its name if there is none."""
     lines = str(error).strip().splitlines()

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradoracle.model.constraints import constrained
-from gradoracle.model.dims import Sizes
+from gradoracle.model.dims import Sizes, dim_names, divisor, size
 from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.property import Property
-from gradoracle.model.signature import Signature, cotangent_name, read_signature, size
+from gradoracle.model.signature import Signature, cotangent_name, read_signature
 
 _INDEX_KINDS = ("index", "length", "cu_seqlens")
 
@@ -24,6 +24,8 @@ class IndexDomain:
         minimum: the smallest value.
         kind: "index", ``minimum <= value < bound``; "length", ``minimum <= value <= bound``; or "cu_seqlens", values
             sorted along the last dim, of which the first is 0 and the last ``bound``.
+        ignore: a further value outside of that range that some elements have, such as the ``ignore_index=-100`` of a
+            loss; None: there is none.
 
     Raises:
         ValueError: another kind.
@@ -32,10 +34,13 @@ class IndexDomain:
     bound: int | str
     minimum: int = 0
     kind: str = "index"
+    ignore: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in _INDEX_KINDS:
             raise ValueError(f"IndexDomain has kind {self.kind!r}; expected one of {', '.join(_INDEX_KINDS)}")
+        if self.ignore is not None and self.kind == "cu_seqlens":
+            raise ValueError("IndexDomain has ignore, but offsets (cu_seqlens) are all used; expected another kind")
 
     def highest(self, dims: Mapping[str, int]) -> int:
         """The largest value at given sizes of the dims."""
@@ -147,7 +152,9 @@ def family(
         strange = sorted(set(beside_large or {}) - names - set(signature.dims))
         if strange:
             raise ValueError(f"family {own}: beside_large names {strange}, which are neither dims nor tensors of it")
-        missing = [s.name for s in signature.inputs if s.kind == "int" and s.name not in (domains or {})]
+        whole_inputs = [spec for spec in signature.inputs if spec.kind == "int"]
+        ranges = {s.name: IndexDomain(2) for s in whole_inputs if s.dtype == "bool"} | dict(domains or {})
+        missing = [spec.name for spec in whole_inputs if spec.name not in ranges]
         if missing:
             raise ValueError(
                 f"family {own}: integer inputs {missing} need a domain, such as "
@@ -162,11 +169,35 @@ def family(
         optional = [spec.name for spec in signature.inputs if spec.optional]
         constraints = constrained(own, signature.dims, optional, divides or {}, together, alternatives)
         signature = replace(signature, constraints=constraints)
-        all_dims = {dim: (dims or {}).get(dim, Sizes()) for dim in signature.dims}
+        all_dims = {dim: (dims or {}).get(dim) or ordinary_sizes(dim, signature) for dim in signature.dims}
+        _require_elements(own, signature, all_dims)
         return Family(
-            own, function, signature, all_dims, tuple(dtypes), dict(domains or {}), dict(joint or {}),
+            own, function, signature, all_dims, tuple(dtypes), ranges, dict(joint or {}),
             dict(algorithms or {}), tuple(properties), scalable,
             dict(beside_large or {}),
         )  # fmt: skip
 
     return build(definition) if definition is not None else build
+
+
+def ordinary_sizes(dim: str, signature: Signature, least: int = 1) -> Sizes:
+    """The sizes of a dim that no one declares: 1 to 128, and where ``T//2`` occurs even ones."""
+    specs = (*signature.inputs, *signature.outputs)
+    return Sizes(least, max(128, 2 * least), divisor(dim, (each for spec in specs for each in spec.dims)))
+
+
+def _require_elements(own: str, signature: Signature, dims: Mapping[str, Sizes]) -> None:
+    """Check that no tensor is empty at the smallest sizes.
+
+    Raises:
+        ValueError: one is.
+    """
+    smallest = {dim: sizes.smallest for dim, sizes in dims.items()}
+    for spec in (*signature.inputs, *signature.outputs):
+        for dim, found in zip(spec.dims, spec.shape(smallest), strict=True):
+            if found < 1:
+                given = ", ".join(f"{name}={smallest[name]}" for name in dim_names(dim))
+                raise ValueError(
+                    f"family {own}: {dim} of {spec.name} is {found} where {given}; expected sizes, in dims, with which "
+                    "it is at least 1"
+                )

@@ -9,6 +9,7 @@ from typing import Any
 
 from gradoracle.model.contract import Contract, default_contract
 from gradoracle.model.dims import Sizes
+from gradoracle.model.modules import input_names, of_parameters
 
 
 @dataclass(frozen=True)
@@ -116,11 +117,15 @@ def kernel(
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a callable as a kernel of a family: ``@kernel(rmsnorm, dims={"N": multiples(16)})``.
 
+    The parameters of an nn.Module instance that require grad are given by the inputs of the same names, where
+    ``inner.weight`` is the input ``inner_weight``; the other inputs are the arguments of its ``forward``.
+
     Raises:
-        TypeError: the callable cannot take the family's inputs.
+        TypeError: the callable cannot take the family's inputs, or these lack a parameter of the module.
     """
 
     def build(function: Callable[..., Any]) -> Kernel:
+        function = of_parameters(function, family.signature) if input_names(function) else function
         supported, notes = accepted_options(family, function)
         label = str(name or getattr(function, "__name__", "kernel"))
         return Kernel(

@@ -35,7 +35,10 @@ class Layout:
 
 
 def _poisoned(like: Tensor, count: int) -> Tensor:
-    poison = float("nan") if like.is_floating_point() else torch.iinfo(like.dtype).min // 2
+    if like.dtype is torch.bool:
+        poison: float | bool = True
+    else:
+        poison = float("nan") if like.is_floating_point() else torch.iinfo(like.dtype).min // 2
     return torch.full((count,), poison, dtype=like.dtype, device=like.device)
 
 

@@ -15,20 +15,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from gradoracle.model.constraints import Constraints
+from gradoracle.model.dims import dim_names, size
 
 V = TypeVar("V")
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor of a definition: its name, named dims (an all-digit name is that constant), kind and dtype."""
+    """One tensor of a definition: name, dims (each a name, a number or an expression such as ``T+1``), kind, dtype."""
 
     name: str
     dims: tuple[str, ...]
-    kind: str = "float"  # "float" or "int"
+    kind: str = "float"  # "float", or "int": integers, or bool where the dtype is "bool"
     optional: bool = False
     keyword: bool = False  # passed by keyword, not by position
-    dtype: str = ""  # of a float tensor: fixed, such as "float32"; "" where it is the case's
+    dtype: str = ""  # fixed, such as "float32"; "" of a float tensor: the case's, of an integer one: int64
     asked_by: str = ""  # of an output: the boolean option without which it is not returned
 
     def held(self, dtype: str) -> str:
@@ -36,7 +37,7 @@ class TensorSpec:
         return self.dtype if self.dtype and dtype != "float64" else dtype
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape at given sizes of the named dims; sums such as ``T+1`` are evaluated."""
+        """The shape at given sizes of the named dims; expressions such as ``T+1`` are evaluated."""
         return tuple(size(dim, sizes) for dim in self.dims)
 
 
@@ -78,12 +79,11 @@ class Signature:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Every named dim in order of appearance, those that occur only in a sum included."""
+        """Every named dim in order of appearance, those that occur only in an expression included."""
         found: dict[str, None] = {}
         for spec in (*self.inputs, *self.outputs):
-            for term in "+".join(spec.dims).split("+"):
-                if term.isidentifier():
-                    found.setdefault(term)
+            for dim in spec.dims:
+                found.update(dict.fromkeys(dim_names(dim)))
         return tuple(found)
 
     @property
@@ -235,13 +235,15 @@ def read_signature(
 
 
 def _require_dims(name: str, tensor: str, dims: Sequence[str]) -> None:
-    """Check that each dim is a name, a number or a sum of these; raises as ``read_signature`` does."""
+    """Check that each dim is a name, a number or an expression; raises as ``read_signature`` does."""
     for dim in dims:
-        if not all(term.isidentifier() or term.isdigit() for term in dim.split("+")):
+        try:
+            dim_names(dim)
+        except ValueError:
             raise TypeError(
                 f'the dims "{" ".join(dims)}" of {tensor} of {name} have {dim!r}, which is invalid; expected '
-                "names, numbers and sums of these, such as T+1"
-            )
+                "names, numbers and expressions of these, such as T+1, 2*D or T//2, or first *NAME for two dims"
+            ) from None
 
 
 def _require_optional(
@@ -277,10 +279,13 @@ def _tensor(annotation: Any) -> tuple[tuple[str, ...], str, bool, str] | None:
     dims, dtypes = getattr(annotation, "dim_str", None), getattr(annotation, "dtypes", None)
     if dims is None or dtypes is None:
         return None
-    kind = "int" if all("int" in str(dtype) for dtype in dtypes) else "float"
-    return tuple(dims.split()), kind, optional, str(dtypes[0]) if kind == "float" and len(dtypes) == 1 else ""
+    named = [str(dtype).removesuffix("_") for dtype in dtypes] if isinstance(dtypes, (tuple, list)) else []
+    kind = "int" if named and all("int" in dtype or dtype == "bool" for dtype in named) else "float"
+    fixed = named[0] if len(set(named)) == 1 else ""
+    return tuple(each for dim in dims.split() for each in _spread(dim)), kind, optional, fixed
 
 
-def size(dim: str, sizes: Mapping[str, int]) -> int:
-    """The size of one dim, which may be a number or a sum of names and numbers."""
-    return sum(int(term) if term.isdigit() else sizes[term] for term in dim.split("+"))
+def _spread(dim: str) -> tuple[str, ...]:
+    """``*batch`` stands for two dims, of which each may be 1; any other dim for itself."""
+    name = dim[1:]
+    return (f"{name}0", f"{name}1") if dim[:1] == "*" and name.isidentifier() else (dim,)

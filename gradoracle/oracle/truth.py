@@ -16,6 +16,7 @@ from torch import Tensor
 from gradoracle.cases.sample import Sample
 from gradoracle.model.contract import UNIT_ROUNDOFF, Contract
 from gradoracle.model.derivative import Derivative, as_tuple, program
+from gradoracle.model.dims import solved
 from gradoracle.model.errors import out_of_memory
 from gradoracle.model.family import Family
 from gradoracle.model.signature import TensorSpec, cotangent_name, hvp_name, jvp_name
@@ -298,9 +299,8 @@ def dims_of(family: Family, sample: Sample) -> dict[str, int]:
     for spec in family.signature.inputs:
         shape = sample.inputs[spec.name].shape if spec.name in sample.inputs else [0] * len(spec.dims)
         for dim, size in zip(spec.dims, shape, strict=True):
-            name, _, number = dim.partition("+")  # T+1 says what T is
-            if size and name.isidentifier() and (number or "0").isdigit():
-                found.setdefault(name, int(size) - int(number or "0"))
+            if size and (known := solved(dim, int(size))) is not None:  # T+1 says what T is
+                found.setdefault(*known)
     return found
 
 

@@ -38,6 +38,7 @@ class Request:
             as hung; None: ``judge_case.CALL_SECONDS``.
         seed: of the stream.
         property: only properties that match this glob.
+        not_property: globs of properties that are not checked, which the report says.
         require: globs of properties that must have been checked.
         workers: how many processes, among which several GPUs are shared out; None: one for each core that this process
             may use, at most 32, and at least one for each GPU; 0: kernels run in this process, unprotected.
@@ -72,6 +73,7 @@ class Request:
     call_seconds: float | None = None
     seed: int = 0
     property: str = "*"
+    not_property: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     workers: int | None = None
     shard: tuple[int, int] = (1, 1)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradoracle.model.errors import UsageError
 from gradoracle.project.options import OPTIONS, Form
+from gradoracle.project.values import like, of_tensor
 
 Setting = str | list[str]  # a word, or the words of a repeatable option
 Settings = Mapping[str, Setting]
@@ -34,4 +36,16 @@ def fields(settings: Settings) -> dict[str, Any]:
     Raises:
         UsageError: a value is invalid or out of range; names the option.
     """
-    return {OPTIONS[name].field: OPTIONS[name].read(setting) for name, setting in settings.items()}
+    own = {name: setting for name, setting in settings.items() if name not in ("reference", "like")}
+    reference, example = (str(settings[name]) if name in settings else None for name in ("reference", "like"))
+    if reference is None and example is None:
+        return {OPTIONS[name].field: OPTIONS[name].read(setting) for name, setting in own.items()}
+    if reference is None or example is None:
+        given, other = ("--reference", "--like") if example is None else ("--like", "--reference")
+        raise UsageError(f"{given} goes with {other}; expected both: a reference, and an example of the arguments")
+    if "family" in own:
+        raise UsageError("--reference cannot be combined with --family: each says what the kernel computes")
+    words = [word for word in own.get("dim", ()) if of_tensor(word)]
+    own["dim"] = [word for word in own.get("dim", ()) if word not in words]
+    own["family"] = like(reference, example, words)
+    return {OPTIONS[name].field: OPTIONS[name].read(setting) for name, setting in own.items()}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gradoracle.model.dims import Sizes
 
 DEVICES = ("auto", "cpu", "cuda")
+LIKE = "@like="  # in a family text: between a reference and an example of the arguments
 ORACLES = ("auto", "float64", "certified", "mpmath")
 
 
@@ -74,6 +75,8 @@ def dims(texts: Iterable[str]) -> dict[str, Sizes]:
 
     found: dict[str, Sizes] = {}
     for text in texts:
+        if of_tensor(text):
+            raise UsageError(f"--dim {text} names the dims of a tensor, which only goes with --reference and --like")
         try:
             name, sizes = parse_sizes(text)
         except ValueError as error:
@@ -81,6 +84,16 @@ def dims(texts: Iterable[str]) -> dict[str, Sizes]:
         _once("--dim", name, found)
         found[name] = sizes
     return found
+
+
+def of_tensor(text: str) -> bool:
+    """Whether a word of --dim is about a tensor of an example, ``x=B,N`` or ``index<V``, and not about sizes."""
+    return "<" in text or any(letter.isalpha() for letter in text.partition("=")[2])
+
+
+def like(reference: str, example: str, corrections: Iterable[str] = ()) -> str:
+    """The family text of a reference and an example: ``mine.py:f@like=mine.py:inputs@x=B,N``."""
+    return f"{reference}{LIKE}{'@'.join((example, *corrections))}"
 
 
 def workers(text: str) -> int | None:

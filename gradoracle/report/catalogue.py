@@ -23,12 +23,19 @@ def listing(targets: Iterable[Target], universal: Sequence[Property], presets: M
         lines.append(f"  {target.family.name}{signature(target.family.signature)}")
         lines.append(f"      kernels: {', '.join(kernel.name for kernel in target.kernels)}")
         lines.append(f"      dtypes: {', '.join(target.family.dtypes)}")
-    lines += ["", f"properties of every family ({len(universal)})", *_properties(universal)]
+    lines += ["", properties(targets, universal).rstrip("\n")]
+    if presets:
+        lines += ["", "precision contracts (--contract DTYPE=PRESET)"]
+        lines += [f"  {name:<12} for {preset.dtype}" for name, preset in presets.items()]
+    return "\n".join(lines) + "\n"
+
+
+def properties(targets: Iterable[Target], universal: Sequence[Property]) -> str:
+    """The universal properties and those of each family; no universal ones are left out of the text."""
+    lines = [f"properties of every family ({len(universal)})", *_properties(universal)] if universal else []
     for target in targets:
         own = target.family.properties
-        lines += ["", f"properties of {target.family.name} ({len(own)})", *_properties(own)]
-    lines += ["", "precision contracts (--contract DTYPE=PRESET)"]
-    lines += [f"  {name:<12} for {preset.dtype}" for name, preset in presets.items()]
+        lines += [*([""] if lines else []), f"properties of {target.family.name} ({len(own)})", *_properties(own)]
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gradoracle.model.signature import OptionSpec, read_signature
@@ -63,19 +63,31 @@ def unreturned(x: Float[Tensor, "N"]):
     raise NotImplementedError
 
 
-def doubled(x: Float[Tensor, "B T 2*D"]) -> Float[Tensor, "B T D"]:
+def rooted(x: Float[Tensor, "B T D**2"]) -> Float[Tensor, "B T D"]:
     raise NotImplementedError
 
 
-def many(x: Float[Tensor, "T"]) -> Float[Tensor, "*batch T"]:
+def broadcast(x: Float[Tensor, "T"]) -> Float[Tensor, "#B T"]:
     raise NotImplementedError
+
+
+def composed(x: Float[Tensor, "*batch T 2*D"], m: Bool[Tensor, "T"]) -> Float[Tensor, "*batch T//2 3"]:
+    raise NotImplementedError
+
+
+def test_dims_may_be_expressions_and_a_starred_name_is_two_dims():
+    found = read_signature(composed)
+    assert found.dims == ("batch0", "batch1", "T", "D")
+    assert found.inputs[0].shape({"batch0": 1, "batch1": 2, "T": 6, "D": 5}) == (1, 2, 6, 10)
+    assert found.outputs[0].shape({"batch0": 1, "batch1": 2, "T": 6, "D": 5}) == (1, 2, 3, 3)
+    assert (found.inputs[1].kind, found.inputs[1].dtype) == ("int", "bool")
 
 
 @pytest.mark.parametrize(
     ("function", "keywords", "words"),
     [
-        (doubled, {}, r"the dims \"B T 2\*D\" of x of doubled have '2\*D', which is invalid; expected names"),
-        (many, {}, r"the dims \"\*batch T\" of out of many have '\*batch', which is invalid"),
+        (rooted, {}, r"the dims \"B T D\*\*2\" of x of rooted have 'D\*\*2', which is invalid; expected names"),
+        (broadcast, {}, r"the dims \"#B T\" of out of broadcast have '#B', which is invalid"),
         (unannotated, {}, "parameter 'x' of unannotated"),
         (unreturned, {}, "the return of unreturned must be annotated"),
         (attention, {"outputs": ("o",)}, "returns 2 tensors, but 1 output names"),

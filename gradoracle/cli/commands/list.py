@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from gradoracle.model.errors import UsageError
+from gradoracle.project.values import one_of
 from gradoracle.report.showing import say
 
 if TYPE_CHECKING:
@@ -12,13 +18,41 @@ if TYPE_CHECKING:
     from gradoracle.project.target import Target
 
 
-def list_() -> None:
-    """List families, kernels, properties and precision contracts."""
+def list_(
+    family: Annotated[str | None, typer.Option(metavar="NAME", help="Only this family and its properties.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="GLOB", help="Only properties whose name matches.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Only properties of this kind, such as oracle or memory."),
+    ] = None,
+) -> None:
+    """List families, kernels, properties and precision contracts, or some of them."""
     from gradoracle.model.contract import PRESETS
-    from gradoracle.report.catalogue import listing
+    from gradoracle.model.property import PropertyKind
+    from gradoracle.report.catalogue import listing, properties
 
     targets, universal = catalogue()
-    say(listing(targets, universal, PRESETS))
+    if family is not None:
+        one_of("--family", family, [target.family.name for target in targets])
+        targets = [target for target in targets if target.family.name == family]
+        universal = [law for law in universal if law.families.hold(targets[0].family)]
+    if name is None and kind is None:
+        say(listing(targets, universal, PRESETS if family is None else {}))
+        return
+    if kind is not None:
+        one_of("--kind", kind, [each.value for each in PropertyKind])
+
+    def chosen(laws: Sequence[Property]) -> tuple[Property, ...]:
+        fitting = (law for law in laws if kind in (None, law.kind.value))
+        return tuple(law for law in fitting if fnmatch.fnmatchcase(law.name, name or "*"))
+
+    own = [replace(t, family=replace(t.family, properties=chosen(t.family.properties))) for t in targets]
+    if not (found := chosen(universal)) and not any(target.family.properties for target in own):
+        given = [
+            f"--{option} {value}" for option, value in (("family", family), ("name", name), ("kind", kind)) if value
+        ]
+        raise UsageError(f"no property matches {' '.join(given)}; see gradoracle list")
+    say(properties([target for target in own if target.family.properties], found))
 
 
 def catalogue() -> tuple[list[Target], Sequence[Property]]:

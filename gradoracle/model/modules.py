@@ -1,0 +1,75 @@
+"""Modules: an nn.Module as a function of its parameters, which become inputs of a kernel."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradoracle.model.signature import Signature
+
+
+def input_names(callee: Any) -> dict[str, tuple[str, Tensor]]:
+    """The parameters of a module that require grad, by input name: (name in the module, value); none of a function."""
+    from torch import nn
+
+    if not isinstance(callee, nn.Module):
+        return {}
+    return {n.replace(".", "_"): (n, p) for n, p in callee.named_parameters() if p.requires_grad}
+
+
+def of_parameters(module: Any, signature: Signature) -> Callable[..., Any]:
+    """A module as a function of a family's inputs, those of its parameters' names included.
+
+    Raises:
+        TypeError: no input has the name of a parameter.
+    """
+    weights, label = input_names(module), type(module).__name__
+    places = [spec.name for spec in signature.inputs if not spec.keyword]
+    if missing := [name for name in weights if name not in places]:
+        raise TypeError(
+            f"the module {label} has the parameters {', '.join(missing)}, which are no inputs ({', '.join(places)}) of "
+            "the family; expected an input for each parameter that requires grad"
+        )
+
+    def call(*tensors: Any, **options: Any) -> Any:
+        given = dict(zip(places, tensors, strict=True))
+        own = {name: given.pop(name) for name in weights}
+        return call_with(module, own, list(given.values()), options)
+
+    kinds = inspect.Parameter
+    positional = [kinds(name, kinds.POSITIONAL_ONLY) for name in places]
+    taken = inspect.signature(module.forward).parameters.values()
+    others = [p for p in taken if p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) or p.default is not p.empty]
+    keyword = [p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY) for p in others if p.name not in places]
+    call.__signature__ = inspect.Signature([*positional, *keyword])  # type: ignore[attr-defined]
+    call.__wrapped__ = type(module).forward  # type: ignore[attr-defined]
+    call.__name__ = label
+    return call
+
+
+def call_with(
+    callee: Callable[..., Any],
+    parameters: Mapping[str, Tensor],
+    positional: Sequence[Any],
+    keyword: Mapping[str, Any],
+    *,
+    wide: bool = False,
+) -> Any:
+    """Call a module with other parameters, by input name, or a function with them as keywords.
+
+    ``wide``: the module's other float parameters and its float buffers take part as float64.
+    """
+    from torch import nn
+    from torch.func import functional_call
+
+    if not isinstance(callee, nn.Module):
+        return callee(*positional, **keyword, **parameters)
+    inside = {path: parameters[name] for name, (path, _) in input_names(callee).items() if name in parameters}
+    if wide:
+        held = (*callee.named_parameters(), *callee.named_buffers())
+        inside = {n: t.detach().double() for n, t in held if n not in inside and t.is_floating_point()} | inside
+    return functional_call(callee, inside, tuple(positional), dict(keyword))

@@ -1,0 +1,263 @@
+"""``gradoracle.gradcheck``: correct and wrong kernels on the same inputs, and inputs that cannot be used."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.gradcheck import GradcheckError as TorchGradcheckError  # type: ignore[attr-defined]
+
+import gradoracle
+from gradoracle.execution import device
+from gradoracle.model.errors import LostPrecision, UsageError
+
+device.prepare("cpu")
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+
+EPS = 1e-6
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+
+
+def reference(x: Tensor, w: Tensor, eps: float = EPS) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * w
+
+
+class RMSNorm(torch.autograd.Function):
+    """Written out in float32, or in float64 of float64 inputs; ``factor`` scales one term of dx."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, eps: float, factor: float) -> Tensor:
+        wide = x.double() if x.dtype is torch.float64 else x.float()
+        r = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        ctx.save_for_backward(x, w, r)
+        ctx.factor = factor
+        return (wide * r * w.to(r.dtype)).to(x.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, w, r = ctx.saved_tensors
+        x_, w_, g_ = (t.to(r.dtype) for t in (x, w, g))
+        mean = (g_ * w_ * x_).mean(-1, keepdim=True) * ctx.factor
+        return (r * g_ * w_ - x_ * r**3 * mean).to(x.dtype), (g_ * x_ * r).sum(0).to(w.dtype), None, None
+
+
+def right(x: Tensor, w: Tensor, eps: float = EPS) -> Tensor:
+    return RMSNorm.apply(x, w, eps, 1.0)
+
+
+def wrong(x: Tensor, w: Tensor, eps: float = EPS) -> Tensor:
+    return RMSNorm.apply(x, w, eps, 1.001)
+
+
+def made(dtype: torch.dtype = torch.float32, grad: bool = True) -> tuple[Tensor, Tensor]:
+    made = torch.Generator().manual_seed(0)
+    x, w = torch.randn(5, 37, generator=made), torch.randn(37, generator=made)
+    return x.to(dtype).requires_grad_(grad), w.to(dtype).requires_grad_(grad)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_correct_kernel_passes_and_a_wrong_one_is_reported_on_the_same_inputs(dtype: torch.dtype) -> None:
+    inputs = made(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LostPrecision)  # the correct kernel loses none
+        assert gradoracle.gradcheck(right, inputs, reference=reference) is True
+    assert gradoracle.gradcheck(wrong, inputs, reference=reference, raise_exception=False) is False
+    with pytest.raises(gradoracle.GradcheckError) as caught:
+        gradoracle.gradcheck(wrong, inputs, reference=reference)
+    text = str(caught.value)
+    assert "✗ WRONG  vjp_matches_the_oracle  wrong" in text and "the tensors x, w of this call" in text
+    assert "1.001 should be 1" in text and "test_gradcheck.py" in text
+    assert caught.value.report.exit_code == 1
+
+
+def test_its_error_is_that_of_torch_and_an_assertion() -> None:
+    for kind in (AssertionError, TorchGradcheckError, RuntimeError):
+        with pytest.raises(kind):
+            gradoracle.gradcheck(wrong, made(), reference=reference)
+
+
+def test_the_inputs_are_left_as_they_are() -> None:
+    x, w = made()
+    before, threads = x.detach().clone(), torch.get_num_threads()
+    gradoracle.gradcheck(right, (x, w), reference=reference)
+    assert x.requires_grad and x.grad is None and torch.equal(x, before) and torch.get_num_threads() == threads
+
+
+def test_only_what_requires_grad_is_differentiated() -> None:
+    def no_dw(x: Tensor, w: Tensor) -> Tensor:
+        return RMSNorm.apply(x, w.detach(), EPS, 1.0)
+
+    x, w = made()
+    assert gradoracle.gradcheck(no_dw, (x, w.detach()), reference=reference)
+    with pytest.raises(gradoracle.GradcheckError, match="dw is None"):
+        gradoracle.gradcheck(no_dw, (x, w), reference=reference)
+
+
+def test_other_arguments_are_passed_on() -> None:
+    x, w = made()
+    assert gradoracle.gradcheck(right, (x, w, 0.5), reference=reference)
+    assert gradoracle.gradcheck(right, {"x": x, "w": w, "eps": 0.5}, reference=reference)
+    with pytest.raises(gradoracle.GradcheckError):
+        gradoracle.gradcheck(lambda x, w, eps: right(x, w), (x, w, 0.5), reference=reference)
+
+
+def test_strides_and_mixed_dtypes_are_kept() -> None:
+    seen = []
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        seen.append((x.stride(), w.dtype))
+        return (x.float() * w).to(x.dtype)
+
+    x, w = torch.randn(7, 5).bfloat16().T.requires_grad_(), torch.randn(7, requires_grad=True)
+    assert gradoracle.gradcheck(kernel, (x, w), reference=lambda x, w: (x * w).to(x.dtype))
+    assert (x.stride(), torch.float32) in seen
+
+
+def test_integers_and_bools_are_passed_as_they_are() -> None:
+    def kernel(table: Tensor, index: Tensor, keep: Tensor) -> Tensor:
+        assert index.dtype is torch.int32 and keep.dtype is torch.bool
+        return torch.where(keep[:, None], table[index.long()], 0.0)
+
+    def twice(table: Tensor, index: Tensor, keep: Tensor) -> Tensor:
+        return torch.where(keep[:, None], table[(index.long() + 1) % len(table)], 0.0)
+
+    table = torch.randn(6, 4, requires_grad=True)
+    index, keep = torch.tensor([5, 0, 0, 3], dtype=torch.int32), torch.tensor([True, True, False, True])
+    plain: Callable[..., Tensor] = lambda table, index, keep: torch.where(keep[:, None], table[index.long()], 0.0)  # noqa: E731
+    assert gradoracle.gradcheck(kernel, (table, index, keep), reference=plain)
+    assert not gradoracle.gradcheck(twice, (table, index, keep), reference=plain, raise_exception=False)
+
+
+class Layer(nn.Module):
+    """Linear and scaled; the factor of the gradient of the scale is 1 where it is right."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = nn.Linear(7, 3)
+        self.scale = nn.Parameter(torch.randn(3))
+        self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
+        self.register_buffer("shift", torch.randn(3))
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.scale.detach() + self.factor * (self.scale - self.scale.detach())
+        return self.inner(x) * scale + self.frozen + self.shift
+
+
+def test_the_parameters_of_a_module_are_inputs() -> None:
+    x = torch.randn(4, 7)
+    assert gradoracle.gradcheck(Layer(1.0), x, reference=Layer(1.0))
+    with pytest.raises(gradoracle.GradcheckError, match="dscale"):
+        gradoracle.gradcheck(Layer(1.01), x, reference=Layer(1.0))
+
+
+def test_a_function_takes_the_parameters_of_a_module_by_keyword() -> None:
+    layer, x = nn.Linear(7, 3), torch.randn(4, 7, requires_grad=True)
+    assert gradoracle.gradcheck(layer, x, reference=lambda x, weight, bias: x @ weight.T + bias)
+    with pytest.raises(gradoracle.GradcheckError, match="dbias"):
+        gradoracle.gradcheck(layer, x, reference=lambda x, weight, bias: x @ weight.T + 2 * bias - bias.detach())
+
+
+@triton.jit
+def _scale(X, W, Y, N, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x, w = tl.load(X + n, mask=n < N), tl.load(W + n, mask=n < N)
+    tl.store(Y + n, x * w, mask=n < N)
+
+
+@triton.jit
+def _scale_outside(X, W, Y, N, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x, w = tl.load(X + n, mask=n < N + 1), tl.load(W + n, mask=n < N)
+    tl.store(Y + n, x * w, mask=n < N)
+
+
+def _launched(kernel: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x, w)
+            return run(x, w)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, g: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            return run(g.contiguous(), w), run(g.contiguous(), x)
+
+    def run(x: Tensor, w: Tensor) -> Tensor:
+        y = torch.empty_like(x)
+        kernel[(triton.cdiv(x.numel(), 16),)](x, w, y, x.numel(), BLOCK=16)
+        return y
+
+    return lambda x, w: Scale.apply(x, w)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_triton_kernels_are_interpreted_and_their_accesses_judged(dtype: torch.dtype) -> None:
+    x, w = (torch.randn(35).to(dtype).requires_grad_() for _ in range(2))
+    assert gradoracle.gradcheck(_launched(_scale), (x, w), reference=torch.mul)
+    with pytest.raises(gradoracle.GradcheckError, match="every_access_stays_inside_its_tensor"):
+        gradoracle.gradcheck(_launched(_scale_outside), (x, w), reference=torch.mul)
+
+
+def test_a_kernel_that_raises_is_no_success() -> None:
+    def raising(x: Tensor, w: Tensor) -> Tensor:
+        raise ValueError("N must be a multiple of 16")
+
+    with pytest.raises(gradoracle.GradcheckError, match="N must be a multiple of 16"):
+        gradoracle.gradcheck(raising, made(), reference=reference)
+
+
+def test_a_declared_contract_counts_lost_precision() -> None:
+    def rounded(x: Tensor, w: Tensor) -> Tensor:
+        return (x.bfloat16() * w.bfloat16()).float()
+
+    inputs = made()
+    with pytest.warns(UserWarning, match="PRECISION"):
+        assert gradoracle.gradcheck(rounded, inputs, reference=torch.mul)
+    assert not gradoracle.gradcheck(rounded, inputs, reference=torch.mul, contract="ieee32", raise_exception=False)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "inputs", "reference", "says"),
+    [
+        (right, made(grad=False), reference, "none of the inputs of right requires grad; expected requires_grad=True"),
+        (right, (), reference, "cannot be called with these inputs: missing a required argument: 'x'"),
+        (right, 3.0, reference, "the inputs of right are of type float; expected a tensor, a tuple of arguments"),
+        (right, (1.0, 2.0), reference, "hold no tensor"),
+        (right, (torch.ones(2, 3).long(), torch.ones(3).long()), reference, "hold no float tensor"),
+        (right, (list(made()), 1.0), reference, "argument 'x' of right is a list of tensors; expected tensors as"),
+        (right, (torch.ones(2, 0, requires_grad=True), torch.ones(0)), reference, "expected at least one element"),
+        (right, {"x": made()[0], "v": made()[1]}, reference, "cannot be called with these inputs"),
+        (right, made(), lambda x, w: (x @ w).sum().item(), "returns float; expected a tensor or a tuple of tensors"),
+        (right, made(), lambda x, w: x.detach(), "returns no tensor that depends on 'w', 'x'"),
+        (right, made(), lambda x: x, "raises TypeError on x [5, 37], w [37]"),
+        (right, made(), lambda x, w: w @ x, "raises RuntimeError on x [5, 37], w [37]"),
+        (RMSNorm, made(), reference, "RMSNorm is a class; expected a function of tensors, or an instance of it"),
+        (right, made(), 7, "is of type int and not callable"),
+        (nn.Linear(37, 3), made()[0], lambda x, weight: x @ weight.T, "does not take 'bias', parameters of the module"),
+        (nn.Linear(37, 3), made()[0], nn.Linear(37, 3, bias=False), "has the parameters 'weight', the kernel"),
+    ],
+)
+def test_a_mistake_is_one_sentence(kernel: Any, inputs: Any, reference: Any, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        gradoracle.gradcheck(kernel, inputs, reference=reference)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_unknown_contract_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match="for float32 choose one of"):
+        gradoracle.gradcheck(right, made(), reference=reference, contract="bf16")
+
+
+def test_a_reference_of_another_shape_fails() -> None:
+    with pytest.raises(gradoracle.GradcheckError, match=r"out has shape \(5, 37\), expected \(5,\)"):
+        gradoracle.gradcheck(right, made(), reference=lambda x, w: x @ w)

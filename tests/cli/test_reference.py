@@ -1,0 +1,209 @@
+"""``gradoracle check KERNEL --reference F --like EXAMPLE``: nothing is annotated; mistakes are one sentence."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gradoracle.cli import main
+
+Run = Callable[..., "tuple[int, str, str]"]
+
+MINE = """
+import torch
+from torch import nn
+
+def f(x, w, eps=1e-6):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * w
+
+def right(x, w, eps=1e-6):
+    wide = x.double() if x.dtype == torch.float64 else x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * w).to(x.dtype)
+
+def wrong(x, w, eps=1e-6):
+    return right(x, w + 0.01 * (w - w.detach()), eps)
+
+def inputs():
+    return torch.randn(4, 37), torch.randn(37)
+
+def wide():
+    return {"x": torch.randn(4, 37).double(), "w": torch.randn(37).double(), "eps": 0.25}
+
+half = (torch.randn(4, 37).bfloat16(), torch.randn(37).bfloat16())
+
+def other(x, w, eps=1e-6):
+    return f(x, w, eps).sum(-1)
+
+def square():
+    return torch.randn(4, 4), torch.randn(4)
+
+def gather(table, index, factor):
+    return table[index.long()] * factor
+
+def gather_wrong(table, index, factor):
+    return table[(index.long() + 1) % len(table)] * factor
+
+def picks():
+    return torch.randn(50, 6), torch.randint(0, 50, (9,), dtype=torch.int32), 2.0
+
+def upward(x):
+    return torch.cat([x, x], -1)
+
+def one():
+    return (torch.randn(3, 5),)
+
+layer = nn.Linear(7, 3)
+
+def linear(x, weight, bias):
+    return x @ weight.T + bias
+
+def twice(x, weight, bias):
+    return x @ weight.T + 2 * bias
+
+def rows():
+    return torch.randn(4, 7)
+
+def failing():
+    raise ValueError("no example today")
+
+nothing = ("a", 3)
+"""
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """The command line in a folder that holds mine.py."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main.run(words)
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+FEW = ("--device", "cpu", "--workers", "0", "--examples", "4", "--property", "[fv][oj][rp]*_matches_the_oracle")
+
+
+def told(out: str) -> str:
+    """A report with its lines joined."""
+    return " ".join(out.split())
+
+
+def checked(run: Run, kernel: str, reference: str, like: str, *words: str) -> tuple[int, str, str]:
+    pair = ("--reference", f"mine.py:{reference}", "--like", f"mine.py:{like}")
+    return run("check", f"mine.py:{kernel}", *pair, *FEW, *words)
+
+
+@pytest.mark.parametrize(("like", "dtype"), [("inputs", "float32"), ("half", "bfloat16"), ("wide", "float64")])
+def test_a_correct_kernel_holds_and_a_wrong_one_does_not(run: Run, like: str, dtype: str) -> None:
+    code, out, _ = checked(run, "right", "f", like)
+    assert code == 0 and f"contract {dtype}" in out
+    assert "from the example: x[A B], w[B] -> out[A B]" in out
+    code, out, _ = checked(run, "wrong", "f", like)
+    assert code == 1 and "✗ WRONG  vjp_matches_the_oracle  wrong" in out and "dw " in out
+
+
+def test_the_replay_line_replays(run: Run) -> None:
+    _, out, _ = checked(run, "wrong", "f", "inputs", "--dim", "x=B,N")
+    line = next(line for line in out.splitlines() if line.split()[:1] == ["replay"])
+    assert "from=mine.py:f@like=mine.py:inputs@x=B,N" in line
+    words = shlex.split(line)[2:]
+    code, out, _ = run(*words)
+    assert code == 1 and "✗ WRONG  vjp_matches_the_oracle  wrong" in out
+
+
+def test_worker_processes_derive_the_same_family(run: Run) -> None:
+    words = ("check", "mine.py:gather", "--reference", "mine.py:gather", "--like", "mine.py:picks", "--workers", "1")
+    code, out, _ = run(*words, "--examples", "3", "--property", "vjp_matches*", "--device", "cpu")
+    assert code == 0, out
+
+
+def test_integers_take_their_range_from_the_example_and_other_arguments_are_passed_on(run: Run) -> None:
+    assert checked(run, "gather", "gather", "picks")[0] == 0
+    code, out, _ = checked(run, "gather_wrong", "gather", "picks")
+    assert code == 1 and "forward_matches_the_oracle" in out
+
+
+def test_dims_are_corrected(run: Run) -> None:
+    assert "x[A A], w[A] -> out[A A]" in checked(run, "right", "f", "square", "--dim", "A=3")[1]
+    code, out, _ = checked(run, "right", "f", "square", "--dim", "x=B,N", "--dim", "w=N", "--dim", "out=B,N")
+    assert code == 0 and "x[B N], w[N] -> out[B N]" in out
+    assert "table[V D], index[T]" in checked(
+        run, "gather", "gather", "picks", "--dim", "table=V,D", "--dim", "index=T", "--dim", "index<V"
+    )[1]  # fmt: skip
+
+
+def test_an_output_may_be_a_multiple_of_a_dim(run: Run) -> None:
+    code, out, _ = checked(run, "upward", "upward", "one")
+    assert code == 0 and "x[A B] -> out[A 2*B]" in out
+
+
+def test_the_parameters_of_a_module_are_inputs(run: Run) -> None:
+    code, out, _ = checked(run, "layer", "linear", "rows")
+    assert code == 0 and "input[A B], weight[C B], bias[C] -> out[A C]" in told(out)
+    code, out, _ = checked(run, "layer", "twice", "rows")
+    assert code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("mine.py:right", "--reference", "mine.py:f"), "--reference goes with --like; expected both"),
+        (("mine.py:right", "--like", "mine.py:inputs"), "--like goes with --reference; expected both"),
+        (("mine.py:right", "--reference", "mine.py:f", "--like", "mine.py:inputz"), "no callable named 'inputz'"),
+        (("mine.py:right", "--reference", "mine.py:g", "--like", "mine.py:inputs"), "no callable named 'g'"),
+        (("mine.py:rihgt", "--reference", "mine.py:f", "--like", "mine.py:inputs"), "did you mean right?"),
+        (("mine.py", "--reference", "mine.py:f", "--like", "mine.py:inputs"), "expected mine.py:callable"),
+        (("mine.py:right", "--reference", "gone.py:f", "--like", "mine.py:inputs"), "no file gone.py"),
+        (("mine.py:right", "--reference", "mine.py:f", "--like", "mine.py:failing"), "ValueError: no example today"),
+        (("mine.py:right", "--reference", "mine.py:f", "--like", "mine.py:nothing"), "hold no tensor"),
+        (("mine.py:right", "--reference", "mine.py:f", "--like", "mine.py:one"), "missing a required argument: 'w'"),
+        (
+            ("mine.py:right", "--reference", "mine.py:upward", "--like", "mine.py:inputs"),
+            "raises TypeError on x [4",
+        ),
+        (
+            ("mine.py:layer", "--reference", "mine.py:upward", "--like", "mine.py:rows"),
+            "does not take 'bias'",
+        ),
+        (
+            ("mine.py:right", "--reference", "mine.py:f", "--like", "mine.py:inputs", "--family", "sdpa"),
+            "--reference cannot be combined with --family",
+        ),
+        (("sdpa", "--dim", "q=B,N"), "names the dims of a tensor, which only goes with --reference and --like"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exits_with_2(run: Run, words: tuple[str, ...], says: str) -> None:
+    code, out, err = run("check", *words, "--device", "cpu", "--workers", "0")
+    assert (code, out) == (2, "") and len(err.splitlines()) == 1, (code, out, err)
+    assert says in err
+
+
+@pytest.mark.parametrize(
+    ("dim", "says"),
+    [
+        ("x=B", "names 1 dims, but x has shape (4, 37) in the example"),
+        (
+            "x=N,N",
+            "--dim x=N,N gives N the size 37, but it is 4 elsewhere in the example",
+        ),
+        ("x=B,2*B", "--dim x=B,2*B gives 2*B the size 8, but x has shape (4, 37) in the example"),
+        ("x=B,2*M", "names the dim 'M', which no tensor has"),
+        ("x=B,N!", "is invalid; expected TENSOR=DIM,DIM of names, numbers and expressions"),
+        ("v=B,N", "--dim names the tensor 'v', which is none of x, w, out"),
+        ("Q=3", "has no dim Q; it has A, B"),
+    ],
+)
+def test_a_dim_that_conflicts_with_the_example_is_one_sentence(run: Run, dim: str, says: str) -> None:
+    code, out, err = checked(run, "right", "f", "inputs", "--dim", dim)
+    assert (code, out) == (2, "") and says in err and len(err.splitlines()) == 1, err
+
+
+def test_a_reference_of_another_shape_is_reported(run: Run) -> None:
+    code, out, _ = checked(run, "right", "other", "inputs")
+    assert code == 1 and "out has shape" in out and "expected" in out
