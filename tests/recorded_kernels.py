@@ -142,3 +142,20 @@ def twice_copied(X, Y, n, first: tl.constexpr, second: tl.constexpr, BLOCK: tl.c
     one = loaded(X, at, n + first)
     other = loaded(X, at, n + second)
     tl.store(Y + at, one + other, mask=at < n)
+
+
+@triton.jit
+def biased(X, B, Y, N, HAS_BIAS, HOW: tl.constexpr, BLOCK: tl.constexpr):
+    """Y = 2 X + B of one row a program, without B where HAS_BIAS is 0: B is then a placeholder."""
+    at = tl.arange(0, BLOCK)
+    x = tl.load(X + tl.program_id(0) * N + at, mask=at < N)
+    b = tl.load(B + at, mask=(at < N) & (HAS_BIAS != 0 or HOW != "masked"), other=0.0)
+    if HOW == "discarded":
+        b = tl.where(HAS_BIAS != 0, b, 0.0)
+    elif HOW == "times 0":
+        b = b * HAS_BIAS
+    elif HOW == "compared":
+        b = tl.where(b > 0, 1.0, 0.0)  # unwritten NaN is not larger
+    elif HOW == "smallest":
+        b = tl.minimum(b, 0.0)  # unwritten NaN is passed over
+    tl.store(Y + tl.program_id(0) * N + at, 2 * x + b, mask=at < N)

@@ -41,8 +41,8 @@ T = TypeVar("T")
 class Tested(KernelRunner):
     """A kernel as a test calls it: gradients are read before writes to the inputs are undone."""
 
-    def _backward(self, *given: Any) -> Sequence[Tensor | None]:
-        return [gradient if gradient is None else gradient.clone() for gradient in super()._backward(*given)]
+    def _backward(self, *given: Any, **how: Any) -> Sequence[Tensor | None]:
+        return [gradient if gradient is None else gradient.clone() for gradient in super()._backward(*given, **how)]
 
 
 @dataclass

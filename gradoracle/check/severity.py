@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from gradoracle.check.evidence import Evidence
 from gradoracle.check.judge_law import judge_law
+from gradoracle.check.overflow import overflows
 from gradoracle.check.precision_loss import lost_at
 from gradoracle.check.widened import widened
 from gradoracle.check.wrong_constant import wrong_constant
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter import is_active
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import named
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import LawResult
@@ -24,6 +26,7 @@ from gradoracle.model.verdict import Status, Verdict
 MOST_CALLS, MOST_SECONDS = 100, 10.0  # of a search for a statement or a constant
 LOCATED = (PropertyKind.ORACLE, PropertyKind.FORMULA)  # kinds for which that is searched
 NEEDS_INTERPRETER = "a kernel is widened in Triton's interpreter, on the CPU"
+_OVERFLOWS = "a value on the way is too large for its dtype, and infinite"
 _OF_KIND = {  # whatever the violation of a property of this kind looks like
     PropertyKind.FORMULA: Severity.WRONG,
     PropertyKind.MEMORY: Severity.WRONG,
@@ -42,21 +45,43 @@ def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult
         raise
     except Exception as error:  # an explanation is not worth losing the violation
         severity, why = Severity.UNDECIDED, named(error)
+    if severity is Severity.PRECISION and law.kind in LOCATED:
+        result, severity = _without_overflow(evidence, result)
     preset = ""
     if severity in (Severity.PRECISION, Severity.UNDECIDED):
         preset = _explaining_preset(law, evidence, result)
     return replace(result, severity=severity, undecided=why, preset=preset)
 
 
-def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
-    """A violation with the statement at which precision is lost, or the constant that explains what is wrong."""
+def _without_overflow(evidence: Evidence, result: LawResult) -> tuple[LawResult, Severity]:
+    """A violation that goes away when widened, and its severity: wrong where values on the way overflow."""
+    derivative, names = _plainly_wrong(result)
+    if derivative is None or not overflows(evidence, derivative, names):
+        return result, Severity.PRECISION
+    findings = tuple(
+        replace(each, lost=True, message=f"{each.message}: {_OVERFLOWS}")
+        if each.outcome is Outcome.VIOLATED and each.tensor in names
+        else each
+        for each in result.findings
+    )
+    return replace(result, findings=findings), Severity.WRONG
+
+
+def _plainly_wrong(result: LawResult) -> tuple[Derivative | None, list[str]]:
+    """The lowest derivative that findings violate, and its tensors."""
     wrong = [finding for finding in result.findings if finding.outcome is Outcome.VIOLATED and finding.is_plain]
     derivative = min((f.derivative for f in wrong if f.derivative), key=lambda each: each.order, default=None)
+    return derivative, [finding.tensor for finding in wrong if finding.derivative is derivative]
+
+
+def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
+    """A violation with the statement at which precision is lost, or the constant that explains what is wrong."""
+    derivative, names = _plainly_wrong(result)
     if derivative is None or law.kind not in LOCATED:
         return result
-    names = [finding.tensor for finding in wrong if finding.derivative is derivative]
+    wrong = [finding for finding in result.findings if finding.outcome is Outcome.VIOLATED and finding.is_plain]
     try:
-        if result.severity is Severity.PRECISION:
+        if result.severity is Severity.PRECISION or any(f.message.endswith(_OVERFLOWS) for f in wrong):
             loss = lost_at(evidence, derivative, names, calls=MOST_CALLS, seconds=MOST_SECONDS)
             return replace(result, loss=None if loss is None else loss.mapped(shown))
         if result.severity is Severity.WRONG and not any(f.lost or f.malformed for f in wrong):

@@ -31,6 +31,10 @@ class NoDerivative(Unavailable):
         super().__init__(text, Reason.NO_DERIVATIVE)
 
 
+class Severed(NoDerivative):
+    """The kernel's gradients are constants to autograd, which raises nothing: second derivatives are 0 in silence."""
+
+
 class Crashed(Exception):
     """The kernel raised an error that no caller should see, or its device was lost."""
 
@@ -64,10 +68,19 @@ def raise_if_lost(error: BaseException, call: str) -> None:
 
 
 @contextmanager
-def needing(mode: str, call: str) -> Iterator[None]:
-    """Turn a RuntimeError raised inside into NoDerivative: the kernel does not support this mode of autograd."""
+def needing(mode: str, call: str, kinds: tuple[type[Exception], ...] = (RuntimeError,)) -> Iterator[None]:
+    """Turn an error raised inside into NoDerivative: the kernel does not support this mode of autograd.
+
+    Args:
+        mode: in words.
+        call: the call that runs.
+        kinds: of errors that say so.
+    """
     try:
         yield
-    except RuntimeError as error:
+    except (Wrong, Refused, Unavailable, Crashed, MemoryError):
+        raise
+    except kinds as error:
         raise_if_lost(error, call)
-        raise NoDerivative(f"no {mode}: {first_line(error)}") from None
+        text = first_line(error) if isinstance(error, RuntimeError) else named(error)
+        raise NoDerivative(f"no {mode}: {text}") from None

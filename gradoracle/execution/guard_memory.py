@@ -27,6 +27,7 @@ _POISON = {
 _INTEGER_POISON = -0x5EED
 BAND = 64  # elements on either side
 MOST_KEPT = 1 << 28  # bytes of arguments that are copied; of more, only a checksum is kept
+_other_sign = 0  # of what new memory holds in place of poison; 0: poison
 _SPARSE = 8  # a storage this many times larger than its tensor's elements and than all copies: only elements are kept
 _CHUNK = 1 << 24  # bytes that are summed at once
 
@@ -155,11 +156,27 @@ def is_poison(tensor: Tensor) -> Tensor:
 
 
 def _fill(storage: Tensor) -> None:
-    if storage.dtype in _POISON:
+    if storage.dtype in _POISON and _other_sign:
+        storage.fill_(_other_sign * torch.finfo(storage.dtype).max)
+    elif storage.dtype in _POISON:
         bits, value = _POISON[storage.dtype]
         storage.view(bits).fill_(value)
     elif storage.dtype in (torch.int16, torch.int32, torch.int64):
-        storage.fill_(_INTEGER_POISON)
+        storage.fill_(int(_other_sign > 0) if _other_sign else _INTEGER_POISON)
+
+
+@contextmanager
+def filled(sign: int) -> Iterator[None]:
+    """Within it, ``poisoned`` memory holds the largest number of its dtype with a sign, integers 0 or 1.
+
+    What depends on memory that nothing wrote differs then; what discards it does not.
+    """
+    global _other_sign
+    before, _other_sign = _other_sign, sign
+    try:
+        yield
+    finally:
+        _other_sign = before
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from gradoracle.execution.call_errors import (
     REFUSALS,
     Crashed,
     DeviceLost,
-    NoDerivative,
     Refused,
+    Severed,
     Unavailable,
     Wrong,
     needing,
@@ -26,6 +26,7 @@ from gradoracle.execution.call_errors import (
 from gradoracle.execution.claimed_cuda import cuda_claimed
 from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_tensors, poisoned, watched
 from gradoracle.execution.interpreter.launch_hooks import dots_in_ieee
+from gradoracle.execution.pullback import accumulated, dense, pulled_back
 from gradoracle.execution.widened import CannotWiden, narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
@@ -129,12 +130,8 @@ class KernelRunner:
             leaves = self._leaves(sample, None)
             outputs = self._outputs(sample, list(leaves.values()), blocks)
             self._named(Derivative.FORWARD, sample, outputs)
-            cotangents = list(sample.cotangents.values())
-            expected = [leaf for leaf in leaves.values() if leaf.requires_grad]
-            first, second = (
-                torch.autograd.grad(outputs, expected, cotangents, retain_graph=True, allow_unused=True)
-                for _ in range(2)
-            )
+            first = self._backward(sample, outputs, leaves, None, retain_graph=True)
+            second = self._backward(sample, outputs, leaves, None, retain_graph=True)
             keys = [cotangent_name(n) for n in self.primals(sample)]
             both = self._gradients(sample, keys, first), self._gradients(sample, keys, second)
         return both
@@ -212,19 +209,25 @@ class KernelRunner:
         }
 
     def _backward(
-        self, sample: Sample, outputs: Sequence[Tensor], leaves: Mapping[str, Tensor], upstream: Sequence[str] | None
+        self,
+        sample: Sample,
+        outputs: Sequence[Tensor],
+        leaves: Mapping[str, Tensor],
+        upstream: Sequence[str] | None,
+        **how: bool,
     ) -> Sequence[Tensor | None]:
         targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
         pairs = zip(outputs, sample.cotangents.items(), strict=True)
         given = [(o, g) for o, (name, g) in pairs if upstream is None or name in upstream]
-        gradients = pulled_back([o for o, _ in given], [g for _, g in given], targets)
-        if gradients is None:
+        gradients = pulled_back([o for o, _ in given], [g for _, g in given], targets, **how)
+        if gradients is None and not any(output.requires_grad for output in outputs):
             dead = ", ".join(sample.cotangents)
             raise _wrong("gradient", f"the output {dead} has no gradient: it does not require grad")
-        if upstream is None:
+        if upstream is None and gradients is not None:
             return gradients
-        # an input that these outputs do not depend on has none, which means 0
-        return [torch.zeros_like(t) if g is None else g for g, t in zip(gradients, targets, strict=True)]
+        # an input that these outputs do not depend on, or outputs marked non-differentiable, have none: that is 0
+        own = gradients or [None] * len(targets)
+        return [torch.zeros_like(t) if g is None else g for g, t in zip(own, targets, strict=True)]
 
     def _forward_mode(self, sample: Sample, primals: Sequence[str], blocks: str) -> tuple[Tensor, ...]:
         values = tuple(dense(sample.inputs[n]) for n in primals)
@@ -232,21 +235,30 @@ class KernelRunner:
         with needing("forward mode", f"{self.label}jvp"):
             return torch.func.jvp(self.of_primals(sample, primals, blocks), values, tangents)[1]
 
-    def _double_backward(self, sample: Sample, blocks: str) -> tuple[Tensor, ...]:
-        with needing("double backward", f"{self.label}hvp"):
+    def _double_backward(self, sample: Sample, blocks: str) -> Sequence[Tensor]:
+        """By a backward whose cotangents need no gradient; where that has no graph, by one whose cotangents do.
+
+        Raises:
+            NoDerivative: one of them raises.
+            Severed: neither has a graph.
+        """
+        for through in (False, True):
             leaves = self._leaves(sample, None)
-            outputs = self._outputs(sample, list(leaves.values()), blocks)
-            self._named(Derivative.FORWARD, sample, outputs)
             targets = [leaf for leaf in leaves.values() if leaf.requires_grad]
-            cotangents = list(sample.cotangents.values())
-            firsts = torch.autograd.grad(outputs, targets, cotangents, create_graph=True, allow_unused=True)
-            seconds = pulled_back(firsts, [sample.tangents[n] for n in self.primals(sample)], targets)
-        if seconds is None:
-            raise NoDerivative("no double backward: the gradients do not require grad")
-        return tuple(
-            torch.zeros_like(leaf, memory_format=torch.contiguous_format) if second is None else second
-            for leaf, second in zip(targets, seconds, strict=True)
-        )
+            cotangents = [g.detach().requires_grad_(through) for g in sample.cotangents.values()]
+            with needing("double backward", f"{self.label}hvp"):
+                outputs = self._outputs(sample, list(leaves.values()), blocks)
+            self._named(Derivative.FORWARD, sample, outputs)
+            with needing("double backward", f"{self.label}hvp", (Exception,)):  # the backward, run to be differentiated
+                firsts = pulled_back(outputs, cotangents, targets, create_graph=True) or ()
+            along = [sample.tangents[n] for n in self.primals(sample)][: len(firsts)]
+            with needing("double backward", f"{self.label}hvp"):
+                # the whole graph holds nodes that lead to no target, as that of once_differentiable, which raises
+                seconds = (accumulated if through else pulled_back)(firsts, along, targets)
+            if seconds is not None:
+                zeros = [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in targets]
+                return [zero if s is None else s for s, zero in zip(seconds, zeros, strict=True)]
+        raise Severed("no double backward: the gradients do not require grad, even where a cotangent does")
 
     @contextmanager
     def running(self, name: str, sample: Sample, records: bool | None = None) -> Iterator[Memory]:
@@ -363,16 +375,6 @@ class KernelRunner:
         return sample.inputs[own].dtype if own in sample.inputs else sample.cotangents[own].dtype
 
 
-def pulled_back(
-    outputs: Sequence[Tensor | None], directions: Sequence[Tensor], targets: Sequence[Tensor]
-) -> Sequence[Tensor | None] | None:
-    """The gradients of <outputs, directions> in ``targets``; None if none of the outputs requires grad."""
-    live = [(o, d) for o, d in zip(outputs, directions, strict=True) if o is not None and o.requires_grad]
-    if not live:
-        return None
-    return torch.autograd.grad([o for o, _ in live], targets, [d for _, d in live], allow_unused=True)
-
-
 def _own(result: Tensor, sample: Sample) -> Tensor:
     """A result, copied if it lies in memory of the sample, into which a call that writes there puts the old values."""
     found = narrowed(result.detach())
@@ -396,8 +398,3 @@ def _require_whole(sample: Sample) -> None:
     for key, (call, change) in sample.changes.items():
         if not change.undone:
             raise Unavailable(f"{call} wrote to {key}, which is too large to be restored from a copy")
-
-
-def dense(tensor: Tensor) -> Tensor:
-    """The tensor, copied if its elements share memory: PyTorch makes no dual of those."""
-    return tensor.contiguous() if 0 in tensor.stride() else tensor

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample
 from gradoracle.execution.call_errors import NoDerivative, needing
-from gradoracle.execution.kernel_runner import KernelRunner, Tensors, dense, pulled_back
+from gradoracle.execution.kernel_runner import KernelRunner, Tensors
+from gradoracle.execution.pullback import dense, pulled_back
 from gradoracle.execution.widened import narrowed
 from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.truth import names

@@ -44,6 +44,7 @@ from gradoracle.properties.universal.linearity import (
     vjp_is_linear_in_the_cotangent,
 )
 from gradoracle.properties.universal.mixed_modes import (
+    an_absent_double_backward_raises,
     double_backward_in_the_cotangents_gives_the_jvp,
     forward_over_reverse_gives_the_hvp,
     hvp_of_some_inputs_alone,
@@ -90,6 +91,7 @@ UNIVERSAL: tuple[Property, ...] = (
     reverse_over_forward_gives_hvp_and_vjp,
     double_backward_in_the_cotangents_gives_the_jvp,
     forward_over_reverse_gives_the_hvp,
+    an_absent_double_backward_raises,
     hvp_finite_difference_convergence,
     hvp_finite_difference_convergence_is_of_second_order,
     batch_and_head_permutation_equivariance,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
-from torch import Tensor
+from gradoracle.properties.agreement import differing
 
-from gradoracle.cases.sample import Sample
 from gradoracle.check.acceptance import exactly, not_checked
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Refused, Unavailable
-from gradoracle.execution.guard_memory import Memory
+from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
+from gradoracle.execution.guard_memory import Memory, filled, inside_tensors
 from gradoracle.execution.interpreter import is_active
 from gradoracle.execution.interpreter.wrong_accesses import Kind
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
 
@@ -85,61 +85,90 @@ def a_barrier_stands_between_two_stores(evidence: Evidence) -> Iterator[Finding]
 
 @law(rank=8, kind=PropertyKind.MEMORY)
 def nothing_is_loaded_before_it_is_written(evidence: Evidence) -> Iterator[Finding]:
-    """No program, and no PyTorch operator, reads memory allocated by torch.empty and never written.
+    """No program, and no PyTorch operator, uses memory allocated by torch.empty and never written.
 
     Holds because: while the kernel runs, torch.empty and its kin return memory filled with a pattern that no
     arithmetic produces; whoever reads it would read arbitrary data. An operator reads the elements that it
-    selects; a view reads none; of the elements that it writes, an operator reads those that it adds to.
+    selects; a view reads none; of the elements that it writes, an operator reads those that it adds to. What is read
+    may be discarded, as by tl.where: a call that reads such memory is made twice more, with the largest number of
+    either sign in place of the pattern, and uses it if a bit of its results differs.
     Catches: partial sums of blocks that were skipped and not set to zero, whether a program adds them up or torch.sum,
     a conversion or a copy; a workspace that is longer than what was written; a tail of a saved statistic.
     Cannot catch: memory from torch.zeros that should have been written; what operators of other libraries than PyTorch
     read; what autograd itself reads of a gradient where forward allocated nothing; elements of one byte.
     """
-    yield from _none_of(evidence, (Kind.UNWRITTEN,))
+    own, recorded = _recorded(evidence)
+    for call, memory in recorded.items():
+        found = [str(fault) for fault in memory.faults if fault.kind is Kind.UNWRITTEN]
+        yield _among(own, call, found if found and not _discards(own, call) else [])
+
+
+def _discards(evidence: Evidence, call: str) -> bool:
+    """Whether the results of a derivative are the same bits whatever memory holds that nothing wrote."""
+    derivative = next((each for each in Derivative if each.value == call), None)
+    if derivative is None:
+        return False  # a further entry point, which is not called again
+    results = getattr(evidence, call)()
+    for sign in (1, -1):
+        subject = evidence.subject.labelled(f"unwritten memory filled with {sign}")
+        try:
+            with filled(sign), inside_tensors():
+                again, _ = getattr(subject, call)(evidence.sample, evidence.blocks)
+        except DeviceLost:
+            raise
+        except (Refused, Unavailable, Crashed, Wrong):
+            return False
+        if any(bool(differing(again[name], tensor).any()) for name, tensor in results.items()):
+            return False
+    return True
 
 
 def _none_of(evidence: Evidence, kinds: Collection[Kind]) -> Iterator[Finding]:
-    for call, memory in _recorded(evidence).items():
-        found = [str(fault) for fault in memory.faults if fault.kind in kinds]
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        yield exactly(f"launches of {call}", bool(found), "; ".join(found[:_SHOWN]) + more)
+    own, recorded = _recorded(evidence)
+    for call, memory in recorded.items():
+        yield _among(own, call, [str(fault) for fault in memory.faults if fault.kind in kinds])
+
+
+def _among(own: Evidence, call: str, found: Sequence[str]) -> Finding:
+    """The finding about the launches of a call, with the first faults found."""
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return exactly(f"launches of {own.subject.label}{call}", bool(found), "; ".join(found[:_SHOWN]) + more)
 
 
 def _noted(evidence: Evidence, kind: Kind, shown: str, safe: str) -> Iterator[Finding]:
     """Tell what would be a fault of a kernel of ours; in one from outside it may be meant."""
-    for call, memory in _recorded(evidence).items():
+    own, recorded = _recorded(evidence)
+    for call, memory in recorded.items():
         found = [fault for fault in memory.faults if fault.kind is kind]
-        name = f"{shown} of {call}"
+        name = f"{shown} of {own.subject.label}{call}"
         yield not_checked(name, f"{safe}: {found[0]}") if found else exactly(name, False, "")
 
 
-def _recorded(evidence: Evidence) -> dict[str, Memory]:
-    """The calls on this sample that launched Triton kernels; with contiguous tensors where its layouts are refused."""
+def _recorded(evidence: Evidence) -> tuple[Evidence, dict[str, Memory]]:
+    """The calls that launched Triton kernels, and whose: with contiguous tensors where a case's layouts are refused."""
     if not is_active():
         raise Unavailable("needs Triton's interpreter, which records accesses: --device cpu")
+    own = evidence
     try:
-        calls = _calls(evidence)
+        calls = _calls(own)
     except Refused:
         dense = evidence.sample.map(lambda tensor: tensor.contiguous())
-        if all(one is other for one, other in zip(_tensors(dense), _tensors(evidence.sample), strict=True)):
+        before = evidence.sample.tensors()
+        if all(tensor is before[name] for name, tensor in dense.tensors().items()):
             raise
         subject = evidence.subject.labelled("contiguous inputs", recorded=True)
         own = evidence.keep(
             "contiguous inputs",
             lambda: Evidence(evidence.case, dense, subject, evidence.oracle, evidence.blocks, evidence.root),
         )
-        calls = {f"{call} with contiguous inputs": memory for call, memory in _calls(own).items()}
+        calls = _calls(own)
     launched = {call: memory for call, memory in calls.items() if memory.launches}
     if not launched:
         raise Unavailable("no Triton kernel was launched")
-    return launched
+    return own, launched
 
 
 def _calls(evidence: Evidence) -> dict[str, Memory]:
     evidence.forward()
     evidence.vjp()
     return evidence.calls()
-
-
-def _tensors(sample: Sample) -> list[Tensor]:
-    return [*sample.inputs.values(), *sample.tangents.values(), *sample.cotangents.values()]

@@ -19,6 +19,7 @@ from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import PropertyKind, law
 
+_INTERPRETED = "InterpreterError"  # what Triton's interpreter makes of any error in a program
 _NAMES_A_WANT = re.compile(r"\b(wants?|expected|expect(s|ed)?|must|requires?|required|should)\b", re.I)
 
 
@@ -46,12 +47,12 @@ def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
     Holds because: a kernel reads raw addresses, so whatever it does not check, it misreads. A shipped kernel raises
     ValueError with the three parts. A kernel from outside may raise any refusal, TypeError or IndexError, as PyTorch
     does for a missing dim; where it accepts arguments that the definition refuses, the property names them and is not
-    checked.
+    checked. Nor is it where Triton's interpreter raises in a program: a compiled kernel may refuse there or not.
     Catches: a missing guardrail, a mismatch that is broadcast or cut off in silence, a silent reference path on
     another device, an error that names neither the value given nor what is expected.
     Cannot catch: arguments that are refused but should be accepted; declared_support_is_accepted does.
     """
-    shipped, taken = not evidence.kernel.outside, []
+    shipped, taken, interpreted = not evidence.kernel.outside, list[str](), list[str]()
     for bad in bad_arguments(evidence):
         inputs = {**evidence.sample.inputs, **bad.changed}
         raised = evidence.ask(f"bad argument, {bad.what}", partial(_raised, evidence, inputs), recorded=False)
@@ -59,11 +60,15 @@ def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
             yield exactly(bad.what, bool(_fault(raised, bad)), _fault(raised, bad))
         elif raised is None and _definition_refuses(evidence, inputs):
             taken.append(bad.what)
+        elif type(raised).__name__ == _INTERPRETED:
+            interpreted.append(bad.what)
         else:
             wrong = raised is not None and not isinstance(raised, (*REFUSALS, TypeError, IndexError))
             yield exactly(bad.what, wrong, f"raised {_shown(raised)}, expected ValueError")
     if taken:
         raise Unavailable(f"the kernel accepts arguments that the definition refuses: {', '.join(taken)}")
+    if interpreted:
+        raise Unavailable(f"Triton's interpreter cannot run a program on: {', '.join(interpreted)}")
 
 
 def _declares_support(case: Case, kernel: Kernel) -> str | None:

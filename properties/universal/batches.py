@@ -20,7 +20,7 @@ from gradoracle.properties.members import (
 from torch import Tensor
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.execution.call_errors import Unavailable
+from gradoracle.execution.call_errors import Refused, Unavailable
 from gradoracle.model.finding import Finding
 from gradoracle.model.property import law
 
@@ -60,6 +60,7 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
     Cannot catch: what happens within a member; the matching properties do.
     """
     family = evidence.oracle.family
+    evidence.vjp()  # what is refused without NaN is refused
     dims = sorted(separable(evidence))
     if not dims:
         raise Unavailable("no dim with independent members has more than one")
@@ -73,6 +74,10 @@ def batch_members_are_independent(evidence: Evidence) -> Iterator[Finding]:
         return tensor
 
     variant = evidence.variant(f"NaN in the last of {dim}", lambda sample: changed(family, sample, spoilt))
+    try:
+        variant.vjp()
+    except Refused as refusal:
+        raise Unavailable(f"the kernel refuses NaN: {refusal}") from None
     others: dict[str, Tensor] = {}
     having = {name: tensor for name, tensor in evidence.vjp().items() if dim in evidence.axes(name)}
     for name, base in having.items():

@@ -13,7 +13,9 @@ from gradoracle.properties.applicability import (
     through_autograd,
 )
 
+from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
+from gradoracle.execution.call_errors import NoDerivative, Severed
 from gradoracle.execution.second_order import (
     forward_over_reverse,
     in_the_cotangents,
@@ -22,8 +24,12 @@ from gradoracle.execution.second_order import (
 )
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import law
+from gradoracle.model.property import PropertyKind, law
 
+_SILENT = (
+    "the gradients do not require grad although a cotangent does, and nothing raises: second derivatives through the "
+    "kernel are 0; expected a backward that can be differentiated, or one under once_differentiable"
+)
 _APPLIES = all_of(small_enough, every_input_has_a_gradient, through_autograd)
 
 
@@ -89,3 +95,26 @@ def double_backward_in_the_cotangents_gives_the_jvp(evidence: Evidence) -> Itera
     Cannot catch: anything in a kernel without such derivatives, where it is not checked.
     """
     yield from evidence.compare(Derivative.JVP, in_the_cotangents(evidence.subject, evidence.sample, evidence.blocks))
+
+
+@law(applies=all_of(small_enough, through_autograd), scope="kernel", kind=PropertyKind.ARGUMENTS)
+def an_absent_double_backward_raises(evidence: Evidence) -> Iterator[Finding]:
+    """A kernel that has no double backward raises when it is differentiated twice.
+
+    Holds because: a gradient depends on its cotangent. Where that requires grad and the gradient does not, autograd
+    takes the gradient for a constant and adds nothing to second derivatives: a gradient penalty trains without the
+    kernel's part. A backward under ``torch.autograd.function.once_differentiable`` raises instead.
+    Catches: a backward that writes its gradients by a program into new memory, on detached tensors, or through numpy.
+    Cannot catch: gradients that have a graph and lack a term of it; hvp_matches_the_oracle does.
+    """
+    try:
+        if evidence.kernel.hvp is None:
+            evidence.hvp()
+        else:
+            evidence.by_autograd(Derivative.HVP)
+    except Severed:
+        yield exactly("double backward", True, _SILENT)
+    except NoDerivative:
+        yield exactly("double backward", False, "")
+    else:
+        yield exactly("double backward", False, "")

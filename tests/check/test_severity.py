@@ -87,6 +87,21 @@ def returns_nan(x, w, *, eps=1e-6):
 
 
 @gradoracle.kernel(normalised)
+def squares_in_the_dtype(x, w, *, eps=1e-6):
+    """The sum of squares above 65504 is infinite in float16, and the result 0."""
+    return (x.float() * torch.rsqrt((x * x).sum(-1, keepdim=True) / x.shape[1] + eps).float() * w.float()).to(x.dtype)
+
+
+@gradoracle.kernel(normalised)
+def squares_apart_in_the_dtype(x, w, *, eps=1e-6):
+    """The same rounding where nothing overflows: squares of a row divided by its largest element."""
+    top = x.float().abs().amax(-1, keepdim=True)
+    unit = (x.float() / top).to(x.dtype)
+    mean = (unit * unit).float().mean(-1, keepdim=True)
+    return (x.float() * torch.rsqrt(mean + eps / top.square()) / top * w.float()).to(x.dtype)
+
+
+@gradoracle.kernel(normalised)
 def has_a_wrong_constant(x, w, *, eps=1e-6):
     wide = x.float()
     return (1.0005 * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)) * w.float()).to(x.dtype)
@@ -237,6 +252,20 @@ def test_lost_values_are_wrong_without_being_widened(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(judging, "widened", None)
     report = checked("returns_nan", FORWARD)
     assert severities(report)[FORWARD] is Severity.WRONG
+
+
+def test_what_overflows_on_the_way_to_a_finite_result_is_wrong_and_a_fault_of_its_own() -> None:
+    given = {"dtypes": ("float16",), "examples": 40}
+    report = checked("squares_in_the_dtype", FORWARD, **given)
+    assert severities(report) == {FORWARD: Severity.WRONG} and report.exit_code == 1
+    assert len(report.faults) == 1
+    (found,) = [v.counterexample for v in report.verdicts if v.status is Status.VIOLATED]
+    assert found is not None and found.loss is not None and "squares_in_the_dtype" in found.loss.statement.function
+    (wrong,) = [finding for finding in found.findings if finding.outcome is Outcome.VIOLATED]
+    assert wrong.lost and wrong.message.endswith("a value on the way is too large for its dtype, and infinite")
+    assert wrong.worst is not None and wrong.worst.got == 0
+    other = checked("squares_apart_in_the_dtype", FORWARD, **given)
+    assert severities(other) in ({}, {FORWARD: Severity.PRECISION}) and other.exit_code == 0
 
 
 def test_what_a_kernel_declares_to_support_and_refuses_is_wrong() -> None:

@@ -16,8 +16,11 @@ import gradoracle
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
+from gradoracle.oracle.truth import Oracle
+from tests.properties import judging
 from tests.properties.faults import edited
 from tests.properties.toys import CASE, RIGHT, TOTAL, WEIGH, evidence, judged, kernel, right, total, weigh
+from tests.properties.universal.wrong_members import SORTED_SPARSE, SPARSE_CASES, sparse
 
 LAWS = {law.name: law for law in UNIVERSAL}
 INPUTS, COTANGENTS = (LAWS[f"any_layout_of_{what}_is_right_or_refused"] for what in ("inputs", "cotangents"))
@@ -35,18 +38,17 @@ def test_dims_are_those_that_the_definition_treats_apart():
     assert (permutable(summed), extensible(summed), apart(summed)) == ({"B": 1}, {"B", "N"}, {"B"})
 
 
-@gradoracle.family
-def sparse(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
-    """Sparsemax: one of its members that is small enough has no weight."""
-    ranked, rank = x.sort(-1, descending=True).values, torch.arange(1, x.shape[-1] + 1)
-    kept = rank * ranked > ranked.cumsum(-1) - 1
-    return torch.relu(x - ((ranked * kept).sum(-1, keepdim=True) - 1) / kept.sum(-1, keepdim=True))
-
-
 @pytest.mark.parametrize("size", [2, 5, 23, 65])
 def test_a_dim_along_which_only_small_new_members_do_nothing_is_not_extensible(size):
-    subject = evidence(kernel(sparse.definition, family="sparse"), Case("sparse", {"B": 2, "N": size}), sparse)
-    assert extensible(subject) == apart(subject) == {"B"}
+    subject = evidence(kernel(sparse.definition, family="sparse"), Case("sparse", {"B": 2, "H": 2, "N": size}), sparse)
+    assert extensible(subject) == apart(subject) == {"B", "H"}
+
+
+def test_a_kernel_that_refuses_nan_is_not_checked_with_it():
+    own = judging.evidence(SPARSE_CASES[0], SORTED_SPARSE, Oracle(sparse, "float64"))
+    found = judging.judge_on(LAWS["batch_members_are_independent"], own)
+    assert found.status is Status.NOT_CHECKED and found.reason.startswith("the kernel refuses NaN: "), found
+    assert judging.judge_on(LAWS["tail_and_padding_invariance"], own).status is Status.HOLDS
 
 
 @gradoracle.family

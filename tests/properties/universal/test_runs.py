@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from gradoracle.properties.universal import UNIVERSAL
 from jaxtyping import Float
@@ -19,6 +20,7 @@ from tests.properties.toys import CASE, RIGHT, WEIGH, evidence, judged, kernel, 
 from tests.properties.universal.wrong_runs import with_fault
 
 LAWS = {law.name: law for law in UNIVERSAL}
+TWICE = LAWS["backward_twice_with_retain_graph_gives_the_same"]
 
 
 def test_a_declared_mutation_is_allowed_and_leaves_the_sample_alone():
@@ -99,6 +101,76 @@ def test_guardrails_are_held_to_argument_value_and_want():
 
     assert judged(BAD, kernel(indexed)).status is Status.VIOLATED
     assert judged(BAD, kernel(indexed, outside=True)).status is Status.HOLDS
+
+
+def test_an_error_of_the_interpreter_is_no_answer_of_an_outside_kernel():
+    class InterpreterError(Exception):
+        """As Triton's interpreter raises for any error in a program."""
+
+    def interpreted(x, y):
+        if x.dtype != torch.float32 or x.dim() != 2 or x.device.type == "meta":
+            raise InterpreterError("cannot convert None to tensor")
+        return right(x, y)
+
+    found = judged(BAD, kernel(interpreted, outside=True))
+    assert found.status is Status.NOT_CHECKED
+    assert found.reason == (
+        "Triton's interpreter cannot run a program on: x of dtype int32, x with a rank too large, x on device meta, "
+        "x with a rank too small"
+    )
+    assert judged(BAD, kernel(interpreted)).status is Status.VIOLATED  # a shipped kernel looks before it launches
+
+    def broken(x, y):
+        if x.dtype != torch.float32:
+            raise KeyError(x.dtype)
+        return interpreted(x, y)
+
+    assert judged(BAD, kernel(broken, outside=True)).status is Status.VIOLATED
+
+
+class Marked(torch.autograd.Function):
+    """softmax(x) y^2 and logsumexp(x), which is marked non-differentiable; ``wrong`` once or always."""
+
+    @staticmethod
+    def forward(ctx, x, y, wrong):
+        ctx.save_for_backward(x, y)
+        ctx.wrong = wrong
+        s = torch.logsumexp(x, -1)
+        ctx.mark_non_differentiable(s)
+        return torch.softmax(x, -1) * y * y, s
+
+    @staticmethod
+    def backward(ctx, g, _):
+        x, y = ctx.saved_tensors
+        p = torch.softmax(x, -1)
+        inner = g * y * y * (2 if ctx.wrong == "twice" else 1)
+        ctx.wrong = "twice" if ctx.wrong == "second" else ctx.wrong
+        return p * (inner - (inner * p).sum(-1, keepdim=True)), 2 * p * y * g, None
+
+
+@gradoracle.family(outputs=("p", "s"))
+def with_statistics(
+    x: Float[Tensor, "B N"], y: Float[Tensor, "B N"]
+) -> tuple[Float[Tensor, "B N"], Float[Tensor, "B"]]:
+    """softmax(x) y^2, and logsumexp(x) as a number without a derivative."""
+    return torch.softmax(x, -1) * y * y, torch.logsumexp(x.detach(), -1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_output_marked_non_differentiable_has_no_gradient_and_needs_none(seed):
+    case = replace(CASE, family="with_statistics", seed=seed)
+    laws = [LAWS[name] for name in ("vjp_matches_the_oracle", "vjp_of_a_cotangent_on_each_output_alone",
+                                    "hvp_matches_the_oracle", TWICE.name)]  # fmt: skip
+
+    def marked(wrong=""):
+        return kernel(lambda x, y: Marked.apply(x, y, wrong), family="with_statistics")
+
+    for law in laws:
+        assert judged(law, marked(), case, with_statistics).status is Status.HOLDS, law.name
+    assert judged(TWICE, marked("second"), case, with_statistics).status is Status.VIOLATED
+    assert judged(laws[0], marked("twice"), case, with_statistics).status is Status.VIOLATED
+    alone = {seed: judged(laws[1], marked(), replace(CASE, seed=seed)).status for seed in (seed,)}
+    assert alone[seed] is (Status.HOLDS if seed % 2 == 0 else Status.VIOLATED)  # of pick, s has a gradient
 
 
 def test_an_outside_kernel_may_take_what_the_definition_takes_and_no_more():

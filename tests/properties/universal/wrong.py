@@ -78,6 +78,13 @@ MODES = [
         ("hvp_of_some_inputs_alone", "", modes.needing_both),
     )
 ]
+ABSENT = [
+    row(
+        "an_absent_double_backward_raises", kernel(modes.InNewMemory.apply),
+        kernel(right), kernel(modes.Once.apply), kernel(modes.RaisesATypeError.apply), holds=[VJP],
+    ),
+    row(HVP, kernel(modes.Detached.apply), fault="differentiable in the cotangent alone", holds=[VJP]),
+]  # fmt: skip
 FAULTS = [
     (TWICE, "keeps on ctx"),
     (TWICE, "overwrites its cotangent"),
@@ -115,11 +122,27 @@ OF_LSE = [
     (INDEPENDENCE, members.leaking_lse, members.SINKS),
     (INDEPENDENCE, members.leaking_lse, members.SEGMENTS),
 ]
+SPARSE = Oracle(members.sparse, "float64")
+TAILS = "tail_and_padding_invariance"
 CROSSED = logsumexp.kernel("key heads interleaved")
 MEMBERS = [
     row(PERMUTATION, kernel(members.first_member_apart)),
     row(INDEPENDENCE, kernel(members.leaking)),
-    row("tail_and_padding_invariance", kernel(members.odd_tail)),
+    row(TAILS, kernel(members.odd_tail)),
+    *(
+        Row(
+            law,
+            members.WRONG_SPARSE.name,
+            line,
+            members.WRONG_SPARSE,
+            members.CORRECT_SPARSE,
+            SPARSE,
+            also=[VJP],
+            holds=["forward_matches_the_oracle"],
+        )
+        for law in (TAILS, INDEPENDENCE)
+        for line in members.SPARSE_CASES
+    ),
     *(
         Row(law, f"lse {change.__name__}", line, members.changed(change), [members.CORRECT_LSE], logsumexp.ORACLE)
         for law, change, line in OF_LSE
@@ -162,6 +185,14 @@ LAUNCHES = [
         )
         for order in ("none", "atomic")
     ),
+    *(
+        Row(
+            WRITTEN, how, Case("double", {"B": 3, "N": 10}), launches.of_double(launches.placeholding(how)),
+            [launches.of_double(launches.placeholding(each)) for each in ("masked", "discarded")], DOUBLE,
+            holds=[other for other in ACCESSES if other != WRITTEN], marks=[TRITON],
+        )
+        for how in ("times 0", "compared", "smallest")
+    ),
 ]  # fmt: skip
 FORMULA = "formula_is_exact_when_widened"
 SOFTMAX, NORMED = Oracle(widened.scaled_softmax, "float64"), Oracle(widened.normed, "float64")
@@ -196,4 +227,4 @@ HIDDEN = [
         for dtype in ("bfloat16", "float16")
     ),
 ]  # fmt: skip
-ROWS = [*DERIVATIVES, *MODES, *RUNS, *MEMBERS, *LAUNCHES, *HIDDEN]
+ROWS = [*DERIVATIVES, *MODES, *ABSENT, *RUNS, *MEMBERS, *LAUNCHES, *HIDDEN]

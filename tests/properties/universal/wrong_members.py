@@ -6,7 +6,11 @@ from dataclasses import replace
 
 import torch
 from gradoracle.properties.universal.offsets import FAR
+from jaxtyping import Float
+from torch import Tensor
 
+import gradoracle
+from gradoracle.model.kernel import Kernel
 from tests.properties.faults import edited
 from tests.properties.lse import logsumexp
 from tests.properties.toys import right
@@ -69,3 +73,49 @@ def wrapping(x, y):
 def cotangent_wrapping(x, y):
     p, s = right(x, y)
     return edited(p, lambda g: g[:1].expand_as(g) if wraps(g) else g), s
+
+
+@gradoracle.family
+def sparse(x: Float[Tensor, "B H N"]) -> Float[Tensor, "B H N"]:
+    """Sparsemax: small members have no weight, and leave the others as they are."""
+    ranked, rank = x.sort(-1, descending=True).values, torch.arange(1, x.shape[-1] + 1)
+    kept = rank * ranked > ranked.cumsum(-1) - 1
+    return torch.relu(x - ((ranked * kept).sum(-1, keepdim=True) - 1) / kept.sum(-1, keepdim=True))
+
+
+class Bisected(torch.autograd.Function):
+    """Sparsemax by bisection; ``squeezed`` loses H = 1 with the dim summed over, so that counts of members mix."""
+
+    @staticmethod
+    def forward(ctx, x, squeezed):
+        high = x.amax(-1, keepdim=True)
+        low = high - 1
+        for _ in range(60):
+            middle = (low + high) / 2
+            more = torch.relu(x - middle).sum(-1, keepdim=True) >= 1
+            low, high = torch.where(more, middle, low), torch.where(more, high, middle)
+        p = torch.relu(x - low)
+        ctx.squeezed = squeezed
+        ctx.save_for_backward(p)
+        return p / p.sum(-1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx, g):
+        kept = ctx.saved_tensors[0] > 0
+        count = kept.sum(-1)
+        mean = (g * kept).sum(-1) / (count.squeeze(-1) if ctx.squeezed else count)
+        return torch.where(kept, g - mean[..., None], 0.0), None
+
+
+def sorted_sparse(x):
+    """The definition, which raises where a NaN leaves no member that counts."""
+    ranked, rank = x.sort(-1, descending=True).values, torch.arange(1, x.shape[-1] + 1)
+    kept = (rank * ranked > ranked.cumsum(-1) - 1).sum(-1, keepdim=True)
+    tau = (ranked.cumsum(-1).gather(-1, kept - 1) - 1) / kept
+    return torch.relu(x - tau)
+
+
+SPARSE_CASES = ["case:1 sparse cpu float32 B=5 H=1 N=9 seed=13"]
+WRONG_SPARSE = Kernel("counts of members mix", "sparse", lambda x: Bisected.apply(x, True))
+CORRECT_SPARSE = [Kernel("bisected", "sparse", lambda x: Bisected.apply(x, False))]
+SORTED_SPARSE = Kernel("sorted", "sparse", sorted_sparse)

@@ -109,6 +109,47 @@ class NeedsBoth(torch.autograd.Function):
         return p * (inner - (inner * p).sum(-1, keepdim=True)), 2 * p * y * g
 
 
+class Detached(torch.autograd.Function):
+    """``pick``, whose gradients are differentiable in the cotangents and constant in x and y."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        ctx.save_for_backward(x, y)
+        return torch.softmax(x, -1) * y * y, torch.logsumexp(x, -1)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, h: Any) -> Any:
+        x, y = (tensor.detach() for tensor in ctx.saved_tensors)
+        p = torch.softmax(x, -1)
+        inner = g * y * y
+        return p * (inner - (inner * p).sum(-1, keepdim=True)) + h[:, None] * p, 2 * p * y * g
+
+
+class InNewMemory(Detached):
+    """Its gradients are written into memory of their own, as by a program."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, h: Any) -> Any:
+        found = Detached.backward(ctx, g.detach(), h.detach())
+        return tuple(torch.empty_like(each).copy_(each) for each in found)
+
+
+class Once(Detached):
+    """Its backward says that it cannot be differentiated."""
+
+    backward = staticmethod(torch.autograd.function.once_differentiable(Detached.backward))
+
+
+class RaisesATypeError(Detached):
+    """Its backward cannot run where it is to be differentiated."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, h: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise TypeError("tensors that require grad have no address")
+        return Detached.backward(ctx, g, h)
+
+
 def of_square(function: type) -> Any:
     """``pick`` with its square by that function."""
     return lambda x, y: (torch.softmax(x, -1) * function.apply(y), torch.logsumexp(x, -1))
