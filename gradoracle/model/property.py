@@ -41,7 +41,7 @@ class PropertyKind(str, Enum):
         universal properties.
     REPETITION: the same call, repeated.
     ARGUMENTS: which invalid arguments are refused, and how.
-    SUPPORT: whether what a kernel declares to support is accepted.
+    SUPPORT: whether what a kernel supports is accepted, and what it lacks raises.
     COMPILATION: what a compiled kernel needs of a GPU with what the GPU has.
     """
 

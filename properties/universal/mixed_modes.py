@@ -97,7 +97,7 @@ def double_backward_in_the_cotangents_gives_the_jvp(evidence: Evidence) -> Itera
     yield from evidence.compare(Derivative.JVP, in_the_cotangents(evidence.subject, evidence.sample, evidence.blocks))
 
 
-@law(applies=all_of(small_enough, through_autograd), scope="kernel", kind=PropertyKind.ARGUMENTS)
+@law(applies=all_of(small_enough, through_autograd), scope="kernel", kind=PropertyKind.SUPPORT)
 def an_absent_double_backward_raises(evidence: Evidence) -> Iterator[Finding]:
     """A kernel that has no double backward raises when it is differentiated twice.
 

@@ -79,7 +79,7 @@ def test_where_a_layout_is_refused_accesses_are_those_with_contiguous_inputs(law
     if law is INSIDE:
         result = judged(law, of_sums(refusing_layouts(1)), case, sums)
         first = next(finding for finding in result.findings if finding.outcome is Outcome.VIOLATED)
-        assert first.tensor == "launches of forward with contiguous inputs"
+        assert first.tensor == "launches of contiguous inputs: forward"
         assert "reads X[+30 elements from its first] of shape [3, 10]" in first.message
 
 
