@@ -40,7 +40,7 @@ from gradoracle.model.verdict import FAILING, Report, Status, Verdict
 from gradoracle.mutation.child import settle
 from gradoracle.mutation.install import Stillborn, install
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.plant import mutants
+from gradoracle.mutation.plant import mutants_of
 from gradoracle.mutation.sources import Source, sources_of
 from gradoracle.project.request import Request
 from gradoracle.project.target import resolve
@@ -69,7 +69,7 @@ def killed(family: str, sources: Sequence[Source]) -> list[tuple[Mutant, Source]
     """The mutants that a property killed and that can still be made."""
     record = json.loads((RECORDS / f"{family}.json").read_text(encoding="utf-8"))
     keys = {each["mutant"] for each in record["mutants"] if each["fate"] == "killed"}
-    return [(m, s) for s in sources for m in mutants(s.text, s.shown) if m.key in keys]
+    return [(m, s) for s in sources for m in mutants_of(s) if m.key in keys]
 
 
 def of_family(family: str) -> Iterator[Plant]:

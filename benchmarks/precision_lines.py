@@ -49,7 +49,7 @@ from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.operators.operator import Fault, operator
 from gradoracle.mutation.operators.place import Place
 from gradoracle.mutation.operators.syntax import text
-from gradoracle.mutation.plant import mutants
+from gradoracle.mutation.plant import mutants_of
 from gradoracle.mutation.sources import Lines, Source, Statements, executed, sources_of
 from gradoracle.project.target import Target, resolve
 
@@ -207,7 +207,7 @@ def _span(source: str, line: int) -> tuple[int, int]:
 def planted(sources: Sequence[Source]) -> Iterator[tuple[Mutant, Source]]:
     """Every plant in the jitted functions of some sources."""
     for source in sources:
-        for mutant in mutants(source.text, source.shown, (rounded_to_bfloat16, rounded_to_float16)):
+        for mutant in mutants_of(source, (rounded_to_bfloat16, rounded_to_float16)):
             yield mutant, source
 
 

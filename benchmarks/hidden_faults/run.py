@@ -16,7 +16,7 @@ from gradoracle.execution import device, environment
 from gradoracle.execution.local_pool import LocalPool
 from gradoracle.model.errors import UsageError
 from gradoracle.mutation.mutant import Mutant
-from gradoracle.mutation.plant import choose, mutants
+from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
 from gradoracle.mutation.sources import Source, Statements, sources_of
 from gradoracle.mutation.trial import Rehearsal, Seen, Stage
@@ -43,7 +43,7 @@ def run(
     ]
     sources = sources_of(resolve(family))
     proven = read_proofs(proofs_beside(family))
-    planted = {m: s for s in sources for m in mutants(s.text, s.shown) if m.key not in proven and scaled(m, 0.5)}
+    planted = {m: s for s in sources for m in mutants_of(s) if m.key not in proven and scaled(m, 0.5)}
     with tempfile.TemporaryDirectory() as folder, _pool(subjects.setup, folder, workers) as pool:
         seen = _rehearsed(jobs, pool)
         orders = _orders(planted, seen)

@@ -20,7 +20,7 @@ from gradoracle.model.kernel import Kernel
 from gradoracle.mutation.install import install
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate
-from gradoracle.mutation.plant import choose, mutants
+from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.run import MUTANTS
 from gradoracle.mutation.sources import Source, Statements, sources_of
 from gradoracle.oracle.truth import Oracle
@@ -82,7 +82,7 @@ def score_family(name: str, asked: Asked, progress: Tells = lambda noun: Silent(
     record = mutations(name, asked.records)
     target = resolve(name, None)
     sources = sources_of(target)
-    everyone = [mutant for source in sources for mutant in mutants(source.text, source.shown)]
+    everyone = [mutant for source in sources for mutant in mutants_of(source)]
     chosen = [m for m in choose(everyone, asked.count, asked.seed) if m.key in record.faults]
     if not chosen:
         raise UsageError(

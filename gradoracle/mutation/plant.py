@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING, TypeVar
 from gradoracle.mutation.mutant import Mutant
 
 if TYPE_CHECKING:
+    from gradoracle.mutation import sources
     from gradoracle.mutation.operators import Fault, Operator, Place, Source
 
 T = TypeVar("T")
 _LAYOUT = str.maketrans("", "", "(),")
+
+
+def mutants_of(source: sources.Source, operators: Sequence[Operator] | None = None) -> list[Mutant]:
+    """Return the mutants of a source of a target, in those of its functions that the target uses."""
+    found = mutants(source.text, source.shown, operators)
+    return [each for each in found if source.functions is None or each.function in source.functions]
 
 
 def mutants(source: str, module: str, operators: Sequence[Operator] | None = None) -> list[Mutant]:

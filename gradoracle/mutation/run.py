@@ -28,7 +28,7 @@ from gradoracle.model.verdict import FAILING
 from gradoracle.mutation.compiled import Asked, Question, equivalents
 from gradoracle.mutation.mutant import Mutant
 from gradoracle.mutation.outcome import Fate, Outcome, Score
-from gradoracle.mutation.plant import choose, mutants
+from gradoracle.mutation.plant import choose, mutants_of
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
 from gradoracle.mutation.record import Record, fingerprint
 from gradoracle.mutation.since import Earlier, read_earlier
@@ -173,7 +173,7 @@ class _Plan:
         self.target: Target = resolve(asked.target, asked.family)
         self.sources: list[Source] = sources_of(self.target, asked.sources)
         self.of = {source.shown: source for source in self.sources}
-        self.all: list[Mutant] = [m for source in self.sources for m in mutants(source.text, source.shown)]
+        self.all: list[Mutant] = [m for source in self.sources for m in mutants_of(source)]
         if not self.all:
             names = ", ".join(source.shown for source in self.sources)
             raise UsageError(

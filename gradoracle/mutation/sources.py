@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -30,20 +30,22 @@ class Source:
         file: its path.
         shown: how it is printed: the module's name, or a user's file as given.
         text: its source.
+        functions: those that are mutated, of a file that other kernels share; None: all.
     """
 
     module: str
     file: str
     shown: str
     text: str
+    functions: frozenset[str] | None = None
 
 
 def sources_of(target: Target, more: Sequence[str] = ()) -> list[Source]:
     """The modules of a target's kernels, as far as they are loaded.
 
-    They are those that define a callable, all others in and below their folders, and further files of the same package
-    whose jitted functions these use, such as tiles that several families share: a mistake there is one of each kernel.
-    Other code that kernels share (checks of arguments, launching) is not mutated unless ``more`` names it.
+    They are those that define a callable, all others in and below their folders, and of further files of the same
+    package the jitted functions that these use, such as tiles that several families share: a mistake there is one of
+    each kernel. Other code that kernels share (checks of arguments, launching) is not mutated unless ``more`` names it.
 
     Args:
         target: resolved, its modules loaded.
@@ -57,12 +59,9 @@ def sources_of(target: Target, more: Sequence[str] = ()) -> list[Source]:
         for call in (kernel.call, kernel.vjp, kernel.jvp, kernel.hvp):
             if call is not None:
                 found |= {each.module: each for each in _beside(_module_of(call, kernel.name), target)}
-    waiting = list(found)
-    while waiting:
-        for module in _jitted_elsewhere(sys.modules[waiting.pop()]):
-            if module.__name__ not in found:
-                found[module.__name__] = _source(module, target)
-                waiting.append(module.__name__)
+    for name, functions in _jitted_elsewhere([sys.modules[name] for name in found]).items():
+        if name not in found:
+            found[name] = replace(_source(sys.modules[name], target), functions=frozenset(functions))
     for name in more:
         try:
             module = importlib.import_module(name)
@@ -97,13 +96,20 @@ def _beside(module: ModuleType, target: Target) -> Iterator[Source]:
             yield _source(other, target)
 
 
-def _jitted_elsewhere(module: ModuleType) -> Iterator[ModuleType]:
-    """The modules of the same package that define jitted functions which a module imports."""
-    package = module.__name__.partition(".")[0]
-    for value in list(vars(module).values()):
-        function = getattr(innermost(value), "fn", None)
-        if isinstance(function, FunctionType) and function.__module__.partition(".")[0] == package:
-            yield sys.modules[function.__module__]
+def _jitted_elsewhere(modules: Sequence[ModuleType]) -> dict[str, set[str]]:
+    """The jitted functions of the same package that modules import, and those that these call, by their module."""
+    package = modules[0].__name__.partition(".")[0] if modules else ""
+    found: dict[str, set[str]] = {}
+    waiting = [value for module in modules for value in vars(module).values()]
+    while waiting:
+        function = getattr(innermost(waiting.pop()), "fn", None)
+        if not isinstance(function, FunctionType) or function.__module__.partition(".")[0] != package:
+            continue
+        names = found.setdefault(function.__module__, set())
+        if function.__name__ not in names:
+            names.add(function.__name__)
+            waiting += [function.__globals__.get(name) for name in function.__code__.co_names]
+    return found
 
 
 def _source(module: ModuleType, target: Target) -> Source:

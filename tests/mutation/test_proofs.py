@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradoracle.model.errors import UsageError
-from gradoracle.mutation.plant import mutants
+from gradoracle.mutation.plant import mutants_of
 from gradoracle.mutation.proofs import proofs_beside, read_proofs
 from gradoracle.mutation.sources import sources_of
 from gradoracle.project.shipped_names import family_names
@@ -15,7 +15,7 @@ from gradoracle.project.target import resolve
 @pytest.mark.parametrize("family", family_names())
 def test_each_proof_is_of_a_mutant_that_there_is(family):
     proofs = read_proofs(proofs_beside(family))
-    keys = {m.key for source in sources_of(resolve(family), ()) for m in mutants(source.text, source.shown)}
+    keys = {m.key for source in sources_of(resolve(family), ()) for m in mutants_of(source)}
     assert proofs and set(proofs) <= keys
     assert all(len(proof.split()) >= 15 for proof in proofs.values()), "a proof says why"
 
@@ -27,6 +27,13 @@ def test_the_sources_of_a_family_are_its_folder_and_the_tiles_that_it_shares(fam
     assert own <= modules
     assert ("gradoracle.kernels.tiles" in modules) == (family != "semicrf")
     assert "gradoracle.kernels.arguments" not in modules
+
+
+def test_of_tiles_that_families_share_the_functions_that_one_uses_are_mutated():
+    for family, used in (("lightning", {"below"}), ("sdpa", {"statistics", "probabilities"})):
+        (shared,) = [each for each in sources_of(resolve(family)) if each.module == "gradoracle.kernels.tiles"]
+        assert used <= {each.function for each in mutants_of(shared)}
+        assert all(each.function != "statistics" for each in mutants_of(shared)) == (family == "lightning")
 
 
 def test_a_family_without_proofs_has_none_and_a_broken_file_is_one_sentence(tmp_path):
