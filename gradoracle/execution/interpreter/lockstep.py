@@ -8,8 +8,9 @@ differs among programs has an axis of programs in front and is padded to one ran
 so that it broadcasts against values that all programs share, which stay as they are.  Shapes of blocks, which a kernel
 sees, never have that axis.
 
-If programs diverge (a loop's bound, an `if`), or an operation has no form for many programs (atomics, print), their
-stores are undone and they run again: in groups that stay together, or one by one.
+If programs diverge (a loop's number of steps, an `if`), or an operation has no form for many programs (atomics, print),
+their stores are undone and they run again: in groups that stay together, or one by one. Later groups of a launch are
+then larger, so that the parts into which they diverge are.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ BLOCK_RANK = 5
 PROGRAM_RANK = BLOCK_RANK + 1
 MOST_PROGRAMS = 32
 """How many programs run in step at most: their tiles should stay in a processor's caches."""
+
+MOST_PARTED = 256
+"""How many start in step where others of the launch diverged, so that equal ones among them run in step."""
 
 DEEPEST = 12
 """How often a group of programs may diverge before each of them runs alone."""
@@ -85,9 +89,23 @@ def run(
     fn: Callable[..., Any], values: dict[str, Any], programs: Sequence[Index], alone: Callable[[Index], None]
 ) -> None:
     """Run programs of a kernel, in order as far as they stay together; `alone` is called with one that runs alone."""
-    most = 1 if fn in _alone else MOST_PROGRAMS
-    for first in range(0, len(programs), most):
-        _together(fn, values, programs[first : first + most], alone, 0)
+    _in_groups(fn, values, programs, alone, 0, [MOST_PROGRAMS])
+
+
+def _in_groups(
+    fn: Callable[..., Any],
+    values: dict[str, Any],
+    programs: Sequence[Index],
+    alone: Callable[[Index], None],
+    depth: int,
+    most: list[int],
+) -> None:
+    """Run programs in groups of ``most[0]``, which grows with the parts into which groups of this launch diverge."""
+    first = 0
+    while first < len(programs):
+        count = 1 if fn in _alone else most[0]
+        _together(fn, values, programs[first : first + count], alone, depth, most)
+        first += count
 
 
 def _together(
@@ -96,6 +114,7 @@ def _together(
     programs: Sequence[Index],
     alone: Callable[[Index], None],
     depth: int,
+    most: list[int],
 ) -> None:
     global _group
     if len(programs) == 1 or depth > DEEPEST or fn in _alone:
@@ -124,8 +143,10 @@ def _together(
         groups = [list(programs)]
     finally:
         _group = None
+    if len(groups) > 1:
+        most[0] = max(most[0], min(MOST_PROGRAMS * len(groups), MOST_PARTED))
     for part in groups:
-        _together(fn, values, part, alone, depth + 1)
+        _in_groups(fn, values, part, alone, depth + 1, most)
 
 
 def differs(data: Array) -> bool:

@@ -14,9 +14,13 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
 
+from gradoracle.execution.interpreter import lockstep
 from gradoracle.execution.interpreter.blocks import OFFSETS, constant
+from gradoracle.execution.interpreter.values import held_as
 
 NAME = "loop_over"  # in the globals of a rewritten kernel
 _COMPILED_RANGE, _COMPILED_STATIC_RANGE = tl.range, tl.static_range
@@ -112,15 +116,35 @@ def _class(bits: int, dtype: Any) -> type[LoopVariable]:
 _OF_BITS: dict[int, type[LoopVariable]] = {32: _class(32, tl.int32), 64: _class(64, tl.int64)}
 
 
-def counted(arg1: Any, arg2: Any = None, step: Any = None, **hints: Any) -> Iterator[LoopVariable]:
+def counted(arg1: Any, arg2: Any = None, step: Any = None, **hints: Any) -> Iterator[Any]:
     """`range` and `tl.range` of an interpreted kernel; bounds are integers, constexprs or integer scalars.
 
-    Hints to a compiler, such as num_stages, mean nothing here.
+    Programs in lockstep whose loops start apart stay together if they take the same number of steps. Hints to a
+    compiler, such as num_stages, mean nothing here.
     """
     bounds = [0 if arg2 is None else arg1, arg1 if arg2 is None else arg2, 1 if step is None else step]
     bounds = [bound.value if isinstance(bound, tl.constexpr) else bound for bound in bounds]
     kind = _OF_BITS[64 if any(_is_wide(bound) for bound in bounds) else 32]
+    if _differs(bounds[0]) or _differs(bounds[2]):
+        return _counted_apart(bounds, kind.dtype)
     return map(kind, builtins.range(*[operator.index(bound) for bound in bounds]))
+
+
+def _differs(bound: Any) -> bool:
+    return isinstance(bound, tl.tensor) and lockstep.differs(bound.handle.data)
+
+
+def _counted_apart(bounds: list[Any], dtype: Any) -> Iterator[Any]:
+    """The numbers of loops whose start or step differs among programs in lockstep: scalars that differ, too."""
+    start, stop, step = [
+        np.asarray(bound.handle.data if isinstance(bound, tl.tensor) else operator.index(bound)).astype(np.int64)
+        for bound in bounds
+    ]
+    if (step == 0).any():
+        raise ValueError("a loop has step 0, expected another number")
+    trips = np.maximum(-((start - stop) // step), 0)
+    for trip in builtins.range(lockstep.agreed(trips)):
+        yield tl.tensor(TensorHandle((start + trip * step).astype(held_as(dtype)), dtype), dtype)
 
 
 def _is_wide(bound: Any) -> bool:

@@ -15,6 +15,7 @@ interpreter.activate()
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
+from gradoracle.execution.interpreter import lockstep  # noqa: E402
 from gradoracle.execution.interpreter.loops import counted  # noqa: E402
 
 
@@ -75,6 +76,45 @@ def differing(out, n):
     p = tl.program_id(0)
     for i in range(p):
         tl.store(out + p * n + i, i.to(tl.float32) / 4)
+
+
+@triton.jit
+def windows(x, out, n, W: tl.constexpr):
+    p = tl.program_id(0)
+    total = tl.zeros((), tl.float32)
+    for i in range(tl.maximum(p - W, 0), p + 1):
+        if i > 2:
+            total += tl.load(x + i) * i.to(tl.float32)
+    for i in tl.range(p + 3, p, -1):
+        total += i
+    for i in range(p, n, p + 1):
+        total += i // 2
+    tl.store(out + p, total)
+
+
+def test_programs_whose_loops_start_apart_give_what_each_gives_alone(monkeypatch):
+    x = torch.randint(-9, 9, (70,)).float()
+    found = []
+    for most in (32, 1):
+        monkeypatch.setattr(lockstep, "MOST_PROGRAMS", most)
+        out = torch.zeros(70)
+        windows[(70,)](x, out, 70, 5)
+        found.append(out)
+    i = torch.arange(70)
+    expected = [
+        float((x * i)[max(p - 5, 0, 3) : p + 1].sum()) + 3 * p + 6 + sum(j // 2 for j in range(p, 70, p + 1))
+        for p in range(70)
+    ]
+    assert found[0].tolist() == found[1].tolist() == expected
+
+
+def test_equal_numbers_of_steps_keep_programs_together(monkeypatch):
+    sizes = []
+    stock = lockstep.Group
+    monkeypatch.setattr(lockstep, "Group", lambda programs: sizes.append(len(programs)) or stock(programs))
+    out = torch.zeros(64)
+    windows[(64,)](torch.zeros(64), out, 0, 0)
+    assert sizes[0] == 32 and len(sizes) < 16
 
 
 @pytest.mark.parametrize("kernel", [chunks, with_hints])
