@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from torch import Tensor
@@ -19,7 +19,13 @@ class Scalable(Protocol):
 
     Tensors are named as by ``truth.names``; for the VJP the outputs come with the gradients. It shares no code with any
     kernel, and is tested against the definition where both apply.
+
+    Attributes:
+        algorithms: orders of roundings of whose kernels it gives budgets, for every sample. The family names them too,
+            without a program: ``algorithms={name: {}}``.
     """
+
+    algorithms: Collection[str]
 
     def outgrown(self, dims: Mapping[str, int]) -> bool:
         """Whether samples of these sizes are too large to trace, in memory or time."""
@@ -45,5 +51,6 @@ class Scalable(Protocol):
         stored: Mapping[str, str],
         probes: int,
         worst: bool,
+        algorithm: str = "definition",
     ) -> dict[str, Budget]:
         """The budgets; ``stored`` names the format that a kernel returns each tensor in."""

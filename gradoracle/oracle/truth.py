@@ -89,8 +89,10 @@ class Oracle:
         self._graphs: OrderedDict[Any, Graph] = OrderedDict()
 
     def has(self, algorithm: str, derivative: Derivative) -> bool:
-        """Whether a named algorithm has a program of its own for a derivative; otherwise the definition is used."""
-        programs = self.family.algorithms.get(algorithm, {})
+        """Whether a named algorithm has budgets of its own for a derivative; else the definition's are used."""
+        programs, own = self.family.algorithms.get(algorithm, {}), self.family.scalable
+        if own is not None and algorithm in own.algorithms:
+            return True
         return derivative.value in programs or (derivative is Derivative.FORWARD and Derivative.VJP.value in programs)
 
     def scalable(self, sample: Sample) -> Scalable | None:
@@ -147,8 +149,10 @@ class Oracle:
         stored = self._formats(sample, derivative, contract)
         own = self.family.scalable
         served = own is not None and (own.serves(sample) or own.budgeted(contract))
-        if own is not None and served and not self.has(algorithm, derivative):
-            return own.budgets(sample, derivative, contract, stored=stored, probes=probes, worst=worst)
+        if own is not None and (algorithm in own.algorithms or (served and not self.has(algorithm, derivative))):
+            return own.budgets(
+                sample, derivative, contract, stored=stored, probes=probes, worst=worst, algorithm=algorithm
+            )
         groups = _groups(self.family, sample, derivative)
         found = reading.budgets(
             self.graph(sample, derivative, algorithm),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradoracle.properties.semicrf.definition import semicrf
 from gradoracle.properties.semicrf.kernels import KERNELS
 from gradoracle.properties.semicrf.laws import LAWS
-from gradoracle.properties.semicrf.readings.scalable import SemiCRF
+from gradoracle.properties.semicrf.readings.scalable import PLAIN, SemiCRF
 from gradoracle.properties.semicrf.strategy import BESIDE_LARGE, DIMS, DOMAINS, JOINT
 
 from gradoracle.model.family import family
@@ -18,6 +18,7 @@ FAMILY = family(
     dims=DIMS,
     domains=DOMAINS,
     joint=JOINT,
+    algorithms={PLAIN: {}},
     alternatives=[("transition", "transition_by_duration")],
     properties=LAWS,
     scalable=SemiCRF(),

@@ -33,6 +33,8 @@ LARGEST_TRACED = 50
 class Sums:
     """Of a running sum, without its square matrix."""
 
+    algorithms = ()
+
     def __init__(self) -> None:
         self.asked: list[str] = []
 

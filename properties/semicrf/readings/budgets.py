@@ -66,6 +66,7 @@ def budgets(
     probes: int = 16,
     worst: bool = False,
     before: Tensor | None = None,
+    norms: bool = True,
 ) -> dict[str, Budget]:
     """The budget of each tensor of a derivative by the engine's names: log_z and dcum_scores ..., jvp.log_z, hvp....
 
@@ -83,13 +84,14 @@ def budgets(
         before: [B C] probabilities of the labels before the first segment. Where they are given the budget has
             ``MEETINGS`` [B T+1 C], too: exp(alpha_t + beta_t - log Z) of a kernel's alpha and beta and of the true
             log Z. Only for VJP, with both projections and a cotangent of ones.
+        norms: whether the kernel holds alpha and beta relative to norms; without them they are as large as log Z.
 
     Raises:
         ValueError: as ``semicrf_recursion.log_z``.
     """
     dual = derivative.takes_tangents
     problem = Problem(inputs, tangents if dual else None)
-    interval = interval_of(problem, contract)
+    interval = interval_of(problem, contract) if norms else problem.steps + 2
     noise = roundings(problem, contract)
     if interval > 1:  # what is relative to a norm that far away is as large as its logarithm
         heights = [_heights(problem.sequence(b), interval) for b in range(problem.batch)]

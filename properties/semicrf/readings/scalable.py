@@ -16,12 +16,15 @@ from gradoracle.model.derivative import Derivative
 from gradoracle.oracle.exact.enclosure import Enclosure
 from gradoracle.oracle.rounding.reading import Budget
 
+PLAIN = "plain_recursion"  # alpha and beta in the log domain without norms, so that they grow as log Z does
 LARGEST_SYSTEM = 128  # states of one sequence up to which the definition, with its square in numbers, is traced
 LARGEST_LOGARITHM = 300.0  # of a partial sum over paths, up to which exp is far from float32's and float64's limits
 
 
 class SemiCRF:
     """Serves what has more than ``LARGEST_SYSTEM`` states, or scores whose exponentials might leave float64."""
+
+    algorithms = (PLAIN,)
 
     def outgrown(self, dims: Mapping[str, int]) -> bool:
         """Whether there are too many states (positions times labels)."""
@@ -70,11 +73,12 @@ class SemiCRF:
         stored: Mapping[str, str],
         probes: int,
         worst: bool,
+        algorithm: str = "definition",
     ) -> dict[str, Budget]:
-        """By probes of the recursion and first-order sensitivities."""
+        """By probes of the recursion and first-order sensitivities; ``PLAIN`` takes no norms."""
         return budgets(
             sample.inputs, sample.cotangents["log_z"], contract, derivative, tangents=sample.tangents, stored=stored,
-            probes=probes, worst=worst,
+            probes=probes, worst=worst, norms=algorithm != PLAIN,
         )  # fmt: skip
 
 

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 
-def log_z(inputs: Mapping[str, Tensor], *, shift: int = 0) -> Tensor:
+def log_z(inputs: Mapping[str, Tensor], *, shift: int = 0, norms: bool = True) -> Tensor:
     """[B] float64 log Z: alpha in the inputs' dtype, less its largest value at each step, those summed in float64.
 
     Args:
         inputs: by the names of the definition; sequences as long as T.
         shift: a fault: durations are read so many places off.
+        norms: whether alpha is held relative to its largest value; else it grows as log Z does.
     """
     cum, duration = inputs["cum_scores"], inputs["duration_bias"].roll(shift, 0)
     table = inputs["transition"] if "transition" in inputs else inputs["transition_by_duration"]
@@ -35,7 +36,7 @@ def log_z(inputs: Mapping[str, Tensor], *, shift: int = 0) -> Tensor:
             edge = edge + end[:, t - 1, None]
         inside = torch.logsumexp(ring[:, :reach, :, None] + tables[:reach], 2)
         alpha = torch.logsumexp(inside + edge, 1)
-        top = alpha.detach().amax(-1, keepdim=True)
+        top = alpha.detach().amax(-1, keepdim=True) if norms else torch.zeros_like(alpha[:, :1])
         norm = norm + top[:, 0].double()
         alpha = alpha - top
         ring = torch.cat([alpha[:, None], ring[:, : longest - 1] - top[:, None]], 1)
