@@ -134,7 +134,7 @@ def abc(
     q, k, v, s = heads_first(q, k, v, s)
     z = torch.log(torch.exp(s).cumsum(-2))  # [B H T M]
     since = torch.exp(z[..., :1, :] - z)
-    return slots(q, k, v, torch.ones_like(s), pairs(-z, -s), since, initial_keys, initial_values)
+    return slots(q, k, v, s.new_ones(s.shape), pairs(-z, -s), since, initial_keys, initial_values)
 
 
 @gradoracle.kernel(abc)
