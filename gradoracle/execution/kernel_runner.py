@@ -22,6 +22,7 @@ from gradoracle.execution.call_errors import (
     Wrong,
     needing,
     raise_if_lost,
+    told_by_triton,
 )
 from gradoracle.execution.guard_memory import Memory, Originals, inside_tensors, poisoned, recorded
 from gradoracle.execution.widened import CannotWiden, narrowed, widening
@@ -271,7 +272,9 @@ class KernelRunner:
         except SystemExit as error:
             raise Crashed(f"{name} called exit with code {error.code}") from None
         except BaseException as error:
-            raise Crashed(f"{name} raised {named(error)}") from error
+            if (said := told_by_triton(error)) and (name == "forward" or name.startswith("vjp")):
+                raise Refused(said) from None
+            raise Crashed(f"{name} raised {said or named(error)}") from error
 
     @contextmanager
     def _running_wide(self, name: str) -> Iterator[None]:
