@@ -112,7 +112,8 @@ def run(command: str, folder: Path) -> tuple[int, str]:
         program = "import sys, pytest; sys.path.insert(0, ''); sys.exit(pytest.main(sys.argv[1:]))"
         done = python(program, "-W", "ignore", "-p", "no:cacheprovider", *words[1:], cwd=folder, has_engine=True)
     elif words[0] == "python":
-        program = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+        program = "import runpy, sys; sys.argv = sys.argv[1:]; sys.path.insert(0, ''); "
+        program += "runpy.run_path(sys.argv[0], run_name='__main__')"
         done = python(program, *words[1:], cwd=folder)
     else:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

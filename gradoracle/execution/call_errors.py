@@ -59,6 +59,18 @@ class Wrong(Exception):
         super().__init__(finding.message)
 
 
+def told_by_triton(error: BaseException) -> str:
+    """The sentence of an error with which Triton refuses a kernel on a GPU, such as CompilationError; "" for others.
+
+    The message of a CompilationError begins with the source; what is wrong is its last line.
+    """
+    own = [base.__name__ for base in type(error).__mro__]
+    if "TritonError" not in own or "InterpreterError" in own:  # in the interpreter it is an error of the kernel's body
+        return ""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
+    return f"{own[0]}: {lines[-1]}" if lines else own[0]
+
+
 def raise_if_lost(error: BaseException, call: str) -> None:
     """Raise DeviceLost for a CUDA error after which nothing runs; return for a refusal."""
     text = str(error)

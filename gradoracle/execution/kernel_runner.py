@@ -22,6 +22,7 @@ from gradoracle.execution.call_errors import (
     Wrong,
     needing,
     raise_if_lost,
+    told_by_triton,
 )
 from gradoracle.execution.claimed_cuda import cuda_claimed
 from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_tensors, poisoned, watched
@@ -297,7 +298,9 @@ class KernelRunner:
         except SystemExit as error:
             raise Crashed(f"{name} called exit with code {error.code}") from None
         except BaseException as error:
-            raise Crashed(f"{name} raised {named(error)}") from error
+            if (said := told_by_triton(error)) and (name == "forward" or name.startswith("vjp")):
+                raise Refused(said) from None
+            raise Crashed(f"{name} raised {said or named(error)}") from error
 
     @contextmanager
     def _running_wide(self, name: str, sample: Sample) -> Iterator[None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import torch
 from gradoracle.properties.agreement import agree
@@ -14,13 +15,15 @@ from torch import Tensor
 
 from gradoracle.cases.sample import Sample
 from gradoracle.check.evidence import Evidence, Tensors
-from gradoracle.execution.call_errors import Refused, Unavailable
+from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
+from gradoracle.execution.interpreter.wrong_accesses import Kind, WrongAccess
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.finding import Finding
+from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import law
 
 FAR = 1 << 31  # elements
 _ADDRESSES = 1 << 42  # bytes of one tensor on a CPU, which gives a process 2^47
+_ASKED = (Derivative.VJP, Derivative.JVP, Derivative.HVP)
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # named from Python 3.11 on
 
 
@@ -46,8 +49,13 @@ def offsets_past_2_31_give_the_same(evidence: Evidence) -> Iterator[Finding]:
     told = f", {fars[0]} past 2^31" if on_gpu else ", all arguments past 2^31"
     found = _derivatives(evidence, fars)
     torch.cuda.empty_cache()  # gigabytes, which the other workers of this GPU want too
-    for tensors, expected in found:
-        yield from agree(evidence, tensors, expected, label=told)
+    findings = [(finding, made) for made in found for finding in agree(evidence, *made.pair, label=told)]
+    wrong = any(finding.outcome is Outcome.VIOLATED for finding, _ in findings)
+    alone = _alone(evidence, fars) if wrong and not on_gpu else []
+    for finding, made in findings:
+        if finding.outcome is Outcome.VIOLATED:
+            finding = replace(finding, message="; ".join(filter(None, (finding.message, *_why(made, alone)))))
+        yield finding
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,37 @@ class _Far:
 
     def __str__(self) -> str:
         return f"{self.group} {self.name} along dim {self.axis}"
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What the kernel gives of a far sample and of the case's own, and its wrong accesses on the far one."""
+
+    pair: tuple[Tensors, Tensors]
+    faults: tuple[WrongAccess, ...]
+
+
+def _alone(evidence: Evidence, fars: list[_Far]) -> list[_Far]:
+    """Those of the inputs and cotangents which change outputs or gradients when they alone are far.
+
+    Tangents are left out: PyTorch's forward mode copies one that is laid otherwise than its input, gaps included.
+    """
+    found = []
+    for far in (each for each in fars if each.group != "tangent"):
+        with suppress(Refused, Unavailable, Wrong, Crashed):
+            made = _derivatives(evidence, [far], (Derivative.VJP,))
+            if any(f.outcome is Outcome.VIOLATED for each in made for f in agree(evidence, *each.pair, label="")):
+                found.append(far)
+    return found
+
+
+def _why(made: _Made, alone: list[_Far]) -> Iterator[str]:
+    """The tensors whose offsets wrap round, and the first line that accesses memory outside of its tensor."""
+    if alone:
+        yield f"the same with {' or '.join(map(str, alone))} alone past 2^31"
+    outside = (fault for fault in made.faults if fault.kind in (Kind.READ_OUTSIDE, Kind.WRITTEN_OUTSIDE))
+    if (first := next(outside, None)) is not None:
+        yield str(first)
 
 
 def _groups(sample: Sample) -> dict[str, Mapping[str, Tensor]]:
@@ -84,22 +123,23 @@ def _fars(sample: Sample, turn: int) -> list[_Far]:
     return found
 
 
-def _derivatives(evidence: Evidence, fars: list[_Far]) -> list[tuple[Tensors, Tensors]]:
+def _derivatives(evidence: Evidence, fars: list[_Far], asked: Sequence[Derivative] = _ASKED) -> list[_Made]:
     """What the kernel gives of the far sample and of the case's own: outputs and gradients, tangents, products."""
     changed: dict[str, dict[str, Tensor]] = {group: {} for group in _groups(evidence.sample)}
     for far in fars:
         changed[far.group][far.name] = _laid(_groups(evidence.sample)[far.group][far.name], far.axis)
     moved = evidence.sample.with_inputs(**changed["input"]).with_cotangents(**changed["cotangent"])
     moved = moved.with_tangents(**changed["tangent"])
-    found: list[tuple[Tensors, Tensors]] = []
-    for derivative in (Derivative.VJP, Derivative.JVP, Derivative.HVP):
+    found: list[_Made] = []
+    for derivative in asked:
         try:
             expected = evidence.vjp() if derivative is Derivative.VJP else evidence.tensors(derivative)
         except (Refused, Unavailable):
             if derivative is Derivative.VJP:
                 raise
             continue  # the property of that derivative says so
-        found.append((getattr(evidence.subject, derivative.value)(moved, evidence.blocks)[0], expected))
+        tensors, memory = getattr(evidence.subject, derivative.value)(moved, evidence.blocks)
+        found.append(_Made((tensors, expected), memory.faults))
     return found
 
 

@@ -207,3 +207,50 @@ def test_a_dim_that_conflicts_with_the_example_is_one_sentence(run: Run, dim: st
 def test_a_reference_of_another_shape_is_reported(run: Run) -> None:
     code, out, _ = checked(run, "right", "other", "inputs")
     assert code == 1 and "out has shape" in out and "expected" in out
+
+
+FAR = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def _copy(X, Y, stride, n_stride, N, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    n = tl.arange(0, BLOCK)
+    x = tl.load(X + row * stride + n * n_stride, mask=n < N, other=0.0)
+    tl.store(Y + row * N + n, x * 2.0, mask=n < N)
+
+class Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.empty(x.shape, dtype=x.dtype)
+        block = triton.next_power_of_2(x.shape[1])
+        _copy[(x.shape[0],)](x, y, x.stride(0), x.stride(1), x.shape[1], BLOCK=block)
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        return 2.0 * g
+
+def kernel(x):
+    return Copy.apply(x)
+
+def twice(x):
+    return 2 * x
+
+def inputs():
+    return torch.randn(5, 7)
+"""
+
+
+def test_an_offset_in_32_bits_is_reported_with_its_tensor_and_line_and_can_be_excluded(run: Run) -> None:
+    Path("far.py").write_text(FAR)
+    words = ("check", "far.py:kernel", "--reference", "twice", "--like", "inputs", "--device", "cpu", "--examples", "4")
+    code, out, _ = run(*words, "--workers", "1", "--property", "o*")
+    assert code == 1 and "the same with input x along dim" in told(out)
+    assert "far.py:9: _copy, program" in told(out) and "reads X[" in told(out)
+    code, out, _ = run(*words, "--workers", "1", "--property", "[fo][of]*_*e*", "--not-property", "off*")
+    assert code == 0 and "excluded with --not-property: off*" in out
+    code, _, err = run(*words, "--not-property", "nothing*")
+    assert code == 2 and "--not-property nothing*: no property of twice matches" in err

@@ -11,6 +11,7 @@ from gradoracle.properties.universal.offsets import offsets_past_2_31_give_the_s
 
 from gradoracle.cases.sample import build
 from gradoracle.check.judge_law import judge_law
+from gradoracle.model.finding import Outcome
 from gradoracle.model.verdict import Status
 from tests.properties.toys import CASE, RIGHT, evidence, judged, kernel, pick
 from tests.properties.universal.wrong_members import wrapping
@@ -51,6 +52,13 @@ def test_without_a_dim_of_several_members_and_without_addresses_it_says_so(monke
     monkeypatch.setattr(offsets.mmap, "mmap", none)
     found = judged(LAW, RIGHT)
     assert found.status is Status.NOT_CHECKED and found.reason.startswith("needs ")
+
+
+def test_a_failure_names_the_tensors_that_are_enough():
+    found = judged(LAW, kernel(wrapping))
+    messages = [finding.message for finding in found.findings if finding.outcome is Outcome.VIOLATED]
+    assert messages and all("the same with input x along dim" in each for each in messages)
+    assert all("alone past 2^31" in each for each in messages)
 
 
 @needs_a_gpu

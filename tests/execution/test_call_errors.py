@@ -1,0 +1,32 @@
+"""Errors of Triton itself are refusals; those of a kernel's body in the interpreter are not."""
+
+from __future__ import annotations
+
+import pytest
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import InterpreterError, OutOfResources
+
+from gradoracle.execution.call_errors import Crashed, Refused, told_by_triton
+from gradoracle.execution.kernel_runner import KernelRunner
+from tests.properties.toys import CASE, RIGHT, evidence, kernel
+
+
+def test_the_sentence_of_triton_is_kept():
+    error = CompilationError("def f():\n    x = tl.dot(a, b)", None, "expected inner sizes of at least 16")
+    assert told_by_triton(error) == "CompilationError: expected inner sizes of at least 16"
+    assert told_by_triton(OutOfResources(200, 100, "shared memory")).startswith(
+        "OutOfResources: out of resource: shared"
+    )
+    assert told_by_triton(InterpreterError("NameError")) == "" == told_by_triton(ValueError("no"))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(OutOfResources(2, 1, "shared memory"), Refused), (InterpreterError("NameError"), Crashed)]
+)
+def test_what_triton_refuses_is_refused(error, kind):
+    def raising(*args):
+        raise error
+
+    assert isinstance(evidence(RIGHT, CASE).subject, KernelRunner)
+    with pytest.raises(kind):
+        evidence(kernel(raising), CASE).forward()
