@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -73,17 +74,14 @@ class KernelRunner:
 
     def labelled(self, key: str, recorded: bool = False) -> KernelRunner:
         """The same kernel, whose calls are named after what is done to the sample, and recorded only if asked."""
-        label = f"{self.label}{key}: "
-        return self._with(self.kernel, label, recorded)
+        made = copy.copy(self)
+        made.label, made.recorded = f"{self.label}{key}: ", recorded
+        return made
 
     def by_autograd(self) -> KernelRunner:
         """The same kernel, whose derivatives are those of autograd."""
-        kernel = replace(self.kernel, vjp=None, jvp=None, hvp=None)
-        return self._with(kernel, self.label, self.recorded)
-
-    def _with(self, kernel: Kernel, label: str, recorded: bool) -> KernelRunner:
-        made = KernelRunner(self.family, kernel, self.guard, label, self.records, self.wide)
-        made.known, made.recorded = self.known, recorded
+        made = copy.copy(self)
+        made.kernel = replace(self.kernel, vjp=None, jvp=None, hvp=None)
         return made
 
     def forward(self, sample: Sample, blocks: str = "") -> tuple[Tensors, Memory]:
