@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import multiprocessing
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -168,6 +170,7 @@ def main(words: list[str]) -> None:
     options.add_argument("adapters", nargs="*", metavar="FILE.py[:kernel]")
     options.add_argument("--examples", type=int, default=24, help="cases of each kernel, over all dtypes")
     options.add_argument("--seconds", type=float, default=60.0, help="for each kernel")
+    options.add_argument("--workers", type=int, default=1, help="kernels that are judged at a time")
     options.add_argument("--file", type=Path, default=ROWS)
     options.add_argument("--page", type=Path, default=PAGE)
     given = options.parse_args(words)
@@ -175,14 +178,15 @@ def main(words: list[str]) -> None:
     prepare("cpu")
     asked = ["git", "log", "-1", "--format=%h", "--", *JUDGES]
     commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    for source in given.adapters:
-        for job in of_file(source):
-            rows = [row for row in read(given.file) if (row.source, row.kernel) == (job.source, job.name)]
-            if any(row.commit == commit and row.examples >= given.examples for row in rows):
-                continue
-            found = judged(job, given.examples, given.seconds, commit)
-            record(given.file, found)
-            for row in found:
+    done = {
+        (row.source, row.kernel) for row in read(given.file) if row.commit == commit and row.examples >= given.examples
+    }
+    waiting = [job for source in given.adapters for job in of_file(source) if (job.source, job.name) not in done]
+    with ProcessPoolExecutor(given.workers, multiprocessing.get_context("fork")) as pool:
+        running = [pool.submit(judged, job, given.examples, given.seconds, commit) for job in waiting]
+        for each in as_completed(running):
+            record(given.file, each.result())
+            for row in each.result():
                 print(row.source, row.kernel, row.dtype, row.cases, row.now, row.first, row.laws, flush=True)
     adapters = sorted(ADAPTERS.glob("*.py"))
     try:

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import math
 
-import fla.ops as ops
 import torch
-from fla.ops.wall_attn.decode import build_wall_kv_cache
 from jaxtyping import Float, Float32
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 import gradoracle
+
+with gradoracle.cuda_claimed():
+    import fla.ops as ops
+    from fla.ops.wall_attn.decode import build_wall_kv_cache
 
 SIZES = {
     "B": gradoracle.sizes(1, 2),
@@ -311,7 +313,7 @@ def attnres(
     return norm((p[..., None] * residuals).sum(0), output_weight)
 
 
-@gradoracle.kernel(attnres)
+@gradoracle.kernel(attnres, needs_cuda=True)
 def fused_attnres(query, residuals, weight, output_weight, *, scale=1.0):
     sources = [x.clone() for x in residuals.unbind(0)]  # it demands an alignment of 16 bytes
     return ops.fused_attnres(query, sources, weight, output_weight, scale=scale)

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 
-import fla.ops as ops
 import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 import gradoracle
+
+with gradoracle.cuda_claimed():
+    import fla.ops as ops
 
 SIZES = {
     "B": gradoracle.sizes(1, 2),
@@ -100,12 +102,12 @@ def cyclic(operation, q, k, v, gate, step, beta, readout, q_weight, k_weight, ke
     return o, *last
 
 
-@gradoracle.kernel(cyfa)
+@gradoracle.kernel(cyfa, needs_cuda=True)
 def chunk_cyfa(q, k, v, gate, step, beta, readout, q_weight, k_weight, keys, values, phase):
     return cyclic(ops.chunk_cyfa, q, k, v, gate, step, beta, readout, q_weight, k_weight, keys, values, phase)
 
 
-@gradoracle.kernel(cyfa, no_gradient=tuple(spec.name for spec in cyfa.signature.primals))
+@gradoracle.kernel(cyfa, needs_cuda=True, no_gradient=tuple(spec.name for spec in cyfa.signature.primals))
 def fused_recurrent_cyfa(q, k, v, gate, step, beta, readout, q_weight, k_weight, keys, values, phase):
     with torch.no_grad():  # for inference: it refuses inputs that require a gradient
         return cyclic(

@@ -9,12 +9,14 @@ Liger's norms with ``in_place`` write the gradient of x over the cotangent; they
 
 from __future__ import annotations
 
-import liger_kernel.transformers.functional as liger
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 import gradoracle
+
+with gradoracle.cuda_claimed():
+    import liger_kernel.transformers.functional as liger
 
 EPS = 1e-6
 ROWS = {"B": gradoracle.sizes(1, 20), "N": gradoracle.sizes(1, 150)}
@@ -165,6 +167,6 @@ def tanh_scaled(
     return torch.tanh(alpha * x) * gamma + beta
 
 
-@gradoracle.kernel(tanh_scaled)
+@gradoracle.kernel(tanh_scaled, needs_cuda=True)
 def dyt(x, alpha, gamma, beta):
     return liger.liger_dyt(x, alpha, gamma, beta)

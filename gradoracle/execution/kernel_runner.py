@@ -68,8 +68,7 @@ class KernelRunner:
         wide: bool = False,
     ) -> None:
         self.family, self.kernel, self.guard, self.label, self.records = family, kernel, guard, label, records
-        self.wide = wide
-        self.recorded = not label
+        self.wide, self.recorded = wide, not label
         self.known: set[Spot] = set()  # where accesses outside of tensors have been reported
 
     def labelled(self, key: str, recorded: bool = False) -> KernelRunner:
