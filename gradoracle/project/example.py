@@ -126,7 +126,7 @@ def derive(
         positional, keyword = given_as.with_tensors(other | dict(given))
         return call_with(reference, {n: given[n] for n in takes if n in given}, positional, keyword, wide=wide)
 
-    outputs = _outputs(refer, inputs, wanted, own)
+    outputs, left_out = _outputs(refer, inputs, wanted, own)
     case_dtype = min((_dtype(inputs[n]) for n in floats if n in inputs), key=list(DTYPES).index)
     shapes = Shapes(corrections or Corrections())
     shapes.read({n: tuple(t.shape) for n, t in inputs.items()})
@@ -158,7 +158,7 @@ def derive(
     signature = Signature(tuple(specs), tuple(results), ())
     family = Family(_name(own), definition, signature, shapes.sizes(signature), (case_dtype,), domains)
     unmarked = tuple(n for n in floats if n in inputs and n not in wanted)
-    notes = (f"from the example: {_written(specs, results)}", *shapes.notes)
+    notes = (f"from the example: {_written(specs, results)}", *shapes.notes, *left_out)
     subject = Kernel(
         label.rpartition(":")[2], family.name, call, no_gradient=unmarked, outside=True, notes=() if marked else notes
     )
@@ -274,8 +274,8 @@ def _reference_weights(
 
 def _outputs(
     refer: Callable[[Mapping[str, Tensor], bool], Any], inputs: Mapping[str, Tensor], wanted: Sequence[str], own: str
-) -> dict[int, Tensor]:
-    """The outputs of the reference that depend on a differentiated input, by their place."""
+) -> tuple[dict[int, Tensor], list[str]]:
+    """The outputs of the reference that depend on a differentiated input, by their place; a sentence about others."""
     leaves = {n: t.detach().requires_grad_(n in wanted) for n, t in inputs.items()}
     shown = ", ".join(f"{name} {list(t.shape)}" for name, t in inputs.items())
     try:
@@ -292,7 +292,14 @@ def _outputs(
         raise UsageError(
             f"the reference {own} returns no tensor that depends on {_listed(wanted)}; expected one that has a gradient"
         )
-    return found
+    others = [
+        f"{n + 1} of {len(parts)} ({_dtype(part)} {list(part.shape)})"
+        for n, part in enumerate(parts)
+        if isinstance(part, Tensor) and n not in found
+    ]
+    return found, [
+        f"outputs not compared, as they have no gradient: number {', number '.join(others)}"
+    ] if others else []
 
 
 def _chosen(returned: Any, places: Sequence[int]) -> Any:

@@ -52,6 +52,9 @@ def picks():
 def upward(x):
     return torch.cat([x, x], -1)
 
+def best(x):
+    return tuple(x.max(-1))
+
 def one():
     return (torch.randn(3, 5),)
 
@@ -141,6 +144,11 @@ def test_dims_are_corrected(run: Run) -> None:
 def test_an_output_may_be_a_multiple_of_a_dim(run: Run) -> None:
     code, out, _ = checked(run, "upward", "upward", "one")
     assert code == 0 and "x[A B] -> out[A 2*B]" in out
+
+
+def test_an_output_without_gradient_is_left_out_and_the_report_says_so(run: Run) -> None:
+    code, out, _ = checked(run, "best", "best", "one")
+    assert code == 0 and "outputs not compared, as they have no gradient: number 2 of 2 (int64 [3])" in told(out)
 
 
 def test_the_parameters_of_a_module_are_inputs(run: Run) -> None:
