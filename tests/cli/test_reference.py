@@ -260,5 +260,5 @@ def test_an_offset_in_32_bits_is_reported_with_its_tensor_and_line_and_can_be_ex
     assert "far.py:9: _copy, program" in told(out) and "reads X[" in told(out)
     code, out, _ = run(*words, "--workers", "1", "--property", "[fo][of]*_*e*", "--not-property", "off*")
     assert code == 0 and "excluded with --not-property: off*" in out
-    code, _, err = run(*words, "--not-property", "nothing*")
-    assert code == 2 and "--not-property nothing*: no property of twice matches" in err
+    code, _, err = run(*words, "--not-property", "nowhere*")
+    assert code == 2 and "--not-property nowhere*: no property of twice matches" in err
