@@ -14,7 +14,6 @@ import argparse
 import importlib
 import importlib.metadata
 import multiprocessing
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from pathlib import Path
 from types import FunctionType
 
 import torch
-from severities import JUDGES, called_names, judged, of_file
+from severities import called_names, judged, judging_commit, of_file
 from severity_rows import CRASHES, DTYPES, ERROR, GREEN, NOT_RUN, NOW, STATED, UNDECIDED, WRONG, Row, read, record
 
 from gradoracle.execution.device import prepare
@@ -176,8 +175,7 @@ def main(words: list[str]) -> None:
     given = options.parse_args(words)
     torch.set_num_threads(1)
     prepare("cpu")
-    asked = ["git", "log", "-1", "--format=%h", "--", *JUDGES]
-    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = judging_commit()
     done = {
         (row.source, row.kernel) for row in read(given.file) if row.commit == commit and row.examples >= given.examples
     }

@@ -319,6 +319,12 @@ def _judge(job: Job, examples: int, seconds: float, workers: int, to: Connection
         to.send(named(error))
 
 
+def judging_commit() -> str:
+    """The last commit that changed gradoracle, its properties or its kernels."""
+    asked = ["git", "log", "-1", "--format=%h", "--", *JUDGES]
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
 def main(words: list[str]) -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("sources", nargs="*", metavar="bugs[:bug]|FILE.py[:kernel]")
@@ -331,8 +337,7 @@ def main(words: list[str]) -> None:
     given = options.parse_args(words)
     torch.set_num_threads(1)
     prepare("cpu")
-    asked = ["git", "log", "-1", "--format=%h", "--", *JUDGES]
-    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = judging_commit()
     for source in given.sources:
         place, _, name = source.partition(":")
         for job in of_bugs(name) if place == BUGS else of_file(source):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 import torch
+from fla_terms import heads_first
 from jaxtyping import Float, Float32
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -32,11 +33,6 @@ SIZES = {
 }
 ATTENTION = {"dims": SIZES, "divides": {"H": "Q"}}
 WINDOWS = {"window": (0, 5, 40)}
-
-
-def heads_first(*tensors):
-    """[B T H ...] -> [B H T ...]."""
-    return [x.transpose(1, 2) for x in tensors]
 
 
 def shared(x, queries):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 
+import fla_terms
 import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
@@ -21,14 +22,7 @@ import gradoracle
 with gradoracle.cuda_claimed():
     import fla.ops as ops
 
-SIZES = {
-    "B": gradoracle.sizes(1, 2),
-    "T": gradoracle.sizes(1, 80),
-    "H": gradoracle.sizes(1, 2),
-    "K": gradoracle.choices(16, 32),
-    "V": gradoracle.choices(16, 32),
-    "P": gradoracle.choices(15, 31),
-}
+SIZES = {**fla_terms.SIZES, "P": gradoracle.choices(15, 31)}
 EPS = 1e-6
 
 

@@ -11,29 +11,17 @@ from __future__ import annotations
 
 import fla.ops as ops
 import torch
+from fla_terms import SIZES, heads_first, normalized
 from jaxtyping import Float, Float32
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 import gradoracle
 
-SIZES = {
-    "B": gradoracle.sizes(1, 2),
-    "T": gradoracle.sizes(1, 80),
-    "H": gradoracle.sizes(1, 2),
-    "K": gradoracle.choices(16, 32),
-    "V": gradoracle.choices(16, 32),
-}
-
-
-def heads_first(*tensors):
-    """[B T H ...] -> [B H T ...]."""
-    return [x.transpose(1, 2) for x in tensors]
-
 
 def removal(direction, rate):
     """a and b of a rule that removes what the state holds for a direction [B T H K], by a rate [B T H]."""
-    unit = direction * torch.rsqrt(direction.square().sum(-1, keepdim=True) + 1e-6)
+    unit = normalized(direction)
     return -unit, unit * torch.sigmoid(rate)[..., None]
 
 

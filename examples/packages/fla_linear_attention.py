@@ -10,25 +10,16 @@ with a state S_t = e^{g_t} S_{t-1} + k_t v_t^T. A gate is an input without bound
 from __future__ import annotations
 
 import fla.ops as ops
+import fla_terms
 import torch
+from fla_terms import heads_first
 from jaxtyping import Float, Float32
 from torch import Tensor
 from torch.nn.functional import elu, logsigmoid
 
 import gradoracle
 
-SIZES = {
-    "B": gradoracle.sizes(1, 2),
-    "T": gradoracle.sizes(1, 100),
-    "H": gradoracle.sizes(1, 2),
-    "K": gradoracle.choices(16, 32),
-    "V": gradoracle.choices(16, 32),
-}
-
-
-def heads_first(*tensors):
-    """[B T H ...] -> [B H T ...]."""
-    return [x.transpose(1, 2) for x in tensors]
+SIZES = {**fla_terms.SIZES, "T": gradoracle.sizes(1, 100)}
 
 
 def decay(g):

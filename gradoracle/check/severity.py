@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from gradoracle.check.evidence import Evidence
@@ -15,7 +15,7 @@ from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unava
 from gradoracle.execution.interpreter import is_active
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import named
-from gradoracle.model.finding import Outcome
+from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.job import LawResult
 from gradoracle.model.location import shown
 from gradoracle.model.property import Property, PropertyKind
@@ -55,7 +55,7 @@ def explained(law: Property, evidence: Evidence, result: LawResult) -> LawResult
 
 def _without_overflow(evidence: Evidence, result: LawResult) -> tuple[LawResult, Severity]:
     """A violation that goes away when widened, and its severity: wrong where values on the way overflow."""
-    derivative, names = _plainly_wrong(result)
+    derivative, names = _lowest(_plainly_wrong(result))
     if derivative is None or not overflows(evidence, derivative, names):
         return result, Severity.PRECISION
     findings = tuple(
@@ -67,19 +67,22 @@ def _without_overflow(evidence: Evidence, result: LawResult) -> tuple[LawResult,
     return replace(result, findings=findings), Severity.WRONG
 
 
-def _plainly_wrong(result: LawResult) -> tuple[Derivative | None, list[str]]:
+def _plainly_wrong(result: LawResult) -> list[Finding]:
+    return [finding for finding in result.findings if finding.outcome is Outcome.VIOLATED and finding.is_plain]
+
+
+def _lowest(wrong: Sequence[Finding]) -> tuple[Derivative | None, list[str]]:
     """The lowest derivative that findings violate, and its tensors."""
-    wrong = [finding for finding in result.findings if finding.outcome is Outcome.VIOLATED and finding.is_plain]
     derivative = min((f.derivative for f in wrong if f.derivative), key=lambda each: each.order, default=None)
     return derivative, [finding.tensor for finding in wrong if finding.derivative is derivative]
 
 
 def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
     """A violation with the statement at which precision is lost, or the constant that explains what is wrong."""
-    derivative, names = _plainly_wrong(result)
+    wrong = _plainly_wrong(result)
+    derivative, names = _lowest(wrong)
     if derivative is None or law.kind not in LOCATED:
         return result
-    wrong = [finding for finding in result.findings if finding.outcome is Outcome.VIOLATED and finding.is_plain]
     try:
         if result.severity is Severity.PRECISION or any(f.message.endswith(_OVERFLOWS) for f in wrong):
             loss = lost_at(evidence, derivative, names, calls=MOST_CALLS, seconds=MOST_SECONDS)

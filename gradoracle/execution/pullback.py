@@ -15,21 +15,25 @@ def pulled_back(
 
     ``how`` is passed to ``torch.autograd.grad``: ``create_graph``, ``retain_graph``.
     """
-    live = [(o, d) for o, d in zip(outputs, directions, strict=True) if o is not None and o.requires_grad]
-    if not live:
-        return None
-    return torch.autograd.grad([o for o, _ in live], targets, [d for _, d in live], allow_unused=True, **how)
+    live, along = _live(outputs, directions)
+    return torch.autograd.grad(live, targets, along, allow_unused=True, **how) if live else None
 
 
 def accumulated(
     outputs: Sequence[Tensor | None], directions: Sequence[Tensor], targets: Sequence[Tensor]
 ) -> Sequence[Tensor | None] | None:
     """As ``pulled_back``, in leaves without a gradient so far, by a backward through the whole graph."""
-    live = [(o, d) for o, d in zip(outputs, directions, strict=True) if o is not None and o.requires_grad]
+    live, along = _live(outputs, directions)
     if not live:
         return None
-    torch.autograd.backward([o for o, _ in live], [d for _, d in live])
+    torch.autograd.backward(live, along)
     return [target.grad for target in targets]
+
+
+def _live(outputs: Sequence[Tensor | None], directions: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs that require grad, and their directions."""
+    found = [(o, d) for o, d in zip(outputs, directions, strict=True) if o is not None and o.requires_grad]
+    return [output for output, _ in found], [direction for _, direction in found]
 
 
 def dense(tensor: Tensor) -> Tensor:

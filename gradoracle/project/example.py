@@ -283,7 +283,7 @@ def _outputs(
             returned = refer(leaves, False)
     except Exception as error:
         raise UsageError(f"the reference {own} raises {type(error).__name__} on {shown}: {first_line(error)}") from None
-    parts = returned if isinstance(returned, (tuple, list)) else (returned,)
+    parts = parts_of(returned)
     wrong = [type(part).__name__ for part in parts if not (isinstance(part, Tensor) or part is None)]
     if wrong:
         raise UsageError(f"the reference {own} returns {', '.join(wrong)}; expected a tensor or a tuple of tensors")
@@ -302,9 +302,14 @@ def _outputs(
     ] if others else []
 
 
+def parts_of(returned: Any) -> Sequence[Any]:
+    """What a function returned, one value or several, as a sequence."""
+    return returned if isinstance(returned, (tuple, list)) else (returned,)
+
+
 def _chosen(returned: Any, places: Sequence[int]) -> Any:
     """The outputs at some places; all that was returned where it does not have these places."""
-    parts = returned if isinstance(returned, (tuple, list)) else (returned,)
+    parts = parts_of(returned)
     return tuple(parts[n] for n in places) if places and max(places) < len(parts) else returned
 
 

@@ -18,7 +18,7 @@ from gradoracle.model.errors import TargetError, first_line
 from gradoracle.model.family import IndexDomain
 from gradoracle.model.modules import input_names
 from gradoracle.model.signature import TensorSpec
-from gradoracle.project.example import bound, require_tensors, seeded
+from gradoracle.project.example import bound, parts_of, require_tensors, seeded
 from gradoracle.project.example_dims import Corrections, Shapes
 from gradoracle.project.target import called, looked_up
 
@@ -124,7 +124,7 @@ def _from_example(kernel: Any, given: Any, text: str) -> _Read:
         with torch.no_grad():
             positional, keyword = arguments.with_tensors({})
             returned = kernel(*positional, **keyword)
-        parts = returned if isinstance(returned, (tuple, list)) else (returned,)
+        parts = parts_of(returned)
         results = [_spec(f"out{n}", shapes.result("", tuple(t.shape)), t, case) for n, t in enumerate(parts)]
     except Exception as error:
         first = next(s for s in specs if s.kind == "float")
