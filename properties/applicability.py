@@ -80,11 +80,6 @@ def all_of(*conditions: Applies) -> Applies:
     return applies
 
 
-def has(extra: str) -> Applies:
-    """Why properties of an entry point that the kernel does not have do not apply; None where they do."""
-    return lambda case, kernel: None if extra in kernel.extras else f"the kernel has no entry point {extra!r}"
-
-
 def supports(kernel: Kernel, **sizes: int) -> bool:
     """Whether a kernel takes such sizes."""
     return all(name not in kernel.dims or size in kernel.dims[name] for name, size in sizes.items())

@@ -109,10 +109,8 @@ class CaseSpace:
 
     @cached_property
     def batch(self) -> frozenset[str]:
-        """Dims of every tensor with two dims or more that are never the last: those that programs are spread over."""
-        tensors = [spec.dims for spec in (*self.signature.inputs, *self.signature.outputs) if len(spec.dims) > 1]
-        common = set.intersection(*(set(dims[:-1]) for dims in tensors)) if tensors else set()
-        return frozenset(dim for dim in common if not any(dims[-1] == dim for dims in tensors))
+        """See ``batch_dims``."""
+        return batch_dims(self.signature)
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
@@ -186,6 +184,13 @@ def case_space(
     except ValueError as error:
         raise ValueError(f"dims of {kernel.name}: {error}") from None
     return found
+
+
+def batch_dims(signature: Signature) -> frozenset[str]:
+    """Dims of every tensor with two dims or more that are never the last: those that programs are spread over."""
+    tensors = [spec.dims for spec in (*signature.inputs, *signature.outputs) if len(spec.dims) > 1]
+    common = set.intersection(*(set(dims[:-1]) for dims in tensors)) if tensors else set()
+    return frozenset(dim for dim in common if not any(dims[-1] == dim for dims in tensors))
 
 
 def pairs(signature: Signature) -> tuple[tuple[str, str], ...]:

@@ -5,11 +5,11 @@ A run in which a goal stays below its minimum is inconclusive. In the code a goa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradoracle.cases.case_space import LARGE, TAIL, TILE, VERY_LARGE, CaseSpace, case_space, pairs
+from gradoracle.cases.case_space import LARGE, TAIL, TILE, VERY_LARGE, CaseSpace, batch_dims, case_space, pairs
 from gradoracle.model import layouts, recipes
 from gradoracle.model.case import Case, Draw
 from gradoracle.model.dims import Sizes
@@ -92,6 +92,9 @@ def _situations(family: Family, kernel: Kernel, case: Case) -> Iterator[str]:
             yield f"{spec.name} = {case.options.get(spec.name, spec.default)}"
     if kernel.blocks:
         yield f"blocks {case.blocks or 'auto'}"
+        least = _of_many_programs(kernel, case.dtype, case.dims, case.blocks, batch_dims(signature))
+        if least and all(case.dims[dim] >= size for dim, size in least.items()):
+            yield _MANY_PROGRAMS.format(case.blocks)
     for tensor in signature.inputs:
         present = not tensor.optional or tensor.name in case.draws
         if tensor.optional and kernel.options.get(tensor.name) != ():
@@ -117,6 +120,7 @@ def _drawn(case: Case, draw: Draw, tensor: TensorSpec, role: str) -> Iterator[st
         yield f"{role} {draw.layout}"
 
 
+_MANY_PROGRAMS = "blocks {}, several batch members and tiles"
 _SIZE_SITUATIONS: Mapping[str, Callable[[int], bool]] = {
     "{} = 1": lambda size: size == 1,
     "{} has a tail": lambda size: size % TAIL != 0,
@@ -160,8 +164,39 @@ def _focuses(within: CaseSpace) -> Iterator[Focus]:
     if within.kernel.blocks:
         for blocks in ("auto", *within.kernel.blocks):
             yield Focus(f"blocks {blocks}", blocks=blocks)
+        yield from _block_focuses(within)
     for dtype in within.dtypes:
         yield Focus(f"dtype {dtype}", dtype=dtype)
+
+
+def _of_many_programs(
+    kernel: Kernel, dtype: str, dims: Mapping[str, int], blocks: str, batch: Collection[str]
+) -> dict[str, int]:
+    """The least sizes at which a named block configuration has several batch members and three tiles of each dim.
+
+    Only then is every term of a program's index above 0, and every carry between tiles. Empty: it cuts no dim.
+    """
+    found = kernel.tiles_of(dtype, dims, blocks, 1) if blocks else {}
+    tiles = {dim: tile for dim, tile in found.items() if dim in dims}
+    return {dim: 2 for dim in batch} | {dim: 2 * tile + 1 for dim, tile in tiles.items()} if tiles else {}
+
+
+def _block_focuses(within: CaseSpace) -> Iterator[Focus]:
+    most = {dim: within.favoured(dim)[-1] for dim in within.signature.dims}
+    kernel, batch = within.kernel, [dim for dim in within.batch if within.favoured(dim)[-1] > 1]
+    for blocks in kernel.blocks:
+        able = (dtype for dtype in within.dtypes if kernel.fits is None or blocks in kernel.fits(dtype, most))
+        for dtype in able:
+            least = _of_many_programs(kernel, dtype, most, blocks, batch)
+            fitting = {dim: _from(within, dim, size) for dim, size in least.items()}
+            if least and all(fitting.values()):
+                yield Focus(_MANY_PROGRAMS.format(blocks), sizes=fitting, dtype=dtype, blocks=blocks)
+                break
+
+
+def _from(within: CaseSpace, dim: str, least: int) -> tuple[int, ...]:
+    """The two smallest of the favoured sizes from one on."""
+    return tuple(size for size in dict.fromkeys(within.favoured(dim)) if size >= least)[:2]
 
 
 def _layout_focuses(within: CaseSpace) -> Iterator[Focus]:

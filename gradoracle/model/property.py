@@ -82,6 +82,7 @@ class Property:
         cannot_catch: faults that it cannot see, and the property that does.
         law: yields at least one Finding on evidence that it applies to; none is an error of gradoracle.
         needs: the derivatives of the kernel that it evaluates.
+        extras: those of the kernel (``Kernel.extras``) that it uses; it does not apply to kernels without them.
         applies: returns None where it applies to a case and kernel, else the reason why not.
         one_in: it is judged on one case in this many, chosen by the case, because its variants cost kernel calls.
         rank: of several violated properties of which none compares a tensor with the truth, the highest (most
@@ -100,6 +101,7 @@ class Property:
     cannot_catch: str
     law: Law = field(compare=False)
     needs: tuple[Derivative, ...] = ()
+    extras: tuple[str, ...] = ()
     applies: Callable[[Case, Any], str | None] = field(default=lambda case, kernel: None, compare=False)
     one_in: int = 1
     rank: int = 0
@@ -123,6 +125,7 @@ class Property:
 def law(
     *,
     needs: tuple[Derivative, ...] = (),
+    extras: tuple[str, ...] = (),
     applies: Callable[[Case, Any], str | None] | None = None,
     one_in: int = 1,
     rank: int = 0,
@@ -150,9 +153,15 @@ def law(
                     f"law {name}: its docstring lacks the part {section!r}; expected: {', '.join(_SECTIONS)}"
                 )
             parts[section] = " ".join(found.group(1).split())
-        always = applies or (lambda case, kernel: None)
+
+        def where(case: Case, kernel: Any) -> str | None:
+            missing = next((name for name in extras if name not in kernel.extras), None)
+            if missing is not None:
+                return f"the kernel has no {missing!r} among its extras"
+            return applies(case, kernel) if applies else None
+
         because, catches, cannot_catch = (parts[section] for section in _SECTIONS)
         contract = (name, statement, because, catches, cannot_catch)
-        return Property(*contract, function, needs, always, one_in, rank, scope, decisive, families, kind, cause)
+        return Property(*contract, function, needs, extras, where, one_in, rank, scope, decisive, families, kind, cause)
 
     return build

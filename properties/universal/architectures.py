@@ -9,17 +9,11 @@ from gradoracle.properties.offline import SHARED_MEMORY, Uncompiled, shared_memo
 from gradoracle.check.acceptance import exactly
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.call_errors import Unavailable
-from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding
-from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import PropertyKind, law
 
 
-def _names_compilations(case: Case, kernel: Kernel) -> str | None:
-    return None if "compilations" in kernel.extras else "the kernel does not name its compilations"
-
-
-@law(applies=_names_compilations, scope="kernel", kind=PropertyKind.COMPILATION)
+@law(extras=("compilations",), scope="kernel", kind=PropertyKind.COMPILATION)
 def shared_memory_fits_each_architecture(evidence: Evidence) -> Iterator[Finding]:
     """Each compilation that the kernel names compiles for sm_80, sm_90, sm_100 and sm_120 and fits their shared memory.
 

@@ -16,7 +16,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import PropertyKind, law
+from gradoracle.model.property import Property, PropertyKind, law
 from gradoracle.model.reason import Reason
 
 
@@ -31,7 +31,7 @@ def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
     Holds because: a correct formula, mask and index give the definition in exact arithmetic; what is left in float64
     is its rounding, and that of constants written to the digits of float32.
     Catches: a wrong formula, mask, index, scale or constant whose error the dtype's rounding hides, in the derivatives
-    of autograd too where the kernel has explicit ones.
+    of autograd too where the kernel has explicit ones, and in further entry points that properties of its family call.
     Cannot catch: lost precision, which goes away when widened; vjp_matches_the_oracle does.
     """
     if not is_active():
@@ -44,3 +44,14 @@ def formula_is_exact_when_widened(evidence: Evidence) -> Iterator[Finding]:
         for derived in (wide.tensors, wide.by_autograd):
             with suppress(Unavailable, Refused):  # a kernel need not have it; the properties that match it say so
                 yield from wide.compare(derivative, derived(derivative))
+    for own in _of_entry_points(evidence):
+        with suppress(Unavailable, Refused):
+            yield from own.law(wide)
+
+
+def _of_entry_points(evidence: Evidence) -> Iterator[Property]:
+    """The properties of the family that fall on the case and call further entry points of the kernel."""
+    for own in evidence.subject.family.properties:
+        called = own.extras and own.kind is PropertyKind.RELATION
+        if called and own.falls_on(evidence.case) and own.applies(evidence.case, evidence.kernel) is None:
+            yield own

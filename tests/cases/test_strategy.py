@@ -79,6 +79,20 @@ def test_the_coverage_goals_are_those_of_the_design() -> None:
     assert {"bias given", "bias absent", "recipe collisions", "recipe index", "T > 100 000"} <= set(others)
 
 
+def test_each_block_configuration_has_several_batch_members_and_tiles() -> None:
+    goals = [f"blocks {name}, several batch members and tiles" for name in ("small", "big")]
+    tiled = replace(FLASH, tiles=lambda dtype, dims, blocks, order: {"T": FLASH.blocks[blocks], "M": 16})
+    assert not set(goals) & set(wanted_situations(attention, FLASH, attention.dtypes, 126))  # its tiles are not known
+    assert set(goals) <= set(wanted_situations(attention, tiled, attention.dtypes, 126))
+    run = stream(attention, tiled, examples=126, seed=0)
+    assert not short_of(attention, tiled, run, 126)
+    for goal, rows in zip(goals, (33, 129), strict=True):
+        met = [case for case in run if goal in situations(attention, tiled, case)]
+        assert all(case.dims["B"] > 1 and case.dims["T"] >= rows and case.dims["M"] >= 33 for case in met)
+    long = replace(FLASH, tiles=lambda dtype, dims, blocks, order: {"T": 64 * FLASH.blocks[blocks]})
+    assert not set(goals) & set(wanted_situations(attention, long, attention.dtypes, 126))
+
+
 def test_what_a_kernel_cannot_have_is_no_coverage_goal() -> None:
     expected = set(wanted_situations(attention, NARROW, ("bfloat16",), 126))
     assert not expected & {

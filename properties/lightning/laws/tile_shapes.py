@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gradoracle.properties.applicability import all_of, has
 from gradoracle.properties.offline import Allotment, Allotments, Shape, Uncompiled, allotments, shapes_by_line
 
 from gradoracle.check.acceptance import exactly, not_checked
@@ -15,11 +14,7 @@ from gradoracle.model.finding import Finding
 from gradoracle.model.property import PropertyKind, law
 
 
-@law(
-    applies=all_of(has("compilations"), has("chunk_axes"), has("feature_axes")),
-    scope="kernel",
-    kind=PropertyKind.COMPILATION,
-)
+@law(extras=("compilations", "chunk_axes", "feature_axes"), scope="kernel", kind=PropertyKind.COMPILATION)
 def no_shared_allocation_has_two_chunk_axes(evidence: Evidence) -> Iterator[Finding]:
     """No tile in shared memory has two axes of a chunk's length, in any compilation for sm_80, 90, 100 and 120.
 

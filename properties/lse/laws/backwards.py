@@ -6,19 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 
 from gradoracle.properties.agreement import agree
-from gradoracle.properties.applicability import all_of, small_enough
+from gradoracle.properties.applicability import small_enough
 from torch import Tensor
 
 from gradoracle.check.evidence import Evidence
-from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
-from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import law
-
-
-def _has_two(case: Case, kernel: Kernel) -> str | None:
-    return None if "backward" in kernel.extras else "the kernel does not name its backwards"
 
 
 def _gradients(evidence: Evidence, which: str, run: str = "") -> dict[str, Tensor]:
@@ -36,7 +30,7 @@ def _gradients(evidence: Evidence, which: str, run: str = "") -> dict[str, Tenso
     return found
 
 
-@law(needs=(Derivative.VJP,), applies=all_of(_has_two, small_enough))
+@law(needs=(Derivative.VJP,), extras=("backward",), applies=small_enough)
 def fused_equals_separate(evidence: Evidence) -> Iterator[Finding]:
     """The fused backward and the separate kernels give the same gradients, within the rounding of both.
 
@@ -48,7 +42,7 @@ def fused_equals_separate(evidence: Evidence) -> Iterator[Finding]:
     yield from agree(evidence, _gradients(evidence, "fused"), _gradients(evidence, "separate"), label=", fused")
 
 
-@law(needs=(Derivative.VJP,), applies=all_of(_has_two, small_enough), one_in=4)
+@law(needs=(Derivative.VJP,), extras=("backward",), applies=small_enough, one_in=4)
 def fused_gives_the_same_bits_again(evidence: Evidence) -> Iterator[Finding]:
     """The fused backward, run twice, gives the same bits.
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from gradoracle.properties.applicability import all_of, has, small_enough
+from gradoracle.properties.applicability import small_enough
 from gradoracle.properties.sdpa.scores import Scores, softmax
 from torch import Tensor
 
@@ -62,7 +62,7 @@ def statistics(evidence: Evidence) -> dict[str, Part]:
     }
 
 
-@law(needs=(FORWARD,), applies=all_of(small_enough, has("stats")), rank=5)
+@law(needs=(FORWARD,), extras=("stats",), applies=small_enough, rank=5)
 def the_saved_statistics_are_those_of_the_scores(evidence: Evidence) -> Iterator[Finding]:
     """The m that forward saves equals the largest score of each row, and l the sum of exp(S - m).
 
@@ -81,7 +81,7 @@ def the_saved_statistics_are_those_of_the_scores(evidence: Evidence) -> Iterator
         )
 
 
-@law(needs=(FORWARD,), applies=all_of(small_enough, has("stats")), rank=5)
+@law(needs=(FORWARD,), extras=("stats",), applies=small_enough, rank=5)
 def l_lies_between_one_and_the_number_of_keys(evidence: Evidence) -> Iterator[Finding]:
     """The l that forward saves is at least 1 and at most the number of keys that the query sees, exactly.
 
@@ -98,7 +98,7 @@ def l_lies_between_one_and_the_number_of_keys(evidence: Evidence) -> Iterator[Fi
     yield exactly("l", wrong, "is not between 1 and the number of keys that the query sees")
 
 
-@law(needs=(FORWARD,), applies=all_of(small_enough, has("stats")), one_in=2, rank=5)
+@law(needs=(FORWARD,), extras=("stats",), applies=small_enough, one_in=2, rank=5)
 def stats_rebuild_p(evidence: Evidence) -> Iterator[Finding]:
     """P = exp(S - m) / l from the kernel's m and l has rows that sum to 1, and P V equals the kernel's o.
 
@@ -150,7 +150,7 @@ def _of_rows(part: Part, rows: slice) -> Part:
     return Part(part.name, part.got[:, :, rows], part.true[:, :, rows], allowance)
 
 
-@law(needs=(VJP,), applies=all_of(small_enough, has("stats"), has("backward")), one_in=4, rank=3)
+@law(needs=(VJP,), extras=("stats", "backward"), applies=small_enough, one_in=4, rank=3)
 def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterator[Finding]:
     """The explicit backward, given the m and l of the forward in any layout, returns the VJP.
 
@@ -166,7 +166,7 @@ def backward_from_the_saved_statistics_is_the_vjp(evidence: Evidence) -> Iterato
         yield replace(finding, tensor=f"{finding.tensor} from m and l, {layout}", among=finding.named)
 
 
-@law(needs=(FORWARD, JVP), applies=all_of(small_enough, has("stats"), has("jvp_from_statistics")), one_in=4, rank=3)
+@law(needs=(FORWARD, JVP), extras=("stats", "jvp_from_statistics"), applies=small_enough, one_in=4, rank=3)
 def jvp_from_the_saved_statistics_is_the_jvp(evidence: Evidence) -> Iterator[Finding]:
     """The explicit JVP, given the m and l of the forward in any layout, returns the JVP, and o rebuilt from them.
 
@@ -224,7 +224,7 @@ def _judged(part: Part, evidence: Evidence) -> Finding:
     )
 
 
-@law(needs=(JVP,), applies=all_of(small_enough, has("jvp_frozen")), one_in=3, rank=6)
+@law(needs=(JVP,), extras=("jvp_frozen",), applies=small_enough, one_in=3, rank=6)
 def frozen_stats_jvp_vs_autograd_gap(evidence: Evidence) -> Iterator[Finding]:
     """The frozen-stats JVP differs from the true one by a known gap: JVP - JVP_frozen = -rowsum(P * S') * O.
 
@@ -254,7 +254,7 @@ def frozen_stats_jvp_vs_autograd_gap(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-@law(needs=(JVP,), applies=all_of(small_enough, has("stats"), has("jvp_frozen")), one_in=4, rank=5)
+@law(needs=(JVP,), extras=("stats", "jvp_frozen"), applies=small_enough, one_in=4, rank=5)
 def frozen_stats_jvp_of_stale_statistics(evidence: Evidence) -> Iterator[Finding]:
     """With the m and l of another sample (q half a tangent back) the frozen JVP is that of P = exp(S - m) / l.
 

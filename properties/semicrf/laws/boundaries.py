@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from gradoracle.properties.applicability import all_of, has, small_enough
+from gradoracle.properties.applicability import all_of, small_enough
 from gradoracle.properties.semicrf.paths import Paths, takes_projections, with_projections
 from gradoracle.properties.semicrf.posteriors import entry, marginals, meetings, reached, totals
 from gradoracle.properties.semicrf.problems import FORWARD, VJP, cut, double, larger, takes
@@ -25,7 +25,7 @@ from gradoracle.model.finding import Finding
 from gradoracle.model.property import law
 
 
-@law(needs=(FORWARD,), applies=has("forward_backward"), rank=5)
+@law(needs=(FORWARD,), extras=("forward_backward",), rank=5)
 def alpha_and_beta_meet_at_log_z_at_both_ends(evidence: Evidence) -> Iterator[Finding]:
     """At t = 0 and at the length the sum of exp(alpha_t + beta_t) over labels equals Z: that of forward, and the
     float64 value returned with alpha and beta.
@@ -53,7 +53,8 @@ def alpha_and_beta_meet_at_log_z_at_both_ends(evidence: Evidence) -> Iterator[Fi
 
 @law(
     needs=(FORWARD, VJP),
-    applies=all_of(small_enough, has("forward_backward"), has("marginals"), takes_projections),
+    extras=("forward_backward", "marginals"),
+    applies=all_of(small_enough, takes_projections),
     one_in=3,
     rank=4,
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 from gradoracle.properties.agreement import agree, differ
-from gradoracle.properties.applicability import all_of, has, small_enough
+from gradoracle.properties.applicability import all_of, small_enough
 from gradoracle.properties.exactness import smallest_exact
 from gradoracle.properties.semicrf.problems import (
     FORWARD,
@@ -237,7 +237,7 @@ def _scheme(evidence: Evidence, path: str, chunk: int | None = None) -> dict[str
     return found
 
 
-@law(needs=(FORWARD, VJP), applies=all_of(has("paths"), has("scheme"), _has_two_paths, takes(_fewer)), one_in=4)
+@law(needs=(FORWARD, VJP), extras=("paths", "scheme"), applies=all_of(_has_two_paths, takes(_fewer)), one_in=4)
 def parallel_equals_sequential(evidence: Evidence) -> Iterator[Finding]:
     """The paths of a kernel give the same log Z and gradients, within the rounding of both.
 
@@ -252,7 +252,7 @@ def parallel_equals_sequential(evidence: Evidence) -> Iterator[Finding]:
         yield from agree(variant, _scheme(variant, path), _scheme(variant, first), label=f", {path} and {first}")
 
 
-@law(needs=(FORWARD, VJP), applies=all_of(has("paths"), has("scheme"), takes(_fewer)), one_in=5)
+@law(needs=(FORWARD, VJP), extras=("paths", "scheme"), applies=takes(_fewer), one_in=5)
 def how_often_a_state_is_kept_does_not_matter(evidence: Evidence) -> Iterator[Finding]:
     """Chunks (checkpoint intervals) of any length give the same log Z and gradients, within the rounding of both.
 

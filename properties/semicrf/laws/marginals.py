@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from gradoracle.properties.applicability import all_of, has, small_enough
+from gradoracle.properties.applicability import all_of, small_enough
 from gradoracle.properties.semicrf.paths import Paths, takes_projections, with_projections
 from gradoracle.properties.semicrf.posteriors import across, marginals
 from gradoracle.properties.semicrf.problems import VJP
@@ -150,7 +150,7 @@ def dcum_is_what_ends_less_what_begins(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-@law(needs=(VJP,), applies=all_of(small_enough, has("marginals")), one_in=3, rank=4)
+@law(needs=(VJP,), extras=("marginals",), applies=small_enough, one_in=3, rank=4)
 def marginals_cover_every_position_once(evidence: Evidence) -> Iterator[Finding]:
     """The marginals of labels sum to 1 at each position, as those of the segments across it do; past the length they
     are exactly 0.
@@ -188,7 +188,7 @@ def marginals_cover_every_position_once(evidence: Evidence) -> Iterator[Finding]
         )
 
 
-@law(needs=(VJP,), applies=all_of(small_enough, has("marginals")), one_in=3, rank=4)
+@law(needs=(VJP,), extras=("marginals",), applies=small_enough, one_in=3, rank=4)
 def marginals_are_the_gradients(evidence: Evidence) -> Iterator[Finding]:
     """Times g, segment marginals sum to dduration_bias, and to dproj_start and dproj_end where there are any; the open
     segments of a label by dcum_scores are its marginal at a position; segments from t on sum to the boundary's.

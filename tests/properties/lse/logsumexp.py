@@ -148,6 +148,8 @@ class Backwards:
         self.runs += 1
         if which == "fused" and self.own.has("a partial dq counted twice"):
             gradients["dq"] = gradients["dq"] * torch.where(torch.arange(gradients["dq"].shape[2]) > 3, 2, 1)[:, None]
+        if which == "fused" and self.own.has("its fused backward gives a dq 1e-5 large"):
+            gradients["dq"] = gradients["dq"] * (1.0 + 1e-5)
         if which == "fused" and self.own.has("other bits each time"):
             gradients["dq"] = gradients["dq"] * (1.0 + 2.0**-20 * self.runs)
         return gradients

@@ -73,4 +73,11 @@ CAUGHT = [
 
 
 CORRECT = kernel()
-ROWS = [Row(law, fault, line, kernel(fault), [CORRECT], ORACLE) for law, fault, line in CAUGHT]
+HIDDEN = "its fused backward gives a dq 1e-5 large"  # in bfloat16 unseen, and in a further entry point
+ROWS = [
+    *(Row(law, fault, line, kernel(fault), [CORRECT], ORACLE) for law, fault, line in CAUGHT),
+    Row(
+        "formula_is_exact_when_widened", HIDDEN, PLAIN.replace("float32", "bfloat16"), kernel(HIDDEN), [CORRECT],
+        ORACLE, holds=["vjp_matches_the_oracle", "fused_equals_separate"],
+    ),
+]  # fmt: skip

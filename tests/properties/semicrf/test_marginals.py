@@ -20,7 +20,7 @@ AGREE = "marginals_are_the_gradients"
 def test_a_kernel_without_the_entry_point_is_not_judged_by_it(law: str) -> None:
     _, _, case = parse(PLAIN)
     plain = replace(kernel(), extras={})
-    assert property_of(FAMILY, law).applies(case, plain) == "the kernel has no entry point 'marginals'"
+    assert property_of(FAMILY, law).applies(case, plain) == "the kernel has no 'marginals' among its extras"
     assert property_of(FAMILY, law).applies(case, kernel()) is None
 
 
