@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,13 +20,13 @@ from gradoracle.check.aggregate import Key
 from gradoracle.check.judge_case import CALL_SECONDS, Setup, functions_of, no_such_law, require_case, subjects
 from gradoracle.execution import device
 from gradoracle.model.case import Case, parse
-from gradoracle.model.contract import contract
+from gradoracle.model.contract import UNIT_ROUNDOFF, contract
 from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.job import Job, Trial
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import Property
+from gradoracle.model.property import Property, PropertyKind
 from gradoracle.project.request import Request
 from gradoracle.project.target import family_for
 
@@ -246,7 +247,8 @@ def laws_on(laws: Collection[Property], kernel: Kernel, cases: Sequence[Case]) -
 
     In each dtype the first case has the decisive properties, the second all others and the third those judged once a
     kernel, such as compilations, so that results appear early. A property that applies to no case from there on is
-    judged on the last case before.
+    judged on the last case before. Those of the widened kernel are judged, besides their share, on the case with the
+    most tiles of each block configuration: what one tile carries over to the next shows there alone.
     """
     chosen: list[set[str]] = [set() for _ in cases]
     for law in laws:
@@ -264,7 +266,22 @@ def laws_on(laws: Collection[Property], kernel: Kernel, cases: Sequence[Case]) -
                 for _, place in own:
                     if law.falls_on(cases[place]):
                         chosen[place].add(law.name)
+        if law.kind is PropertyKind.FORMULA:
+            for place in _of_the_most_tiles(kernel, cases, [place for own in applies.values() for _, place in own]):
+                chosen[place].add(law.name)
     return [tuple(law.name for law in laws if law.name in names) for names in chosen]
+
+
+def _of_the_most_tiles(kernel: Kernel, cases: Sequence[Case], places: Sequence[int]) -> set[int]:
+    """Of some places of cases, that with the most tiles of each block configuration; of equals, one in few bits."""
+
+    def tiles(place: int) -> tuple[int, float]:
+        case = cases[place]
+        rows = kernel.tiles_of(case.dtype, case.dims, case.blocks, 1)
+        many = math.prod(-(-case.dims[dim] // size) for dim, size in rows.items() if dim in case.dims)
+        return many, UNIT_ROUNDOFF[case.dtype]
+
+    return set({cases[place].blocks: place for place in sorted(places, key=tiles)}.values())
 
 
 def _trial(jobs: Sequence[Job]) -> Trial | None:

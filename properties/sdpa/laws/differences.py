@@ -40,7 +40,7 @@ def _wide(case: Case, kernel: Kernel) -> str | None:
     return None if scores <= MOST_SCORES else f"the case has more than {MOST_SCORES} scores"
 
 
-@law(needs=(HVP,), extras=("hvp_central_difference",), applies=_wide, one_in=4, rank=2)
+@law(needs=(HVP,), extras=("hvp_central_difference",), applies=_wide, one_in=3, rank=2)
 def the_central_difference_converges_to_the_hvp(evidence: Evidence) -> Iterator[Finding]:
     """The kernel's central difference of VJPs at step h is the HVP to within its truncation C h^2 and rounding / h.
 
