@@ -15,6 +15,7 @@ from torch import Tensor
 
 import gradoracle
 
+STEPS = 70  # as in entmax_mappings.py
 ROWS = {"B": gradoracle.sizes(1, 6), "N": gradoracle.sizes(1, 40)}
 TARGETS = {"t": gradoracle.IndexDomain("N")}
 
@@ -62,12 +63,12 @@ def loss_of_any_alpha(x: Float[Tensor, "B N"], t: Int[Tensor, "B"], *, alpha: fl
 
 @gradoracle.kernel(loss_of_any_alpha)
 def entmax_bisect_loss(x, t, *, alpha=1.5):
-    return entmax.entmax_bisect_loss(x, t, alpha)
+    return entmax.entmax_bisect_loss(x, t, alpha, STEPS)
 
 
 @gradoracle.kernel(loss_of_any_alpha)
 def entmax_bisect_loss_of_rows(x, t, *, alpha=1.5):
-    return entmax.entmax_bisect_loss(x, t, torch.full((x.shape[0], 1), alpha, dtype=x.dtype))
+    return entmax.entmax_bisect_loss(x, t, torch.full((x.shape[0], 1), alpha, dtype=x.dtype), STEPS)
 
 
 @gradoracle.family(dims=ROWS, domains=TARGETS, options={"alpha": (2.0, 1.5, 3.0)})
@@ -78,4 +79,4 @@ def loss_of_any_norm(x: Float[Tensor, "B N"], t: Int[Tensor, "B"], *, alpha: flo
 
 @gradoracle.kernel(loss_of_any_norm)
 def normmax_bisect_loss(x, t, *, alpha=2.0):
-    return entmax.normmax_bisect_loss(x, t, alpha)
+    return entmax.normmax_bisect_loss(x, t, alpha, STEPS)

@@ -62,7 +62,10 @@ def softplus(x, *, beta=1.0):
 
 @gradoracle.family(dims=ROWS)
 def log_sigmoid(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
-    return -torch.log1p(torch.exp(-x))
+    """-log(1 + exp(-x)), without an exponential of a positive number."""
+    below = x < 0
+    small = torch.log1p(torch.exp(torch.where(below, x, -x)))
+    return torch.where(below, x, 0.0) - small
 
 
 @gradoracle.kernel(log_sigmoid)

@@ -62,7 +62,7 @@ def over_rms(x, eps):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
-@gradoracle.family(dims=ROWS, options=SCALES)
+@gradoracle.family(dims={**ROWS, "N": gradoracle.sizes(2, 120)}, options=SCALES)
 def layer(
     x: Float[Tensor, "B N"], w: Float[Tensor, "N"], b: Float[Tensor, "N"], *, eps: float = 1e-5
 ) -> Float[Tensor, "B N"]:
