@@ -8,7 +8,7 @@ AdaSplash autotunes unless it sees TRITON_INTERPRET; it is imported, and called,
 
 from __future__ import annotations
 
-import adasplash
+import adasplash as ada
 import torch
 from entmax_terms import entmax
 from jaxtyping import Float
@@ -32,12 +32,22 @@ def alpha_one_and_a_half(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
 
 @gradoracle.kernel(alpha_one_and_a_half, needs_cuda=True)
 def entmax15(x):
-    return adasplash.triton_entmax15(x.contiguous())
+    return ada.triton_entmax15(x.contiguous())
 
 
 @gradoracle.kernel(alpha_one_and_a_half, needs_cuda=True)
 def entmax_v1(x):
-    return adasplash.triton_entmax_v1(x.contiguous(), fast_math=False)
+    return ada.triton_entmax_v1(x.contiguous(), fast_math=False)
+
+
+@gradoracle.family(dims={**ROWS, "N": gradoracle.sizes(1, 40)}, options={"alpha": (1.5, 1.25, 2.0)})
+def any_alpha(x: Float[Tensor, "B N"], *, alpha: float = 1.5) -> Float[Tensor, "B N"]:
+    return entmax(x, alpha)
+
+
+@gradoracle.kernel(any_alpha, needs_cuda=True)
+def entmax_of_alpha(x, *, alpha=1.5):
+    return ada.triton_entmax(x.contiguous(), alpha)
 
 
 @gradoracle.family(dims=ROWS)
@@ -47,7 +57,7 @@ def alpha_two(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
 
 @gradoracle.kernel(alpha_two, needs_cuda=True)
 def sparsemax(x):
-    return adasplash.triton_sparsemax(x.contiguous())
+    return ada.triton_sparsemax(x.contiguous())
 
 
 @gradoracle.family(dims=HEADS, options={"causal": (False, True)})
@@ -65,12 +75,12 @@ def sparse_attention(
 
 @gradoracle.kernel(sparse_attention, needs_cuda=True)
 def attention_v1(q, k, v, *, causal=False):
-    return adasplash.adasplash_v1(q.contiguous(), k.contiguous(), v.contiguous(), is_causal=causal)
+    return ada.adasplash_v1(q.contiguous(), k.contiguous(), v.contiguous(), is_causal=causal)
 
 
 @gradoracle.kernel(sparse_attention, needs_cuda=True)
 def attention_without_block_mask(q, k, v, *, causal=False):
-    return adasplash.adasplash_no_block_mask(q.contiguous(), k.contiguous(), v.contiguous(), is_causal=causal)
+    return ada.adasplash_no_block_mask(q.contiguous(), k.contiguous(), v.contiguous(), is_causal=causal)
 
 
 @gradoracle.family(dims={**HEADS, "T": gradoracle.choices(64)})
@@ -82,4 +92,4 @@ def causal_sparse_attention(
 
 @gradoracle.kernel(causal_sparse_attention, needs_cuda=True)
 def attention_v2(q, k, v):
-    return adasplash.adasplash_v2(q.contiguous(), k.contiguous(), v.contiguous())
+    return ada.adasplash_v2(q.contiguous(), k.contiguous(), v.contiguous())
