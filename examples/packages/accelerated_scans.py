@@ -14,7 +14,7 @@ from torch import Tensor
 
 import gradoracle
 
-SIZES = {"B": gradoracle.sizes(1, 3), "C": gradoracle.sizes(1, 3), "T": gradoracle.sizes(1, 48)}
+SIZES = {"B": gradoracle.sizes(1, 3), "C": gradoracle.sizes(1, 3), "T": gradoracle.sizes(1, 24)}
 
 
 @gradoracle.family(dims=SIZES)

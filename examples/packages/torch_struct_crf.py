@@ -13,8 +13,8 @@ from torch import Tensor
 
 import gradoracle
 
-CHAINS = {"B": gradoracle.sizes(1, 3), "T": gradoracle.sizes(1, 12), "C": gradoracle.sizes(1, 4)}
-SEGMENTS = {**CHAINS, "K": gradoracle.sizes(2, 4), "T": gradoracle.sizes(1, 9)}
+CHAINS = {"B": gradoracle.sizes(1, 3), "T": gradoracle.sizes(1, 9), "C": gradoracle.sizes(1, 4)}
+SEGMENTS = {**CHAINS, "K": gradoracle.sizes(2, 4), "T": gradoracle.sizes(1, 6), "C": gradoracle.sizes(1, 3)}
 LENGTHS = {"steps": gradoracle.IndexDomain("T", minimum=1, kind="length")}
 
 
