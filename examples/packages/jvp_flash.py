@@ -19,7 +19,7 @@ SIZES = {
     "B": gradoracle.sizes(1, 2),
     "H": gradoracle.sizes(1, 2),
     "T": gradoracle.sizes(32, 96, multiple=2),
-    "D": gradoracle.choices(16, 32),
+    "D": gradoracle.choices(32),
 }
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from gradoracle.execution.interpreter import is_active
 
@@ -173,6 +174,13 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield Tensor, "pin_memory", lambda self, *args, **kwargs: self
 
 
+@functools.cache
+def _load_forward_mode() -> None:
+    """PyTorch compiles functions at the first forward mode of a process, which it cannot while factories are replaced."""
+    with forward_ad.dual_level():
+        forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
+
+
 @contextmanager
 def cuda_claimed(wanted: bool = True) -> Iterator[None]:
     """Claim a CUDA device for the length of a ``with``, if Triton kernels are interpreted; may be nested.
@@ -189,6 +197,7 @@ def cuda_claimed(wanted: bool = True) -> Iterator[None]:
     from gradoracle.execution.interpreter import launch_hooks
     from gradoracle.execution.interpreter.activation import hidden
 
+    _load_forward_mode()
     active, unclaimed = driver._active, launch_hooks.unclaimed
     plain: list[tuple[Any, str, Any]] = []
     _claimed = True
