@@ -14,6 +14,7 @@ knobs: only `triton.jit` knows that kernels are interpreted. Where they are not,
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -176,8 +177,9 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
 
 @functools.cache
 def _load_forward_mode() -> None:
-    """PyTorch compiles functions at the first forward mode of a process, which it cannot while factories are replaced."""
-    with forward_ad.dual_level():
+    """Let PyTorch compile what it compiles at the first forward mode of a process: replaced factories it cannot."""
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        warnings.simplefilter("ignore")
         forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
 
 
