@@ -46,14 +46,18 @@ class Package:
         name: as pip knows it.
         module: whose public functions are its operations.
         prefix: of their names, which is left out on the page.
+        listed: the operations, where its functions are not (or not all) of what the adapters are about.
     """
 
     name: str
-    module: str
+    module: str = ""
     prefix: str = ""
+    listed: tuple[str, ...] = ()
 
     def operations(self) -> list[str]:
-        """The public functions: those of ``__all__``, or all that begin with the prefix and are defined in it."""
+        """Those listed, else the public functions: of ``__all__``, or all that begin with the prefix."""
+        if self.listed:
+            return sorted(self.listed)
         module = importlib.import_module(self.module)
         listed = getattr(module, "__all__", None)
         names = dir(module) if listed is None else listed
@@ -61,23 +65,45 @@ class Package:
             name for name in names if name.startswith(self.prefix) and isinstance(getattr(module, name), FunctionType)
         )
 
+    def called_by(self, distributions: str) -> bool:
+        """Whether an adapter of these distributions, each with its version, calls this one; torch if it has none."""
+        names = {_plain(each) for each in distributions.split()[::2]}
+        return _plain(self.name) in names if self.name != "torch" else not names
 
+
+def _plain(name: str) -> str:
+    """The name of a distribution, of which pip takes - and _ for the same."""
+    return name.lower().replace("_", "-")
+
+
+OF_TORCH = (
+    *("softmax", "log_softmax", "logsumexp", "layer_norm", "rms_norm", "group_norm", "normalize", "cosine_similarity"),
+    *("gelu", "silu", "softplus", "logsigmoid", "cross_entropy", "kl_div", "smooth_l1_loss", "huber_loss"),
+    *("cumsum", "cumprod", "cdist", "embedding"),
+)
 PACKAGES = (
     Package("liger-kernel", "liger_kernel.transformers.functional", "liger_"),
     Package("fla-core", "fla.ops"),
     Package("entmax", "entmax"),
+    Package("torch", listed=OF_TORCH),
+    Package("torch-struct", listed=("LinearChainCRF", "SemiMarkovCRF")),
+    Package("accelerated-scan", listed=("scan",)),
+    Package("sparsemax", listed=("Sparsemax",)),
+    Package("crossentropy-triton", listed=("TritonCausalLMLoss",)),
+    Package("jvp_flash_attention", listed=("JVPAttn",)),
+    Package("adasplash", "adasplash"),
 )
 
 
 def operations_of(adapters: Iterable[Path]) -> Iterator[tuple[str, str, str]]:
     """(package, operation, file:kernel) for each public operation that an adapter's code names."""
-    public = {package.name: set(package.operations()) for package in PACKAGES}
+    public = [(package, set(package.operations())) for package in PACKAGES]
     for file in adapters:
         for job in of_file(str(file)):
             names = called_names(resolve(job.target).kernels[0].call)
-            for package, known in public.items():
-                for name in sorted(known & names):
-                    yield package, name, f"{file.name}:{job.name}"
+            for package, known in public:
+                for name in sorted(known & names) if package.called_by(job.package) else ():
+                    yield package.name, name, f"{file.name}:{job.name}"
 
 
 def page(rows: Sequence[Row], called: Sequence[tuple[str, str, str]]) -> str:

@@ -14,6 +14,7 @@ knobs: only `triton.jit` knows that kernels are interpreted. Where they are not,
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from gradoracle.execution.interpreter import is_active
 
@@ -173,6 +175,14 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield Tensor, "pin_memory", lambda self, *args, **kwargs: self
 
 
+@functools.cache
+def _load_forward_mode() -> None:
+    """Let PyTorch compile what it compiles at the first forward mode of a process: replaced factories it cannot."""
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        warnings.simplefilter("ignore")
+        forward_ad.make_dual(torch.zeros(()), torch.zeros(()))
+
+
 @contextmanager
 def cuda_claimed(wanted: bool = True) -> Iterator[None]:
     """Claim a CUDA device for the length of a ``with``, if Triton kernels are interpreted; may be nested.
@@ -189,6 +199,7 @@ def cuda_claimed(wanted: bool = True) -> Iterator[None]:
     from gradoracle.execution.interpreter import launch_hooks
     from gradoracle.execution.interpreter.activation import hidden
 
+    _load_forward_mode()
     active, unclaimed = driver._active, launch_hooks.unclaimed
     plain: list[tuple[Any, str, Any]] = []
     _claimed = True

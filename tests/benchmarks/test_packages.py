@@ -70,6 +70,7 @@ def adapters(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(packages, "PACKAGES", (Package("Released", "released_operations", "released_"),))
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2")
+    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: {"released_operations": ["Released"]})
     return [folder / "few.py"]
 
 
@@ -78,6 +79,30 @@ def test_operations_are_read_from_the_code_of_adapters_and_of_their_helpers(adap
         ("Released", "released_double", "few.py:double"),
         ("Released", "released_sine", "few.py:sine"),
     ]
+
+
+def test_an_operation_of_the_same_name_in_another_package_is_not_called(adapters, monkeypatch):
+    same = Package("another-one", "released_operations", "released_")
+    torch_own = Package("torch", listed=("released_sine", "size"))
+    monkeypatch.setattr(packages, "PACKAGES", (same, torch_own))
+    assert list(operations_of(adapters)) == []
+    own = "@gradoracle.kernel(doubled)\ndef torch_own(x):\n    return torch.Tensor.size(x)"
+    adapters[0].write_text(f"{ADAPTERS}\n\n{own}\n")
+    assert list(operations_of(adapters)) == [("torch", "size", "few.py:torch_own")]
+
+
+@pytest.mark.parametrize(
+    ("name", "distributions", "called"),
+    [
+        ("jvp_flash_attention", "jvp-flash-attention 0.14.0", True),
+        ("fla-core", "fla_core 0.6.0 liger-kernel 0.8.5", True),
+        ("fla-core", "liger-kernel 0.8.5", False),
+        ("torch", "", True),
+        ("torch", "liger-kernel 0.8.5", False),
+    ],
+)
+def test_an_adapter_calls_the_distributions_that_its_code_names(name, distributions, called):
+    assert Package(name).called_by(distributions) is called
 
 
 def test_the_page_counts_what_is_judged_and_says_what_is_not(adapters):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -153,3 +154,16 @@ def test_a_kernel_that_needs_cuda_is_judged_widened_too(adapter, name, held):
             assert status is (Status.HOLDS if held or accesses else Status.VIOLATED), (law, dtype)
         assert judge("forward_matches_the_oracle", case, adapter.refuses, oracle).status is Status.REFUSED
     assert gradoracle.cuda_claimed is cuda_claimed
+
+
+def test_the_first_forward_mode_of_a_process_may_be_within_a_claim() -> None:
+    program = (
+        "import torch\n"
+        "from gradoracle.execution import interpreter\n"
+        "from gradoracle.execution.claimed_cuda import cuda_claimed\n"
+        "interpreter.activate()\n"
+        "with cuda_claimed():\n"
+        "    print(torch.func.jvp(torch.square, (torch.tensor(3.0),), (torch.tensor(1.0),))[1].item())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stdout == "6.0\n", ended.stderr

@@ -123,6 +123,7 @@ def _install() -> None:
         from gradoracle.execution.interpreter import (
             aliases,
             autotuner,
+            block_pointers,
             blocks,
             casts,
             dot,
@@ -148,6 +149,8 @@ def _install() -> None:
         (interpreter.InterpreterBuilder, memory.METHODS),
         (interpreter.InterpreterBuilder, libdevice.METHODS),
         (interpreter.TensorHandle, {"__init__": blocks.init_handle}),
+        (interpreter.BlockPointerHandle, block_pointers.OF_BLOCK_POINTERS),
+        (interpreter.TensorDescHandle, block_pointers.OF_DESCRIPTORS),
         (interpreter.ReduceOps, reduction.REDUCE_METHODS),
         (interpreter.ScanOps, reduction.SCAN_METHODS),
         (interpreter.GridExecutor, {"__call__": launch.launch}),

@@ -252,3 +252,26 @@ def float_argument(X, Z, scale, N: tl.constexpr):
     tl.store(Z + at, x * scale)
     tl.store(Z + N + at, x * scale.to(tl.float32))
     tl.store(Z + 2 * N + at, x * scale.to(tl.bfloat16))
+
+
+@triton.jit
+def doubled_by_block_pointers(X, Z, T, D: tl.constexpr, B: tl.constexpr):
+    x = tl.make_block_ptr(X, (T, D), (D, 1), (0, 0), (B, D), (1, 0))
+    z = tl.make_block_ptr(Z, (T, D), (D, 1), (0, 0), (B, D), (1, 0))
+    for _ in range(0, T, B):
+        tl.store(z, tl.load(x, boundary_check=(0,)) * 2, boundary_check=(0,))
+        x = tl.advance(x, (B, 0))
+        z = tl.advance(z, (B, 0))
+
+
+@triton.jit
+def doubled_by_descriptors(X, Z, T, D: tl.constexpr, B: tl.constexpr):
+    x = tl.make_tensor_descriptor(X, (T, D), (D, 1), (B, D))
+    z = tl.make_tensor_descriptor(Z, (T, D), (D, 1), (B, D))
+    for t in range(0, T, B):
+        z.store([t, 0], x.load([t, 0]) * 2)
+
+
+@triton.jit
+def read_by_a_descriptor_at(X, Z, at, D: tl.constexpr):
+    tl.store(Z + tl.arange(0, D)[None, :], tl.make_tensor_descriptor(X, (2, D), (D, 1), (1, D)).load([0, at]))

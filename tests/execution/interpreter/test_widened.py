@@ -154,3 +154,22 @@ def test_a_tensor_that_is_not_widened_is_refused_and_nothing_stays_widened_after
     z = torch.zeros(N, dtype=torch.bfloat16)
     kernels.masked_copy[(1,)](x, z, 5, N)
     assert z.tolist() == [0.0] * 5 + [-1.5] * (N - 5)
+
+
+@pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
+@pytest.mark.parametrize("kernel", [kernels.doubled_by_block_pointers, kernels.doubled_by_descriptors])
+def test_blocks_of_pointers_and_descriptors_step_by_float64(kernel: Any, dtype: torch.dtype) -> None:
+    x, z = numbers(dtype, 20, N), numbers(dtype, 20, N, seed=1)  # whose last block of 16 rows has a tail
+    launched(kernel, x, z, 20, N, 16)
+    assert torch.equal(narrowed(z), 2 * narrowed(x))
+    written, out = narrowed(x).to(dtype), torch.zeros(20, N, dtype=dtype)
+    kernel[(1,)](written, out, 20, N, 16)
+    assert torch.equal(out, 2 * written)
+
+
+def test_an_unaligned_descriptor_is_refused_by_its_width_as_written() -> None:
+    x, z = numbers(torch.bfloat16, 2, N), numbers(torch.bfloat16, 1, N, seed=1)
+    launched(kernels.read_by_a_descriptor_at, x, z, 8, N)
+    assert torch.equal(narrowed(z)[0, :8], narrowed(x)[0, 8:])
+    with pytest.raises(Exception, match="must be 16-byte aligned"):
+        launched(kernels.read_by_a_descriptor_at, x, z, 4, N)
