@@ -24,6 +24,7 @@ from gradoracle import cuda_claimed
 
 with cuda_claimed():
     import liger_kernel.transformers.functional as liger
+    from liger_kernel.transformers.grpo_loss import triton_grpo_loss
 
 TARGETS = torch.tensor([0, 1, 2])
 IGNORED = torch.full((2,), -100)
@@ -263,3 +264,21 @@ def multi_token_sizes() -> str:
         f"stride 2, 4 tokens: forward gives {tuple(strided.shape)}, backward: {refusal(strided.sum().backward)}; "
         f"1025 tokens: {refusal(lambda: liger.liger_multi_token_attention(long, w, padding=1))}"
     )
+
+
+@finding("liger-grpo-strided-advantages")
+def grpo() -> str:
+    """The kernel reads element b of the memory of the advantages; logits, ids and log probabilities are checked."""
+    logits, old, ids = torch.randn(3, 5, 7), -2 + 0.3 * torch.randn(3, 4), torch.randint(0, 7, (3, 4))
+    column = torch.randn(3, 2)[:, 0]
+    v, a = true(logits), column.double()[:, None]
+    log_p = torch.log_softmax(v[:, :-1], -1).gather(-1, ids[..., None])[..., 0]
+    ratio = torch.exp(log_p - old.double())
+    truth = -torch.minimum(ratio * a, ratio.clamp(0.8, 1.4) * a).mean()
+    said = []
+    for name, advantages in (("contiguous", column.contiguous()), ("a column", column)):
+        loss, *_ = triton_grpo_loss(
+            logits, old, None, ids, advantages, temperature=1.0, beta=0.0, inplace=False, loss_type="grpo", reduce=True
+        )
+        said.append(f"{name}: loss {float(loss):.4f}, true {float(truth):.4f}")
+    return "; ".join(said)
