@@ -282,3 +282,30 @@ def grpo() -> str:
         )
         said.append(f"{name}: loss {float(loss):.4f}, true {float(truth):.4f}")
     return "; ".join(said)
+
+
+@finding("liger-second-order")
+def second_order() -> str:
+    """Backwards under ``create_graph``."""
+    ones = torch.ones(8)
+    functions = {
+        "rms_norm": lambda x: liger.liger_rms_norm(x, leaf(ones), 1e-6),
+        "layer_norm": lambda x: liger.liger_layer_norm(x, leaf(ones), leaf(ones), 1e-6),
+        "softmax": liger.liger_softmax,
+        "relu_squared": liger.liger_relu_squared,
+        "dyt": lambda x: liger.liger_dyt(x, leaf(torch.ones(1)), leaf(ones), leaf(ones)),
+        "cross_entropy": lambda x: liger.liger_cross_entropy(x * 1, TARGETS),
+    }
+    constant = []
+    for name, function in functions.items():
+        x = leaf(torch.randn(3, 8))
+        (dx,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+        constant += [] if dx.requires_grad else [name]
+    a = leaf(torch.randn(3, 8))
+    v = true(a)
+    (da,) = torch.autograd.grad(liger.liger_swiglu(a, torch.ones(3, 8)).sum(), a, create_graph=True)
+    (got,) = torch.autograd.grad(da.sum(), a, allow_unused=True)
+    (dv,) = torch.autograd.grad(silu(v).sum(), v, create_graph=True)
+    (want,) = torch.autograd.grad(dv.sum(), v)
+    found = f"da requires grad: {da.requires_grad}, its gradient {off(got, want)}"
+    return f"dx has no graph: {', '.join(constant)}; swiglu: {found}"
