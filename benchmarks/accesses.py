@@ -1,4 +1,4 @@
-"""Memory accesses of Triton kernels of released packages, recorded on the CPU (docs/background/findings.md).
+"""Memory accesses of Triton kernels of released packages, recorded on the CPU (docs/findings.md).
 
 pip install --no-deps lightning-attn==0.0.5 liger-kernel==0.8.5
 python benchmarks/accesses.py

@@ -1,4 +1,4 @@
-"""The figures of docs/background/findings.md about PyTorch's SDPA on the CPU, measured again.
+"""The figures of docs/findings.md about PyTorch's SDPA on the CPU, measured again.
 
 `python benchmarks/findings.py`
 """

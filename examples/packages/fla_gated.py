@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fla.ops as ops
 import torch
+from fla.ops.hgrn import chunk_hgrn as chunks_of_hgrn
 from fla_terms import SIZES, heads_first, normalized, pairs
 from jaxtyping import Float, Float32
 from torch import Tensor
@@ -135,6 +136,11 @@ def hgrn(
 def fused_recurrent_hgrn(x, gate, initial_state):
     g = logsigmoid(gate.float()).to(x.dtype)
     return ops.fused_recurrent_hgrn(x, g, initial_state=initial_state, output_final_state=True)
+
+
+@gradoracle.kernel(hgrn)
+def chunk_hgrn(x, gate, initial_state):
+    return chunks_of_hgrn(x, logsigmoid(gate.float()).to(x.dtype), initial_state, True)
 
 
 @gradoracle.family(dims=SIZES, outputs=("o", "final_state"))

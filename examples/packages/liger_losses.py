@@ -165,3 +165,17 @@ def variation(x: Float[Tensor, "B V"], y: Float[Tensor, "B V"]) -> Float32[Tenso
 @gradoracle.kernel(variation, no_gradient=("y",))
 def tvd(x, y):
     return liger.liger_tvd(x, y, reduction="batchmean")
+
+
+@gradoracle.family(dims=ROWS, domains=TARGETS, options={"ignored": (-100, 1)})
+def variation_of_labels(
+    x: Float[Tensor, "B V"], y: Float[Tensor, "B V"], t: Int[Tensor, "B"], *, ignored: int = -100
+) -> Float32[Tensor, ""]:
+    """Half the sum of |x - y| over the rows whose label is not ignored, divided by their number; 0 if there is none."""
+    kept = (t != ignored).to(x.dtype)
+    return 0.5 * ((x - y).abs().sum(-1) * kept).sum() / torch.clamp(kept.sum(), min=1)
+
+
+@gradoracle.kernel(variation_of_labels, no_gradient=("y",))
+def tvd_of_labels(x, y, t, *, ignored=-100):
+    return liger.liger_tvd(x, y, t, reduction="batchmean", ignore_index=ignored)

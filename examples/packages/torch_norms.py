@@ -125,3 +125,30 @@ def cosine(x: Float[Tensor, "B N"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B
 @gradoracle.kernel(cosine)
 def cosine_similarity(x, y):
     return F.cosine_similarity(x, y, -1)
+
+
+IMAGES = {"B": gradoracle.sizes(1, 6), "C": gradoracle.sizes(1, 6), "N": gradoracle.sizes(2, 40)}
+
+
+@gradoracle.family(dims=IMAGES)
+def batch(x: Float[Tensor, "B C N"], w: Float[Tensor, "C"], b: Float[Tensor, "C"]) -> Float[Tensor, "B C N"]:
+    """Each channel over the members and positions, as in training."""
+    channels = x.transpose(0, 1).flatten(1)
+    y = over_rms(centred(channels), 1e-5).view(x.shape[1], x.shape[0], -1).transpose(0, 1)
+    return y * w[:, None] + b[:, None]
+
+
+@gradoracle.kernel(batch)
+def batch_norm(x, w, b):
+    return F.batch_norm(x, None, None, w, b, training=True, eps=1e-5)
+
+
+@gradoracle.family(dims=IMAGES)
+def instance(x: Float[Tensor, "B C N"], w: Float[Tensor, "C"], b: Float[Tensor, "C"]) -> Float[Tensor, "B C N"]:
+    """Each channel of each member over its positions."""
+    return over_rms(centred(x), 1e-5) * w[:, None] + b[:, None]
+
+
+@gradoracle.kernel(instance)
+def instance_norm(x, w, b):
+    return F.instance_norm(x, weight=w, bias=b, eps=1e-5)

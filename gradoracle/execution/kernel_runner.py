@@ -128,11 +128,11 @@ class KernelRunner:
             leaves = self._leaves(sample, None)
             outputs = self._outputs(sample, list(leaves.values()), blocks)
             self._named(Derivative.FORWARD, sample, outputs)
-            first = self._backward(sample, outputs, leaves, None, retain_graph=True)
+            given = self._backward(sample, outputs, leaves, None, retain_graph=True)
+            first = [None if g is None else g.clone() for g in given]  # the second may write into what was returned
             second = self._backward(sample, outputs, leaves, None, retain_graph=True)
             keys = [cotangent_name(n) for n in self.primals(sample)]
-            both = self._gradients(sample, keys, first), self._gradients(sample, keys, second)
-        return both
+            return self._gradients(sample, keys, first), self._gradients(sample, keys, second)
 
     def jvp(self, sample: Sample, blocks: str = "", along: Sequence[str] | None = None) -> tuple[Tensors, Memory]:
         """The outputs' tangents by name, by forward mode along ``along`` only; with an explicit JVP the outputs too."""

@@ -88,6 +88,7 @@ ABSENT = [
 FAULTS = [
     (TWICE, "keeps on ctx"),
     (TWICE, "overwrites its cotangent"),
+    (TWICE, "scales what it returned"),
     ("every_subset_of_requires_grad_gives_the_same_gradients", "y by way of x"),
     ("saved_tensors_are_unmodified", "overwrites what it saved"),
     (UNWRITTEN, "tail unwritten"),

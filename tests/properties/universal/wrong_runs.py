@@ -29,7 +29,7 @@ class Pick(torch.autograd.Function):
             x.detach().mul_(0.5)
         if fault == "writes around its input":
             x.detach().as_strided((1,), (1,), x.storage_offset() - 1).fill_(0.0)
-        ctx.fault, ctx.kept = fault, p
+        ctx.fault, ctx.kept, ctx.returned = fault, p, None
         ctx.save_for_backward(p, y)
         return out, torch.logsumexp(x, -1)
 
@@ -49,6 +49,9 @@ class Pick(torch.autograd.Function):
             return torch.empty_like(dx), dy, None
         if ctx.fault == "y by way of x" and not ctx.needs_input_grad[0]:
             dy = torch.zeros_like(dy)
+        if ctx.fault == "scales what it returned":
+            ctx.returned = dx if ctx.returned is None else ctx.returned.mul_(2)
+            return ctx.returned, dy, None
         return dx, dy, None
 
 

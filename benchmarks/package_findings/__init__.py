@@ -1,0 +1,9 @@
+"""Defects of released packages, each shown without gradoracle's judgement.
+
+    python -m benchmarks.package_findings              (all; the packages have to be installed)
+    python -m benchmarks.package_findings liger fla    (the modules of this name)
+
+Every function of `liger`, `fla`, `pytorch` and `others` calls a public function of a package on a few numbers,
+computes the same in float64 or mpmath and returns the figures that docs/findings.md quotes. Triton kernels run in
+gradoracle's interpreter; nothing else of gradoracle takes part.
+"""

@@ -1,0 +1,86 @@
+"""Findings in PyTorch 2.13.0 on the CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vjp
+from torch.nn.functional import batch_norm, instance_norm, layer_norm
+
+from benchmarks.package_findings.by_hand import finding, off
+
+EPS = 1e-5
+
+
+def over_deviation(x: Tensor, dim: int) -> Tensor:
+    """X without its mean, over its standard deviation."""
+    centred = x - x.mean(dim, keepdim=True)
+    return centred / (centred.square().mean(dim, keepdim=True) + EPS).sqrt()
+
+
+def orders(norm: Callable[[Tensor], Tensor], plain: Callable[[Tensor], Tensor]) -> str:
+    """d/dx <t, J^T g> by three orders of differentiation, in float64, against reverse mode through the formula."""
+    x, t, g = (torch.randn(2, 3, 4, dtype=torch.float64) for _ in range(3))
+
+    def reverse(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return grad(lambda y: (f(y) * g).sum())
+
+    truth = grad(lambda y: (reverse(plain)(y) * t).sum())(x)
+    difference = (reverse(plain)(x + 1e-5 * t) - reverse(plain)(x - 1e-5 * t)) / 2e-5
+    found = {
+        "reverse over forward": grad(lambda y: (jvp(norm, (y,), (t,))[1] * g).sum())(x),
+        "forward over reverse": jvp(lambda y: vjp(norm, y)[1](g)[0], (x,), (t,))[1],
+        "reverse over reverse": grad(lambda y: (reverse(norm)(y) * t).sum())(x),
+        "differences of the formula's gradient": difference,
+    }
+    return "; ".join(f"{name}: {off(value, truth)}" for name, value in found.items())
+
+
+@finding("pytorch-layer-norm-reverse-over-forward", claimed=False)
+def layer() -> str:
+    return orders(lambda x: layer_norm(x, (4,), eps=EPS), lambda x: over_deviation(x, -1))
+
+
+@finding("pytorch-batch-norm-reverse-over-forward", claimed=False)
+def batch() -> str:
+    def plain(x: Tensor) -> Tensor:
+        return over_deviation(x.transpose(1, 2).flatten(0, 1), 0).unflatten(0, (2, 4)).transpose(1, 2)
+
+    return orders(lambda x: batch_norm(x, None, None, training=True, eps=EPS), plain)
+
+
+@finding("pytorch-instance-norm-reverse-over-forward", claimed=False)
+def instance() -> str:
+    return orders(lambda x: instance_norm(x, eps=EPS), lambda x: over_deviation(x, -1))
+
+
+FAR = """
+import mmap, torch
+dtype, stride = torch.{dtype}, {stride}
+memory = mmap.mmap(-1, (2 * stride + 64) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+a = torch.as_strided(torch.frombuffer(memory, dtype=dtype), (3, 4), (stride, 1))
+a.copy_(torch.arange(12.0).view(3, 4))
+print((a @ torch.ones({operand}, dtype=dtype)).flatten().tolist())
+"""
+
+
+def far_product(dtype: str, stride: int, operand: tuple[int, ...]) -> str:
+    """The rows 0..3, 4..7, 8..11 times ones, in a process of its own; the pages between the rows are never touched."""
+    command = [sys.executable, "-W", "ignore", "-c", FAR.format(dtype=dtype, stride=stride, operand=operand)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ran.stdout.strip() or f"ends with signal {-ran.returncode}"
+
+
+@finding("pytorch-matrix-vector-far-rows", claimed=False)
+def far_rows() -> str:
+    """True: 6, 22, 38."""
+    said = []
+    for dtype in ("float32", "bfloat16", "float16"):
+        for name, stride in (("2^31 - 16", 2**31 - 16), ("2^31 + 16", 2**31 + 16)):
+            vector, matrix = far_product(dtype, stride, (4,)), far_product(dtype, stride, (4, 1))
+            said.append(f"{dtype}, rows {name} apart: times a vector {vector}, times a matrix {matrix}")
+    return "; ".join(said)
