@@ -232,8 +232,9 @@ def _place(job: Job) -> dict[str, str]:
     return {"source": job.source, "kernel": job.name, "package": job.package}
 
 
-def _rank(verdict: Verdict) -> tuple[int, int]:
-    return verdict.rank, verdict.cases_violated + verdict.cases_crashed
+def _rank(verdict: Verdict) -> tuple[bool, int, int]:
+    """What compares with the definition comes first: from a wrong tensor follows much else."""
+    return verdict.kind is PropertyKind.ORACLE, verdict.rank, verdict.cases_violated + verdict.cases_crashed
 
 
 def _is_second(verdict: Verdict) -> bool:
@@ -241,7 +242,8 @@ def _is_second(verdict: Verdict) -> bool:
     found = verdict.counterexample
     every = (*found.findings, *found.first_findings, *found.further) if found else ()
     orders = {each.derivative for each in every if each.outcome is Outcome.VIOLATED}
-    return "hvp" in verdict.law or verdict.law.startswith("double_backward") or orders == {Derivative.HVP}
+    named = "hvp" in verdict.law or "double_backward" in verdict.law
+    return named or orders == {Derivative.HVP}
 
 
 def _now(broken: Sequence[Verdict]) -> str:

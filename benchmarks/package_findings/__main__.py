@@ -12,7 +12,7 @@ from benchmarks.package_findings.by_hand import FINDINGS, shown
 MODULES = ("liger", "fla", "pytorch", "others")
 PACKAGES = (
     *("torch", "triton", "liger-kernel", "fla-core", "entmax", "accelerated-scan", "adasplash"),
-    *("jvp-flash-attention", "crossentropy-triton", "sparsemax"),
+    *("jvp-flash-attention", "crossentropy-triton", "sparsemax", "torch-struct"),
 )
 
 

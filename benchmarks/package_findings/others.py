@@ -15,6 +15,7 @@ import entmax
 import jvp_flash_attention.jvp_attention as flash
 import sparsemax
 import torch
+import torch_struct
 from torch import Tensor
 
 from benchmarks.package_findings.by_hand import finding, leaf, numbers, off, refusal, size, true, twice
@@ -59,6 +60,16 @@ def double_backward() -> str:
             f"{name}: p {numbers(p, 3)}, second gradient {numbers(second)}, by differences {numbers(differences)}"
         )
     return "; ".join(said)
+
+
+@finding("entmax-bisect-large-scores", claimed=False)
+def large_scores() -> str:
+    """One score alone has probability 1; the bracket of the threshold is [x - 1, x]."""
+    said = []
+    for dtype, x in ((torch.float32, 1e7), (torch.float32, 1e8), (torch.float64, 1e16), (torch.float64, 1e17)):
+        found = [float(f(torch.tensor([x], dtype=dtype))) for f in (entmax.sparsemax_bisect, entmax.entmax_bisect)]
+        said.append(f"{str(dtype)[6:]} {x:g}: {found[0]:g}, {found[1]:g}")
+    return "sparsemax_bisect, entmax_bisect of one score, true 1: " + "; ".join(said)
 
 
 @finding("entmax-budget-bisect-one-head", claimed=False)
@@ -167,3 +178,17 @@ def incomplete_blocks() -> str:
         accesses = outside(partial(run, [q, k, v], found))
         said.append(f"T = {length}: o {off(found[0], attention(q, k, v))}; {accesses}")
     return "; ".join(said)
+
+
+@finding("torch-struct-semi-markov-lengths", claimed=False)
+def segments() -> str:
+    """log Z of 6 steps in segments of 1 to 3, one label, in a batch beside a shorter sequence."""
+    x = torch.randn(2, 6, 4, 1, 1, dtype=torch.float64)
+    totals = [torch.zeros((), dtype=torch.float64)]
+    for t in range(1, 7):
+        totals.append(torch.stack([totals[t - k] + x[0, t - k, k, 0, 0] for k in range(1, min(3, t) + 1)]).logsumexp(0))
+    said = [f"alone {float(torch_struct.SemiMarkovCRF(x[:1]).partition):.4f}"]
+    for shorter in (6, 5, 3):
+        found = torch_struct.SemiMarkovCRF(x, torch.tensor([7, shorter + 1])).partition[0]
+        said.append(f"beside one of {shorter} steps {float(found):.4f}")
+    return f"{', '.join(said)}; true {float(totals[6]):.4f}"

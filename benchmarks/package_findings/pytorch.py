@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vjp
-from torch.nn.functional import batch_norm, instance_norm, layer_norm
+from torch.nn.functional import batch_norm, embedding, instance_norm, layer_norm, normalize
 
-from benchmarks.package_findings.by_hand import finding, off
+from benchmarks.package_findings.by_hand import finding, numbers, off
 
 EPS = 1e-5
 
@@ -83,4 +83,39 @@ def far_rows() -> str:
         for name, stride in (("2^31 - 16", 2**31 - 16), ("2^31 + 16", 2**31 + 16)):
             vector, matrix = far_product(dtype, stride, (4,)), far_product(dtype, stride, (4, 1))
             said.append(f"{dtype}, rows {name} apart: times a vector {vector}, times a matrix {matrix}")
+    return "; ".join(said)
+
+
+@finding("pytorch-cumprod-reverse-over-forward", claimed=False)
+def products() -> str:
+    """d/dx <g, J t> of the products of (0, 2, 3, 5), in two orders."""
+    x, t, g = torch.tensor([[0.0, 2, 3, 5], [1, -1, 2, 1], [2, 1, 1, -1]], dtype=torch.float64)
+
+    def plain(y: Tensor) -> Tensor:
+        return torch.stack([y[0], y[0] * y[1], y[0] * y[1] * y[2], y[0] * y[1] * y[2] * y[3]])
+
+    truth = grad(lambda y: (jvp(plain, (y,), (t,))[1] * g).sum())(x)
+    found = grad(lambda y: (jvp(lambda z: z.cumprod(0), (y,), (t,))[1] * g).sum())(x)
+    other = jvp(lambda y: vjp(lambda z: z.cumprod(0), y)[1](g)[0], (x,), (t,))[1]
+    return f"reverse over forward {numbers(found)}, forward over reverse {numbers(other)}, true {numbers(truth)}"
+
+
+@finding("pytorch-embedding-padding", claimed=False)
+def padding() -> str:
+    """<g, J t> and <J^T g, t>, which are one number."""
+    table, t, g = torch.randn(3, 2), torch.randn(3, 2), torch.randn(4, 2)
+    index = torch.tensor([0, 1, 2, 0])
+    with_padding = lambda y: embedding(index, y, padding_idx=0)  # noqa: E731
+    forward = float((jvp(with_padding, (table,), (t,))[1] * g).sum())
+    backward = float((vjp(with_padding, table)[1](g)[0] * t).sum())
+    return f"<g, J t> = {forward:.4f}, <J^T g, t> = {backward:.4f}"
+
+
+@finding("pytorch-normalize-float16", claimed=False)
+def normalised() -> str:
+    """A row of zeros, whose norm is clamped to eps = 1e-12, and one whose norm is above 65504."""
+    rows = {"zeros": torch.zeros(1, 3), "6e4, 6e4, 1": torch.tensor([[6e4, 6e4, 1.0]])}
+    said = (
+        f"{name}: {numbers(normalize(x.half())[0])}, float32 {numbers(normalize(x)[0])}" for name, x in rows.items()
+    )
     return "; ".join(said)

@@ -19,7 +19,8 @@ ROWS = {"B": gradoracle.sizes(1, 16), "N": gradoracle.sizes(1, 120)}
 
 @gradoracle.family(dims=ROWS)
 def gelu_by_erf(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
-    return x * torch.erfc(-x / math.sqrt(2)) / 2
+    """As PyTorch computes it; far below 0 it cancels, where erfc would not."""
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
 @gradoracle.kernel(gelu_by_erf)
@@ -29,8 +30,8 @@ def gelu(x):
 
 @gradoracle.family(dims=ROWS)
 def gelu_by_tanh(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N"]:
-    """x (1 + tanh z) / 2, which is x sigmoid(2 z)."""
-    return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    """As PyTorch computes it; far below 0 it cancels, where x sigmoid(2 z) would not."""
+    return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
 
 @gradoracle.kernel(gelu_by_tanh)

@@ -59,8 +59,8 @@ def transition_probabilities(x: Float[Tensor, "B T C C"], steps: Int[Tensor, "B"
     *before, last = forward(x, steps)
     after = list(backward(x, steps))[::-1]
     scores = x + torch.stack(before, 1)[:, :, None] + torch.stack(after, 1)[..., None]
-    inside = torch.arange(x.shape[1]) < steps[:, None]
-    return torch.where(inside[..., None, None], torch.exp(scores - torch.logsumexp(last, -1)[:, None, None, None]), 0.0)
+    inside = (torch.arange(x.shape[1]) < steps[:, None])[..., None, None]
+    return torch.exp(torch.where(inside, scores - torch.logsumexp(last, -1)[:, None, None, None], -torch.inf))
 
 
 @gradoracle.kernel(transition_probabilities)
