@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -61,6 +61,11 @@ class Sample:
     def with_tangents(self, **tensors: Tensor) -> Sample:
         """The sample with the tangents of some inputs replaced."""
         return replace(self, tangents=_replaced(self.tangents, tensors, "tangent"))
+
+    def without_tangents(self, inputs: Collection[str]) -> Sample:
+        """The sample with tangents of 0 for some inputs."""
+        still = {name: torch.zeros_like(self.tangents[name]) for name in inputs if name in self.tangents}
+        return self.with_tangents(**still) if still else self
 
     def with_cotangents(self, **tensors: Tensor) -> Sample:
         """The sample with the cotangents of some outputs replaced."""

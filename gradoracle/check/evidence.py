@@ -53,7 +53,8 @@ class Evidence:
         blocks: str | None = None,
         root: Evidence | None = None,
     ) -> None:
-        self.case, self.sample, self.subject, self.oracle = case, sample, subject, oracle
+        self.case, self.subject, self.oracle = case, subject, oracle
+        self.sample = sample.without_tangents(subject.kernel.no_gradient)
         self.root = root or self
         self.needs: tuple[Derivative, ...] = ()
         self.blocks = case.blocks if blocks is None else blocks

@@ -36,7 +36,7 @@ from gradoracle.model.family import Family
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
-from gradoracle.model.signature import cotangent_name
+from gradoracle.model.signature import cotangent_name, hvp_name
 from gradoracle.model.wording import counted
 from gradoracle.oracle.truth import names
 
@@ -157,8 +157,7 @@ class KernelRunner:
                     products = self.kernel.hvp(*given, self.options(sample), self._blocks(blocks))
             else:
                 products = self._double_backward(sample, blocks)
-            found = self._named(Derivative.HVP, sample, as_tuple(products))
-        return found, memory
+            return self._named(Derivative.HVP, sample, as_tuple(products)), memory
 
     def outputs(self, sample: Sample, given: Mapping[str, Tensor], blocks: str = "") -> tuple[Tensor, ...]:
         """What the kernel returns with some inputs of a sample replaced; to be called within ``running``."""
@@ -338,17 +337,19 @@ class KernelRunner:
         _require_whole(sample)
 
     def _named(self, derivative: Derivative, sample: Sample, tensors: Sequence[Tensor | None]) -> Tensors:
-        """The tensors by name, each checked for shape and dtype."""
-        keys = names(self.family, derivative, sample)
-        if len(tensors) != len(keys):
-            count = counted(len(tensors), "tensor")
-            raise _wrong(keys[0], f"the kernel returned {count}, expected {len(keys)}: {keys}")
-        shapes = dict(zip(keys, self._shapes(derivative, sample), strict=True))
-        for key, tensor in zip(keys, tensors, strict=True):
+        """The tensors by name, each checked for shape and dtype, without products of what has no gradient."""
+        own = names(self.family, derivative, sample)
+        if len(tensors) != len(own):
+            raise _wrong(own[0], f"the kernel returned {counted(len(tensors), 'tensor')}, expected {len(own)}: {own}")
+        shapes, found = self._shapes(derivative, sample), {}
+        for key, tensor, shape in zip(own, tensors, shapes, strict=True):
+            if derivative is Derivative.HVP and key.removeprefix(hvp_name("")) in self.kernel.no_gradient:
+                continue
             if not isinstance(tensor, Tensor):
-                raise _wrong(key, f"{key} is {tensor!r}, expected a tensor of shape {shapes[key]}")
-            _require_fit(key, tensor, shapes[key], self._dtype(key, sample))
-        return {k: _own(tensor, sample) for k, tensor in zip(keys, tensors, strict=True) if tensor is not None}
+                raise _wrong(key, f"{key} is {tensor!r}, expected a tensor of shape {shape}")
+            _require_fit(key, tensor, shape, self._dtype(key, sample))
+            found[key] = _own(tensor, sample)
+        return found
 
     def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensors:
         found = {}
@@ -366,8 +367,7 @@ class KernelRunner:
 
     def _shapes(self, derivative: Derivative, sample: Sample) -> list[tuple[int, ...]]:
         if derivative in (Derivative.FORWARD, Derivative.JVP):
-            outputs = self.family.signature.returned(sample.options)
-            return [tuple(sample.cotangents[spec.name].shape) for spec in outputs]
+            return [tuple(sample.cotangents[s.name].shape) for s in self.family.signature.returned(sample.options)]
         return [tuple(sample.inputs[name].shape) for name in self.primals(sample)]
 
     def _dtype(self, key: str, sample: Sample) -> torch.dtype:

@@ -75,6 +75,7 @@ def inputs_and_cotangents_are_unmodified(evidence: Evidence) -> Iterator[Finding
         raise refused
     device = next(iter(sample.inputs.values())).device
     fresh = sample_of(evidence.case, family, sample.source or None, str(device))
+    fresh = fresh.without_tangents(evidence.kernel.no_gradient)
     groups = ((sample.inputs, fresh.inputs, ""), (sample.cotangents, fresh.cotangents, "d"))
     for mine, original, prefix in (*groups, (sample.tangents, fresh.tangents, "t")):
         for name, tensor in mine.items():
