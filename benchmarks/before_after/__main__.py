@@ -4,7 +4,7 @@
 
 Each commit is installed from a worktree into a folder of its own; the kernels are those of this folder, written with
 what both commits know. A row a command: what it is about, what is right, and what each commit said. The table is
-written to docs/background/before_after.md, whose first lines stay.
+written to docs/background/before_after.md, whose first lines stay, as do rows of other commands than those asked for.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ ROOT = HERE.parent.parent
 PAGE = ROOT / "docs" / "background" / "before_after.md"
 BEFORE = "abcdc2f"  # the last commit before any of it
 SECONDS = 240
+HEADER = "| what | right | before | now |\n|---|---|---|---|\n"
 MINUTES = "first_minutes.py"
 LONGEST = 90  # characters of a sentence
 
@@ -57,8 +58,8 @@ def _torch(about: str, right: str, kernel: str, *more: str) -> Probe:
     return Probe(about, right, _checked("torch_kernels.py", kernel, *more))
 
 
-def _annotated(about: str, kernel: str) -> Probe:
-    return Probe(about, "holds", _checked("annotations.py", kernel, "--dtype", "float32"))
+def _annotated(about: str, file: str, kernel: str) -> Probe:
+    return Probe(about, "holds", _checked(file, kernel, "--dtype", "float32"))
 
 
 PROBES = (
@@ -75,9 +76,9 @@ PROBES = (
         "semi-CRF without norms, T from 60", "holds, less accurate",
         "recursion_without_norms", "--family", "semicrf", "--property", "*_matches_the_oracle",
     ),
-    _annotated('`Float[Tensor, "T 2*D"]`', "halves"),
-    _annotated("`Bool[Tensor, ...]`", "flags"),
-    _annotated("`Int32[Tensor, ...]`", "numbers"),
+    _annotated('`Float[Tensor, "T 2*D"]`', "dims_expression.py", "halves"),
+    _annotated("`Bool[Tensor, ...]`", "flags.py", "flags"),
+    _annotated("`Int32[Tensor, ...]`", "numbers_of_32_bits.py", "numbers"),
     Probe("`gradoracle.gradcheck`", "True", ("first_minutes.py",)),
     Probe(
         "`check --reference --like`", "holds",
@@ -103,14 +104,15 @@ def main(words: list[str]) -> None:
             name: _installed(commit, Path(folder) / name)
             for name, commit in (("before", given.before), ("now", "HEAD"))
         }
-        lines = ["| what | right | before | now |", "|---|---|---|---|"]
+        head, _, table = PAGE.read_text().partition(HEADER)
+        lines = {line.split(" | ")[0]: line for line in table.splitlines() if line}
         for probe in probes:
             said = {name: _said(probe, side) for name, side in sides.items()}
-            lines.append(f"| {probe.about} | {probe.right} | {said['before']} | {said['now']} |")
-            print(lines[-1], flush=True)
-    if given.only == "*" and PAGE.exists():
-        kept = PAGE.read_text().partition("| what |")[0]
-        PAGE.write_text(kept + "\n".join(lines) + "\n")
+            own = f"| {probe.about}"
+            lines[own] = f"{own} | {probe.right} | {said['before']} | {said['now']} |"
+            print(lines[own], flush=True)
+    shown = (lines[f"| {probe.about}"] for probe in PROBES if f"| {probe.about}" in lines)
+    PAGE.write_text("\n".join([f"{head}{HEADER.rstrip()}", *shown]) + "\n")
 
 
 def _installed(commit: str, folder: Path) -> Path:
