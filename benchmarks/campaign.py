@@ -3,7 +3,7 @@
 `python benchmarks/campaign.py [FAMILY...]` runs the lines of some families (or single lines by name), each as a
 `gradoracle check` of its own, and writes one row for each into benchmarks/results/campaigns.csv. The full record of a
 run is `campaign_LINE[_widened][_cuda][_seed_S][_I_of_N].json` and `.txt`. With `--widened` the property of the widened
-kernel judges, and nothing else: as many cases as `--cases` says, about, drawn from a stream of twice as many.
+kernel judges, and nothing else: as many cases as `--cases` says, about, drawn from a stream of three times as many.
 `python benchmarks/campaign.py --table` adds up all rows: docs/background/false_alarms.md.
 """
 

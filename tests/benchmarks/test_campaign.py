@@ -333,7 +333,7 @@ def test_a_widened_line_is_one_command_that_judges_about_as_many_cases_as_asked_
     line = campaign.chosen(["lse_upcast"])[0]
     plan = campaign.Plan(cases=500, workers=16, widened=True)
     assert " ".join(campaign.words(line, plan)) == (
-        "check examples/torch_lse.py:upcast --family lse --device cpu --examples 1000 "
+        "check examples/torch_lse.py:upcast --family lse --device cpu --examples 1500 "
         f"--property {campaign.WIDENED} --workers 16"
     )
     assert campaign_rows.stem("lse_upcast", "cpu", (1, 2), widened=True) == "campaign_lse_upcast_widened_1_of_2"
