@@ -12,7 +12,7 @@ from torch import Tensor
 from gradoracle.check.evidence import Evidence
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding
-from gradoracle.model.property import law
+from gradoracle.model.property import PropertyKind, law
 
 
 def _gradients(evidence: Evidence, which: str, run: str = "") -> dict[str, Tensor]:
@@ -42,7 +42,7 @@ def fused_equals_separate(evidence: Evidence) -> Iterator[Finding]:
     yield from agree(evidence, _gradients(evidence, "fused"), _gradients(evidence, "separate"), label=", fused")
 
 
-@law(needs=(Derivative.VJP,), extras=("backward",), applies=small_enough, one_in=4)
+@law(needs=(Derivative.VJP,), extras=("backward",), applies=small_enough, one_in=4, kind=PropertyKind.REPETITION)
 def fused_gives_the_same_bits_again(evidence: Evidence) -> Iterator[Finding]:
     """The fused backward, run twice, gives the same bits.
 
