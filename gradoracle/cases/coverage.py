@@ -183,11 +183,11 @@ def _of_many_programs(
 
 def _block_focuses(within: CaseSpace) -> Iterator[Focus]:
     most = {dim: within.favoured(dim)[-1] for dim in within.signature.dims}
-    kernel, batch = within.kernel, [dim for dim in within.batch if within.favoured(dim)[-1] > 1]
+    kernel = within.kernel
     for blocks in kernel.blocks:
         able = (dtype for dtype in within.dtypes if kernel.fits is None or blocks in kernel.fits(dtype, most))
         for dtype in able:
-            least = _of_many_programs(kernel, dtype, most, blocks, batch)
+            least = _of_many_programs(kernel, dtype, most, blocks, within.batch)
             fitting = {dim: _from(within, dim, size) for dim, size in least.items()}
             if least and all(fitting.values()):
                 yield Focus(_MANY_PROGRAMS.format(blocks), sizes=fitting, dtype=dtype, blocks=blocks)

@@ -89,6 +89,7 @@ def test_each_block_configuration_has_several_batch_members_and_tiles() -> None:
     for goal, rows in zip(goals, (33, 129), strict=True):
         met = [case for case in run if goal in situations(attention, tiled, case)]
         assert all(case.dims["B"] > 1 and case.dims["T"] >= rows and case.dims["M"] >= 33 for case in met)
+    assert not set(goals) & set(wanted_situations(attention, tiled, attention.dtypes, 126, {"B": sizes(1, 1)}))
     long = replace(FLASH, tiles=lambda dtype, dims, blocks, order: {"T": 64 * FLASH.blocks[blocks]})
     assert not set(goals) & set(wanted_situations(attention, long, attention.dtypes, 126))
 
