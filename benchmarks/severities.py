@@ -242,8 +242,7 @@ def _is_second(verdict: Verdict) -> bool:
     found = verdict.counterexample
     every = (*found.findings, *found.first_findings, *found.further) if found else ()
     orders = {each.derivative for each in every if each.outcome is Outcome.VIOLATED}
-    named = "hvp" in verdict.law or "double_backward" in verdict.law
-    return named or orders == {Derivative.HVP}
+    return "hvp" in verdict.law or "double_backward" in verdict.law or orders == {Derivative.HVP}
 
 
 def _now(broken: Sequence[Verdict]) -> str:

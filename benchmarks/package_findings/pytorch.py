@@ -14,6 +14,7 @@ from torch.nn.functional import batch_norm, embedding, instance_norm, layer_norm
 from benchmarks.package_findings.by_hand import finding, numbers, off
 
 EPS = 1e-5
+Function = Callable[[Tensor], Tensor]
 
 
 def over_deviation(x: Tensor, dim: int) -> Tensor:
@@ -22,18 +23,28 @@ def over_deviation(x: Tensor, dim: int) -> Tensor:
     return centred / (centred.square().mean(dim, keepdim=True) + EPS).sqrt()
 
 
-def orders(norm: Callable[[Tensor], Tensor], plain: Callable[[Tensor], Tensor]) -> str:
+def reverse_over_forward(f: Function, x: Tensor, t: Tensor, g: Tensor) -> Tensor:
+    """d/dx <g, J t> by `grad(jvp)`."""
+    return grad(lambda y: (jvp(f, (y,), (t,))[1] * g).sum())(x)
+
+
+def forward_over_reverse(f: Function, x: Tensor, t: Tensor, g: Tensor) -> Tensor:
+    """The same by `jvp(vjp)`."""
+    return jvp(lambda y: vjp(f, y)[1](g)[0], (x,), (t,))[1]
+
+
+def orders(norm: Function, plain: Function) -> str:
     """d/dx <t, J^T g> by three orders of differentiation, in float64, against reverse mode through the formula."""
     x, t, g = (torch.randn(2, 3, 4, dtype=torch.float64) for _ in range(3))
 
-    def reverse(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def reverse(f: Function) -> Function:
         return grad(lambda y: (f(y) * g).sum())
 
     truth = grad(lambda y: (reverse(plain)(y) * t).sum())(x)
     difference = (reverse(plain)(x + 1e-5 * t) - reverse(plain)(x - 1e-5 * t)) / 2e-5
     found = {
-        "reverse over forward": grad(lambda y: (jvp(norm, (y,), (t,))[1] * g).sum())(x),
-        "forward over reverse": jvp(lambda y: vjp(norm, y)[1](g)[0], (x,), (t,))[1],
+        "reverse over forward": reverse_over_forward(norm, x, t, g),
+        "forward over reverse": forward_over_reverse(norm, x, t, g),
         "reverse over reverse": grad(lambda y: (reverse(norm)(y) * t).sum())(x),
         "differences of the formula's gradient": difference,
     }
@@ -94,9 +105,8 @@ def products() -> str:
     def plain(y: Tensor) -> Tensor:
         return torch.stack([y[0], y[0] * y[1], y[0] * y[1] * y[2], y[0] * y[1] * y[2] * y[3]])
 
-    truth = grad(lambda y: (jvp(plain, (y,), (t,))[1] * g).sum())(x)
-    found = grad(lambda y: (jvp(lambda z: z.cumprod(0), (y,), (t,))[1] * g).sum())(x)
-    other = jvp(lambda y: vjp(lambda z: z.cumprod(0), y)[1](g)[0], (x,), (t,))[1]
+    truth = reverse_over_forward(plain, x, t, g)
+    found, other = (order(lambda y: y.cumprod(0), x, t, g) for order in (reverse_over_forward, forward_over_reverse))
     return f"reverse over forward {numbers(found)}, forward over reverse {numbers(other)}, true {numbers(truth)}"
 
 

@@ -16,9 +16,8 @@ from torch import Tensor
 
 import gradoracle
 
-STEPS = (
-    70  # of the bisections: 50, the default, end at 4e-15 of an interval of 4, which float64 tells from its rounding
-)
+# of the bisections: 50, the default, end at 4e-15 of an interval of 4, which float64 tells from its rounding
+STEPS = 70
 SIZES = {"B": gradoracle.sizes(1, 6), "H": gradoracle.sizes(1, 4), "N": gradoracle.sizes(1, 70)}
 ROWS = {"B": gradoracle.sizes(1, 6), "N": gradoracle.sizes(1, 40)}
 
