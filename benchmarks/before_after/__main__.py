@@ -20,6 +20,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradoracle.gate.repository import Repository
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PAGE = ROOT / "docs" / "background" / "before_after.md"
@@ -116,29 +118,12 @@ def main(words: list[str]) -> None:
 
 
 def _installed(commit: str, folder: Path) -> Path:
-    """The folder of the packages of one commit."""
-    source, target = folder / "source", folder / "site"
-    _run("git", "-C", str(ROOT), "worktree", "add", "--detach", str(source), commit)
-    try:
-        _run(
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--no-deps",
-            "--no-build-isolation",
-            "--target",
-            str(target),
-            str(source),
-        )
-    finally:
-        _run("git", "-C", str(ROOT), "worktree", "remove", "--force", str(source))
+    """The folder of the packages of one commit, made within another."""
+    target = folder / "site"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(target)]
+    with Repository(ROOT).worktree(commit) as source:
+        subprocess.run([*pip, str(source)], check=True, capture_output=True, text=True)
     return target
-
-
-def _run(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True, text=True)
 
 
 def _said(probe: Probe, site: Path) -> str:

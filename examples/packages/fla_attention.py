@@ -68,6 +68,14 @@ def products(q, k, g):
     return torch.einsum("...tk,...sk,...tsk->...ts", q, k, torch.where(seen, torch.exp(between), 0.0))
 
 
+def attend_with_decay(q, k, v, gate, window, sink=None):
+    """Attention whose scores of s at t have the gates g_{s+1} + ... + g_t added."""
+    q, k, v, g = heads_first(q, k, v, logsigmoid(gate))
+    total = g.cumsum(-1)
+    scores = q.shape[-1] ** -0.5 * (q @ shared(k, q.shape[1]).mT) + total[..., :, None] - total[..., None, :]
+    return attend(scores, shared(v, q.shape[1]), visible(q.shape[2], window, q.device), sink)
+
+
 @gradoracle.family(**ATTENTION, options=WINDOWS)
 def attn(
     q: Float[Tensor, "B T Q K"],
@@ -79,10 +87,7 @@ def attn(
     window: int = 0,
 ) -> Float[Tensor, "B T Q V"]:
     """The gates g add g_{s+1} + ... + g_t to the score of s at t; e^sink is added to the denominator."""
-    q, k, v, g = heads_first(q, k, v, logsigmoid(gate))
-    total = g.cumsum(-1)
-    scores = q.shape[-1] ** -0.5 * (q @ shared(k, q.shape[1]).mT) + total[..., :, None] - total[..., None, :]
-    return attend(scores, shared(v, q.shape[1]), visible(q.shape[2], window, q.device), sink)
+    return attend_with_decay(q, k, v, gate, window, sink)
 
 
 @gradoracle.kernel(attn)
@@ -100,10 +105,7 @@ def forgetting_attn(
     window: int = 0,
 ) -> Float[Tensor, "B T Q V"]:
     """The same without a sink."""
-    q, k, v, g = heads_first(q, k, v, logsigmoid(gate))
-    total = g.cumsum(-1)
-    scores = q.shape[-1] ** -0.5 * (q @ shared(k, q.shape[1]).mT) + total[..., :, None] - total[..., None, :]
-    return attend(scores, shared(v, q.shape[1]), visible(q.shape[2], window, q.device))
+    return attend_with_decay(q, k, v, gate, window)
 
 
 @gradoracle.kernel(forgetting_attn)

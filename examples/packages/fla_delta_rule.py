@@ -182,6 +182,16 @@ def preconditioned(k, gate, beta, initial, center):
 STATES = ("o", "final_state", "final_preconditioner")
 
 
+def with_preconditioned_keys(
+    q, k, v, gate, beta, precond_gate, precond_beta, initial_state, initial_preconditioner, center
+):
+    """The delta rule, gate [B T H K] or [B T H 1]; what is written is the key, preconditioned."""
+    q, k, v = heads_first(normalized(q), normalized(k), v)
+    g, beta, *rest = heads_first(logsigmoid(gate), torch.sigmoid(beta), precond_gate, precond_beta)
+    w, a = preconditioned(k, *rest, softplus(initial_preconditioner), center)
+    return *delta(q, w, v, k, g, beta, initial_state, q.shape[-1] ** -0.5), a
+
+
 @gradoracle.family(dims=SIZES, outputs=STATES)
 def precond_gated_delta_rule(
     q: Float[Tensor, "B T H K"],
@@ -196,10 +206,9 @@ def precond_gated_delta_rule(
     center: Float32[Tensor, "H"],
 ) -> tuple[Float[Tensor, "B T H V"], Float32[Tensor, "B H K V"], Float32[Tensor, "B H K"]]:
     """What is written is the key, preconditioned by a decaying sum of its squares."""
-    q, k, v = heads_first(normalized(q), normalized(k), v)
-    g, beta, *rest = heads_first(logsigmoid(gate), torch.sigmoid(beta), precond_gate, precond_beta)
-    w, a = preconditioned(k, *rest, softplus(initial_preconditioner), center)
-    return *delta(q, w, v, k, g[..., None], beta, initial_state, q.shape[-1] ** -0.5), a
+    return with_preconditioned_keys(
+        q, k, v, gate[..., None], beta, precond_gate, precond_beta, initial_state, initial_preconditioner, center
+    )
 
 
 def with_preconditioner(
@@ -244,10 +253,9 @@ def precond_kda(
     center: Float32[Tensor, "H"],
 ) -> tuple[Float[Tensor, "B T H V"], Float32[Tensor, "B H K V"], Float32[Tensor, "B H K"]]:
     """The preconditioned rule with one decay for each channel of the key."""
-    q, k, v = heads_first(normalized(q), normalized(k), v)
-    g, beta, *rest = heads_first(logsigmoid(gate), torch.sigmoid(beta), precond_gate, precond_beta)
-    w, a = preconditioned(k, *rest, softplus(initial_preconditioner), center)
-    return *delta(q, w, v, k, g, beta, initial_state, q.shape[-1] ** -0.5), a
+    return with_preconditioned_keys(
+        q, k, v, gate, beta, precond_gate, precond_beta, initial_state, initial_preconditioner, center
+    )
 
 
 @gradoracle.kernel(precond_kda)
