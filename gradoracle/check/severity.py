@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gradoracle.check.evidence import Evidence
@@ -13,9 +14,10 @@ from gradoracle.check.widened import widened
 from gradoracle.check.wrong_constant import wrong_constant
 from gradoracle.execution.call_errors import Crashed, DeviceLost, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter import is_active
+from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import named
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.model.job import LawResult
 from gradoracle.model.location import shown
 from gradoracle.model.property import Property, PropertyKind
@@ -59,7 +61,7 @@ def _without_overflow(evidence: Evidence, result: LawResult) -> tuple[LawResult,
     if derivative is None or not overflows(evidence, derivative, names):
         return result, Severity.PRECISION
     findings = tuple(
-        replace(each, lost=True, message=f"{each.message}: {_OVERFLOWS}")
+        replace(each, lost=True, overflow=True, message=f"{each.message}: {_OVERFLOWS}")
         if each.outcome is Outcome.VIOLATED and each.tensor in names
         else each
         for each in result.findings
@@ -84,7 +86,7 @@ def located(law: Property, evidence: Evidence, result: LawResult) -> LawResult:
     if derivative is None or law.kind not in LOCATED:
         return result
     try:
-        if result.severity is Severity.PRECISION or any(f.message.endswith(_OVERFLOWS) for f in wrong):
+        if result.severity is Severity.PRECISION or any(finding.overflow for finding in wrong):
             loss = lost_at(evidence, derivative, names, calls=MOST_CALLS, seconds=MOST_SECONDS)
             return replace(result, loss=None if loss is None else loss.mapped(shown))
         if result.severity is Severity.WRONG and not any(f.lost or f.malformed for f in wrong):
@@ -106,24 +108,58 @@ def _severity(law: Property, evidence: Evidence, result: LawResult) -> tuple[Sev
         return Severity.WRONG, ""
     if not is_active():
         return Severity.UNDECIDED, NEEDS_INTERPRETER
-    return of_widened(judge_law(law, widened(evidence)), violated)
+    return of_widened(judge_law(law, widened(evidence)), result.findings, evidence.case.dtype)
 
 
-def of_widened(again: LawResult, violated: Collection[str]) -> tuple[Severity, str]:
+def of_widened(again: LawResult, as_written: Iterable[Finding], dtype: str) -> tuple[Severity, str]:
     """The severity of a violation from the same property judged on the widened kernel, and why it is undecided.
 
     Within a budget that is too wide to check a truth near 0, the error that was violated has gone away all the same.
 
     Args:
         again: the result on the widened kernel.
-        violated: the tensors that violate the property as written.
+        as_written: the findings that violate the property, of the kernel as it is written.
+        dtype: of the case.
     """
-    if again.status is Status.VIOLATED:
+    wrong = {finding.tensor: finding for finding in as_written if finding.outcome is Outcome.VIOLATED}
+    stays = [finding for finding in again.findings if finding.outcome is Outcome.VIOLATED]
+    rounding = [f for f in stays if f.tensor in wrong and shrinks_like_rounding(f, wrong[f.tensor], dtype)]
+    if again.status is Status.VIOLATED and (not stays or rounding != stays):
         return Severity.WRONG, ""
-    undecided = {f.tensor: f.message for f in again.findings if not f.is_within_budget}
-    if again.findings and again.why in (None, Reason.BUDGET) and not undecided.keys() & set(violated):
+    undecided = {f.tensor: f.message for f in again.findings if not f.is_within_budget and f not in stays}
+    decided = again.why in (None, Reason.BUDGET) or again.status is Status.VIOLATED
+    if again.findings and decided and not undecided.keys() & wrong.keys():
         return Severity.PRECISION, ""
     return Severity.UNDECIDED, again.reason or next(iter(undecided.values()), "no tensor was compared")
+
+
+def shrinks_like_rounding(wide: Finding, as_written: Finding, dtype: str) -> bool:
+    """Whether an error that violates its budget in float64, too, is one of rounding all the same.
+
+    Where the definition rounds nothing, as at a truth of exactly 0, its budget is 0, and an algorithm that rounds
+    there breaks it in any dtype. Such an error is as many times smaller in float64 as its unit roundoff is; that of a
+    wrong formula is as large as before. The boundary is the geometric mean of the two.
+
+    Args:
+        wide: of the widened kernel, violated.
+        as_written: of the same tensor of the kernel as it is written.
+        dtype: of the case.
+    """
+    found = (wide, as_written)
+    if as_written.outcome is not Outcome.VIOLATED or any(each.lost or each.malformed for each in found):
+        return False
+    if wide.worst is None or as_written.worst is None:
+        return False
+    shrinks = math.sqrt(UNIT_ROUNDOFF["float64"] / UNIT_ROUNDOFF[dtype])
+    return all(
+        now <= shrinks * before for now, before in zip(_sizes(wide.worst), _sizes(as_written.worst), strict=True)
+    )
+
+
+def _sizes(worst: Worst) -> tuple[float, float]:
+    """An error, absolute and relative; relative to a truth of 0 it is absolute."""
+    error = abs(worst.got - worst.true)
+    return error, error / (abs(worst.true) or 1.0)
 
 
 def settle_pooled(verdicts: Iterable[Verdict]) -> None:

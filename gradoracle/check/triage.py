@@ -12,7 +12,7 @@ from gradoracle.check.execute import executor_for
 from gradoracle.check.plan import Subjects
 from gradoracle.check.severity import of_widened
 from gradoracle.model.case import Case, parse
-from gradoracle.model.finding import Outcome
+from gradoracle.model.finding import Finding
 from gradoracle.model.job import Job, LawResult
 from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.verdict import Counterexample
@@ -56,8 +56,7 @@ def triaged(
         executor.close()
     made = dict(found)
     for key, shown in undecided.items():
-        violated = {finding.tensor for finding in shown.findings if finding.outcome is Outcome.VIOLATED}
-        severity, why = _decided([results.get((key, job.case, True)) for job in jobs[key]], violated)
+        severity, why = _decided([results.get((key, job.case, True)) for job in jobs[key]], shown.findings, key[2])
         sums = aggregate.sums[key]
         sums.severities = {severity.value: sums.severities[Severity.UNDECIDED.value]}
         sums.undecided = {why: sums.severities[severity.value]} if why else {}
@@ -83,12 +82,12 @@ def _until(jobs: Sequence[Job], until: float | None) -> Iterator[Job]:
         yield job
 
 
-def _decided(results: Sequence[LawResult | None], violated: set[str]) -> tuple[Severity, str]:
+def _decided(results: Sequence[LawResult | None], as_written: Sequence[Finding], dtype: str) -> tuple[Severity, str]:
     """The gravest severity of a verdict's cases, and why it is undecided."""
     found = [
         (Severity.UNDECIDED, "the time was up before the kernel was widened")
         if result is None
-        else of_widened(result, violated)
+        else of_widened(result, as_written, dtype)
         for result in results
     ]
     severity = gravest(each for each, _ in found) or Severity.UNDECIDED

@@ -99,6 +99,7 @@ class Finding:
         among: the kernel's tensors that it is about, unless ``tensor`` is simply the name of one.
         derivative: the highest that one of these tensors belongs to; None where none belongs to any.
         lost: whether values are NaN or infinite where the truth is finite, and not merely wrong.
+        overflow: whether a value on the way is too large for its dtype, so that the tensor's are lost though finite.
         gives_away: error / budget of the definition, where only the budget of another algorithm explains the error.
         why: the kind of reason why it was not checked; None where only the property knows.
         malformed: whether the kernel returned no tensor of the expected shape and dtype.
@@ -123,6 +124,7 @@ class Finding:
     among: tuple[str, ...] = ()
     lost: bool = False
     malformed: bool = False
+    overflow: bool = False
     gives_away: float = 0.0
     why: Reason | None = None
     cause: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from gradoracle.execution.widened import Wide
 from gradoracle.model.case import Case
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.model.job import LawResult
 from gradoracle.model.property import PropertyKind
 from gradoracle.model.reason import Reason
@@ -40,6 +41,7 @@ from gradoracle.report.terminal import render
 
 SIZES = {"B": gradoracle.sizes(1, 8), "N": gradoracle.sizes(1, 32)}
 FORWARD, VJP = "forward_matches_the_oracle", "vjp_matches_the_oracle"
+FORMULA = "formula_is_exact_when_widened"
 
 
 @gradoracle.family(dims=SIZES)
@@ -105,6 +107,24 @@ def squares_apart_in_the_dtype(x, w, *, eps=1e-6):
 def has_a_wrong_constant(x, w, *, eps=1e-6):
     wide = x.float()
     return (1.0005 * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)) * w.float()).to(x.dtype)
+
+
+@gradoracle.family(dims={"B": gradoracle.sizes(1, 8), "N": gradoracle.sizes(1, 1)})
+def centred(x: Float[Tensor, "B N"], w: Float[Tensor, "N"]) -> Float[Tensor, "B N"]:
+    """Of a row of one element, exactly 0, as is the gradient of its weight."""
+    off = x - x.mean(-1, keepdim=True)
+    return off * torch.rsqrt(off.square().mean(-1, keepdim=True) + 1e-5) * w
+
+
+@gradoracle.kernel(centred)
+def rounds_where_nothing_rounds(x, w):
+    """x * r - mean * r, of which each product is rounded: not 0 for a row of one element."""
+    return torch.nn.functional.layer_norm(x, w.shape, w, None, 1e-5)
+
+
+@gradoracle.kernel(centred)
+def keeps_a_part_of_its_mean(x, w):
+    return torch.nn.functional.layer_norm(x, w.shape, w, None, 1e-5) + 1e-6 * x.mean(-1, keepdim=True) * w
 
 
 @gradoracle.kernel(normalised)
@@ -307,8 +327,42 @@ OTHER = Finding("dq", Outcome.NOT_CHECKED, "local", message="no reading")
 def test_only_an_error_that_is_seen_to_go_away_is_precision(
     status: Status, findings: tuple[Finding, ...], reason: Reason | None, expected: Severity
 ) -> None:
-    severity, why = of_widened(LawResult("law", status, findings, reason="why", why=reason), {"o"})
+    severity, why = of_widened(LawResult("law", status, findings, reason="why", why=reason), [STAYS], "float32")
     assert severity is expected and bool(why) == (expected is Severity.UNDECIDED)
+
+
+def error(tensor: str, size: float, true: float = 0.0, **fields: Any) -> Finding:
+    worst = Worst((0,), true + size, true, math.inf)
+    return Finding(tensor, Outcome.VIOLATED, "exact", math.inf, worst=worst, **fields)
+
+
+@pytest.mark.parametrize(
+    ("as_written", "wide", "expected"),
+    [
+        (error("o", 1e-3), error("o", 4e-15), Severity.PRECISION),
+        (error("o", 1e-3), error("o", 9e-4), Severity.WRONG),
+        (error("o", 1e-3), error("o", 1e-7), Severity.WRONG),
+        (error("o", 1e-3), error("dq", 4e-15), Severity.WRONG),
+        (error("o", 1.0, 1e3), error("o", 1e-9, 1e3), Severity.PRECISION),
+        (error("o", 1.0, 1e3), error("o", 1e-9, 1e-6), Severity.WRONG),  # of another element, as large relative to it
+        (error("o", 1e-3), error("o", 4e-15, lost=True), Severity.WRONG),
+        (error("o", 1e-3, lost=True), error("o", 4e-15), Severity.WRONG),
+    ],
+)
+def test_an_error_as_many_times_smaller_as_the_roundoff_is_precision(
+    as_written: Finding, wide: Finding, expected: Severity
+) -> None:
+    again = LawResult("law", Status.VIOLATED, (wide,))
+    assert of_widened(again, [as_written], "float32") == (expected, "")
+
+
+def test_rounding_where_the_definition_rounds_nothing_is_precision() -> None:
+    found, wrong = (
+        severities(checked(kernel, "[fv]*", dtypes=("float32",)))
+        for kernel in ("rounds_where_nothing_rounds", "keeps_a_part_of_its_mean")
+    )
+    assert found.pop(VJP) is Severity.PRECISION and Severity.WRONG not in found.values()
+    assert wrong[FORWARD] is wrong[FORMULA] is Severity.WRONG
 
 
 @pytest.mark.parametrize(
