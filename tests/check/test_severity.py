@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from places import loaded
 
-import gradoracle
 from gradoracle.cases.sample import build
 from gradoracle.check import run as running
 from gradoracle.check import severity as judging
@@ -26,7 +24,6 @@ from gradoracle.check.widened import widened
 from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.execution.widened import Wide
 from gradoracle.model.case import Case
-from gradoracle.model.contract import PRESETS
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.model.job import LawResult
@@ -39,111 +36,16 @@ from gradoracle.project.request import Request
 from gradoracle.report.precision import kept
 from gradoracle.report.terminal import render
 
-SIZES = {"B": gradoracle.sizes(1, 8), "N": gradoracle.sizes(1, 32)}
+norms = loaded("check.norms")
+NORMS = norms.__file__
 FORWARD, VJP = "forward_matches_the_oracle", "vjp_matches_the_oracle"
 FORMULA = "formula_is_exact_when_widened"
-
-
-@gradoracle.family(dims=SIZES)
-def normalised(x: Float[Tensor, "B N"], w: Float[Tensor, "N"], *, eps: float = 1e-6) -> Float[Tensor, "B N"]:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * w
-
-
-def rounded(x, w, eps):
-    wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * w
-
-
-@gradoracle.kernel(normalised)
-def loses_precision(x, w, *, eps=1e-6):
-    return rounded(x, w, eps)
-
-
-@gradoracle.kernel(normalised, contracts={"bfloat16": PRESETS["bf16"]})
-def declares_more_than_it_keeps(x, w, *, eps=1e-6):
-    return rounded(x, w, eps)
-
-
-@gradoracle.kernel(normalised, contracts={"bfloat16": PRESETS["eager-bf16"]})
-def declares_what_it_keeps(x, w, *, eps=1e-6):
-    return rounded(x, w, eps)
-
-
-@gradoracle.kernel(normalised)
-def loses_precision_and_some_tails(x, w, *, eps=1e-6):
-    """Its error is that of a rounding on most cases, and on some the last element is lost."""
-    out = rounded(x, w, eps)
-    return out if x.shape[1] % 5 else torch.cat([out[:, :-1], out[:, -1:] * 1.25], 1)
-
-
-@gradoracle.kernel(normalised)
-def reads_bits(x, w, *, eps=1e-6):
-    out = rounded(x, w, eps)
-    return out if torch.is_grad_enabled() else (out.view(torch.int16) & ~1).view(out.dtype)
-
-
-@gradoracle.kernel(normalised)
-def returns_nan(x, w, *, eps=1e-6):
-    out = rounded(x, w, eps)
-    return torch.where(torch.arange(x.shape[1]) == 4, torch.nan, out)
-
-
-@gradoracle.kernel(normalised)
-def squares_in_the_dtype(x, w, *, eps=1e-6):
-    """The sum of squares above 65504 is infinite in float16, and the result 0."""
-    return (x.float() * torch.rsqrt((x * x).sum(-1, keepdim=True) / x.shape[1] + eps).float() * w.float()).to(x.dtype)
-
-
-@gradoracle.kernel(normalised)
-def squares_apart_in_the_dtype(x, w, *, eps=1e-6):
-    """The same rounding where nothing overflows: squares of a row divided by its largest element."""
-    top = x.float().abs().amax(-1, keepdim=True)
-    unit = (x.float() / top).to(x.dtype)
-    mean = (unit * unit).float().mean(-1, keepdim=True)
-    return (x.float() * torch.rsqrt(mean + eps / top.square()) / top * w.float()).to(x.dtype)
-
-
-@gradoracle.kernel(normalised)
-def has_a_wrong_constant(x, w, *, eps=1e-6):
-    wide = x.float()
-    return (1.0005 * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)) * w.float()).to(x.dtype)
-
-
-@gradoracle.family(dims={"B": gradoracle.sizes(1, 8), "N": gradoracle.sizes(1, 1)})
-def centred(x: Float[Tensor, "B N"], w: Float[Tensor, "N"]) -> Float[Tensor, "B N"]:
-    """Of a row of one element, exactly 0, as is the gradient of its weight."""
-    off = x - x.mean(-1, keepdim=True)
-    return off * torch.rsqrt(off.square().mean(-1, keepdim=True) + 1e-5) * w
-
-
-@gradoracle.kernel(centred)
-def rounds_where_nothing_rounds(x, w):
-    """x * r - mean * r, of which each product is rounded: not 0 for a row of one element."""
-    return torch.nn.functional.layer_norm(x, w.shape, w, None, 1e-5)
-
-
-@gradoracle.kernel(centred)
-def keeps_a_part_of_its_mean(x, w):
-    return torch.nn.functional.layer_norm(x, w.shape, w, None, 1e-5) + 1e-6 * x.mean(-1, keepdim=True) * w
-
-
-@gradoracle.kernel(normalised)
-def fails_on_integers(x, w, *, eps=1e-6):
-    wide = {torch.bfloat16: x, torch.float32: x}[x.dtype].float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * w.float()).to(x.dtype)
-
-
-@gradoracle.kernel(normalised, dtypes=("bfloat16", "float32"))
-def refuses_what_it_supports(x, w, *, eps=1e-6):
-    if x.shape[1] > 20:
-        raise ValueError("N must be at most 20")
-    return normalised.definition(x.float(), w.float(), eps=eps).to(x.dtype)
 
 
 @functools.cache
 def checked(kernel: str, law: str = "[fv]*_matches_the_oracle", **fields: Any) -> Report:
     plain = {"device": "cpu", "dtypes": ("bfloat16",), "examples": 24, "workers": 0, "property": law}
-    return check(Request(f"{Path(__file__)}:{kernel}", **{**plain, **fields}))
+    return check(Request(f"{NORMS}:{kernel}", **{**plain, **fields}))
 
 
 def severities(report: Report) -> dict[str, Severity | None]:
@@ -176,7 +78,7 @@ def test_precision_counts_against_a_declared_contract() -> None:
 
 def asked(preset: str) -> Report:
     request = Request(
-        f"{Path(__file__)}:loses_precision",
+        f"{NORMS}:loses_precision",
         device="cpu",
         dtypes=("bfloat16",),
         examples=24,
@@ -197,8 +99,8 @@ def test_one_wrong_case_among_many_that_lose_precision_is_wrong_and_is_shown() -
 
 
 def line_of(text: str) -> int:
-    """The first line of this file that holds a text."""
-    return next(n for n, line in enumerate(Path(__file__).read_text().splitlines(), 1) if text in line)
+    """The first line of the kernels' file that holds a text."""
+    return next(n for n, line in enumerate(Path(NORMS).read_text().splitlines(), 1) if text in line)
 
 
 def test_the_statement_at_which_precision_is_lost_is_named() -> None:
@@ -207,7 +109,7 @@ def test_the_statement_at_which_precision_is_lost_is_named() -> None:
     assert shown is not None and shown.loss is not None and shown.constant is None
     assert shown.loss.statement.line == line_of("return (wide * torch.rsqrt") and not shown.loss.others
     text = " ".join(render([report]).split())
-    place = f"test_severity.py:{shown.loss.statement.line}"
+    place = f"norms.py:{shown.loss.statement.line}"
     assert text.count(place) == 2 and "return (wide * torch.rsqrt" in text
 
 
@@ -217,7 +119,7 @@ def test_the_constant_that_is_wrong_is_named_where_a_case_has_several_elements()
     assert shown is not None and shown.constant is not None and shown.loss is None
     constant = shown.constant
     assert (constant.value, constant.shortest, constant.line) == (1.0005, "1", line_of("return (1.0005 *"))
-    assert f"test_severity.py:{constant.line} 1.0005 should be 1" in " ".join(render([report]).split())
+    assert f"norms.py:{constant.line} 1.0005 should be 1" in " ".join(render([report]).split())
 
 
 def of_severity(law: str, severity: Severity, tensor: str = "dx") -> Verdict:
@@ -255,8 +157,8 @@ def test_what_cannot_be_widened_is_undecided_and_counts() -> None:
 
 def test_results_and_new_tensors_that_a_variant_is_made_of_are_widened_and_name_their_dtype() -> None:
     case = Case("normalised", {"B": 3, "N": 8}, dtype="bfloat16", seed=4)
-    sample, oracle = build(case, normalised.signature), Oracle(normalised, "float64")
-    wide = widened(Evidence(case, sample, KernelRunner(normalised, loses_precision), oracle))
+    sample, oracle = build(case, norms.normalised.signature), Oracle(norms.normalised, "float64")
+    wide = widened(Evidence(case, sample, KernelRunner(norms.normalised, norms.loses_precision), oracle))
     fed = wide.variant(
         "fed", lambda own: own.with_inputs(x=wide.forward()["out"], w=torch.ones(8, dtype=torch.bfloat16))
     )
@@ -395,7 +297,7 @@ def test_what_a_gpu_could_not_decide_is_judged_widened_afterwards(
     kernel: str, expected: Severity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judging, "is_active", lambda: False)  # as in a process whose kernels run on a GPU
-    request = Request(f"{Path(__file__)}:{kernel}", device="cpu", dtypes=("bfloat16",), examples=24, workers=0)
+    request = Request(f"{NORMS}:{kernel}", device="cpu", dtypes=("bfloat16",), examples=24, workers=0)
     with running.running(replace(request, property=FORWARD)) as run:
         run.over(running.plan(run.subjects, explained=True))
         aggregate = run.totals.aggregate
