@@ -1,6 +1,6 @@
 """Hidden faults: mutants scaled down until bfloat16 hides them, judged by the property of the widened kernel.
 
-    python -m benchmarks.hidden_faults [FAMILY...] [--mutants N] [--workers N] [--seconds S]
+    python -m benchmarks.hidden_faults [FAMILY...] [--mutants N] [--workers N] [--seconds S] [--resume]
     python -m benchmarks.hidden_faults --table [FILE...]
 
 A mutant with a magnitude (``scaled``) is planted as value + t (mutated value - value). t is the largest power of
@@ -17,6 +17,7 @@ other dtypes show it. Mutants that no bfloat16 case executes are not chosen.
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--mutants", default=100, type=int, metavar="N", help="of each family, spread over operators")
     parser.add_argument("--workers", default="auto", metavar="N|auto")
     parser.add_argument("--seconds", type=float, metavar="S", help="of searching, after which none of a family begins")
+    parser.add_argument("--resume", action="store_true", help="search only mutants that FILE has no row of")
     parser.add_argument("--output", default=str(ROWS), metavar="FILE", help="rows")
     parser.add_argument("--table", nargs="*", metavar="FILE", help="only print what rows add up to")
     given = parser.parse_args(arguments)
@@ -43,7 +45,9 @@ def main(arguments: Sequence[str]) -> None:
         for family in given.families or family_names():
             values.one_of("FAMILY", family, family_names())
             workers = values.workers(given.workers) or environment.cores()
-            for rows in run(family, given.mutants, workers, given.seconds, lambda text: print(text, flush=True)):
+            had = [row for row in read(Path(given.output)) if row.family == family] if given.resume else []
+            say = functools.partial(print, flush=True)
+            for rows in run(family, given.mutants, workers, given.seconds, say, had):
                 write(Path(given.output), rows)
     files = [Path(file) for file in given.table or [given.output]]
     print(table([row for file in files for row in read(file)]))

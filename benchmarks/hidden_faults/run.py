@@ -31,9 +31,13 @@ DTYPE = "bfloat16"
 
 
 def run(
-    family: str, count: int, workers: int, seconds: float | None, say: Callable[[str], None]
+    family: str, count: int, workers: int, seconds: float | None, say: Callable[[str], None], had: Sequence[Row] = ()
 ) -> Iterator[list[Row]]:
-    """The rows of some mutants of a family, after each search; as many searches as can begin in the time."""
+    """The rows of some mutants of a family, after each search; as many searches as can begin in the time.
+
+    Args:
+        had: rows of the family from before: their mutants are not searched again.
+    """
     begun = time.monotonic()
     subjects = resolved(Request(family, device="cpu", workers=0))
     jobs = [
@@ -55,11 +59,13 @@ def run(
             names = {name for name, law in subjects.laws.items() if Stage.of(law) is stage}
             known[stage] = str(Path(folder) / f"known{stage.value}")
             Path(known[stage]).write_bytes(pickle.dumps(_only(jobs, seen, names), pickle.HIGHEST_PROTOCOL))
-        rows: list[Row] = []
+        rows, done = list(had), {row.mutant for row in had}
         begun = time.monotonic()
 
         def searches() -> Iterator[Search]:
             for mutant in chosen:
+                if mutant.key in done:
+                    continue
                 if seconds is not None and time.monotonic() - begun > seconds:
                     return
                 yield Search(family, mutant, planted[mutant], orders[mutant], known)

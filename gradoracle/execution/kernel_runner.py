@@ -28,8 +28,9 @@ from gradoracle.execution.call_errors import (
 from gradoracle.execution.claimed_cuda import cuda_claimed
 from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_tensors, poisoned, watched
 from gradoracle.execution.interpreter.launch_hooks import dots_in_ieee
+from gradoracle.execution.interpreter.values import CannotInterpret, CannotWiden
 from gradoracle.execution.pullback import accumulated, dense, pulled_back
-from gradoracle.execution.widened import CannotWiden, narrowed, widening
+from gradoracle.execution.widened import Wide, narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
 from gradoracle.model.family import Family
@@ -218,8 +219,8 @@ class KernelRunner:
         given = [(o, g) for o, (name, g) in pairs if upstream is None or name in upstream]
         gradients = pulled_back([o for o, _ in given], [g for _, g in given], targets, **how)
         if gradients is None and not any(output.requires_grad for output in outputs):
-            dead = ", ".join(sample.cotangents)
-            raise _wrong("gradient", f"the output {dead} has no gradient: it does not require grad")
+            dead = f"the output {', '.join(sample.cotangents)}"
+            raise _wrong("gradient", f"{dead} has no gradient: it does not require grad")
         if upstream is None and gradients is not None:
             return gradients
         # an input that these outputs do not depend on, or outputs marked non-differentiable, have none: that is 0
@@ -278,10 +279,12 @@ class KernelRunner:
                     yield memory
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
-        except (Wrong, Refused, Unavailable, Crashed):
+        except (Wrong, Refused, Unavailable, Crashed, KeyboardInterrupt):
             raise
         except MemoryError:
             raise Unavailable("not enough memory on this machine", Reason.MEMORY) from None
+        except CannotInterpret as error:
+            raise Unavailable(str(error)) from None
         except REFUSALS as error:
             if out_of_memory(error):
                 raise Unavailable(f"memory: {first_line(error)}", Reason.MEMORY) from None
@@ -289,8 +292,6 @@ class KernelRunner:
             if name == "forward" or isinstance(error, NotImplementedError) or name.startswith("vjp"):
                 raise Refused(named(error)) from None
             raise Unavailable(f"{name} raised {named(error)}", Reason.RAISED) from None
-        except KeyboardInterrupt:
-            raise
         except SystemExit as error:
             raise Crashed(f"{name} called exit with code {error.code}") from None
         except BaseException as error:
@@ -313,10 +314,9 @@ class KernelRunner:
             raise
         except MemoryError:
             raise Unavailable("not enough memory on this machine", Reason.MEMORY) from None
-        except CannotWiden as error:
-            raise Unavailable(f"cannot be widened: {error}", Reason.NOT_WIDENED) from None
         except Exception as error:
-            why = str(error) if isinstance(error, Crashed) else f"{name} raised {named(error)}"
+            told = isinstance(error, (Crashed, CannotWiden))
+            why = str(error) if told else f"{name} raised {named(error)}"
             raise Unavailable(f"cannot be widened: {why}", Reason.NOT_WIDENED) from None
 
     @contextmanager
@@ -385,7 +385,7 @@ def _own(result: Tensor, sample: Sample) -> Tensor:
 def _require_fit(key: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     if tuple(tensor.shape) != shape:
         raise _wrong(key, f"{key} has shape {tuple(tensor.shape)}, expected {shape}")
-    if tensor.dtype != dtype:
+    if tensor.dtype != dtype and not isinstance(tensor, Wide):  # of those PyTorch predicts dtypes, not always as it is
         raise _wrong(key, f"{key} has dtype {str(tensor.dtype)[6:]}, expected {str(dtype)[6:]}")
 
 

@@ -19,7 +19,7 @@ from gradoracle.model.finding import Finding
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.property import PropertyKind, law
 
-_INTERPRETED = "InterpreterError"  # what Triton's interpreter makes of any error in a program
+_INTERPRETED = ("InterpreterError", "CannotInterpret")  # what the interpreter makes of any error in a program
 _NAMES_A_WANT = re.compile(r"\b(wants?|expected|expect(s|ed)?|must|requires?|required|should)\b", re.I)
 
 
@@ -60,7 +60,7 @@ def bad_arguments_raise_value_error(evidence: Evidence) -> Iterator[Finding]:
             yield exactly(bad.what, bool(_fault(raised, bad)), _fault(raised, bad))
         elif raised is None and _definition_refuses(evidence, inputs):
             taken.append(bad.what)
-        elif type(raised).__name__ == _INTERPRETED:
+        elif type(raised).__name__ in _INTERPRETED:
             interpreted.append(bad.what)
         else:
             wrong = raised is not None and not isinstance(raised, (*REFUSALS, TypeError, IndexError))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from places import loaded
+from places import ROOT, loaded
 
 from gradoracle.cases.sample import build
 from gradoracle.check import run as running
@@ -265,6 +265,14 @@ def test_rounding_where_the_definition_rounds_nothing_is_precision() -> None:
     )
     assert found.pop(VJP) is Severity.PRECISION and Severity.WRONG not in found.values()
     assert wrong[FORWARD] is wrong[FORMULA] is Severity.WRONG
+
+
+def test_results_of_a_widened_kernel_may_name_the_dtype_that_pytorch_predicts() -> None:
+    """It predicts float32 statistics of a layer norm in bfloat16, whose CPU kernel keeps them in bfloat16."""
+    target = f"{ROOT}/examples/packages/torch_norms.py:layer_norm"
+    request = Request(target, device="cpu", dtypes=("bfloat16",), examples=24, workers=0, property="[fj]*")
+    found = severities(check(request))
+    assert found["jvp_matches_the_oracle"] is Severity.PRECISION and FORMULA not in found
 
 
 @pytest.mark.parametrize(

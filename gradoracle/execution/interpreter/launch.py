@@ -33,6 +33,7 @@ from gradoracle.execution.interpreter import (
 )
 
 _MISSING: Any = object()
+_NOT_INTERPRETED = " not supported in interpreter mode"  # how Triton's interpreter ends, after an operation's name
 _STOCK_PATCH_LANG = interpreter._patch_lang
 
 
@@ -186,7 +187,10 @@ def _converted(value: Any) -> Any:
 def run_grid(fn: Callable[..., Any], grid: Any, given: dict[str, Any]) -> None:
     """Every program of a grid; `given` are the kernel's arguments, as Triton's own or constants.
 
-    Raises InterpreterError where the kernel raises.
+    Raises:
+        InterpreterError: the kernel raises.
+        CannotInterpret: it does what Triton's interpreter does not.
+        CannotWiden: it does what has no meaning in float64.
     """
     grid = tuple(grid)
     if len(grid) > 3:
@@ -199,16 +203,19 @@ def run_grid(fn: Callable[..., Any], grid: Any, given: dict[str, Any]) -> None:
             programs = list(itertools.product(range(nx), range(ny), range(nz)))
             lockstep.run(fn, given, programs, lambda program: builder.set_grid_idx(*program))
     except Exception as error:
-        if (inner := _widening_error(error)) is not None:
+        if (inner := _inability(error)) is not None:
             raise inner from None
         if triton.knobs.compilation.front_end_debugging:
             raise
         raise interpreter.InterpreterError(repr(error)) from error
 
 
-def _widening_error(error: BaseException | None) -> values.CannotWiden | None:
-    """What cannot be widened, if that is why a kernel or a function that it calls raised."""
+def _inability(error: BaseException | None) -> Exception | None:
+    """What the interpreter cannot do, if that is why a kernel or a function that it calls raised."""
     while error is not None and not isinstance(error, values.CannotWiden):
+        if isinstance(error, NotImplementedError) and str(error).endswith(_NOT_INTERPRETED):
+            operation = str(error).removesuffix(_NOT_INTERPRETED)
+            return values.CannotInterpret(f"Triton's interpreter has no {operation}; a GPU runs it")
         error = error.__cause__
     return error
 

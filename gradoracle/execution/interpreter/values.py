@@ -44,6 +44,10 @@ class CannotWiden(Exception):
     """A kernel does something that has no meaning in float64; the message names it."""
 
 
+class CannotInterpret(Exception):
+    """A kernel does what Triton's interpreter does not; the message names it."""
+
+
 def is_widened() -> bool:
     """Whether every float is a float64 now, in blocks and in memory, whatever dtype its type names."""
     return _widened

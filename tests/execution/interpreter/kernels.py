@@ -275,3 +275,10 @@ def doubled_by_descriptors(X, Z, T, D: tl.constexpr, B: tl.constexpr):
 @triton.jit
 def read_by_a_descriptor_at(X, Z, at, D: tl.constexpr):
     tl.store(Z + tl.arange(0, D)[None, :], tl.make_tensor_descriptor(X, (2, D), (D, 1), (1, D)).load([0, at]))
+
+
+@triton.jit
+def of_inline_assembly(X, Z, N: tl.constexpr):
+    n = tl.arange(0, N)
+    z = tl.inline_asm_elementwise("add.f32 $0, $1, $1;", "=f,f", [tl.load(X + n)], tl.float32, is_pure=True, pack=1)
+    tl.store(Z + n, z)

@@ -9,9 +9,17 @@ from pathlib import Path
 import interpreted
 import pytest
 import torch
+from jaxtyping import Float
 from places import loaded
+from torch import Tensor
 
+import gradoracle
+from gradoracle.cases.sample import build
 from gradoracle.execution import interpreter
+from gradoracle.execution.call_errors import Unavailable
+from gradoracle.execution.kernel_runner import KernelRunner
+from gradoracle.model.case import Case
+from gradoracle.model.kernel import Kernel
 
 pytestmark = interpreted.NEEDED
 
@@ -42,6 +50,22 @@ def test_language_is_what_it_was_after_a_kernel_raised():
     with pytest.raises(InterpreterError, match="incompatible"):
         kernels.mismatched[(1,)](torch.empty(16))
     assert language() == before
+
+
+def test_what_the_interpreter_has_not_is_no_error_of_the_kernel():
+    @gradoracle.family
+    def doubled(x: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+        return 2 * x
+
+    def of_inline_assembly(x):
+        z = torch.empty_like(x)
+        kernels.of_inline_assembly[(1,)](x, z, len(x))
+        return z
+
+    case = Case("doubled", {"N": 8}, dtype="float32", seed=1)
+    runner = KernelRunner(doubled, Kernel("k", "doubled", of_inline_assembly))
+    with pytest.raises(Unavailable, match="Triton's interpreter has no inline_asm; a GPU runs it"):
+        runner.forward(build(case, doubled.signature))
 
 
 def test_numpy_multiplies_in_one_thread():
