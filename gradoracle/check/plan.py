@@ -26,7 +26,7 @@ from gradoracle.model.errors import UsageError
 from gradoracle.model.family import Family
 from gradoracle.model.job import Job, Trial
 from gradoracle.model.kernel import Kernel
-from gradoracle.model.property import Property, PropertyKind
+from gradoracle.model.property import Property, PropertyKind, matches
 from gradoracle.project.request import Request
 from gradoracle.project.target import family_for
 
@@ -122,9 +122,10 @@ def resolved(request: Request) -> Subjects:
     family, kernels, laws = subjects(setup)
     functions = tuple(functions_of(family, kernels, laws.values()))
     family = family.on(chosen)
-    matching = {name: law for name, law in laws.items() if fnmatch.fnmatchcase(name, request.property)}
-    if not matching:
-        raise UsageError(no_such_law(family, request.property))
+    for glob in request.property.split(","):
+        if not fnmatch.filter(laws, glob):
+            raise UsageError(no_such_law(family, glob))
+    matching = {name: law for name, law in laws.items() if matches(name, request.property)}
     for glob in request.not_property:
         if not fnmatch.filter(laws, glob):
             raise UsageError(f"--not-property {glob}: {no_such_law(family, glob)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping
 
 from gradoracle.cases.sample import build
@@ -15,6 +14,7 @@ from gradoracle.execution.kernel_runner import KernelRunner
 from gradoracle.model.case import parse
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.errors import UsageError
+from gradoracle.model.property import matches
 from gradoracle.oracle.exact.definition import Undefined
 from gradoracle.oracle.exact.trace import UnsupportedOperator
 from gradoracle.oracle.truth import Oracle
@@ -60,7 +60,7 @@ def reproduce(
     require_case(case, defined, kernel)
     title, derivative = f"{kernel.name} against the definition of {defined.name}.", Derivative.VJP
     if property != "*":
-        found = [law for name, law in laws.items() if fnmatch.fnmatchcase(name, property)]
+        found = [law for name, law in laws.items() if matches(name, property)]
         if not found:
             raise UsageError(f"no property of {defined.name} matches {property!r}; see gradoracle list")
         title = found[0].statement

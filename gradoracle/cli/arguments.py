@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer.models import OptionInfo
 
 from gradoracle.cli import completion
+from gradoracle.model.errors import UsageError
 from gradoracle.model.wording import either
 from gradoracle.project.options import OPTIONS, Form, Option
 from gradoracle.project.settings import Setting
@@ -73,12 +74,22 @@ def takes(*names: str, **helps: str) -> Callable[[Callable[..., None]], Callable
 
 
 def given(context: typer.Context) -> dict[str, Setting]:
-    """The options of the table that are on the command line, as words."""
+    """The options of the table that are on the command line, as words.
+
+    Raises:
+        UsageError: an option that takes one value is given more than once.
+    """
     found: dict[str, Setting] = {}
     for name, option in OPTIONS.items():
-        source, value = context.get_parameter_source(option.parameter), context.params.get(option.parameter)
-        if source is not None and source.name == "COMMANDLINE" and value is not None:
-            found[name] = list(value) if isinstance(value, (list, tuple)) else str(value)
+        source, words = context.get_parameter_source(option.parameter), context.params.get(option.parameter)
+        if source is None or source.name != "COMMANDLINE" or words is None:
+            continue
+        if option.form is not Form.WORD:
+            found[name] = list(words)
+        elif len(words) == 1 or option.joined:
+            found[name] = ",".join(words)
+        else:
+            raise UsageError(f"--{name} was given {len(words)} times: {' and '.join(words)}; expected one value")
     return found
 
 
@@ -90,10 +101,10 @@ def _parameter(option: Option, text: str) -> inspect.Parameter:
     info = typer.Option(
         f"--{option.name}", metavar=option.metavar, help=text or None, autocompletion=_OFFERED.get(option.name)
     )
-    kind: Any = str | None if option.form is Form.WORD else list[str] | None
+    default = [option.default] if option.default is not None and text == option.help else None
     return inspect.Parameter(
         option.parameter,
         inspect.Parameter.KEYWORD_ONLY,
-        default=option.default if text == option.help else None,
-        annotation=Annotated[kind, info],
+        default=default,
+        annotation=Annotated[list[str] | None, info],
     )

@@ -16,6 +16,7 @@ holds, what it catches and what it cannot::
 
 from __future__ import annotations
 
+import fnmatch
 import inspect
 import re
 from collections.abc import Callable, Iterable
@@ -165,3 +166,8 @@ def law(
         return Property(*contract, function, needs, extras, where, one_in, rank, scope, decisive, families, kind, cause)
 
     return build
+
+
+def matches(name: str, globs: str) -> bool:
+    """Whether a property's name matches one of some globs, separated by commas."""
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs.split(","))

@@ -187,7 +187,7 @@ class _Reader:
 
     def _word(self, key: str, place: str, value: Any) -> str:
         """A scalar, or a list of scalars separated by commas."""
-        if isinstance(value, list) and key in ("dtype", "dim") and value:
+        if isinstance(value, list) and (OPTIONS[key].joined or key == "dim") and value:
             return ",".join(self._word(key, place, each) for each in value)
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise self._wrong(key, place, value, f"a value such as {OPTIONS[key].example}")

@@ -40,6 +40,7 @@ class Option:
         example: of its value in pyproject.toml.
         words: makes words of the field's value, one for each time that the option is given.
         decides: whether verdicts depend on it; they also depend on the target, the device and the seed.
+        joined: whether a word may hold several values, separated by commas, and be given more than once.
         in_file: whether pyproject.toml may set it.
         of_kernel: whether only the table of a kernel may set it there.
         field: of a Request; by default ``parameter``.
@@ -54,6 +55,7 @@ class Option:
     example: str = "a number or a string"
     words: Callable[[Any], Sequence[str]] = lambda value: [str(value)]
     decides: bool = False
+    joined: bool = False
     in_file: bool = True
     of_kernel: bool = False
     field: str = ""
@@ -137,6 +139,7 @@ OPTIONS: Mapping[str, Option] = {
             example='["float32", "bfloat16"]',
             words=lambda value: [",".join(value)],
             decides=True,
+            joined=True,
             field="dtypes",
         ),
         Option(
@@ -203,7 +206,16 @@ OPTIONS: Mapping[str, Option] = {
             decides=True,
         ),
         Option("seed", values.count("--seed", 0), "N", "Seed of the stream of cases.", "0"),
-        Option("property", str, "GLOB", "Check only properties that match.", "*", decides=True),
+        Option(
+            "property",
+            str,
+            "GLOB",
+            "Check only properties that match. Repeatable.",
+            "*",
+            example='"vjp*" or a list of globs',
+            decides=True,
+            joined=True,
+        ),
         Option(
             "not-property",
             tuple,

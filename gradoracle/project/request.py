@@ -37,7 +37,7 @@ class Request:
         call_seconds: a kernel call that takes longer is run once more, alone and with twice the time, and then counts
             as hung; None: ``judge_case.CALL_SECONDS``.
         seed: of the stream.
-        property: only properties that match this glob.
+        property: only properties that match one of these globs, separated by commas.
         not_property: globs of properties that are not checked, which the report says.
         require: globs of properties that must have been checked.
         workers: how many processes, among which several GPUs are shared out; None: one for each core that this process

@@ -86,7 +86,7 @@ def test_every_option_reaches_the_check(engine: Check, run: Run, tmp_path: Path)
         "--dtype", "float32,float16", "--contract", "float32=tf32", "--contract", "float16=eager-fp16",
         "--arg", "causal=True", "--dim", "T=1:4096", "--dim", "D=64,128", "--inputs", str(saved),
         "--oracle", "certified", "--examples", "7", "--seconds", "150", "--seed", "3",
-        "--property", "vjp_*", "--require", "hvp_*", "--require", "jvp_*", "--workers", "2", "--shard", "2/4",
+        "--property", "vjp_*", "--property", "hvp_*,jvp_*", "--require", "hvp_*", "--require", "jvp_*", "--workers", "2", "--shard", "2/4",
     )  # fmt: skip
     assert code == 0
     (asked,) = engine.asked
@@ -105,7 +105,7 @@ def test_every_option_reaches_the_check(engine: Check, run: Run, tmp_path: Path)
             examples=7,
             seconds=150.0,
             seed=3,
-            property="vjp_*",
+            property="vjp_*,hvp_*,jvp_*",
             require=("hvp_*", "jvp_*"),
             workers=2,
             shard=(2, 4),
@@ -225,6 +225,7 @@ def test_a_fault_shows_its_traceback_only_where_asked(
         ["check", "sdpa", "--nonsense"],
         ["check", "sdpa", "--seed", "x"],
         ["check", "sdpa", "--seed", "-1"],
+        ["check", "sdpa", "--seed", "1", "--seed", "2"],
         ["check", "sdpa", "--examples", "0"],
         ["check", "sdpa", "--seconds", "-3"],
         ["check", "sdpa", "--device", "gpu"],
