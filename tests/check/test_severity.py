@@ -256,6 +256,7 @@ def test_an_error_as_many_times_smaller_as_the_roundoff_is_precision(
 ) -> None:
     again = LawResult("law", Status.VIOLATED, (wide,))
     assert of_widened(again, [as_written], "float32") == (expected, "")
+    assert of_widened(again, [as_written], "float64") == (Severity.WRONG, "")
 
 
 def test_rounding_where_the_definition_rounds_nothing_is_precision() -> None:
