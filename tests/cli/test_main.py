@@ -86,7 +86,8 @@ def test_every_option_reaches_the_check(engine: Check, run: Run, tmp_path: Path)
         "--dtype", "float32,float16", "--contract", "float32=tf32", "--contract", "float16=eager-fp16",
         "--arg", "causal=True", "--dim", "T=1:4096", "--dim", "D=64,128", "--inputs", str(saved),
         "--oracle", "certified", "--examples", "7", "--seconds", "150", "--seed", "3",
-        "--property", "vjp_*", "--property", "hvp_*,jvp_*", "--require", "hvp_*", "--require", "jvp_*", "--workers", "2", "--shard", "2/4",
+        "--property", "vjp_*", "--property", "hvp_*,jvp_*",
+        "--require", "hvp_*", "--require", "jvp_*", "--workers", "2", "--shard", "2/4",
     )  # fmt: skip
     assert code == 0
     (asked,) = engine.asked
