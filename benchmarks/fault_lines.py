@@ -122,7 +122,7 @@ class Lines(Bench):
 
     def _named(self, evidence: Evidence, derivative: Derivative, stores: Stores) -> Iterator[tuple[str, str, int]]:
         tensors = evidence.tensors(derivative)
-        for fault in evidence.memory(derivative).faults:
+        for fault in evidence.calls()[derivative.value].faults:
             for place in (fault.place, *fault.called):
                 yield NAMES.get(fault.kind, "accesses without a barrier"), place.file, place.line
         for finding in evidence.compare(derivative):
@@ -150,8 +150,9 @@ def main(words: list[str]) -> None:
             bench = Lines(family, folder)
             plants = killed(family, bench.sources)[:: given.every]
             for (mutant, source), found in zip(plants, pool.map(bench.tried, *zip(*plants, strict=True)), strict=True):
-                if not isinstance(found, Named):
-                    found = Named(said=found.said)  # it died, or took too long
+                if not isinstance(found, Named):  # it died, or took too long
+                    print(family, mutant.key, found.said, file=sys.stderr, flush=True)
+                    found = Named(said=found.said)
                 first, last = Statements(mutant.source).span(mutant.line)
                 by = {name: [line for n, file, line in found.lines if n == name] for name, *_ in found.lines}
                 for name, lines in by.items():

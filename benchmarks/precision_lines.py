@@ -20,6 +20,7 @@ import pickle
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -153,6 +154,8 @@ class Bench:
             try:
                 settle()
                 theirs.send_bytes(pickle.dumps(self._judged(mutant, source, covering[:TRIED])))
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(0)
         theirs.close()
