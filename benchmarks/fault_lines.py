@@ -36,7 +36,7 @@ from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wron
 from gradoracle.execution.device import prepare
 from gradoracle.execution.interpreter import record as record_module
 from gradoracle.execution.interpreter.record import Record
-from gradoracle.execution.interpreter.wrong_accesses import Kind, Place
+from gradoracle.execution.interpreter.wrong_accesses import Kind, Place, called_from
 from gradoracle.execution.kernel_runner import unguarded
 from gradoracle.model.case import Case
 from gradoracle.model.derivative import Derivative
@@ -79,7 +79,7 @@ class Stores:
             end(record)
 
         def of_the_kernel(record: Record) -> int:
-            place = (record_module._called() or (record._where[innermost(record)],))[-1]
+            place = (called_from(record_module._OWN) or (record._where[innermost(record)],))[-1]
             return record._number(place, place)
 
         innermost = Record._place
