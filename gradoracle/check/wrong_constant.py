@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -14,6 +15,7 @@ from gradoracle.check.widened import widened
 from gradoracle.check.widened_runs import OutOfBudget, WidenedRuns
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.numbers import Numbers, Replaced, Site
+from gradoracle.execution.interpreter.wrong_accesses import Place
 from gradoracle.execution.kernel_runner import Tensors
 from gradoracle.model.contract import UNIT_ROUNDOFF
 from gradoracle.model.derivative import Derivative
@@ -48,10 +50,13 @@ def wrong_constant(
         others. None: no constant alone explains the error, one element depends on it, the kernel cannot be widened,
         or no call or time is left.
     """
+    found: list[WrongConstant] = []
     try:
         fit = _Fit(evidence, derivative, names, WidenedRuns(evidence, derivative, calls, seconds))
-        found = list(fit.explaining())
-    except (Unavailable, Refused, Crashed, Wrong, OutOfBudget):
+        found.extend(fit.explaining())  # as far as it comes
+    except OutOfBudget:
+        pass
+    except (Unavailable, Refused, Crashed, Wrong):
         return None
     if not found:
         return None
@@ -81,11 +86,20 @@ class _Fit:
         for sites in by_value.values():
             for each in self._explained(tensors, sites):
                 found = True
-                yield each
+                yield from list(self._apart(tensors, sites)) or [each]
         for sites in by_value.values():
             if not found and len(sites) > 1:
                 for site in sites:
                     yield from self._explained(tensors, [site])
+
+    def _apart(self, tensors: Tensors, sites: Sequence[Site]) -> Iterator[WrongConstant]:
+        """What equal constants at different places explain, each place alone."""
+        by_place: dict[Place, list[Site]] = {}
+        for site in sites:
+            by_place.setdefault(site.place, []).append(site)
+        with suppress(OutOfBudget):
+            for own in by_place.values() if len(by_place) > 1 else ():
+                yield from self._explained(tensors, own)
 
     def _explained(self, tensors: Tensors, sites: Sequence[Site]) -> Iterator[WrongConstant]:
         """What is fitted to the value at some sites, if that explains the error."""

@@ -11,7 +11,7 @@ from gradoracle.check.widened import widened
 from gradoracle.check.wrong_constant import wrong_constant
 from gradoracle.execution import interpreter
 from gradoracle.execution.kernel_runner import KernelRunner
-from gradoracle.model.case import Case
+from gradoracle.model.case import Case, Draw
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Outcome
 from gradoracle.model.kernel import Kernel
@@ -84,6 +84,16 @@ def test_a_wrong_argument_of_a_launch_is_named(kernel: Kernel, argument: str, va
     own = next(each for each in (found, *found.others) if each.argument == argument)
     assert own.value == value
     assert own.fitted == pytest.approx(fitted, abs=own.uncertainty)
+
+
+def test_of_equal_numbers_at_two_places_the_wrong_one_is_named() -> None:
+    """Together they explain the error, too, since eps has hardly an effect on large inputs."""
+    case = Case("rms", {"B": 8, "N": 33}, dtype="bfloat16", seed=3, draws={"x": Draw("normal:30")})
+    kernel, family = miswritten.of_rms(again=True), miswritten.rms
+    evidence = Evidence(case, build(case, family.signature), KernelRunner(family, kernel), Oracle(family, "float64"))
+    found = wrong_constant(evidence, FORWARD, wrong(evidence, FORWARD))
+    assert found is not None and (found.value, found.uses, found.others) == (1e-6, 1, ())
+    assert found.source.endswith("# as large as eps")
 
 
 @pytest.mark.parametrize(
