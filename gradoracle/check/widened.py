@@ -16,7 +16,7 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.error_relation import PROBES
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.kernel_runner import KernelRunner
-from gradoracle.execution.widened import Wide, renamed, widen
+from gradoracle.execution.widened import Wide, narrowed, renamed, widen
 from gradoracle.model.contract import PRESETS
 from gradoracle.model.contract import widened as widened_contract
 from gradoracle.model.derivative import Derivative
@@ -37,11 +37,11 @@ class Widened(Evidence):
         return "float64"
 
     def variant(self, key: str, change: Callable[[Sample], Sample], blocks: str | None = None) -> Evidence:
-        """Evidence on a changed sample, whose new tensors and results of the kernel are widened like all others."""
-        return super().variant(key, lambda sample: self._wide(change(sample)), blocks)
+        """Evidence on a sample whose float64 values are changed, with what the kernel gave of them."""
+        return super().variant(key, lambda sample: self._wide(change(sample.map(narrowed))), blocks)
 
     def _wide(self, sample: Sample) -> Sample:
-        """The sample widened; tensors that are mostly gaps stay, since the gaps would be filled."""
+        """The sample widened; tensors in their own dtype that are mostly gaps stay, since the gaps would be filled."""
 
         def each(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {name: self._wide_tensor(name, tensor) for name, tensor in tensors.items()}
@@ -50,7 +50,9 @@ class Widened(Evidence):
         return replace(sample, inputs=inputs, tangents=tangents, cotangents=cotangents)
 
     def _wide_tensor(self, name: str, tensor: Tensor) -> Tensor:
-        if isinstance(tensor, Wide) or tensor.untyped_storage().nbytes() > _LARGEST:
+        if isinstance(tensor, Wide):
+            return tensor
+        if tensor.dtype is not torch.float64 and tensor.untyped_storage().nbytes() > _LARGEST:
             return tensor
         return renamed(tensor, getattr(torch, super().dtype(name)))
 

@@ -7,8 +7,9 @@ its blocks (``interpreter.values.widened``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -202,6 +203,11 @@ def renamed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return widen(tensor)
 
 
+def laid(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """A tensor in memory that a function lays out anew; of a ``Wide`` one, its float64 values."""
+    return Wide(change(tensor.carried), tensor.dtype) if isinstance(tensor, Wide) else change(tensor)
+
+
 def narrowed(tensor: Tensor) -> Tensor:
     """The float64 values of a ``Wide`` tensor; any other is itself."""
     return tensor.carried if isinstance(tensor, Wide) else tensor
@@ -209,6 +215,7 @@ def narrowed(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def widening() -> Iterator[None]:
-    """Compute in float64 whatever runs within, on tensors that ``widen`` made."""
-    with widened_blocks(), _Widening():
+    """Compute in float64 whatever runs within, on tensors that ``widen`` made; torch.compile compiles nothing."""
+    compiles = "torch._dynamo" in sys.modules  # as it is where something was compiled; loading it takes seconds
+    with widened_blocks(), _Widening(), torch.compiler.set_stance("force_eager") if compiles else nullcontext():
         yield

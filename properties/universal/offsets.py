@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from gradoracle.properties.agreement import agree
@@ -17,6 +18,7 @@ from gradoracle.cases.sample import Sample
 from gradoracle.check.evidence import Evidence, Tensors
 from gradoracle.execution.call_errors import Crashed, Refused, Unavailable, Wrong
 from gradoracle.execution.interpreter.wrong_accesses import Kind, WrongAccess
+from gradoracle.execution.widened import laid
 from gradoracle.model.derivative import Derivative
 from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.property import law
@@ -127,7 +129,8 @@ def _derivatives(evidence: Evidence, fars: list[_Far], asked: Sequence[Derivativ
     """What the kernel gives of the far sample and of the case's own: outputs and gradients, tangents, products."""
     changed: dict[str, dict[str, Tensor]] = {group: {} for group in _groups(evidence.sample)}
     for far in fars:
-        changed[far.group][far.name] = _laid(_groups(evidence.sample)[far.group][far.name], far.axis)
+        own = _groups(evidence.sample)[far.group][far.name]
+        changed[far.group][far.name] = laid(own, partial(_laid, axis=far.axis))
     moved = evidence.sample.with_inputs(**changed["input"]).with_cotangents(**changed["cotangent"])
     moved = moved.with_tangents(**changed["tangent"])
     found: list[_Made] = []

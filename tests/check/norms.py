@@ -45,6 +45,19 @@ def loses_precision_and_some_tails(x, w, *, eps=1e-6):
 
 
 @gradoracle.kernel(normalised)
+def loses_precision_in_other_layouts(x, w, *, eps=1e-6):
+    return (
+        (normalised.definition(x.float(), w.float(), eps=eps).to(x.dtype)) if x.is_contiguous() else rounded(x, w, eps)
+    )
+
+
+@gradoracle.kernel(normalised)
+def is_wrong_in_other_layouts(x, w, *, eps=1e-6):
+    factor = 1.0 if x.is_contiguous() else 1.05
+    return factor * normalised.definition(x.float(), w.float(), eps=eps).to(x.dtype)
+
+
+@gradoracle.kernel(normalised)
 def reads_bits(x, w, *, eps=1e-6):
     out = rounded(x, w, eps)
     return out if torch.is_grad_enabled() else (out.view(torch.int16) & ~1).view(out.dtype)

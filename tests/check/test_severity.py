@@ -39,7 +39,7 @@ from gradoracle.report.terminal import render
 norms = loaded("check.norms")
 NORMS = norms.__file__
 FORWARD, VJP = "forward_matches_the_oracle", "vjp_matches_the_oracle"
-FORMULA = "formula_is_exact_when_widened"
+FORMULA, LAYOUTS = "formula_is_exact_when_widened", "any_layout_of_inputs_is_right_or_refused"
 
 
 @functools.cache
@@ -257,6 +257,13 @@ def test_an_error_as_many_times_smaller_as_the_roundoff_is_precision(
     again = LawResult("law", Status.VIOLATED, (wide,))
     assert of_widened(again, [as_written], "float32") == (expected, "")
     assert of_widened(again, [as_written], "float64") == (Severity.WRONG, "")
+
+
+def test_a_layout_that_changes_only_roundings_is_precision() -> None:
+    """A changed sample holds the float64 values of the widened one, in the layout that is asked for."""
+    law, fields = "any_layout_of_inputs*,formula*", {"examples": 60}
+    assert severities(checked("loses_precision_in_other_layouts", law, **fields)) == {LAYOUTS: Severity.PRECISION}
+    assert severities(checked("is_wrong_in_other_layouts", law, **fields))[LAYOUTS] is Severity.WRONG
 
 
 def test_rounding_where_the_definition_rounds_nothing_is_precision() -> None:

@@ -132,3 +132,11 @@ def test_of_large_arguments_a_sum_is_kept_that_an_exchange_changes_too():
 )
 def test_a_lack_of_memory_is_told_from_other_errors(error, lacking):
     assert out_of_memory(error) is lacking
+
+
+def test_shapes_that_torch_compile_traces_have_no_memory() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with poisoned() as memory, FakeTensorMode():
+        traced = torch.empty(3, 4), torch.empty_strided((2, 2), (1, 2))
+    assert [t.stride() for t in traced] == [(4, 1), (1, 2)] and memory.overwritten() == []
