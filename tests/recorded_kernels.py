@@ -159,3 +159,8 @@ def biased(X, B, Y, N, HAS_BIAS, HOW: tl.constexpr, BLOCK: tl.constexpr):
     elif HOW == "smallest":
         b = tl.minimum(b, 0.0)  # unwritten NaN is passed over
     tl.store(Y + tl.program_id(0) * N + at, 2 * x + b, mask=at < N)
+
+
+@triton.jit
+def copied_by_descriptors(x, z, row, B: tl.constexpr):
+    z.store([row, 0], x.load([tl.program_id(0) * B, 0]))

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from gradoracle.execution.interpreter.values import Array
 
 Tensor = Any  # of torch, which is not imported before a kernel brings one
 _SPARSE = 64  # places per element of a tensor above which elements are searched for instead of marked
+_BASE = "base"  # in a path: of a tensor descriptor
 MANY = -1  # in place of the number of a program: more than one
 
 
@@ -79,6 +81,8 @@ class View:
         """The handle of this argument among the converted arguments of a launch."""
         found: Any = values[self.path[0]]
         for place in self.path[1:]:
+            if place == _BASE:
+                return found.handle.base
             found = found[place]
         return found.handle
 
@@ -128,7 +132,7 @@ def views_of(
     """The tensors among a launch's arguments, those that share memory with one footprint.
 
     Args:
-        given: the arguments by name; tuples are searched, too.
+        given: the arguments by name; tuples and tensor descriptors are searched, too.
         stored: the names of those that the kernel may write to; None for all.
         unwritten: the bits of a tensor's elements that were allocated and not written, None if it has values.
     """
@@ -176,13 +180,15 @@ def _places(shape: Sequence[int], strides: Sequence[int]) -> Array:
 def _tensors(path: tuple[Any, ...], value: Any) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     if hasattr(value, "untyped_storage"):
         yield path, getattr(value, "carried", value)  # of a widened tensor its float64 values
+    elif isinstance(value, TensorDescriptor):
+        yield from _tensors((*path, _BASE), value.base)
     elif isinstance(value, tuple):
         for place, member in enumerate(value):
             yield from _tensors((*path, place), member)
 
 
 def _view(path: tuple[Any, ...], tensor: Tensor, footprint: Footprint, unwritten: int | None) -> View:
-    name = str(path[0]) + "".join(f"[{place}]" for place in path[1:])
+    name = str(path[0]) + "".join(f"[{place}]" for place in path[1:] if place != _BASE)
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if tensor.numel() else -1
     distinct = 1

@@ -173,6 +173,8 @@ def _converted(value: Any) -> Any:
         return blocks.Scalar(value)
     if values.is_widened() and kind is torch.Tensor and value.dtype in _NARROW:
         raise values.CannotWiden(f"a launch on a tensor of {value.dtype} that was made before the kernel was called")
+    if kind is interpreter.TensorDescriptor:
+        _converted(value.base)  # may raise
     key = value if kind is int else value.dtype if kind is torch.Tensor else None
     if key not in _arguments:
         made = interpreter._implicit_cvt(value)
@@ -222,8 +224,10 @@ def _inability(error: BaseException | None) -> Exception | None:
 
 def _is_elsewhere(value: Any) -> bool:
     """Whether an argument holds memory that the interpreter must copy to the host, or may."""
+    if isinstance(value, interpreter.TensorDescriptor):
+        return _is_elsewhere(value.base)
     if not hasattr(value, "data_ptr"):
-        return isinstance(value, (tuple, interpreter.TensorDescriptor))
+        return isinstance(value, tuple) and any(map(_is_elsewhere, value))
     device = getattr(interpreter._unwrap_tensor(value), "device", None)
     return device is None or device.type != "cpu"
 

@@ -282,3 +282,9 @@ def of_inline_assembly(X, Z, N: tl.constexpr):
     n = tl.arange(0, N)
     z = tl.inline_asm_elementwise("add.f32 $0, $1, $1;", "=f,f", [tl.load(X + n)], tl.float32, is_pure=True, pack=1)
     tl.store(Z + n, z)
+
+
+@triton.jit
+def doubled_by_given_descriptors(x, z, T, B: tl.constexpr):
+    for t in range(0, T, B):
+        z.store([t, 0], x.load([t, 0]) * 2)

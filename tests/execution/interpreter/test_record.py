@@ -9,6 +9,7 @@ import interpreted
 import pytest
 import torch
 from places import load
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from gradoracle.execution import interpreter
 
@@ -212,6 +213,20 @@ def test_a_pointer_chosen_among_tensors_and_a_tuple_of_them_keep_their_tensors()
     if sys.modules["triton"].__version__ >= "3.6":
         fault = alone(lambda: kernels.halves[(PROGRAMS,)]((x, torch.randn(N)), z, N, BLOCK))
         assert (fault.tensor, fault.index) == ("X[1]", N)
+
+
+def test_descriptors_that_the_wrapper_makes_are_followed(either):
+    x, z = torch.ones(8, 16), torch.zeros(8, 16)
+    described = [TensorDescriptor(tensor, [8, 16], [16, 1], [4, 16]) for tensor in (x, z)]
+    assert not faults(lambda: kernels.copied_by_descriptors[(1,)](*described, 4, 4))
+    assert torch.equal(z, torch.cat([torch.zeros(4, 16), torch.ones(4, 16)]))
+    fault = alone(lambda: kernels.copied_by_descriptors[(2,)](*described, 4, 4))
+    assert (fault.kind, fault.tensor, fault.count) == (Kind.RACE, "z", 64)
+    larger = [TensorDescriptor(torch.ones(6, 16), [8, 16], [16, 1], [4, 16]), described[1]]
+    assert [each.kind for each in faults(lambda: kernels.copied_by_descriptors[(2,)](*larger, 0, 4))] == [
+        Kind.READ_OUTSIDE,
+        Kind.RACE,
+    ]
 
 
 def test_tensors_that_share_memory_share_their_accesses():

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
 interpreter.activate()
 
 import triton.language as tl  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 from gradoracle.execution.guard_memory import inside_tensors  # noqa: E402
 from gradoracle.execution.interpreter.values import CannotWiden, is_widened, widened  # noqa: E402
@@ -156,6 +157,10 @@ def test_a_tensor_that_is_not_widened_is_refused_and_nothing_stays_widened_after
     assert z.tolist() == [0.0] * 5 + [-1.5] * (N - 5)
 
 
+def described(x: Tensor) -> TensorDescriptor:
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [16, N])
+
+
 @pytest.mark.filterwarnings("ignore:tl.make_block_ptr is deprecated")
 @pytest.mark.parametrize("kernel", [kernels.doubled_by_block_pointers, kernels.doubled_by_descriptors])
 def test_blocks_of_pointers_and_descriptors_step_by_float64(kernel: Any, dtype: torch.dtype) -> None:
@@ -165,6 +170,17 @@ def test_blocks_of_pointers_and_descriptors_step_by_float64(kernel: Any, dtype: 
     written, out = narrowed(x).to(dtype), torch.zeros(20, N, dtype=dtype)
     kernel[(1,)](written, out, 20, N, 16)
     assert torch.equal(out, 2 * written)
+
+
+def test_descriptors_that_the_wrapper_makes_hold_float64(dtype: torch.dtype) -> None:
+    x, z = numbers(dtype, 20, N), numbers(dtype, 20, N, seed=1)
+    launched(kernels.doubled_by_given_descriptors, described(x), described(z), 20, 16)
+    assert torch.equal(narrowed(z), 2 * narrowed(x))
+    written, out = narrowed(x).to(dtype), torch.zeros(20, N, dtype=dtype)
+    kernels.doubled_by_given_descriptors[(1,)](described(written), described(out), 20, 16)
+    assert torch.equal(out, 2 * written)
+    with pytest.raises(CannotWiden, match="that was made before"), widened():
+        kernels.doubled_by_given_descriptors[(1,)](described(written), described(z), 20, 16)
 
 
 def test_an_unaligned_descriptor_is_refused_by_its_width_as_written() -> None:
