@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -30,11 +29,11 @@ from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_te
 from gradoracle.execution.interpreter.launch_hooks import dots_in_ieee
 from gradoracle.execution.interpreter.values import CannotInterpret, CannotWiden
 from gradoracle.execution.pullback import accumulated, dense, pulled_back
-from gradoracle.execution.widened import Wide, narrowed, widening
+from gradoracle.execution.returned import floats_of, integers_of, owned, require_fit, wrong
+from gradoracle.execution.widened import narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
 from gradoracle.model.family import Family
-from gradoracle.model.finding import Finding, Outcome
 from gradoracle.model.kernel import Kernel
 from gradoracle.model.reason import Reason
 from gradoracle.model.signature import cotangent_name, hvp_name
@@ -180,7 +179,17 @@ class KernelRunner:
     def _blocks(self, blocks: str) -> Any:
         return self.kernel.blocks[blocks] if blocks else None
 
+    def integers(self, sample: Sample, blocks: str = "") -> Tensors:
+        """The integer outputs by name."""
+        with self.running("integer outputs", sample), torch.no_grad():
+            returned = self._returned(sample, list(sample.inputs.values()), blocks)
+            return integers_of(self.family.signature, sample, returned)
+
     def _outputs(self, sample: Sample, inputs: Sequence[Tensor], blocks: str) -> tuple[Tensor, ...]:
+        """The float outputs."""
+        return floats_of(self.family.signature, sample, self._returned(sample, inputs, blocks))
+
+    def _returned(self, sample: Sample, inputs: Sequence[Tensor], blocks: str) -> tuple[Tensor, ...]:
         options = self.options(sample)
         if blocks:
             options["blocks"] = self._blocks(blocks)
@@ -190,11 +199,11 @@ class KernelRunner:
         positional = [t for n, t in named.items() if n not in keyword]
         returned = self.kernel.call(*positional, **{n: t for n, t in named.items() if n in keyword}, **options)
         found = returned if isinstance(returned, (tuple, list)) else (returned,)
-        wrong = [type(t).__name__ for t in found if not isinstance(t, Tensor)]
-        if wrong:
+        others = [type(t).__name__ for t in found if not isinstance(t, Tensor)]
+        if others:
             specs = self.family.signature.returned(sample.options)
             expected = ", ".join(f"{s.name}[{' '.join(s.dims)}]" for s in specs)
-            raise _wrong("output", f"the kernel returned {', '.join(wrong)}, expected {expected}")
+            raise wrong("output", f"the kernel returned {', '.join(others)}, expected {expected}")
         return as_tuple(returned)
 
     def _leaves(self, sample: Sample, expected: Sequence[str] | None) -> Tensors:
@@ -220,7 +229,7 @@ class KernelRunner:
         gradients = pulled_back([o for o, _ in given], [g for _, g in given], targets, **how)
         if gradients is None and not any(output.requires_grad for output in outputs):
             dead = f"the output {', '.join(sample.cotangents)}"
-            raise _wrong("gradient", f"{dead} has no gradient: it does not require grad")
+            raise wrong("gradient", f"{dead} has no gradient: it does not require grad")
         if upstream is None and gradients is not None:
             return gradients
         # an input that these outputs do not depend on, or outputs marked non-differentiable, have none: that is 0
@@ -340,29 +349,29 @@ class KernelRunner:
         """The tensors by name, each checked for shape and dtype, without products of what has no gradient."""
         own = names(self.family, derivative, sample)
         if len(tensors) != len(own):
-            raise _wrong(own[0], f"the kernel returned {counted(len(tensors), 'tensor')}, expected {len(own)}: {own}")
+            raise wrong(own[0], f"the kernel returned {counted(len(tensors), 'tensor')}, expected {len(own)}: {own}")
         shapes, found = self._shapes(derivative, sample), {}
         for key, tensor, shape in zip(own, tensors, shapes, strict=True):
             if key in map(hvp_name, self.kernel.no_gradient):
                 continue
             if not isinstance(tensor, Tensor):
-                raise _wrong(key, f"{key} is {tensor!r}, expected a tensor of shape {shape}")
-            _require_fit(key, tensor, shape, self._dtype(key, sample))
-            found[key] = _own(tensor, sample)
+                raise wrong(key, f"{key} is {tensor!r}, expected a tensor of shape {shape}")
+            require_fit(key, tensor, shape, self._dtype(key, sample))
+            found[key] = owned(tensor, sample)
         return found
 
     def _gradients(self, sample: Sample, keys: Sequence[str], gradients: Sequence[Tensor | None]) -> Tensors:
         found = {}
         if len(gradients) != len(keys):
-            raise _wrong(keys[0], f"the kernel returned {counted(len(gradients), 'gradient')}, expected {len(keys)}")
+            raise wrong(keys[0], f"the kernel returned {counted(len(gradients), 'gradient')}, expected {len(keys)}")
         for key, gradient in zip(keys, gradients, strict=True):
             name = key[1:]
             if gradient is None:
                 if name in self.kernel.no_gradient:
                     continue
-                raise _wrong(key, f"{key} is None: {name} takes part in the definition, so it has a gradient")
-            _require_fit(key, gradient, tuple(sample.inputs[name].shape), sample.inputs[name].dtype)
-            found[key] = _own(gradient, sample)
+                raise wrong(key, f"{key} is None: {name} takes part in the definition, so it has a gradient")
+            require_fit(key, gradient, tuple(sample.inputs[name].shape), sample.inputs[name].dtype)
+            found[key] = owned(gradient, sample)
         return found
 
     def _shapes(self, derivative: Derivative, sample: Sample) -> list[tuple[int, ...]]:
@@ -373,24 +382,6 @@ class KernelRunner:
     def _dtype(self, key: str, sample: Sample) -> torch.dtype:
         own = key.split(".")[-1]
         return sample.inputs[own].dtype if own in sample.inputs else sample.cotangents[own].dtype
-
-
-def _own(result: Tensor, sample: Sample) -> Tensor:
-    """A result, copied if it lies in memory of the sample, into which a call that writes there puts the old values."""
-    found = narrowed(result.detach())
-    given = (narrowed(tensor).untyped_storage().data_ptr() for tensor in sample.tensors().values())
-    return found.clone() if found.untyped_storage().data_ptr() in given else found
-
-
-def _require_fit(key: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    if tuple(tensor.shape) != shape:
-        raise _wrong(key, f"{key} has shape {tuple(tensor.shape)}, expected {shape}")
-    if tensor.dtype != dtype and not isinstance(tensor, Wide):  # of those PyTorch predicts dtypes, not always as it is
-        raise _wrong(key, f"{key} has dtype {str(tensor.dtype)[6:]}, expected {str(dtype)[6:]}")
-
-
-def _wrong(key: str, message: str) -> Wrong:
-    return Wrong(Finding(key, Outcome.VIOLATED, "exact", math.inf, math.inf, None, message, malformed=True))
 
 
 def _require_whole(sample: Sample) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -66,6 +67,7 @@ class Family:
         properties: beyond the universal ones.
         scalable: an oracle for samples whose definition is too large to be traced (``oracle.scalable.Scalable``).
         beside_large: in cases with a large dim, the least size of another dim or the recipe of a tensor, by its name.
+        everything: the definition with its integer outputs.
     """
 
     name: str
@@ -79,14 +81,15 @@ class Family:
     properties: tuple[Property, ...] = ()
     scalable: Any = None
     beside_large: Mapping[str, int | str] = field(default_factory=dict)
+    everything: Callable[..., Any] | None = None
 
     def on(self, device: str) -> Family:
         """The family with the sizes of cases on a device, "cpu" or another."""
         return replace(self, dims={dim: sizes.on(device) for dim, sizes in self.dims.items()})
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """Evaluate the definition itself."""
-        return self.definition(*inputs, **options)
+        """Evaluate the definition itself, integer outputs included."""
+        return (self.everything or self.definition)(*inputs, **options)
 
     def __repr__(self) -> str:
         return f"<family {self.name}>"
@@ -128,7 +131,7 @@ def family(
     Raises:
         TypeError: an annotation is missing or not understood.
         ValueError: a dim, dtype, joint recipe, constraint or optional output names something that the definition does
-            not have; an integer input has no domain; an output is of integers.
+            not have; an integer input has no domain; no output is of floats.
     """
 
     def build(function: Callable[..., Any]) -> Family:
@@ -160,24 +163,54 @@ def family(
                 f"family {own}: integer inputs {missing} need a domain, such as "
                 f"domains={{{missing[0]!r}: gradoracle.IndexDomain(...)}}"
             )
-        whole = [spec.name for spec in signature.outputs if spec.kind == "int"]
-        if whole:
-            raise ValueError(
-                f"family {own}: outputs {whole} are integers, which have no derivative; expected a definition "
-                "that returns only float tensors"
-            )
+        everything, signature = function, _with_integers_apart(own, signature)
         optional = [spec.name for spec in signature.inputs if spec.optional]
         constraints = constrained(own, signature.dims, optional, divides or {}, together, alternatives)
         signature = replace(signature, constraints=constraints)
         all_dims = {dim: (dims or {}).get(dim) or ordinary_sizes(dim, signature) for dim in signature.dims}
         _require_elements(own, signature, all_dims)
         return Family(
-            own, function, signature, all_dims, tuple(dtypes), ranges, dict(joint or {}),
+            own, _of_floats(everything, signature), signature, all_dims, tuple(dtypes), ranges, dict(joint or {}),
             dict(algorithms or {}), tuple(properties), scalable,
-            dict(beside_large or {}),
+            dict(beside_large or {}), everything,
         )  # fmt: skip
 
     return build(definition) if definition is not None else build
+
+
+def _with_integers_apart(own: str, signature: Signature) -> Signature:
+    """The signature whose outputs are of floats, and those of integers apart.
+
+    Raises:
+        ValueError: none is of floats.
+    """
+    whole = tuple(spec for spec in signature.outputs if spec.kind == "int")
+    floats = tuple(spec for spec in signature.outputs if spec.kind != "int")
+    if not floats:
+        raise ValueError(
+            f"family {own}: its outputs {[spec.name for spec in whole]} are integers, which have no derivative; "
+            "expected at least one of floats"
+        )
+    order = tuple(spec.name for spec in signature.outputs) if whole else ()
+    return replace(signature, outputs=floats, whole=whole, order=order)
+
+
+def _of_floats(definition: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    """A definition without its integer outputs."""
+    if not signature.whole:
+        return definition
+    whole = {spec.name for spec in signature.whole}
+
+    @functools.wraps(definition)
+    def floats(*inputs: Any, **options: Any) -> tuple[Any, ...]:
+        given = definition(*inputs, **options)
+        returned = given if isinstance(given, (tuple, list)) else (given,)
+        names = signature.all_returned(options)
+        if len(names) != len(returned):  # said where shapes are checked
+            return tuple(returned)
+        return tuple(each for name, each in zip(names, returned, strict=True) if name not in whole)
+
+    return floats
 
 
 def ordinary_sizes(dim: str, signature: Signature, least: int = 1) -> Sizes:

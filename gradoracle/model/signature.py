@@ -65,12 +65,20 @@ class OptionSpec:
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs in the order of the call, outputs in the order of the return, options by keyword."""
+    """Inputs in the order of the call, outputs in the order of the return, options by keyword.
+
+    Attributes:
+        outputs: of floats, which have derivatives.
+        whole: the outputs of integers.
+        order: the names of all outputs in the order of the return; () where all are of floats.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     options: tuple[OptionSpec, ...]
     constraints: Constraints = field(default_factory=Constraints)
+    whole: tuple[TensorSpec, ...] = ()
+    order: tuple[str, ...] = ()
 
     @property
     def primals(self) -> tuple[TensorSpec, ...]:
@@ -102,6 +110,12 @@ class Signature:
             return self.outputs
         known = {spec.name: spec.default for spec in self.options} | dict(options)
         return tuple(spec for spec in self.outputs if not spec.asked_by or known[spec.asked_by])
+
+    def all_returned(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """The names of all outputs that are returned under these options, those of integers included."""
+        everything = replace(self, outputs=(*self.outputs, *self.whole)).returned(options)
+        names = {spec.name for spec in everything}
+        return tuple(name for name in self.order if name in names) or tuple(spec.name for spec in everything)
 
     def without_absent(self, draws: Mapping[str, V], options: Mapping[str, Any]) -> dict[str, V]:
         """The draws without the cotangents of outputs that are not returned under these options."""

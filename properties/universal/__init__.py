@@ -38,6 +38,7 @@ from gradoracle.properties.universal.differences import (
     hvp_finite_difference_convergence,
     hvp_finite_difference_convergence_is_of_second_order,
 )
+from gradoracle.properties.universal.integers import integer_outputs_equal_those_of_the_definition
 from gradoracle.properties.universal.linearity import (
     hvp_is_symmetric,
     vjp_and_jvp_are_adjoint,
@@ -78,6 +79,7 @@ UNIVERSAL: tuple[Property, ...] = (
     jvp_matches_the_oracle,
     hvp_matches_the_oracle,
     formula_is_exact_when_widened,
+    integer_outputs_equal_those_of_the_definition,
     finite_where_the_truth_is_finite,
     vjp_and_jvp_are_adjoint,
     vjp_is_linear_in_the_cotangent,

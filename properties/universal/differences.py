@@ -263,18 +263,19 @@ def _resolving_step(budget: Budget, bend: Tensor) -> float | None:
 
 
 def _bounded(evidence: Evidence, step: float) -> tuple[Difference, list[Tensor]]:
-    """The largest step from ``step`` down at which C h^2 bounds the truncation of the definition's own difference."""
+    """The largest step from ``step`` down at which C h^2 bounds the truncation of the definition's own difference.
+
+    That truncation itself, where it is larger by a negligible part of the kernel's budget: at both ends of a step the
+    gradient may be exactly 0, with a budget of 0, and tiny between them.
+    """
     for _ in range(4):
         difference = _difference(evidence.sample, step)
         bounds, true = _truncation(evidence, difference), _hvp(evidence, difference)
         up, down = (_gradients(evidence, end) for end in (difference.forward, difference.backward))
-        fits = []
-        for (name, hvp), bound in zip(true.items(), bounds, strict=True):
-            floor = _sigma(evidence, name) / step
-            off = (_quotient(up[name], down[name], step) - hvp).abs()
-            fits.append(bool((off <= bound + NEGLIGIBLE * floor).all()))
-        if all(fits):
-            return difference, bounds
+        offs = [(_quotient(up[name], down[name], step) - hvp).abs() for name, hvp in true.items()]
+        floors = [NEGLIGIBLE * _sigma(evidence, name) / step for name in true]
+        if all(bool((off <= bound + floor).all()) for off, bound, floor in zip(offs, bounds, floors, strict=True)):
+            return difference, [torch.maximum(bound, off) for bound, off in zip(bounds, offs, strict=True)]
         step /= SMALLER
     raise Unavailable("the third derivative has a peak at every step that rounding allows")
 

@@ -221,12 +221,10 @@ def test_a_fault_shows_its_traceback_only_where_asked(
 @pytest.mark.parametrize(
     "words",
     [
-        ["chek"],
-        ["check"],
+        ["chek"], ["check"],
         ["check", "sdpa", "--nonsense"],
         ["check", "sdpa", "--seed", "x"],
-        ["check", "sdpa", "--seed", "-1"],
-        ["check", "sdpa", "--seed", "1", "--seed", "2"],
+        ["check", "sdpa", "--seed", "-1"], ["check", "sdpa", "--seed", "1", "--seed", "2"],
         ["check", "sdpa", "--examples", "0"],
         ["check", "sdpa", "--seconds", "-3"],
         ["check", "sdpa", "--device", "gpu"],

@@ -7,8 +7,13 @@ from typing import Any
 
 import torch
 from gradoracle.properties.universal import UNIVERSAL
+from jaxtyping import Float
+from torch import Tensor
 
+import gradoracle
 from gradoracle.model.verdict import Status
+from gradoracle.oracle.truth import Oracle
+from tests.properties.judging import judge
 from tests.properties.toys import CASE, RIGHT, drawn, judged, kernel, right
 from tests.properties.universal.wrong_derivatives import NeedsEveryCotangent, jvp_of, overflowing, stale_statistics
 
@@ -102,6 +107,20 @@ def test_differences_hold_in_narrow_formats_and_at_odd_inputs():
     for recipe in ("largemean", "ties", "zeros", "tiny", "extreme:100", "onehot", "constant"):
         for draws in ({"x": recipe}, {"x": recipe, "tx": recipe, "ty": recipe}):
             assert judged(STEP, RIGHT, drawn(**draws)).status in (Status.HOLDS, Status.NOT_CHECKED), draws
+
+
+def test_a_gradient_that_is_0_at_both_ends_and_tiny_between_them_is_no_violation():
+    """e^-160 at the middle of the step, and exactly 0 in float64 at its ends."""
+
+    @gradoracle.family(outputs=("p",))
+    def weighed(x: Float[Tensor, "B N"], w: Float[Tensor, "N"]) -> Float[Tensor, "B N"]:
+        return torch.softmax(x * w, -1)
+
+    line = "case:1 weighed cpu bfloat16 family=weighed B=3 N=4 x~extreme w~ramp dp~largemean:1000 seed=0"
+    eager = gradoracle.kernel(weighed)(lambda x, w: torch.softmax(x * w, -1))
+    assert judge(STEP.name, line, eager, Oracle(weighed)).status is Status.NOT_CHECKED
+    large = gradoracle.kernel(weighed)(lambda x, w: 3 * torch.softmax(x * w, -1))
+    assert judge(STEP.name, line.replace("extreme", "normal"), large, Oracle(weighed)).status is Status.VIOLATED
 
 
 def test_a_third_derivative_of_zero_is_not_checked():

@@ -1,0 +1,51 @@
+"""The property of outputs without a derivative: indices, counts, flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from gradoracle.check.acceptance import TOO_WIDE, exactly
+from gradoracle.check.evidence import Evidence
+from gradoracle.execution.returned import wrong
+from gradoracle.execution.widened import narrowed
+from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.property import Families, PropertyKind, law
+from gradoracle.model.reason import Reason
+from gradoracle.oracle.rounding.integers import integers
+
+OF_INTEGERS = Families("every family with an integer output", lambda family: bool(family.signature.whole))
+
+
+@law(families=OF_INTEGERS, kind=PropertyKind.ORACLE)
+def integer_outputs_equal_those_of_the_definition(evidence: Evidence) -> Iterator[Finding]:
+    """Each integer output equals that of the definition, where rounding cannot change it.
+
+    Holds because: an index or a flag is a step function of values that a correct kernel has up to rounding; where 16
+    runs of the definition with every result off by a rounding agree, a correct kernel agrees with them.
+    Catches: an index counted from the tile and not from the row, off by one at a tail, a flag of another comparison.
+    Cannot catch: which of several values an index names that rounding does not tell apart.
+    """
+    subject, sample = evidence.subject, evidence.sample
+    got = evidence.keep("integer outputs", lambda: subject.integers(sample, evidence.blocks))
+    dims = {spec.name: spec.dims for spec in evidence.oracle.family.signature.whole}
+    for name, true in integers(evidence.oracle.family, sample.map(narrowed), evidence.contract).items():
+        found = got[name].detach().to("cpu", torch.int64)
+        if found.shape != true.value.shape:
+            raise wrong(name, f"{name} has shape {tuple(found.shape)}, expected {tuple(true.value.shape)}")
+        undecided = int(true.undecided.sum())
+        if undecided == found.numel():
+            yield Finding(
+                name,
+                Outcome.NOT_CHECKED,
+                "exact",
+                message=f"{TOO_WIDE}: rounding may change every element",
+                undecided=undecided,
+                why=Reason.BUDGET,
+            )
+            continue
+        differs = (found != true.value.to(torch.int64)) & ~true.undecided
+        fact = exactly(name, differs, f"{name} differs from that of the definition", axes=dims[name])
+        yield replace(fact, elements=found.numel() - undecided, undecided=undecided)

@@ -1,0 +1,151 @@
+"""Integer outputs, and outputs without a gradient: exact where rounding cannot change them, and no derivative's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+import gradoracle
+from gradoracle.model.contract import PRESETS
+from gradoracle.model.verdict import Status
+from gradoracle.oracle.rounding.integers import integers
+from gradoracle.oracle.truth import Oracle
+from tests.properties.judging import evidence, judge
+
+LAW = "integer_outputs_equal_those_of_the_definition"
+CASE = "case:1 peaks cpu {} family=peaks B=6 N=9 x~{} seed=4"
+
+
+def scored(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    z = x * w
+    return z.argmax(-1), torch.softmax(z, -1), z.sum(-1) > 0
+
+
+@gradoracle.family(outputs=("at", "p", "positive"))
+def peaks(
+    x: Float[Tensor, "B N"], w: Float[Tensor, "N"]
+) -> tuple[Int[Tensor, "B"], Float[Tensor, "B N"], Bool[Tensor, "B"]]:
+    """The index of the largest of x w, softmax(x w), and whether the sum is above 0."""
+    return scored(x, w)
+
+
+@gradoracle.kernel(peaks)
+def right(x, w):
+    at, p, positive = scored(x, w)
+    return at.int(), p, positive
+
+
+@gradoracle.kernel(peaks)
+def off_by_one(x, w):
+    at, p, positive = scored(x, w)
+    return (at + 1).clamp(max=x.shape[1] - 1), p, positive
+
+
+@gradoracle.kernel(peaks)
+def another_comparison(x, w):
+    at, p, positive = scored(x, w)
+    return at, p, ~positive
+
+
+@gradoracle.kernel(peaks)
+def of_floats(x, w):
+    at, p, positive = scored(x, w)
+    return at.float(), p, positive
+
+
+@gradoracle.kernel(peaks)
+def of_another_shape(x, w):
+    at, p, positive = scored(x, w)
+    return at[:, None], p, positive
+
+
+@gradoracle.kernel(peaks)
+def without_a_flag(x, w):
+    return scored(x, w)[:2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_correct_integers_hold_and_derivatives_are_those_of_the_floats(dtype: str) -> None:
+    for law in (LAW, "forward_matches_the_oracle", "vjp_matches_the_oracle", "hvp_matches_the_oracle"):
+        if dtype == "float32" or law == LAW:
+            assert judge(law, CASE.format(dtype, "normal"), right, Oracle(peaks, "float64")).status is Status.HOLDS
+    tensors = evidence(CASE.format(dtype, "normal"), right, Oracle(peaks, "float64")).vjp()
+    assert set(tensors) == {"p", "dx", "dw"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "tensor", "says"),
+    [
+        (off_by_one, "at", "at differs from that of the definition"),
+        (another_comparison, "positive", "positive differs from that of the definition"),
+        (of_floats, "at", "at has dtype float32, expected integers"),
+        (of_another_shape, "at", "at has shape (6, 1), expected (6,)"),
+        (without_a_flag, "at", "the kernel returned 2 tensors, expected 3: ('at', 'p', 'positive')"),
+    ],
+)
+def test_wrong_integers_are_violations(kernel: gradoracle.Kernel, tensor: str, says: str) -> None:
+    found = judge(LAW, CASE.format("float32", "normal"), kernel, Oracle(peaks, "float64"))
+    assert found.status is Status.VIOLATED
+    assert [(f.tensor, says in f.message) for f in found.findings if f.outcome.value == "violated"] == [(tensor, True)]
+
+
+def test_what_rounding_may_change_is_not_decided() -> None:
+    """Equal scores: any of their indices is right."""
+    found = judge(LAW, CASE.format("float32", "constant w~constant"), off_by_one, Oracle(peaks, "float64"))
+    outcomes = {each.tensor: (each.outcome.value, each.undecided) for each in found.findings}
+    assert outcomes == {"at": ("not checked", 6), "positive": ("holds", 0)}
+    near = evidence(CASE.format("float32", "normal"), right, Oracle(peaks, "float64")).sample
+    x = near.inputs["x"].clone()
+    x[0, :2], x[0, 2:] = torch.tensor([8.0, 8.0 + 1e-5]) / near.inputs["w"][:2], 0.0
+    undecided = {
+        name: integers(peaks, near.with_inputs(x=x), PRESETS[name])["at"].undecided.tolist()
+        for name in ("bf16", "ieee32", "float64")
+    }
+    assert undecided["bf16"][0] and not undecided["float64"][0] and not any(undecided["float64"])
+
+
+def test_a_definition_without_a_float_output_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"outputs \['out'\] are integers.* expected at least one of floats"):
+
+        @gradoracle.family
+        def largest(x: Float[Tensor, "B N"]) -> Int[Tensor, "B"]:
+            return x.argmax(-1)
+
+
+@gradoracle.family(outputs=("p", "top"))
+def with_statistics(x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B N"], Float[Tensor, "B"]]:
+    """softmax(x), and the largest x, through which nothing is differentiated."""
+    return torch.softmax(x, -1), x.amax(-1).detach()
+
+
+class Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        p, top = torch.softmax(x, -1), x.amax(-1)
+        ctx.save_for_backward(p)
+        ctx.mark_non_differentiable(top)
+        return p, top
+
+    @staticmethod
+    def backward(ctx, g, _):
+        (p,) = ctx.saved_tensors
+        return p * (g - (g * p).sum(-1, keepdim=True))
+
+
+@gradoracle.kernel(with_statistics)
+def marked(x):
+    return Softmax.apply(x)
+
+
+@gradoracle.kernel(with_statistics)
+def differentiated(x):
+    return torch.softmax(x, -1), x.amax(-1)
+
+
+@pytest.mark.parametrize(("kernel", "status"), [(marked, Status.HOLDS), (differentiated, Status.VIOLATED)])
+def test_an_output_without_a_gradient_is_detached_in_the_definition(kernel: gradoracle.Kernel, status: Status) -> None:
+    line = "case:1 with_statistics cpu float32 family=with_statistics B=6 N=9 seed=4"
+    assert judge("forward_matches_the_oracle", line, kernel, Oracle(with_statistics)).status is Status.HOLDS
+    assert judge("vjp_matches_the_oracle", line, kernel, Oracle(with_statistics)).status is status
