@@ -135,6 +135,15 @@ def test_programs_that_write_one_element_race(either):
     assert len(set(fault.programs)) == 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_programs_that_store_the_same_bits_do_not_race(either, dtype):
+    x, y = torch.arange(10).to(dtype).expand(3, 10).contiguous(), torch.zeros(10, dtype=dtype)
+    assert not faults(lambda: kernels.summed[(3,)](x, y, 10, "stored", BLOCK))
+    x[2, 4] = 7
+    fault = alone(lambda: kernels.summed[(3,)](x, y, 10, "stored", BLOCK))
+    assert (fault.kind, fault.index) == (Kind.RACE, (4,))
+
+
 def test_an_update_without_an_atomic_is_a_race_and_a_store_of_what_was_loaded(either):
     x, y = torch.randn(3, 10), torch.zeros(10)
     found = faults(lambda: kernels.summed[(3,)](x, y, 10, "read and written", BLOCK))
@@ -216,13 +225,13 @@ def test_a_pointer_chosen_among_tensors_and_a_tuple_of_them_keep_their_tensors()
 
 
 def test_descriptors_that_the_wrapper_makes_are_followed(either):
-    x, z = torch.ones(8, 16), torch.zeros(8, 16)
+    x, z = torch.randn(8, 16), torch.zeros(8, 16)
     described = [TensorDescriptor(tensor, [8, 16], [16, 1], [4, 16]) for tensor in (x, z)]
     assert not faults(lambda: kernels.copied_by_descriptors[(1,)](*described, 4, 4))
-    assert torch.equal(z, torch.cat([torch.zeros(4, 16), torch.ones(4, 16)]))
+    assert torch.equal(z, torch.cat([torch.zeros(4, 16), x[:4]]))
     fault = alone(lambda: kernels.copied_by_descriptors[(2,)](*described, 4, 4))
     assert (fault.kind, fault.tensor, fault.count) == (Kind.RACE, "z", 64)
-    larger = [TensorDescriptor(torch.ones(6, 16), [8, 16], [16, 1], [4, 16]), described[1]]
+    larger = [TensorDescriptor(torch.randn(6, 16), [8, 16], [16, 1], [4, 16]), described[1]]
     assert [each.kind for each in faults(lambda: kernels.copied_by_descriptors[(2,)](*larger, 0, 4))] == [
         Kind.READ_OUTSIDE,
         Kind.RACE,
