@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+from gradoracle.properties.applicability import small_enough
 
 from gradoracle.check.acceptance import TOO_WIDE, exactly
 from gradoracle.check.evidence import Evidence
@@ -19,7 +20,7 @@ from gradoracle.oracle.rounding.integers import integers
 OF_INTEGERS = Families("every family with an integer output", lambda family: bool(family.signature.whole))
 
 
-@law(families=OF_INTEGERS, kind=PropertyKind.ORACLE)
+@law(applies=small_enough, families=OF_INTEGERS, kind=PropertyKind.ORACLE)
 def integer_outputs_equal_those_of_the_definition(evidence: Evidence) -> Iterator[Finding]:
     """Each integer output equals that of the definition, where rounding cannot change it.
 
