@@ -38,8 +38,7 @@ def programs_of_a_launch_do_not_race(evidence: Evidence) -> Iterator[Finding]:
     """No two programs of one launch touch an element that one of them writes, unless atomics do it or order them.
 
     Holds because: programs run in any order and at the same time; only atomics order them. The interpreter runs them in
-    one order, so that a race has the same result every time: what shows it is who touched what. Programs that store the
-    same bits to an element, as tiles that overlap do, leave them in any order, and are no violation.
+    one order, so that a race has the same result every time: what shows it is who touched what.
     Catches: partial sums stored to one place, a grid with an axis too many, a block that overlaps the next, an update
     without an atomic, a reduction in the launch that makes its terms.
     Cannot catch: races between launches on several streams; what runs_are_bit_identical sees of atomics' order.

@@ -38,6 +38,10 @@ ELSEWHERE = {
         "universal/test_runs.py",
         "test_a_wrong_block_configuration_is_found_among_right_ones",
     ),
+    "integer_outputs_equal_those_of_the_definition": (
+        "universal/test_integers.py",
+        "test_wrong_integers_are_violations",
+    ),
     "bad_arguments_raise_value_error": (
         "universal/test_runs.py",
         "test_guardrails_are_held_to_argument_value_and_want",

@@ -33,8 +33,8 @@ class Recorder(Protocol):
     def load(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
         """A load: plain addresses, and which of them lie outside, if any."""
 
-    def store(self, addresses: Array, on: Array | None, width: int, bits: Array) -> tuple[Array, Array | None]:
-        """A store of these bits, as ``load``."""
+    def store(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
+        """A store, as ``load``."""
 
     def atomic(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
         """An atomic operation, as ``load``."""

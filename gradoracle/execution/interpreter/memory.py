@@ -58,9 +58,7 @@ def _load(ptrs: Handle, on: Array | None, other: Handle | None) -> Handle:
 def _store(ptrs: Handle, value: Handle, on: Array | None) -> None:
     addresses = ptrs.data
     if launch_hooks.record is not None:
-        stored = pack_bf16(value.data) if value.dtype.name == BF16 else value.data
-        touch = functools.partial(launch_hooks.record.store, bits=stored)
-        addresses, on = _inside(touch, _for_each(addresses, value.data), on, value.dtype)
+        addresses, on = _inside(launch_hooks.record.store, _for_each(addresses, value.data), on, value.dtype)
     if on is None or on.all():
         _write(addresses, value)
     elif on.any():

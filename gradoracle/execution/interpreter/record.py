@@ -11,10 +11,10 @@ the tensor it was meant for and not against whatever lies there. An access outsi
 0.
 
 These are faults (`Kind`): an element outside the tensor, in its storage or beyond; two programs at one element of which
-one writes, unless both do so atomically or store the same bits, or an atomic orders them; one program that loads what
-it stored, or stores what it loaded, with no barrier between, since its threads may do that in either order; one that
-stores an element at two lines, likewise; a load of memory that was allocated and never written, by a program or, after
-`watch`, by an operator of PyTorch (operators.py).
+one writes, unless both do so atomically or an atomic orders them; one program that loads what it stored, or stores what
+it loaded, with no barrier between, since its threads may do that in either order; one that stores an element at two
+lines, likewise; a load of memory that was allocated and never written, by a program or, after `watch`, by an operator
+of PyTorch (operators.py).
 
 Programs that run again after lockstep diverged repeat their accesses: those recorded before stay true except for their
 order, so that within a program only accesses of one run (one `stamp`) are compared.
@@ -26,7 +26,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import triton
@@ -34,7 +34,6 @@ import triton
 from gradoracle.execution.interpreter import launch_hooks
 from gradoracle.execution.interpreter.footprint import MANY, View, nowhere, views_of
 from gradoracle.execution.interpreter.lockstep import BLOCK_RANK, PROGRAM_RANK, Index
-from gradoracle.execution.interpreter.touch import Touch, differ_from_the_last, part
 from gradoracle.execution.interpreter.values import Array
 from gradoracle.execution.interpreter.written_parameters import written_parameters
 from gradoracle.execution.interpreter.wrong_accesses import Kind, Place, WrongAccess, called_from
@@ -44,6 +43,24 @@ _ADDRESS = np.uint64((1 << 48) - 1)
 _MOST_TENSORS = (1 << 16) - 2
 _OWN = (os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.path.abspath(triton.__file__)) + os.sep)
 _MOST_PLACES = 1 << 15
+
+
+class Touch(NamedTuple):
+    """One access of elements `at` of a view's footprint, by the programs numbered `who`.
+
+    Either `several` programs in lockstep make the same access, or `who` is one program, or one per element.
+    """
+
+    view: View
+    at: Array
+    who: Any
+    several: bool
+    place: int
+
+    @property
+    def each(self) -> bool:
+        """Whether each element has a program of its own."""
+        return isinstance(self.who, np.ndarray) and self.who.ndim > 0
 
 
 Track = Callable[[Touch], None]
@@ -123,9 +140,9 @@ class Record:
         """A load of elements of `width` bytes, where `on`: their plain addresses, and which lie outside, if any."""
         return self._access(addresses, on, width, self._read)
 
-    def store(self, addresses: Array, on: Array | None, width: int, bits: Array) -> tuple[Array, Array | None]:
-        """A store, as `load`, of these bits."""
-        return self._access(addresses, on, width, self._write, bits)
+    def store(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
+        """A store, as `load`."""
+        return self._access(addresses, on, width, self._write)
 
     def atomic(self, addresses: Array, on: Array | None, width: int) -> tuple[Array, Array | None]:
         """An atomic operation, which reads and writes; if it is of one element, it orders the accesses around it."""
@@ -149,42 +166,34 @@ class Record:
             who = self._ids if len(self._ids) == 1 else np.array([MANY])
             self._fault(Kind.UNWRITTEN, view, addresses[unwritten], who, self._place(), None, None)
 
-    def _access(
-        self, addresses: Array, on: Array | None, width: int, track: Track, bits: Array | None = None
-    ) -> tuple[Array, Array | None]:
+    def _access(self, addresses: Array, on: Array | None, width: int, track: Track) -> tuple[Array, Array | None]:
         plain = addresses & _ADDRESS
         if on is not None and on.shape != addresses.shape:
             on, addresses = np.broadcast_arrays(on, addresses)
         programs = None
         if len(self._ids) > 1 and addresses.ndim == PROGRAM_RANK:
             programs = np.broadcast_to(self._ids.reshape(-1, *(1,) * BLOCK_RANK), addresses.shape)
-        if bits is not None:
-            bits = np.broadcast_to(bits, addresses.shape)
         if on is not None:
-            addresses, programs, bits = addresses[on], part(programs, on), part(bits, on)
+            addresses, programs = addresses[on], None if programs is None else programs[on]
         if not addresses.size:
             return plain, None
-        outside = self._of_tensors(addresses, programs, width, track, bits)
+        outside = self._of_tensors(addresses, programs, width, track)
         if on is None or outside is None:
             return plain, outside
         everywhere = np.zeros(on.shape, np.bool_)
         everywhere[on] = outside
         return plain, everywhere
 
-    def _of_tensors(
-        self, addresses: Array, programs: Array | None, width: int, track: Track, bits: Array | None
-    ) -> Array | None:
+    def _of_tensors(self, addresses: Array, programs: Array | None, width: int, track: Track) -> Array | None:
         """Check accesses against the tensors whose numbers they carry; which are outside, None if none is."""
         lowest, highest = int(addresses.min()), int(addresses.max())
         if lowest >> 48 == highest >> 48:
-            return self._of_one_tensor(addresses, programs, lowest, highest, width, track, bits)
+            return self._of_one_tensor(addresses, programs, lowest, highest, width, track)
         outside, tags = np.zeros(addresses.shape, np.bool_), addresses >> _TAG_BITS
         for tag in np.unique(tags):  # a pointer chosen among several
             own = tags == tag
-            some = addresses[own]
-            bad = self._of_one_tensor(
-                some, part(programs, own), int(some.min()), int(some.max()), width, track, part(bits, own)
-            )
+            part, of_part = addresses[own], None if programs is None else programs[own]
+            bad = self._of_one_tensor(part, of_part, int(part.min()), int(part.max()), width, track)
             outside[own] = False if bad is None else bad
         return outside if outside.any() else None
 
@@ -196,7 +205,6 @@ class Record:
         highest: int,
         width: int,
         track: Track,
-        bits: Array | None,
     ) -> Array | None:
         """Check accesses against the tensor whose number they carry; which of them are outside, None if none is."""
         tag = lowest >> 48
@@ -212,11 +220,12 @@ class Record:
             who = self._ids[:1] if programs is None else programs[outside]
             kind = Kind.READ_OUTSIDE if track == self._read else Kind.WRITTEN_OUTSIDE
             self._fault(kind, view, at, who, place, None, None)
-            offsets, programs, bits = offsets[~outside], part(programs, ~outside), part(bits, ~outside)
+            offsets = offsets[~outside]
+            programs = None if programs is None else programs[~outside]
         if view.footprint.tracked and offsets.size:
             several = programs is None and len(self._ids) > 1
             who = self._ids[0] if programs is None else programs
-            track(Touch(view, view.footprint.elements(view, offsets), who, several, place, bits))
+            track(Touch(view, view.footprint.elements(view, offsets), who, several, place))
         return outside
 
     def _tracked(self, fn: Callable[..., Any]) -> frozenset[str] | None:
@@ -267,21 +276,16 @@ class Record:
         written = (writer != 0) & (writer != who)
         if atomic:
             written &= ~seen.atomic[at]
-        elif written.any():
-            written &= touch.changes() | seen.atomic[at]
         self._others(touch, written, writer, seen.when_written, seen.where_written)
         seen.writer[at] = who
         seen.when_written[at], seen.where_written[at], seen.atomic[at] = self._stamp, touch.place, atomic
         seen.written = True
-        if touch.several and atomic:
+        if touch.several:
             self._others(touch, np.ones(at.shape, np.bool_), np.broadcast_to(self._ids[1], at.shape),
                          seen.when_written, seen.where_written)  # fmt: skip
         elif touch.each:  # programs in lockstep at one element: the last one is noted
             last = seen.writer[at]
-            raced = last != who
-            if raced.any() and touch.bits is not None:
-                raced &= differ_from_the_last(at, touch.bits)
-            self._others(touch, raced, last, seen.when_written, seen.where_written)
+            self._others(touch, last != who, last, seen.when_written, seen.where_written)
 
     def _update(self, touch: Touch) -> None:
         self._write(touch, atomic=True)

@@ -135,15 +135,6 @@ def test_programs_that_write_one_element_race(either):
     assert len(set(fault.programs)) == 2
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
-def test_programs_that_store_the_same_bits_do_not_race(either, dtype):
-    x, y = torch.arange(10).to(dtype).expand(3, 10).contiguous(), torch.zeros(10, dtype=dtype)
-    assert not faults(lambda: kernels.summed[(3,)](x, y, 10, "stored", BLOCK))
-    x[2, 4] = 7
-    fault = alone(lambda: kernels.summed[(3,)](x, y, 10, "stored", BLOCK))
-    assert (fault.kind, fault.index) == (Kind.RACE, (4,))
-
-
 def test_an_update_without_an_atomic_is_a_race_and_a_store_of_what_was_loaded(either):
     x, y = torch.randn(3, 10), torch.zeros(10)
     found = faults(lambda: kernels.summed[(3,)](x, y, 10, "read and written", BLOCK))
