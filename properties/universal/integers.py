@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from gradoracle.check.acceptance import TOO_WIDE, exactly
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.returned import wrong
 from gradoracle.execution.widened import narrowed
-from gradoracle.model.finding import Finding, Outcome
+from gradoracle.model.finding import Finding, Outcome, Worst
 from gradoracle.model.property import Families, PropertyKind, law
 from gradoracle.model.reason import Reason
 from gradoracle.oracle.rounding.integers import integers
@@ -49,4 +50,8 @@ def integer_outputs_equal_those_of_the_definition(evidence: Evidence) -> Iterato
             continue
         differs = (found != true.value.to(torch.int64)) & ~true.undecided
         fact = exactly(name, differs, f"{name} differs from that of the definition", axes=dims[name])
-        yield replace(fact, elements=found.numel() - undecided, undecided=undecided)
+        fact = replace(fact, elements=found.numel() - undecided, undecided=undecided)
+        if fact.outcome is Outcome.VIOLATED:
+            at = tuple(int(i) for i in differs.nonzero()[0])
+            fact = replace(fact, worst=Worst(at, float(found[at]), float(true.value[at]), math.inf))
+        yield fact

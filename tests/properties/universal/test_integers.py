@@ -89,6 +89,8 @@ def test_wrong_integers_are_violations(kernel: gradoracle.Kernel, tensor: str, s
     found = judge(LAW, CASE.format("float32", "normal"), kernel, Oracle(peaks, "float64"))
     assert found.status is Status.VIOLATED
     assert [(f.tensor, says in f.message) for f in found.findings if f.outcome.value == "violated"] == [(tensor, True)]
+    worst = next(f.worst for f in found.findings if f.outcome.value == "violated")
+    assert "differs" not in says or (worst is not None and worst.got != worst.true)
 
 
 def test_what_rounding_may_change_is_not_decided() -> None:
