@@ -146,6 +146,7 @@ def exactly(
     lost: bool = False,
     axes: Sequence[str] = (),
     of: str = "",
+    values: tuple[Tensor, Tensor] | None = None,
 ) -> Finding:
     """A fact that needs no budget: violated where any of ``wrong`` is true.
 
@@ -157,11 +158,13 @@ def exactly(
         lost: whether they are NaN or infinite where the truth is finite.
         axes: names of the dims of ``wrong``.
         of: the kernel's tensor that it is about, where ``name`` says more than that.
+        values: what the kernel gave and what is true, of the shape of ``wrong``, to be shown.
     """
     mask, named = wrong if isinstance(wrong, Tensor) else torch.tensor(wrong), (of,) if of else ()
     if bool(mask.any()):
         index = tuple(int(i) for i in mask.nonzero()[0]) if mask.dim() else ()
-        worst = Worst(index, math.nan, math.nan, math.inf)
+        got, true = (math.nan, math.nan) if values is None else (float(each[index]) for each in values)
+        worst = Worst(index, got, true, math.inf)
         where = region(mask, axes)
         seen = {"pattern": str(where), "place": str(where), "region": where, "map": _facts(mask, axes)}
         return _fact(name, message, worst, mask.numel(), lost, among=named, **seen)

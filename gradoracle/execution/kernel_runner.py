@@ -29,7 +29,7 @@ from gradoracle.execution.guard_memory import Memory, Originals, Spot, inside_te
 from gradoracle.execution.interpreter.launch_hooks import dots_in_ieee
 from gradoracle.execution.interpreter.values import CannotInterpret, CannotWiden
 from gradoracle.execution.pullback import accumulated, dense, pulled_back
-from gradoracle.execution.returned import floats_of, integers_of, owned, require_fit, wrong
+from gradoracle.execution.returned import floats_of, integers_of, owned, require_count, require_fit, wrong
 from gradoracle.execution.widened import narrowed, widening
 from gradoracle.model.derivative import Derivative, as_tuple
 from gradoracle.model.errors import first_line, named, out_of_memory
@@ -348,8 +348,7 @@ class KernelRunner:
     def _named(self, derivative: Derivative, sample: Sample, tensors: Sequence[Tensor | None]) -> Tensors:
         """The tensors by name, each checked for shape and dtype, without products of what has no gradient."""
         own = names(self.family, derivative, sample)
-        if len(tensors) != len(own):
-            raise wrong(own[0], f"the kernel returned {counted(len(tensors), 'tensor')}, expected {len(own)}: {own}")
+        require_count(own, tensors)
         shapes, found = self._shapes(derivative, sample), {}
         for key, tensor, shape in zip(own, tensors, shapes, strict=True):
             if key in map(hvp_name, self.kernel.no_gradient):

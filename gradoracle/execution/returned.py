@@ -47,9 +47,18 @@ def integers_of(signature: Signature, sample: Sample, returned: Sequence[Tensor]
 
 def _names(signature: Signature, sample: Sample, returned: Sequence[Tensor]) -> tuple[str, ...]:
     names = signature.all_returned(sample.options)
+    require_count(names, returned)
+    return names
+
+
+def require_count(names: Sequence[str], returned: Sequence[Tensor | None]) -> None:
+    """Check that there is a tensor for each name.
+
+    Raises:
+        Wrong: there is another number of them.
+    """
     if len(returned) != len(names):
         raise wrong(names[0], f"the kernel returned {counted(len(returned), 'tensor')}, expected {len(names)}: {names}")
-    return names
 
 
 def owned(result: Tensor, sample: Sample) -> Tensor:

@@ -12,6 +12,7 @@ from gradoracle.model.dims import Sizes, dim_names, divisor, size
 from gradoracle.model.dtypes import DTYPES
 from gradoracle.model.property import Property
 from gradoracle.model.signature import Signature, cotangent_name, read_signature
+from gradoracle.model.wording import counted
 
 _INDEX_KINDS = ("index", "length", "cu_seqlens")
 
@@ -184,15 +185,15 @@ def _with_integers_apart(own: str, signature: Signature) -> Signature:
     Raises:
         ValueError: none is of floats.
     """
-    whole = tuple(spec for spec in signature.outputs if spec.kind == "int")
-    floats = tuple(spec for spec in signature.outputs if spec.kind != "int")
+    floats = tuple(spec for spec in signature.outputs if spec.kind == "float")
+    if floats == signature.outputs:
+        return signature
     if not floats:
         raise ValueError(
-            f"family {own}: its outputs {[spec.name for spec in whole]} are integers, which have no derivative; "
-            "expected at least one of floats"
+            f"family {own}: its outputs {[spec.name for spec in signature.outputs]} are integers, which have no "
+            "derivative; expected at least one of floats"
         )
-    order = tuple(spec.name for spec in signature.outputs) if whole else ()
-    return replace(signature, outputs=floats, whole=whole, order=order)
+    return replace(signature, outputs=floats, all_outputs=signature.outputs)
 
 
 def _of_floats(definition: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
@@ -206,8 +207,8 @@ def _of_floats(definition: Callable[..., Any], signature: Signature) -> Callable
         given = definition(*inputs, **options)
         returned = given if isinstance(given, (tuple, list)) else (given,)
         names = signature.all_returned(options)
-        if len(names) != len(returned):  # said where shapes are checked
-            return tuple(returned)
+        if len(names) != len(returned):
+            raise ValueError(f"it returns {counted(len(returned), 'tensor')}, its annotation says {len(names)}")
         return tuple(each for name, each in zip(names, returned, strict=True) if name not in whole)
 
     return floats

@@ -69,21 +69,24 @@ class Signature:
 
     Attributes:
         outputs: of floats, which have derivatives.
-        whole: the outputs of integers.
-        order: the names of all outputs in the order of the return; () where all are of floats.
+        all_outputs: those of integers too, in the order of the return; () where there are none.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     options: tuple[OptionSpec, ...]
     constraints: Constraints = field(default_factory=Constraints)
-    whole: tuple[TensorSpec, ...] = ()
-    order: tuple[str, ...] = ()
+    all_outputs: tuple[TensorSpec, ...] = ()
 
     @property
     def primals(self) -> tuple[TensorSpec, ...]:
         """The differentiable inputs."""
         return tuple(spec for spec in self.inputs if spec.kind == "float")
+
+    @property
+    def whole(self) -> tuple[TensorSpec, ...]:
+        """The outputs of integers."""
+        return tuple(spec for spec in self.all_outputs if spec.kind == "int")
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -113,9 +116,8 @@ class Signature:
 
     def all_returned(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """The names of all outputs that are returned under these options, those of integers included."""
-        everything = replace(self, outputs=(*self.outputs, *self.whole)).returned(options)
-        names = {spec.name for spec in everything}
-        return tuple(name for name in self.order if name in names) or tuple(spec.name for spec in everything)
+        everything = replace(self, outputs=self.all_outputs or self.outputs)
+        return tuple(spec.name for spec in everything.returned(options))
 
     def without_absent(self, draws: Mapping[str, V], options: Mapping[str, Any]) -> dict[str, V]:
         """The draws without the cotangents of outputs that are not returned under these options."""

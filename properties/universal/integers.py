@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from gradoracle.properties.applicability import small_enough
 
-from gradoracle.check.acceptance import TOO_WIDE, exactly
+from gradoracle.check.acceptance import TOO_WIDE, exactly, not_checked
 from gradoracle.check.evidence import Evidence
 from gradoracle.execution.returned import wrong
 from gradoracle.execution.widened import narrowed
-from gradoracle.model.finding import Finding, Outcome, Worst
+from gradoracle.model.finding import Finding
 from gradoracle.model.property import Families, PropertyKind, law
 from gradoracle.model.reason import Reason
 from gradoracle.oracle.rounding.integers import integers
@@ -39,19 +38,10 @@ def integer_outputs_equal_those_of_the_definition(evidence: Evidence) -> Iterato
             raise wrong(name, f"{name} has shape {tuple(found.shape)}, expected {tuple(true.value.shape)}")
         undecided = int(true.undecided.sum())
         if undecided == found.numel():
-            yield Finding(
-                name,
-                Outcome.NOT_CHECKED,
-                "exact",
-                message=f"{TOO_WIDE}: rounding may change every element",
-                undecided=undecided,
-                why=Reason.BUDGET,
-            )
+            open_ = not_checked(name, f"{TOO_WIDE}: rounding may change every element")
+            yield replace(open_, undecided=undecided, why=Reason.BUDGET)
             continue
         differs = (found != true.value.to(torch.int64)) & ~true.undecided
-        fact = exactly(name, differs, f"{name} differs from that of the definition", axes=dims[name])
-        fact = replace(fact, elements=found.numel() - undecided, undecided=undecided)
-        if fact.outcome is Outcome.VIOLATED:
-            at = tuple(int(i) for i in differs.nonzero()[0])
-            fact = replace(fact, worst=Worst(at, float(found[at]), float(true.value[at]), math.inf))
-        yield fact
+        message, values = f"{name} differs from that of the definition", (found, true.value)
+        fact = exactly(name, differs, message, axes=dims[name], values=values)
+        yield replace(fact, elements=found.numel() - undecided, undecided=undecided)

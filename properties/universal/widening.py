@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -62,9 +63,10 @@ def _compared(
 
 def _judged(evidence: Evidence, findings: Callable[[Evidence], Iterable[Finding]]) -> Iterator[Finding]:
     """Findings on the widened kernel; an error that shrinks as rounding does is in no formula, and not checked."""
+    as_written = functools.cache(lambda: {each.tensor: each for each in findings(evidence)})
     for finding in findings(widened(evidence)):
         if finding.outcome is Outcome.VIOLATED:
-            own = {each.tensor: each for each in findings(evidence)}.get(finding.tensor)
+            own = as_written().get(finding.tensor)
             if own is not None and shrinks_like_rounding(finding, own, evidence.case.dtype):
                 yield replace(finding, outcome=Outcome.NOT_CHECKED, message=ROUNDING, why=Reason.BUDGET, pool=None)
                 continue

@@ -171,10 +171,12 @@ def _converted(value: Any) -> Any:
     kind = type(value)
     if kind is float:
         return blocks.Scalar(value)
-    if values.is_widened() and kind is torch.Tensor and value.dtype in _NARROW:
-        raise values.CannotWiden(f"a launch on a tensor of {value.dtype} that was made before the kernel was called")
-    if kind is interpreter.TensorDescriptor:
-        _converted(value.base)  # may raise
+    if values.is_widened():
+        tensor = value.base if kind is interpreter.TensorDescriptor else value
+        if type(tensor) is torch.Tensor and tensor.dtype in _NARROW:
+            raise values.CannotWiden(
+                f"a launch on a tensor of {tensor.dtype} that was made before the kernel was called"
+            )
     key = value if kind is int else value.dtype if kind is torch.Tensor else None
     if key not in _arguments:
         made = interpreter._implicit_cvt(value)

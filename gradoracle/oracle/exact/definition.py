@@ -14,6 +14,7 @@ from gradoracle.cases.sample import Sample
 from gradoracle.model.derivative import as_tuple
 from gradoracle.model.errors import out_of_memory
 from gradoracle.model.family import Family
+from gradoracle.model.location import function_of
 from gradoracle.oracle.exact.trace import ValueDependent
 
 PURE = (
@@ -137,7 +138,7 @@ def _sizes(family: Family, inputs: Mapping[str, Tensor]) -> dict[str, int]:
 
 def _place(family: Family, error: BaseException) -> str:
     """The line of the definition's file at which it raised, as `` at mine.py, line 8``."""
-    code = getattr(family.definition, "__code__", None)
+    code = getattr(function_of(family.definition), "__code__", None)
     if code is None:
         return ""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == code.co_filename]

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from gradoracle.cases.sample import Sample
 from gradoracle.model.contract import UNIT_ROUNDOFF, Contract
+from gradoracle.model.derivative import as_tuple
 from gradoracle.model.family import Family
 from gradoracle.oracle.exact.definition import evaluated
 
@@ -60,9 +61,8 @@ def integers(family: Family, sample: Sample, contract: Contract) -> dict[str, In
 
 
 def _returned(family: Family, inputs: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    found = evaluated(replace(family, definition=family.everything or family.definition), dict(inputs), options)
-    returned = found if isinstance(found, (tuple, list)) else (found,)
-    by_name = dict(zip(family.signature.all_returned(options), returned, strict=True))
+    found = evaluated(replace(family, definition=family), inputs, options)  # called, it gives its integers too
+    by_name = dict(zip(family.signature.all_returned(options), as_tuple(found), strict=True))
     return {spec.name: by_name[spec.name] for spec in family.signature.whole if spec.name in by_name}
 
 

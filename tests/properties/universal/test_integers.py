@@ -9,7 +9,9 @@ from torch import Tensor
 
 import gradoracle
 from gradoracle.model.contract import PRESETS
+from gradoracle.model.derivative import Derivative
 from gradoracle.model.verdict import Status
+from gradoracle.oracle.exact.definition import Undefined, require
 from gradoracle.oracle.rounding.integers import integers
 from gradoracle.oracle.truth import Oracle
 from tests.properties.judging import evidence, judge
@@ -151,3 +153,23 @@ def test_an_output_without_a_gradient_is_detached_in_the_definition(kernel: grad
     line = "case:1 with_statistics cpu float32 family=with_statistics B=6 N=9 seed=4"
     assert judge("forward_matches_the_oracle", line, kernel, Oracle(with_statistics)).status is Status.HOLDS
     assert judge("vjp_matches_the_oracle", line, kernel, Oracle(with_statistics)).status is status
+
+
+def test_a_definition_that_returns_too_few_tensors_says_so() -> None:
+    @gradoracle.family(outputs=("p", "at"))
+    def incomplete(x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B N"], Int[Tensor, "B"]]:
+        return (torch.softmax(x, -1),)
+
+    line = "case:1 incomplete cpu float32 family=incomplete B=6 N=9 seed=4"
+    with pytest.raises(Undefined, match="it returns 1 tensor, its annotation says 2"):
+        require(incomplete, evidence(line, right, Oracle(incomplete)).sample)
+
+
+def test_the_line_at_which_a_definition_with_integers_fails_is_its_own() -> None:
+    @gradoracle.family(outputs=("p", "at"))
+    def counted(x: Float[Tensor, "B N"]) -> tuple[Float[Tensor, "B N"], Int[Tensor, "B"]]:
+        return torch.softmax(x, -1) * float(x.sum()), x.argmax(-1)
+
+    sample = evidence("case:1 counted cpu float32 family=counted B=6 N=9 seed=4", right, Oracle(counted)).sample
+    with pytest.raises(Undefined, match=r" at test_integers\.py, line \d+"):
+        Oracle(counted).graph(sample, Derivative.VJP)
