@@ -1,11 +1,13 @@
 """Packages: which public operations of released packages are judged by the adapters of examples/packages, and how.
 
     python benchmarks/packages.py examples/packages/*.py     (judges every kernel, then writes the page)
+    python benchmarks/packages.py examples/packages/*.py --device cuda    (on a GPU; no page)
     python benchmarks/packages.py                            (the page alone, from the rows there are)
 
-A row of results/coverage.csv is one kernel in one dtype, as in severities.csv; the page is docs/coverage.md. Which
-operation an adapter calls is read from its code. A kernel is not run again for which the same commit has rows of as
-many examples. The packages have to be installed: `pip install --no-deps` and the names in ``PACKAGES``.
+A row of results/coverage.csv is one kernel in one dtype, as in severities.csv; those of a GPU are in a folder beside
+it; the page is docs/coverage.md. Which operation an adapter calls is read from its code. A kernel is not run again for
+which the same commit has rows of as many examples. The packages have to be installed: `pip install --no-deps` and the
+names in ``PACKAGES``.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from gradoracle.project.target import resolve
 ROOT = Path(__file__).resolve().parent.parent
 ADAPTERS = ROOT / "examples" / "packages"
 ROWS = ROOT / "benchmarks" / "results" / "coverage.csv"
+GPU = "H100"
+GPU_ROWS = ROWS.with_name(GPU.lower()) / ROWS.name
 PAGE = ROOT / "docs" / "coverage.md"
 SHORT = {GREEN: "holds", STATED: "precision", NOT_RUN: "not judged", WRONG: "**wrong**", CRASHES: "**crashes**"}
 LONGEST = 110  # characters of a reason
@@ -106,39 +110,54 @@ def operations_of(adapters: Iterable[Path]) -> Iterator[tuple[str, str, str]]:
                     yield package.name, name, f"{file.name}:{job.name}"
 
 
-def page(rows: Sequence[Row], called: Sequence[tuple[str, str, str]]) -> str:
-    """The whole page."""
-    by_kernel: dict[str, dict[str, Row]] = {}
+ByKernel = dict[str, dict[str, Row]]
+
+
+def by_kernel(rows: Iterable[Row]) -> ByKernel:
+    """The rows of each file:kernel by dtype."""
+    found: ByKernel = {}
     for row in rows:
-        by_kernel.setdefault(f"{row.source}:{row.kernel}", {})[row.dtype] = row
+        found.setdefault(f"{row.source}:{row.kernel}", {})[row.dtype] = row
+    return found
+
+
+def page(rows: Sequence[Row], of_gpu: Sequence[Row], called: Sequence[tuple[str, str, str]]) -> str:
+    """The whole page."""
+    here, there = by_kernel(rows), by_kernel(of_gpu)
     lines = [HEAD.rstrip()]
     for package in PACKAGES:
         adapters: dict[str, list[str]] = {}
         for name, operation, kernel in called:
             if name == package.name:
                 adapters.setdefault(operation, []).append(kernel)
-        lines += ["", *section(package, adapters, by_kernel)]
+        lines += ["", *section(package, adapters, here, there)]
     return "\n".join(lines) + "\n"
 
 
-def section(package: Package, adapters: dict[str, list[str]], by_kernel: dict[str, dict[str, Row]]) -> Iterator[str]:
-    """A package's heading, count and table."""
+def section(package: Package, adapters: dict[str, list[str]], here: ByKernel, there: ByKernel) -> Iterator[str]:
+    """A package's heading, counts and table."""
     operations = package.operations()
-    run = [name for name in operations if any(_is_run(by_kernel.get(k, {})) for k in adapters.get(name, ()))]
+    on_cpu, on_gpu = (
+        [name for name in operations if any(_is_run(rows.get(k, {})) for k in adapters.get(name, ()))]
+        for rows in (here, there)
+    )
     yield f"## {package.name} {importlib.metadata.version(package.name)}"
     yield ""
-    yield f"{len(run)} of {len(operations)} public operations are judged on the CPU ({_share(run, operations)})."
+    of = f"of {len(operations)} public operations are judged"
+    on = f"on the CPU ({_share(on_cpu, operations)})"
+    gpu = f", {len(on_gpu)} on an {GPU} ({_share(on_gpu, operations)})" if there else ""
+    yield f"{len(on_cpu)} {of} {on}{gpu}."
     yield ""
-    yield f"| operation | adapter | {' | '.join(DTYPES)} | first order | reason |"
-    yield "|---|---|" + "---|" * (len(DTYPES) + 2)
+    yield f"| operation | adapter | {' | '.join(DTYPES)} | first order | reason | {GPU} |"
+    yield "|---|---|" + "---|" * (len(DTYPES) + 3)
     for name in operations:
         shown = name.removeprefix(package.prefix)
         if name not in adapters:
-            yield f"| {shown} | | " + " | ".join([""] * (len(DTYPES) + 1)) + " | no adapter |"
+            yield f"| {shown} | | " + " | ".join([""] * (len(DTYPES) + 1)) + " | no adapter | |"
         for kernel in adapters.get(name, ()):
-            own = by_kernel.get(kernel, {})
+            own, gpu = here.get(kernel, {}), _on_gpu(here.get(kernel, {}), there.get(kernel, {}))
             cells = (_cell(own.get(dtype)) for dtype in DTYPES)
-            yield f"| {shown} | {kernel} | {' | '.join(cells)} | {_first(own)} | {_reason(own)} |"
+            yield f"| {shown} | {kernel} | {' | '.join(cells)} | {_first(own)} | {_reason(own)} | {gpu} |"
 
 
 def _share(run: Sequence[str], operations: Sequence[str]) -> str:
@@ -160,6 +179,18 @@ def _first(own: dict[str, Row]) -> str:
         return ""
     gravest = min(first, key=NOW.index)
     return SHORT.get(gravest, gravest)
+
+
+def _on_gpu(own: dict[str, Row], there: dict[str, Row]) -> str:
+    """What a GPU says: "same" where each dtype is as on the CPU, else each dtype that differs, with its property."""
+    if not there:
+        return ""
+    said = []
+    for dtype, row in there.items():
+        if dtype not in own or row.now != own[dtype].now:
+            why = (row.laws.split(" ")[0] if row.is_run else row.reason)[:LONGEST].replace("|", "/")
+            said.append(f"{dtype} {SHORT.get(row.now, row.now)}" + (f" ({why})" if why else ""))
+    return ", ".join(said) or "same"
 
 
 def _reason(own: dict[str, Row]) -> str:
@@ -187,6 +218,8 @@ interpreter. The adapters are short files of definitions; to check one yourself,
 - **wrong**: the error stays, or no rounding explains it: a missing second derivative that is silently 0, a changed
   argument, an access outside of a tensor. *first order* says what forward and gradients alone are, where it differs.
 - **not judged**: the operation does not run here; the reason is its own sentence.
+- The last column is of a run on a GPU: *same*, or what is said of a dtype there instead. Accesses are recorded on the
+  CPU alone.
 """
 
 
@@ -196,25 +229,29 @@ def main(words: list[str]) -> None:
     options.add_argument("--examples", type=int, default=24, help="cases of each kernel, over all dtypes")
     options.add_argument("--seconds", type=float, default=60.0, help="for each kernel")
     options.add_argument("--workers", type=int, default=1, help="kernels that are judged at a time")
-    options.add_argument("--file", type=Path, default=ROWS)
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options.add_argument("--file", type=Path, help="of the rows")
     options.add_argument("--page", type=Path, default=PAGE)
     given = options.parse_args(words)
     torch.set_num_threads(1)
-    prepare("cpu")
-    commit = judging_commit()
-    done = {
-        (row.source, row.kernel) for row in read(given.file) if row.commit == commit and row.examples >= given.examples
-    }
+    prepare(given.device)
+    commit, is_here = judging_commit(), given.device == "cpu"
+    file = given.file or (ROWS if is_here else GPU_ROWS)
+    done = {(row.source, row.kernel) for row in read(file) if row.commit == commit and row.examples >= given.examples}
     waiting = [job for source in given.adapters for job in of_file(source) if (job.source, job.name) not in done]
-    with ProcessPoolExecutor(given.workers, multiprocessing.get_context("fork")) as pool:
-        running = [pool.submit(judged, job, given.examples, given.seconds, commit) for job in waiting]
+    start = multiprocessing.get_context("fork" if is_here else "spawn")
+    with ProcessPoolExecutor(given.workers, start) as pool:
+        running = [pool.submit(judged, job, given.examples, given.seconds, commit, given.device) for job in waiting]
         for each in as_completed(running):
-            record(given.file, each.result())
+            record(file, each.result())
             for row in each.result():
                 print(row.source, row.kernel, row.dtype, row.cases, row.now, row.first, row.laws, flush=True)
+    if not is_here:
+        return
     adapters = sorted(ADAPTERS.glob("*.py"))
     try:
-        given.page.write_text(page(read(given.file), list(operations_of(adapters))), encoding="utf-8")
+        text = page(read(file), read(GPU_ROWS), list(operations_of(adapters)))
+        given.page.write_text(text, encoding="utf-8")
     except (ImportError, UsageError) as error:
         print(f"packages: {error}", file=sys.stderr)
         sys.exit(2)

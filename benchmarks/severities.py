@@ -272,14 +272,18 @@ def _plain(text: str, job: Job) -> str:
     return " ".join(text.replace(f"{folder}/", "").split())[:300]
 
 
-def judged(job: Job, examples: int, seconds: float, commit: str) -> list[Row]:
-    """The rows of a kernel. One that ends its process is judged again in a worker process."""
+def judged(job: Job, examples: int, seconds: float, commit: str, device: str = "cpu") -> list[Row]:
+    """The rows of a kernel. One that ends its process is judged again in a worker process.
+
+    On a GPU its process is a new one: a fork cannot use the context of CUDA.
+    """
     answer: list[Row] | str = ""
     asked = max(examples, job.examples)
     facts = {"examples": asked, "commit": commit}
+    start = multiprocessing.get_context("fork" if device == "cpu" else "spawn")
     for workers in (0, 1):
         ours, theirs = multiprocessing.Pipe(duplex=False)
-        child = multiprocessing.get_context("fork").Process(target=_judge, args=(job, asked, seconds, workers, theirs))
+        child = start.Process(target=_judge, args=(job, asked, seconds, workers, device, theirs))
         child.start()
         theirs.close()
         limit = max(SLOWER * seconds, SHORTEST)
@@ -297,14 +301,16 @@ def judged(job: Job, examples: int, seconds: float, commit: str) -> list[Row]:
     return [Row(**{**asdict(row), **facts}) for row in answer if row.dtype in DTYPES]
 
 
-def _judge(job: Job, examples: int, seconds: float, workers: int, to: Connection) -> None:
+def _judge(job: Job, examples: int, seconds: float, workers: int, device: str, to: Connection) -> None:
+    torch.set_num_threads(1)
+    prepare(device)
     dims = dict(parse_sizes(f"{dim}={sizes}") for dim, sizes in job.dims.items())
     try:
         supported = resolve(job.target, job.family).family.dtypes
         request = Request(
             job.target,
             job.family,
-            device="cpu",
+            device=device,
             dtypes=tuple(dtype for dtype in DTYPES if dtype in supported),
             dims=dims,
             examples=examples,

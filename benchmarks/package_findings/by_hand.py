@@ -10,10 +10,16 @@ from torch import Tensor
 from gradoracle import cuda_claimed
 from gradoracle.execution import interpreter
 
-interpreter.activate()
-
 Finding = Callable[[], str]
 FINDINGS: dict[str, tuple[Finding, bool]] = {}
+
+
+def place(device: str) -> None:
+    """Let what is imported from here on run there: Triton interpreted on the CPU, or every new tensor on the GPU."""
+    if device == "cpu":
+        interpreter.activate()
+    else:
+        torch.set_default_device(device)
 
 
 def finding(name: str, claimed: bool = True) -> Callable[[Finding], Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import packages
 import pytest
-from packages import Package, operations_of, page
+from packages import GPU, Package, operations_of, page
 from severity_rows import Row
 
 PACKAGE = """
@@ -115,11 +115,27 @@ def test_the_page_counts_what_is_judged_and_says_what_is_not(adapters):
         )
     ]
     rows += [Row("few.py", "sine", "", dtype, reason="needs | a GPU") for dtype in ("bfloat16", "float16", "float32")]
-    shown = page(rows, list(operations_of(adapters)))
+    shown = page(rows, [], list(operations_of(adapters)))
     assert "1 of 3 public operations are judged on the CPU (33%)." in shown
     lines = [line for line in shown.splitlines() if line.startswith("| ")]
     assert lines[1:] == [
-        "| double | few.py:double | precision | **wrong** | holds | precision | hvp_matches_the_oracle |",
-        "| halve | |  |  |  |  | no adapter |",
-        "| sine | few.py:sine | not judged | not judged | not judged |  | needs / a GPU |",
+        "| double | few.py:double | precision | **wrong** | holds | precision | hvp_matches_the_oracle |  |",
+        "| halve | |  |  |  |  | no adapter | |",
+        "| sine | few.py:sine | not judged | not judged | not judged |  | needs / a GPU |  |",
+    ]
+
+
+def test_the_page_says_what_is_otherwise_on_a_gpu(adapters):
+    here = [Row("few.py", name, "", "float32", 8, now="green", first="green") for name in ("double", "sine")]
+    there = [
+        Row("few.py", "double", "", "float32", 8, now="wrong", laws="vjp_matches_the_oracle and 2 more"),
+        Row("few.py", "sine", "", "float32", 8, now="green"),
+    ]
+    shown = page(here, there, list(operations_of(adapters)))
+    assert f"2 of 3 public operations are judged on the CPU (67%), 2 on an {GPU} (67%)." in shown
+    assert [line.split("|")[-2].strip() for line in shown.splitlines() if line.startswith("| ")] == [
+        GPU,
+        "float32 **wrong** (vjp_matches_the_oracle)",
+        "",
+        "same",
     ]
