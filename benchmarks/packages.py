@@ -183,14 +183,20 @@ def _first(own: dict[str, Row]) -> str:
 
 def _on_gpu(own: dict[str, Row], there: dict[str, Row]) -> str:
     """What a GPU says: "same" where each dtype is as on the CPU, else each dtype that differs, with its property."""
-    if not there:
-        return ""
+    judged = {dtype: row for dtype, row in there.items() if row.cases}
+    if not judged:
+        return next((f"not judged ({_short(row.reason)})" for row in there.values()), "")
     said = []
-    for dtype, row in there.items():
+    for dtype, row in judged.items():
         if dtype not in own or row.now != own[dtype].now:
-            why = (row.laws.split(" ")[0] if row.is_run else row.reason)[:LONGEST].replace("|", "/")
-            said.append(f"{dtype} {SHORT.get(row.now, row.now)}" + (f" ({why})" if why else ""))
+            why = row.laws.split(" ")[0] if row.is_run and row.laws else _short(row.reason)
+            cases = f"{row.cases} case{'s' if row.cases > 1 else ''}"
+            said.append(f"{dtype} {SHORT.get(row.now, row.now)} ({why or cases})")
     return ", ".join(said) or "same"
+
+
+def _short(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())[:LONGEST]
 
 
 def _reason(own: dict[str, Row]) -> str:
@@ -199,7 +205,7 @@ def _reason(own: dict[str, Row]) -> str:
         for row in own.values():
             if row.now == now:
                 text = row.laws.split(" ")[0] if now in (WRONG, UNDECIDED) and row.laws else row.reason
-                return " ".join(text.replace("|", "/").split())[:LONGEST]
+                return _short(text)
     kept = Counter(row.keeps for row in own.values() if row.now == STATED)
     return ", ".join(f"keeps {preset}" for preset in kept if preset)
 

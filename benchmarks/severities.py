@@ -275,13 +275,14 @@ def _plain(text: str, job: Job) -> str:
 def judged(job: Job, examples: int, seconds: float, commit: str, device: str = "cpu") -> list[Row]:
     """The rows of a kernel. One that ends its process is judged again in a worker process.
 
-    On a GPU its process is a new one: a fork cannot use the context of CUDA.
+    On a GPU its process is a new one, since a fork cannot use the context of CUDA, and its cases run in a worker
+    process, which may lose the GPU.
     """
     answer: list[Row] | str = ""
     asked = max(examples, job.examples)
     facts = {"examples": asked, "commit": commit}
     start = multiprocessing.get_context("fork" if device == "cpu" else "spawn")
-    for workers in (0, 1):
+    for workers in (0, 1) if device == "cpu" else (1,):
         ours, theirs = multiprocessing.Pipe(duplex=False)
         child = start.Process(target=_judge, args=(job, asked, seconds, workers, device, theirs))
         child.start()

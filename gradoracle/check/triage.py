@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from gradoracle.cases.saved_tensors import Given
 from gradoracle.check.aggregate import Aggregate, Key
 from gradoracle.check.crashes import Crashes
 from gradoracle.check.execute import executor_for
@@ -17,6 +18,7 @@ from gradoracle.model.job import Job, LawResult
 from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.verdict import Counterexample
 
+THIS_PROCESS = "its Triton kernels were compiled in this process; gradoracle check judges them widened, on the CPU"
 MOST_CASES = 9  # of a verdict: its counterexample and the violating cases with the most elements
 
 
@@ -36,13 +38,18 @@ def triaged(
     undecided = {key: shown for key, shown in found.items() if aggregate.sums[key].severities.keys() == _UNDECIDED}
     if not undecided:
         return dict(found)
+    if isinstance(subjects.request.inputs, Given):
+        for key in undecided:
+            aggregate.sums[key].undecided = {THIS_PROCESS: aggregate.sums[key].severities[Severity.UNDECIDED.value]}
+        return dict(found)
     jobs = {key: [Job(key[1], case, (key[0],), widened=True) for case in _cases(aggregate, key, shown)]
             for key, shown in undecided.items()}  # fmt: skip
+    workers = subjects.request.workers
     on_cpu = replace(
         subjects,
         device="cpu",
         setup=replace(subjects.setup, device="cpu"),
-        request=replace(subjects.request, scheduler=None),
+        request=replace(subjects.request, scheduler=None, workers=1 if workers == 0 else workers),
     )
     where = {key: Job(key[1], own[0].case, (key[0],), explained=True, located=True) for key, own in jobs.items()}
     results: dict[tuple[Key, Case, bool], LawResult] = {}

@@ -13,6 +13,7 @@ import torch
 from places import ROOT, loaded
 
 from gradoracle.cases.sample import build
+from gradoracle.cases.saved_tensors import Given
 from gradoracle.check import run as running
 from gradoracle.check import severity as judging
 from gradoracle.check.evidence import Evidence
@@ -323,3 +324,17 @@ def test_what_a_gpu_could_not_decide_is_judged_widened_afterwards(
         after = triaged(run.subjects, aggregate, found, None)
     assert after[key].severity is expected and list(aggregate.sums[key].severities) == [expected.value]
     assert not aggregate.sums[key].undecided
+
+
+def test_a_kernel_of_this_process_alone_is_not_judged_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "is_active", lambda: False)
+    request = Request(f"{NORMS}:loses_precision", device="cpu", dtypes=("bfloat16",), examples=24, workers=0)
+    with running.running(replace(request, property=FORWARD)) as run:
+        run.over(running.plan(run.subjects, explained=True))
+        aggregate = run.totals.aggregate
+        ((key, before),) = running.as_found(run.subjects, aggregate).items()
+        asked = replace(run.subjects.request, inputs=Given("this call", {}))
+        after = triaged(replace(run.subjects, request=asked), aggregate, {key: before}, None)
+    assert after == {key: before}
+    ((why, cases),) = aggregate.sums[key].undecided.items()
+    assert "gradoracle check judges them widened" in why and cases
