@@ -12,7 +12,7 @@ from gradoracle.model.case import Case
 from gradoracle.model.contract import weakest
 from gradoracle.model.finding import Outcome
 from gradoracle.model.job import CaseResult, LawResult
-from gradoracle.model.property import Property
+from gradoracle.model.property import Property, PropertyKind
 from gradoracle.model.reason import Reason
 from gradoracle.model.severity import Severity, gravest
 from gradoracle.model.sums import TELLING, Left, Seen, Sums, Telling, add, in_order, order_of_telling
@@ -207,6 +207,8 @@ def complete(verdict: Verdict, like: Property | Verdict, sums: Sums, *, decisive
     """
     verdict.statement, verdict.rank, verdict.kind, verdict.cause = like.statement, like.rank, like.kind, like.cause
     verdict.undecided = undecided_tensors(sums) if decisive else {}
+    if like.kind is PropertyKind.ARGUMENTS and verdict.status is Status.CRASHED:
+        verdict.severity = Severity.ROBUSTNESS  # what was passed is wrong
     if cut and not sums.statuses:
         verdict.reasons = {"the run was interrupted before its first case": 0}
 

@@ -189,7 +189,7 @@ def poisoned() -> Iterator[Memory]:
     def strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: Any, grad: bool) -> Tensor:
         used = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(n > 0 for n in size) else 0
         storage = plain_empty(used + 2 * BAND, dtype=dtype, device=device)
-        if type(storage) is not Tensor:  # torch.compile traces shapes alone
+        if type(storage) is not Tensor or storage.is_meta:  # torch.compile traces shapes alone
             return plain_strided(size, stride, dtype=dtype, device=device, requires_grad=grad)
         _fill(storage)
         memory.add(storage, used, size)

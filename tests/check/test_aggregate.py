@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gradoracle.check.aggregate import Aggregate, undecided, verdict_of
+from gradoracle.check.aggregate import Aggregate, complete, undecided, verdict_of
 from gradoracle.model.case import Case
 from gradoracle.model.finding import Finding, Outcome, Pool
 from gradoracle.model.job import CaseResult, LawResult
+from gradoracle.model.property import PropertyKind
+from gradoracle.model.severity import Severity
 from gradoracle.model.verdict import Counterexample, Status, Verdict
 
 CASES = [Case("f", {"N": n}) for n in range(1, 9)]
@@ -188,3 +191,14 @@ def test_what_results_add_up_to_does_not_depend_on_the_order_in_which_they_come(
         parts = of(mixed[:3]).sums[key] + of(mixed[3:]).sums[key]
         assert verdict_of(parts, None) == verdict(whole) and parts.held == whole.sums[key].held
         assert undecided({key: parts}, ["law"]) == undecided(whole.sums, ["law"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity"), [(PropertyKind.ARGUMENTS, Severity.ROBUSTNESS), (PropertyKind.ORACLE, Severity.WRONG)]
+)
+def test_a_crash_is_wrong_but_where_the_argument_was(kind: PropertyKind, severity: Severity) -> None:
+    tally = added(HOLDS, CRASHED)
+    ((_, sums),) = tally.sums.items()
+    found = verdict_of(sums, None)
+    complete(found, replace(found, kind=kind), sums, decisive=False, cut=False)
+    assert found.status is Status.CRASHED and (found.severity or Severity.WRONG) is severity

@@ -140,3 +140,9 @@ def test_shapes_that_torch_compile_traces_have_no_memory() -> None:
     with poisoned() as memory, FakeTensorMode():
         traced = torch.empty(3, 4), torch.empty_strided((2, 2), (1, 2))
     assert [t.stride() for t in traced] == [(4, 1), (1, 2)] and memory.overwritten() == []
+
+
+def test_tensors_without_memory_have_no_bands() -> None:
+    with poisoned() as memory:
+        assert torch.empty(3, device="meta").is_meta and torch.empty_strided((2, 2), (1, 2), device="meta").is_meta
+    assert memory.overwritten() == []
