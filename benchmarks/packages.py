@@ -224,7 +224,7 @@ interpreter. The adapters are short files of definitions; to check one yourself,
 - **wrong**: the error stays, or no rounding explains it: a missing second derivative that is silently 0, a changed
   argument, an access outside of a tensor. *first order* says what forward and gradients alone are, where it differs.
 - **not judged**: the operation does not run here; the reason is its own sentence.
-- The last column is of a run on a GPU, of 40 seconds a kernel: *same*, or what is said of a dtype there instead. Much of
+- The last column is of a run on a GPU, 40 seconds a kernel: *same*, or what is said of a dtype there instead. Much of
   that time is compilation, so a GPU saw 1 to 4 cases of most kernels, and none of many of fla. Accesses are recorded on
   the CPU alone.
 """
