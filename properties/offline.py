@@ -65,11 +65,12 @@ Shape = tuple[int, ...]
 Allotments = dict[tuple[str, int], "Allotment | str"]
 
 
-def shared_memory(compilations: Callable[[str], Iterable[Compilation]], dtype: str) -> dict[tuple[str, int], int | str]:
+def shared_memory(compilations: Callable[..., Iterable[Compilation]], dtype: str) -> dict[tuple[str, int], int | str]:
     """Compile what ``compilations(dtype)`` names for each architecture, in another process.
 
     Args:
-        compilations: a function of a module, called there with ``dtype``.
+        compilations: a function of a module, called there with ``dtype``; one with a second parameter is called for
+            each architecture, with its capability, such as (9, 0).
         dtype: such as "bfloat16".
 
     Returns:
@@ -83,7 +84,7 @@ def shared_memory(compilations: Callable[[str], Iterable[Compilation]], dtype: s
 
 
 def allotments(
-    compilations: Callable[[str], Iterable[Compilation]],
+    compilations: Callable[..., Iterable[Compilation]],
     dtype: str,
     changed: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Allotments:
@@ -102,7 +103,7 @@ def allotments(
 
 
 def shapes_by_line(
-    compilations: Callable[[str], Iterable[Compilation]], dtype: str, changed: Mapping[str, Mapping[str, int]]
+    compilations: Callable[..., Iterable[Compilation]], dtype: str, changed: Mapping[str, Mapping[str, int]]
 ) -> dict[tuple[str, int], Mapping[str, tuple[Shape, ...]]]:
     """The shapes of all that each line of source reads or makes, for the compilations named in ``changed``.
 
@@ -115,7 +116,7 @@ def shapes_by_line(
 
 @functools.lru_cache(maxsize=64)
 def _compiled(
-    compilations: Callable[[str], Iterable[Compilation]], dtype: str, changed: str, by_line: bool
+    compilations: Callable[..., Iterable[Compilation]], dtype: str, changed: str, by_line: bool
 ) -> dict[tuple[str, int], Mapping[str, Any] | str]:
     if importlib.util.find_spec("triton") is None:
         raise Uncompiled("Triton is not installed")
@@ -315,20 +316,21 @@ def _program(where: Mapping[str, Any]) -> dict[str, Any]:
     function: Any = module
     for part in where["function"].split("."):
         function = getattr(function, part)
-    compilations, changed = list(function(where["dtype"])), where["changed"]
-    if changed:
-        named = [one for one in compilations if one[0] in changed]
-        compilations = [(n, k, s, {**constants, **changed[n]}, o) for n, k, s, constants, o in named]
+    changed = where["changed"]
     kept = None if where["by_line"] else Kept(__file__, f"with shapes: {bool(changed)}")
     read = _by_line if kept is None else functools.partial(_allotment, with_shapes=bool(changed))
     _stop_early(kept)
     gc.freeze()  # what the imports made stays
     made: dict[str, tuple[Any, str]] = {}  # compilations of other names may have the same arguments
     found = []
-    for one in compilations:
-        arguments = repr((id(one[1]), *(sorted(part.items()) for part in one[2:])))
-        for capability in SHARED_MEMORY:
-            key = f"{capability} {arguments}"
+    by_capability = len(inspect.signature(function).parameters) > 1
+    for capability in SHARED_MEMORY:
+        for one in function(where["dtype"], divmod(capability, 10)) if by_capability else function(where["dtype"]):
+            if changed:
+                if one[0] not in changed:
+                    continue
+                one = (*one[:3], {**one[3], **changed[one[0]]}, one[4])
+            key = repr((capability, id(one[1]), *(sorted(part.items()) for part in one[2:])))
             made[key] = made.get(key) or _compile(one, capability, read, kept)
             found.append((one[0], capability, *made[key]))
     return {"found": found, "said": [] if kept is None else kept.said}

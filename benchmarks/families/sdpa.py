@@ -44,7 +44,7 @@ BACKENDS = {
     "mem-efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-OURS = "gradoracle"
+OURS, SPLIT = "gradoracle", "gradoracle bf16x6"
 SMALL = {"B": 1, "H": 2, "T": 33, "M": 65, "D": 32, "Dv": 32}
 
 
@@ -72,33 +72,50 @@ def _tensors(dtype: torch.dtype, *shape: int) -> list[Tensor]:
     return [torch.randn(shape, device="cuda", dtype=torch.float32, generator=generator).to(dtype) for _ in range(7)]
 
 
+def _ours(dtype: torch.dtype) -> dict[str, str]:
+    """The names of our entries, and the precision of their dots."""
+    return {OURS: "ieee"} | ({SPLIT: "bf16x6"} if dtype == torch.float32 else {})
+
+
 def _first_order(dtype: torch.dtype, B: int, H: int, T: int, D: int) -> Iterator[Row]:
     q, k, v, g, *_ = _tensors(dtype, B, H, T, D)
     label = f"{str(dtype)[6:]} B{B} H{H} T{T} M{T} D{D}"
 
-    def ours_backward() -> Work:
-        _, m, l = kernels.forward(q, k, v)
-        return lambda: kernels.backward(q, k, v, g, m, l)
+    def ours_forward(precision: str) -> Work:
+        return partial(kernels.forward, q, k, v, precision=precision)
 
-    forward: dict[str, Callable[[], Work]] = {OURS: lambda: partial(kernels.forward, q, k, v)}
+    def ours_backward(precision: str) -> Work:
+        _, m, l = kernels.forward(q, k, v, precision=precision)
+        return lambda: kernels.backward(q, k, v, g, m, l, precision=precision)
+
+    ours = _ours(dtype)
+    forward: dict[str, Callable[[], Work]] = {who: partial(ours_forward, how) for who, how in ours.items()}
     forward |= {who: partial(works.forward, _by(backend), (q, k, v)) for who, backend in BACKENDS.items()}
-    yield Row(f"sdpa forward {label}", forward, floating_point_operations=4.0 * B * H * T * T * D)
-    backward: dict[str, Callable[[], Work]] = {OURS: ours_backward}
+    yield Row(f"sdpa forward {label}", forward, floating_point_operations=4.0 * B * H * T * T * D, ours=tuple(ours))
+    backward: dict[str, Callable[[], Work]] = {who: partial(ours_backward, how) for who, how in ours.items()}
     backward |= {who: partial(works.backward, _by(backend), (q, k, v), g) for who, backend in BACKENDS.items()}
-    yield Row(f"sdpa backward {label}", backward, floating_point_operations=10.0 * B * H * T * T * D)
+    yield Row(f"sdpa backward {label}", backward, floating_point_operations=10.0 * B * H * T * T * D, ours=tuple(ours))
 
 
 def _second_order(dtype: torch.dtype, B: int, H: int, T: int, D: int) -> Iterator[Row]:
     q, k, v, g, tq, tk, tv = _tensors(dtype, B, H, T, D)
     label = f"{str(dtype)[6:]} B{B} H{H} T{T} M{T} D{D}"
 
-    jvp: dict[str, Callable[[], Work]] = {OURS: lambda: partial(kernels.jvp, q, k, v, tq, tk, tv)}
     inputs, tangents = (q, k, v), (tq, tk, tv)
+
+    def ours_jvp(precision: str) -> Work:
+        return partial(kernels.jvp, *inputs, *tangents, precision=precision)
+
+    def ours_hvp(precision: str) -> Work:
+        return partial(kernels.hvp, *inputs, g, *tangents, precision=precision)
+
+    ours = _ours(dtype)
+    jvp: dict[str, Callable[[], Work]] = {who: partial(ours_jvp, how) for who, how in ours.items()}
     jvp |= {who: partial(works.jvp, _by(backend), inputs, tangents) for who, backend in BACKENDS.items()}
-    yield Row(f"sdpa JVP {label}", jvp)
-    hvp: dict[str, Callable[[], Work]] = {OURS: lambda: partial(kernels.hvp, q, k, v, g, tq, tk, tv)}
+    yield Row(f"sdpa JVP {label}", jvp, ours=tuple(ours))
+    hvp: dict[str, Callable[[], Work]] = {who: partial(ours_hvp, how) for who, how in ours.items()}
     hvp |= {who: partial(works.hvp, _by(backend), inputs, g, tangents) for who, backend in BACKENDS.items()}
-    yield Row(f"sdpa {works.HVP} {label}", hvp)
+    yield Row(f"sdpa {works.HVP} {label}", hvp, ours=tuple(ours))
 
 
 def _small(dtype: str) -> Case:

@@ -100,6 +100,8 @@ PRESETS: Mapping[str, Contract] = MappingProxyType(
         contract.name: contract
         for contract in (
             _IEEE32,
+            # three parts hold every bit of an operand; of nine products six are added, the rest is below 2^-26 of each
+            replace(_IEEE32, name="bf16x6", accumulate_block=16.0 / 6.0),
             replace(_IEEE32, name="tf32x3", operand="tf32x3", truncate=True, accumulate_block=8.0 / 3.0),
             replace(_IEEE32, name="tf32", operand="tf32", truncate=True, accumulate_block=8.0),
             _fused("bf16", "bfloat16"),

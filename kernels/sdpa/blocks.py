@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import triton
 
 from ..blocks import Blocks, interpreted, interpreted_blocks
+from .tuned import CAPABILITIES, PARTS, TUNED
 
 BLOCKS: dict[str, Blocks] = {
     "small": Blocks(16, 16, num_warps=4, num_stages=1),
@@ -17,6 +20,7 @@ BLOCKS: dict[str, Blocks] = {
     "huge": Blocks(128, 64, num_warps=8, num_stages=2),
 }
 """Every shipped configuration by name; `blocks=` forces one on every pass. `fitting` says which fit a problem."""
+TUNED_FEATURES = (64, 128)
 
 
 def padded_features(features: int, value_features: int) -> int:
@@ -44,28 +48,39 @@ def fitting(dtype: torch.dtype, features: int, value_features: int) -> dict[str,
     return {name: BLOCKS[name] for name in names}
 
 
-def choose(derivative: int, dtype: torch.dtype, features: int, queries: int, keys: int) -> Blocks:
+def choose(
+    part: str,
+    dtype: torch.dtype,
+    precision: str,
+    features: int,
+    queries: int,
+    keys: int,
+    capability: tuple[int, int] = CAPABILITIES[-1],
+) -> Blocks:
     """Choose blocks for a pass that no `blocks=` forces.
 
     Args:
-        derivative: order of the derivative that the pass computes: 0 forward, 1 VJP and JVP, 2 HVP. Each order holds
-            more tiles of `features` columns at once.
+        part: the pass, one of `tuned.PARTS`.
         dtype: dtype of q, k and v.
+        precision: of the dots of float32.
         features: padded width of a tile's rows.
         queries: T.
         keys: M.
+        capability: of the GPU.
 
-    In the interpreter the choice is `interpreted_blocks`. On a GPU it is the largest that keeps the pass within 99 KiB
-    of shared memory on sm_80 and sm_90, spilling little; both were read off offline compilations with Triton 3.7.1, and
-    a test compiles them again.
+    In the interpreter the choice is `interpreted_blocks`. On a GPU it is a row of `tuned`, which `benchmarks/tuning.py`
+    makes: that of sm_80 where a program has 99 KiB of shared memory and no wgmma (sm_8x, sm_12x), else that of sm_90.
+    Only sm_90's was timed.
     """
     if interpreted():
         return interpreted_blocks(queries, keys)
-    wide = features == 128
-    if dtype == torch.float32:
-        return BLOCKS["small"] if wide and derivative == 2 else BLOCKS["medium"]
-    if derivative == 0:
-        return BLOCKS["huge"]
-    if wide:
-        return BLOCKS["oblong"] if derivative == 1 else BLOCKS["medium"]
-    return BLOCKS["large"]
+    dots = "16 bit" if dtype != torch.float32 else "ieee" if precision == "ieee" else "split"
+    known = CAPABILITIES[1] if (9, 0) <= capability < (12, 0) else CAPABILITIES[0]
+    width = next(each for each in TUNED_FEATURES if features <= each)
+    return TUNED[known, dots, width][PARTS.index(part)]
+
+
+@functools.cache
+def capability_of(device: torch.device) -> tuple[int, int]:
+    """Return the capability of a CUDA device, such as (9, 0); of any other the newest one that is known."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else CAPABILITIES[-1]

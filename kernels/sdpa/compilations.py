@@ -1,4 +1,4 @@
-"""The compilations that decide whether these kernels fit a GPU: each pass at its widest rows and automatic blocks."""
+"""The compilations that decide whether these kernels fit a GPU: each pass with its automatic blocks."""
 
 from __future__ import annotations
 
@@ -7,53 +7,71 @@ from typing import Any
 import torch
 import triton.language as tl
 
+from ..blocks import Blocks
 from . import gradients, hessian, launch, moments, output, tangents
 from .blocks import choose
 from .guardrails import LARGEST_FEATURES
+from .tuned import CAPABILITIES
 
-Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
+Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]
 
 NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-STATISTICS = ("m", "l", "z", "r", "z_tangent")
+STATISTICS = ("m", "l", *moments.Moments._fields)
 LONG = 4096  # rows, by which blocks are chosen
 
-# name -> (order of the derivative, kernel, flags, tensors that are not there)
-PASSES: dict[str, tuple[int, Any, dict[str, bool], tuple[str, ...]]] = {
-    "forward": (0, output.forward_kernel, {}, ()),
-    "z": (1, moments.moments_kernel, {"COTANGENT": True, "TANGENT": False}, ("r", "z_tangent")),
-    "dk, dv": (1, gradients.key_kernel, {"NEEDS_K": True, "NEEDS_V": True}, ()),
-    "jvp": (1, tangents.tangent_kernel, {"CENTRED": True, "PRIMAL": True}, ()),
-    "hk, hv": (2, hessian.key_hvp_kernel, {"NEEDS_K": True, "NEEDS_V": True}, ()),
+# name, as in `tuned.PARTS` -> (kernel, flags, tensors that are not there)
+PASSES: dict[str, tuple[Any, dict[str, bool], tuple[str, ...]]] = {
+    "forward": (output.forward_kernel, {}, ()),
+    "z": (moments.moments_kernel, {"COTANGENT": True, "TANGENT": False}, ("r", "z_tangent")),
+    "dq": (gradients.query_kernel, {}, ()),
+    "dk, dv": (gradients.key_kernel, {"NEEDS_K": True, "NEEDS_V": True}, ()),
+    "r": (moments.moments_kernel, {"COTANGENT": False, "TANGENT": True}, ("z", "z_tangent")),
+    "jvp": (tangents.tangent_kernel, {"CENTRED": True, "PRIMAL": True}, ()),
+    "z'": (moments.moments_kernel, {"COTANGENT": True, "TANGENT": True}, ()),
+    "hq": (hessian.query_hvp_kernel, {}, ()),
+    "hk, hv": (hessian.key_hvp_kernel, {"NEEDS_K": True, "NEEDS_V": True}, ()),
 }
+LARGEST = ("forward", "z", "dk, dv", "jvp", "hk, hv")
 
 
-def compilations(dtype: str) -> list[Compilation]:
+def compilations(dtype: str, capability: tuple[int, int] = CAPABILITIES[-1]) -> list[Compilation]:
     """Return (name, kernel, signature, constants, options) of the passes that hold most, as triton.compile takes them.
 
     Those left out hold fewer tiles than one of these: dq than dk and dv, hq than hk and hv, r and z' than z and hk.
 
     Args:
         dtype: "float32", "bfloat16" or "float16"; for any other there is nothing to compile.
+        capability: of the GPU that blocks are chosen for.
     """
-    if dtype not in NAMES:
-        return []
-    return [_compilation(name, dtype) for name in PASSES]
+    every = LARGEST if dtype in NAMES else ()
+    return [compilation(name, dtype, LARGEST_FEATURES, capability=capability) for name in every]
 
 
-def _compilation(name: str, dtype: str) -> Compilation:
-    derivative, kernel, flags, absent = PASSES[name]
-    blocks = choose(derivative, getattr(torch, dtype), LARGEST_FEATURES, LONG, LONG)
+def compilation(
+    name: str,
+    dtype: str,
+    width: int,
+    *,
+    precision: str = "ieee",
+    capability: tuple[int, int] = CAPABILITIES[-1],
+    aligned: bool = True,
+    blocks: Blocks | None = None,
+) -> Compilation:
+    """Return one of them, for rows of `width` features on a GPU of a capability; `blocks` are automatic by default."""
+    kernel, flags, absent = PASSES[name]
+    blocks = blocks or choose(name, getattr(torch, dtype), precision, width, LONG, LONG, capability)
     constants: dict[str, Any] = dict.fromkeys(absent) | flags
-    constants |= {"BLOCK_QUERY": blocks.query, "BLOCK_KEY": blocks.key, "WIDTH": LARGEST_FEATURES, "ALIGNED": True}
-    constants |= {"ACCUMULATE": tl.float32, "PRECISION": "ieee"}
+    constants |= {"BLOCK_QUERY": blocks.query, "BLOCK_KEY": blocks.key, "WIDTH": width, "ALIGNED": aligned}
+    constants |= {"ACCUMULATE": tl.float32, "PRECISION": precision, "EXACT": width == 64}  # whose scale is 1 / 8
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
-    return name, kernel, signature, constants, {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
+    options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages, "enable_fp_fusion": constants["EXACT"]}
+    return name, kernel, signature, constants, options
 
 
 def _type(argument: str, constants: dict[str, Any], dtype: str) -> str:
     if argument in constants:
         return "constexpr"
-    if argument == "scale":
+    if argument in launch.FLOATS:
         return "fp32"
     if argument in launch.SCALARS or argument[-2:] in ("_b", "_h", "_r", "_c"):
         return "i32"

@@ -6,22 +6,32 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import first_query, plane, statistics, visible_keys
+from ..tiles import visible_keys
 from . import moments
 from .guardrails import Gradients, Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import feature_columns, load_step, load_tile, program_rows, query_statistics, rebuilt, store_tile, walk
+from .tiles import (
+    feature_columns,
+    load_factors,
+    load_step,
+    load_tile,
+    probabilities,
+    program_rows,
+    store_tile,
+    walk,
+    whole_queries,
+    whole_tiles,
+)
 
 
-@triton.jit(**unspecialised("q", "k", "v", "g", rows=("m", "l"), contiguous=("z", "dq")))
+@triton.jit(**unspecialised("q", "k", "v", "g", contiguous=("shift", "inverse", "z", "dq")))
 def query_kernel(
-    q, k, v, g, m, l,
-    z, dq,
+    q, k, v, g,
+    shift, inverse, z, dq,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
-    m_b, m_h, m_r, l_b, l_h, l_r,
-    H, T, M, D, DV, causal_offset, scale,
+    H, T, M, D, DV, causal_offset, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
-    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Compute dq [BLOCK_QUERY, D] of one tile of queries: scale * (P * (dP - z)) K.
 
@@ -33,7 +43,8 @@ def query_kernel(
     columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
-    row_max, inverse_sum = query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r)
+    whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
+    row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
     mean = tl.load(z + index.to(tl.int64) * T + queries, mask=existing, other=0.0)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
     g_tile = load_tile(g, batch, head, queries, columns, existing[:, None] & value_columns, g_b, g_h, g_r, g_c, ALIGNED)
@@ -41,67 +52,68 @@ def query_kernel(
     v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
 
     gradient = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
-    for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
-        present = (start + keys < M)[:, None]
-        visible = (start + keys)[None, :] < seen[:, None]
-        k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-        v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
-        dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-        ds = (p * (dp - mean[:, None])).to(k_tile.dtype)
-        gradient = tl.dot(ds, k_tile, acc=gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+    for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
+        for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
+            present = (start + keys < M)[:, None] if PARTIAL else True
+            visible = (start + keys)[None, :] < seen[:, None]
+            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+            products = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            p = probabilities(products, scale, rate, row_shift[:, None], row_inverse[:, None], visible, EXACT, PARTIAL)
+            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            ds = (p * (dp - mean[:, None])).to(k_tile.dtype)
+            gradient = tl.dot(ds, k_tile, acc=gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
     store_tile(dq, index, T, D, queries, columns, gradient * scale, existing[:, None] & score_columns, ALIGNED)
 
 
-@triton.jit(**unspecialised("q", "k", "v", "g", rows=("m", "l"), contiguous=("z", "dk", "dv")))
+@triton.jit(**unspecialised("q", "k", "v", "g", contiguous=("shift", "inverse", "z", "dk", "dv")))
 def key_kernel(
-    q, k, v, g, m, l,
-    z, dk, dv,
+    q, k, v, g,
+    shift, inverse, z, dk, dv,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
-    m_b, m_h, m_r, l_b, l_h, l_r,
-    H, T, M, D, DV, causal_offset, scale,
+    H, T, M, D, DV, causal_offset, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
-    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
     NEEDS_K: tl.constexpr, NEEDS_V: tl.constexpr,
 ):  # fmt: skip
     """Compute dk [BLOCK_KEY, D] = scale * dS^T Q and dv [BLOCK_KEY, DV] = P^T G of one tile of keys.
 
+    P^T and dS^T come out transposed, as operands of those dots: no tile goes through memory to be turned over.
     Rounded to the dtype of q: dS and P, as operands of those dots, dk, after the scale, and dv. All else is ACCUMULATE.
     """
-    index, batch, head, tile, keys = program_rows(M, H, BLOCK_KEY)
+    index, batch, head, _, keys = program_rows(M, H, BLOCK_KEY)
     rows = tl.arange(0, BLOCK_QUERY)
     columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     present = (keys < M)[:, None]
     k_tile = load_tile(k, batch, head, keys, columns, present & score_columns, k_b, k_h, k_r, k_c, ALIGNED)
     q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
     g_rows = walk(g, batch, head, rows, columns, g_b, g_h, g_r, g_c, ALIGNED)
-    m_plane = plane(m, batch, head, m_b, m_h, False)
-    l_plane = plane(l, batch, head, l_b, l_h, False)
+    first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
     if NEEDS_K:
         v_tile = load_tile(v, batch, head, keys, columns, present & value_columns, v_b, v_h, v_r, v_c, ALIGNED)
         z_plane = z + index.to(tl.int64) * T
 
     k_gradient = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
     v_gradient = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
-    for start in range(first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
-        queries = start + rows
-        existing = queries < T
-        visible = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
-        row_max, inverse_sum = statistics(
-            m_plane + queries.to(tl.int64) * m_r, l_plane + queries.to(tl.int64) * l_r, existing
-        )
-        q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
-        g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
-        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
-        if NEEDS_V:
-            weights = tl.trans(p.to(g_tile.dtype))
-            v_gradient = tl.dot(weights, g_tile, acc=v_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
-        if NEEDS_K:
-            mean = tl.load(z_plane + queries, mask=existing, other=0.0)
-            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            ds = tl.trans((p * (dp - mean[:, None])).to(q_tile.dtype))
-            k_gradient = tl.dot(ds, q_tile, acc=k_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+    for PARTIAL in tl.static_range(2):  # the tiles whose rows all see every key, then those before them
+        for start in range(first if PARTIAL else whole, tl.minimum(whole, T) if PARTIAL else T, BLOCK_QUERY):
+            queries = start + rows
+            existing = queries < T
+            visible = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :]
+            row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
+            q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
+            g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
+            products = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            p = probabilities(products, scale, rate, row_shift[None, :], row_inverse[None, :], visible, EXACT, PARTIAL)
+            if NEEDS_V:
+                weights = p.to(g_tile.dtype)
+                v_gradient = tl.dot(weights, g_tile, acc=v_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
+            if NEEDS_K:
+                mean = tl.load(z_plane + queries, mask=existing, other=0.0)
+                dp = tl.dot(v_tile, tl.trans(g_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                ds = (p * (dp - mean[None, :])).to(q_tile.dtype)
+                k_gradient = tl.dot(ds, q_tile, acc=k_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
     if NEEDS_K:
         store_tile(dk, index, M, D, keys, columns, k_gradient * scale, present & score_columns, ALIGNED)
@@ -122,19 +134,18 @@ def run(
         torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
         for primal, need in zip(primals, needs, strict=True)
     )
-    z = moments.run(problem, primals, m, l, g=g)[0] if needs[0] or needs[1] else None
-    planes, rows = (*primals, g), (m, l)
+    rows = moments.run(problem, primals, m, l, g=g if needs[0] or needs[1] else None)
+    planes, factors = (*primals, g), rows[:3]
     if needs[0]:
-        launch(query_kernel, problem, planes=planes, rows=rows, contiguous=(z, dq), over="query", derivative=1)
+        launch(query_kernel, problem, planes=planes, contiguous=(*factors, dq), over="query", part="dq")
     if needs[1] or needs[2]:
         launch(
             key_kernel,
             problem,
             planes=planes,
-            rows=rows,
-            contiguous=(z, dk, dv),
+            contiguous=(*factors, dk, dv),
             over="key",
-            derivative=1,
+            part="dk, dv",
             NEEDS_K=needs[1],
             NEEDS_V=needs[2],
         )

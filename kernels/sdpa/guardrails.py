@@ -14,7 +14,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
-PRECISIONS = ("ieee", "tf32")
+PRECISIONS = ("ieee", "bf16x6", "tf32")
 LARGEST_FEATURES = 128
 LARGEST_FLOAT32_TILE = 1024
 
@@ -62,7 +62,7 @@ def check(
             interpreter), one device, T and M from 1 to 2^30, D and Dv from 1 to 128, any strides.
         scale: a finite number above 0, or None for 1 / sqrt(D).
         causal: True or False.
-        precision: "ieee" or "tf32", for the dots of float32.
+        precision: "ieee", "bf16x6" or "tf32", for the dots of float32.
         blocks: Blocks, or None for the automatic choice.
 
     Raises:

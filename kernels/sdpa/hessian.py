@@ -12,35 +12,34 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import first_query, plane, statistics, visible_keys
+from ..tiles import visible_keys
 from . import moments
 from .guardrails import Gradients, Problem, Triple
 from .launch import launch, unspecialised
 from .tiles import (
     feature_columns,
+    load_factors,
     load_step,
     load_tile,
+    probabilities,
     program_rows,
-    query_statistics,
-    rebuilt,
     score_tangent,
     store_tile,
     walk,
+    whole_queries,
+    whole_tiles,
 )
 
 
-@triton.jit(
-    **unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=("z", "r", "z_tangent", "hq"))
-)
+@triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", contiguous=(*moments.Moments._fields, "hq")))
 def query_hvp_kernel(
-    q, k, v, g, tq, tk, tv, m, l,
-    z, r, z_tangent, hq,
+    q, k, v, g, tq, tk, tv,
+    shift, inverse, z, r, z_tangent, hq,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tv_b, tv_h, tv_r, tv_c,
-    m_b, m_h, m_r, l_b, l_h, l_r,
-    H, T, M, D, DV, causal_offset, scale,
+    H, T, M, D, DV, causal_offset, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
-    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Compute hq [BLOCK_QUERY, D] of one tile of queries.
 
@@ -51,7 +50,8 @@ def query_hvp_kernel(
     columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
-    row_max, inverse_sum = query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r)
+    whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
+    row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
     row_offsets = index.to(tl.int64) * T + queries
     cotangent_mean = tl.load(z + row_offsets, mask=existing, other=0.0)
     tangent_mean = tl.load(r + row_offsets, mask=existing, other=0.0)
@@ -67,40 +67,37 @@ def query_hvp_kernel(
     tv_rows = walk(tv, batch, head, keys, columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
 
     second = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
-    for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
-        present = (start + keys < M)[:, None]
-        visible = (start + keys)[None, :] < seen[:, None]
-        k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-        v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-        tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
-        tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
-        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
-        ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
-        dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-        tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-        dp = dp - cotangent_mean[:, None]
-        tds = (p * ((ts - tangent_mean[:, None]) * dp + (tdp - mixed[:, None]))).to(k_tile.dtype)
-        ds = (p * dp).to(k_tile.dtype)
-        second = tl.dot(tds, k_tile, acc=second, input_precision=PRECISION, out_dtype=ACCUMULATE)
-        second = tl.dot(ds, tk_tile, acc=second, input_precision=PRECISION, out_dtype=ACCUMULATE)
+    for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
+        for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
+            present = (start + keys < M)[:, None] if PARTIAL else True
+            visible = (start + keys)[None, :] < seen[:, None]
+            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+            tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
+            tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
+            products = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            p = probabilities(products, scale, rate, row_shift[:, None], row_inverse[:, None], visible, EXACT, PARTIAL)
+            ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
+            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            dp = dp - cotangent_mean[:, None]
+            tds = (p * ((ts - tangent_mean[:, None]) * dp + (tdp - mixed[:, None]))).to(k_tile.dtype)
+            ds = (p * dp).to(k_tile.dtype)
+            second = tl.dot(tds, k_tile, acc=second, input_precision=PRECISION, out_dtype=ACCUMULATE)
+            second = tl.dot(ds, tk_tile, acc=second, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
     store_tile(hq, index, T, D, queries, columns, second * scale, existing[:, None] & score_columns, ALIGNED)
 
 
-@triton.jit(
-    **unspecialised(
-        "q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=("z", "r", "z_tangent", "hk", "hv")
-    )
-)
+@triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", contiguous=(*moments.Moments._fields, "hk", "hv")))
 def key_hvp_kernel(
-    q, k, v, g, tq, tk, tv, m, l,
-    z, r, z_tangent, hk, hv,
+    q, k, v, g, tq, tk, tv,
+    shift, inverse, z, r, z_tangent, hk, hv,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tv_b, tv_h, tv_r, tv_c,
-    m_b, m_h, m_r, l_b, l_h, l_r,
-    H, T, M, D, DV, causal_offset, scale,
+    H, T, M, D, DV, causal_offset, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
-    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
     NEEDS_K: tl.constexpr, NEEDS_V: tl.constexpr,
 ):  # fmt: skip
     """Compute hk [BLOCK_KEY, D] and hv [BLOCK_KEY, DV] of one tile of keys.
@@ -108,7 +105,7 @@ def key_hvp_kernel(
     Rounded to the dtype of q: dS', dS and P', as operands of their dots, hk, after the scale, and hv. All else is
     ACCUMULATE.
     """
-    index, batch, head, tile, keys = program_rows(M, H, BLOCK_KEY)
+    index, batch, head, _, keys = program_rows(M, H, BLOCK_KEY)
     rows = tl.arange(0, BLOCK_QUERY)
     columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     present = (keys < M)[:, None]
@@ -117,8 +114,7 @@ def key_hvp_kernel(
     q_rows = walk(q, batch, head, rows, columns, q_b, q_h, q_r, q_c, ALIGNED)
     tq_rows = walk(tq, batch, head, rows, columns, tq_b, tq_h, tq_r, tq_c, ALIGNED)
     g_rows = walk(g, batch, head, rows, columns, g_b, g_h, g_r, g_c, ALIGNED)
-    m_plane = plane(m, batch, head, m_b, m_h, False)
-    l_plane = plane(l, batch, head, l_b, l_h, False)
+    first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
     r_plane = r + index.to(tl.int64) * T
     if NEEDS_K:
         v_tile = load_tile(v, batch, head, keys, columns, present & value_columns, v_b, v_h, v_r, v_c, ALIGNED)
@@ -128,33 +124,33 @@ def key_hvp_kernel(
 
     k_second = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
     v_second = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
-    for start in range(first_query(tile * BLOCK_KEY, causal_offset, BLOCK_QUERY), T, BLOCK_QUERY):
-        queries = start + rows
-        existing = queries < T
-        visible = keys[None, :] < visible_keys(queries, T, M, causal_offset)[:, None]
-        row_max, inverse_sum = statistics(
-            m_plane + queries.to(tl.int64) * m_r, l_plane + queries.to(tl.int64) * l_r, existing
-        )
-        tangent_mean = tl.load(r_plane + queries, mask=existing, other=0.0)
-        q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
-        tq_tile = load_step(tq_rows, start, existing[:, None] & score_columns, ALIGNED)
-        g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
-        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
-        ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
-        ts = ts - tangent_mean[:, None]
-        if NEEDS_V:
-            tp = tl.trans((p * ts).to(g_tile.dtype))
-            v_second = tl.dot(tp, g_tile, acc=v_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
-        if NEEDS_K:
-            cotangent_mean = tl.load(z_plane + queries, mask=existing, other=0.0)
-            mixed = tl.load(z_tangent_plane + queries, mask=existing, other=0.0)
-            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            dp = dp - cotangent_mean[:, None]
-            tds = tl.trans((p * (ts * dp + (tdp - mixed[:, None]))).to(q_tile.dtype))
-            ds = tl.trans((p * dp).to(q_tile.dtype))
-            k_second = tl.dot(tds, q_tile, acc=k_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
-            k_second = tl.dot(ds, tq_tile, acc=k_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
+    for PARTIAL in tl.static_range(2):  # the tiles whose rows all see every key, then those before them
+        for start in range(first if PARTIAL else whole, tl.minimum(whole, T) if PARTIAL else T, BLOCK_QUERY):
+            queries = start + rows
+            existing = queries < T
+            visible = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :]
+            row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
+            tangent_mean = tl.load(r_plane + queries, mask=existing, other=0.0)
+            q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
+            tq_tile = load_step(tq_rows, start, existing[:, None] & score_columns, ALIGNED)
+            g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
+            products = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            p = probabilities(products, scale, rate, row_shift[None, :], row_inverse[None, :], visible, EXACT, PARTIAL)
+            ts = score_tangent(k_tile, q_tile, tk_tile, tq_tile, scale, PRECISION, ACCUMULATE)
+            ts = ts - tangent_mean[None, :]
+            if NEEDS_V:
+                tp = (p * ts).to(g_tile.dtype)
+                v_second = tl.dot(tp, g_tile, acc=v_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
+            if NEEDS_K:
+                cotangent_mean = tl.load(z_plane + queries, mask=existing, other=0.0)
+                mixed = tl.load(z_tangent_plane + queries, mask=existing, other=0.0)
+                dp = tl.dot(v_tile, tl.trans(g_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                tdp = tl.dot(tv_tile, tl.trans(g_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                dp = dp - cotangent_mean[None, :]
+                tds = (p * (ts * dp + (tdp - mixed[None, :]))).to(q_tile.dtype)
+                ds = (p * dp).to(q_tile.dtype)
+                k_second = tl.dot(tds, q_tile, acc=k_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
+                k_second = tl.dot(ds, tq_tile, acc=k_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
     if NEEDS_K:
         store_tile(hk, index, M, D, keys, columns, k_second * scale, present & score_columns, ALIGNED)
@@ -176,28 +172,18 @@ def run(
         torch.empty(primal.shape, dtype=primal.dtype, device=primal.device) if need else None
         for primal, need in zip(primals, needs, strict=True)
     )
-    all_moments = needs[0] or needs[1]
-    z, r, z_tangent = moments.run(problem, primals, m, l, g=g if all_moments else None, tangents=tangents)
-    planes, rows = (*primals, g, *tangents), (m, l)
+    found = moments.run(problem, primals, m, l, g=g if needs[0] or needs[1] else None, tangents=tangents)
+    planes = (*primals, g, *tangents)
     if needs[0]:
-        launch(
-            query_hvp_kernel,
-            problem,
-            planes=planes,
-            rows=rows,
-            contiguous=(z, r, z_tangent, hq),
-            over="query",
-            derivative=2,
-        )
+        launch(query_hvp_kernel, problem, planes=planes, contiguous=(*found, hq), over="query", part="hq")
     if needs[1] or needs[2]:
         launch(
             key_hvp_kernel,
             problem,
             planes=planes,
-            rows=rows,
-            contiguous=(z, r, z_tangent, hk, hv),
+            contiguous=(*found, hk, hv),
             over="key",
-            derivative=2,
+            part="hk, hv",
             NEEDS_K=needs[1],
             NEEDS_V=needs[2],
         )

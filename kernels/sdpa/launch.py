@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +11,12 @@ import triton
 import triton.language as tl
 
 from ..launching import launching
-from .blocks import choose, padded_features
+from .blocks import Blocks, capability_of, choose, padded_features
 from .guardrails import Problem
 
+LOG2E = 1.4426950408889634
+EXACT_SCALES = 2.0**-24, 2.0**24  # powers of two between which a score's units cost no range
+FLOATS = ("scale", "rate")
 SCALARS = ("H", "T", "M", "D", "DV", "causal_offset")
 
 
@@ -53,6 +57,12 @@ def aligned(problem: Problem, planes: Sequence[torch.Tensor]) -> bool:
     )
 
 
+def automatic(problem: Problem, part: str, width: int) -> Blocks:
+    """Return the blocks of a pass of a problem that forces none."""
+    asked = part, problem.dtype, problem.precision, width, problem.queries, problem.keys
+    return choose(*asked, capability_of(problem.device))
+
+
 def launch(
     kernel: Any,
     problem: Problem,
@@ -61,27 +71,30 @@ def launch(
     rows: Sequence[torch.Tensor] = (),
     contiguous: Sequence[torch.Tensor | None],
     over: str,
-    derivative: int,
+    part: str,
     **flags: bool,
 ) -> None:
     """Launch a kernel with one program for each tile of queries or of keys of each head.
 
     Args:
-        kernel: takes planes, rows, contiguous, the strides of planes and of rows, SCALARS, scale, constants.
+        kernel: takes planes, rows, contiguous, the strides of planes and of rows, SCALARS, scale, rate, constants.
         problem: what `guardrails.check` returned.
         planes: inputs of rank 4, any strides.
         rows: inputs [B, H, T], any strides.
         contiguous: tensors that this package allocated, contiguous; None where a flag says that there is none.
         over: "query" or "key".
-        derivative: as in `blocks.choose`.
+        part: the pass, by which blocks are chosen.
         flags: constants of the kernel.
+
+    S - m of an S that is a product must not be one fused operation, which would not be 0 where S is m.
 
     Raises:
         ValueError: where the blocks need more shared memory or registers than the GPU has.
     """
     width = padded_features(problem.features, problem.value_features)
-    blocks = problem.blocks or choose(derivative, problem.dtype, width, problem.queries, problem.keys)
+    blocks = problem.blocks or automatic(problem, part, width)
     tiles = triton.cdiv(problem.queries, blocks.query) if over == "query" else triton.cdiv(problem.keys, blocks.key)
+    exact = math.frexp(problem.scale)[0] == 0.5 and EXACT_SCALES[0] <= problem.scale <= EXACT_SCALES[1]
     with launching(kernel, problem.device, problem.dtype, blocks, f"D padded to {width}"):
         kernel[(tiles * problem.batch * problem.heads,)](
             *planes,
@@ -95,13 +108,16 @@ def launch(
             problem.value_features,
             problem.causal_offset,
             problem.scale,
+            problem.scale * LOG2E if exact else LOG2E,
             BLOCK_QUERY=blocks.query,
             BLOCK_KEY=blocks.key,
             WIDTH=width,
             ALIGNED=aligned(problem, planes),
             ACCUMULATE=tl.float64 if problem.dtype == torch.float64 else tl.float32,
+            EXACT=exact,
             PRECISION=problem.precision if problem.dtype == torch.float32 else "ieee",
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,
+            enable_fp_fusion=exact,
             **flags,
         )

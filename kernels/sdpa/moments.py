@@ -11,37 +11,74 @@ taken as rowsum(dO * O) from an O that was rounded to 16 bits it costs hundreds 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 
-from ..tiles import visible_keys
-from .guardrails import Gradients, Problem, Triple
+from ..tiles import plane, visible_keys
+from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import feature_columns, load_step, load_tile, program_rows, query_statistics, rebuilt, score_tangent, walk
+from .tiles import (
+    feature_columns,
+    load_step,
+    load_tile,
+    probabilities,
+    program_rows,
+    row_factors,
+    score_tangent,
+    walk,
+    whole_tiles,
+)
 
 
-@triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=("z", "r", "z_tangent")))
+class Moments(NamedTuple):
+    """What derivatives need of each row of P, each [B, H, T], contiguous, in the dtype of the statistics.
+
+    `shift` and `inverse` give P without a division: they are m and 1 / l as `tiles.row_factors` has them. The others
+    are None where nobody asked for them.
+    """
+
+    shift: torch.Tensor | None
+    inverse: torch.Tensor | None
+    z: torch.Tensor | None
+    r: torch.Tensor | None
+    z_tangent: torch.Tensor | None
+
+
+@triton.jit(**unspecialised("q", "k", "v", "g", "tq", "tk", "tv", rows=("m", "l"), contiguous=Moments._fields))
 def moments_kernel(
     q, k, v, g, tq, tk, tv, m, l,
-    z, r, z_tangent,
+    shift, inverse, z, r, z_tangent,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tv_b, tv_h, tv_r, tv_c,
     m_b, m_h, m_r, l_b, l_h, l_r,
-    H, T, M, D, DV, causal_offset, scale,
+    H, T, M, D, DV, causal_offset, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
-    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
     COTANGENT: tl.constexpr, TANGENT: tl.constexpr,
 ):  # fmt: skip
-    """Compute the moments [BLOCK_QUERY] of one tile of queries: z with COTANGENT, r with TANGENT, z' with both."""
+    """Compute the moments [BLOCK_QUERY] of one tile of queries: z with COTANGENT, r with TANGENT, z' with both.
+
+    And in every case shift and inverse, from which every pass rebuilds P.
+    """
     index, batch, head, _, queries = program_rows(T, H, BLOCK_QUERY)
     keys = tl.arange(0, BLOCK_KEY)
     columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
-    last = tl.max(seen, axis=0)
-    row_max, inverse_sum = query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r)
+    whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
+    row_shift, row_inverse = row_factors(
+        plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
+        plane(l, batch, head, l_b, l_h, False) + queries.to(tl.int64) * l_r,
+        existing,
+        scale,
+        EXACT,
+    )
     row_pointers = index.to(tl.int64) * T + queries
+    tl.store(shift + row_pointers, row_shift, mask=existing)
+    tl.store(inverse + row_pointers, row_inverse, mask=existing)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
     k_rows = walk(k, batch, head, keys, columns, k_b, k_h, k_r, k_c, ALIGNED)
     if COTANGENT:
@@ -57,19 +94,24 @@ def moments_kernel(
 
     cotangent_mean = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     tangent_mean = tl.zeros([BLOCK_QUERY], ACCUMULATE)
-    for start in range(0, last, BLOCK_KEY):
-        present = (start + keys < M)[:, None]
-        visible = (start + keys)[None, :] < seen[:, None]
-        k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
-        if COTANGENT:
-            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            cotangent_mean += tl.sum(p * dp, axis=1)
-        if TANGENT:
-            tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
-            ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
-            tangent_mean += tl.sum(p * ts, axis=1)
+    if COTANGENT or TANGENT:
+        for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
+            for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
+                present = (start + keys < M)[:, None] if PARTIAL else True
+                visible = (start + keys)[None, :] < seen[:, None]
+                k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+                products = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                p = probabilities(
+                    products, scale, rate, row_shift[:, None], row_inverse[:, None], visible, EXACT, PARTIAL
+                )
+                if COTANGENT:
+                    v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+                    dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                    cotangent_mean += tl.sum(p * dp, axis=1)
+                if TANGENT:
+                    tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
+                    ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
+                    tangent_mean += tl.sum(p * ts, axis=1)
     if COTANGENT:
         tl.store(z + row_pointers, cotangent_mean, mask=existing)
     if TANGENT:
@@ -78,19 +120,23 @@ def moments_kernel(
     if COTANGENT and TANGENT:
         tv_rows = walk(tv, batch, head, keys, columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
         mixed = tl.zeros([BLOCK_QUERY], ACCUMULATE)
-        for start in range(0, last, BLOCK_KEY):
-            present = (start + keys < M)[:, None]
-            visible = (start + keys)[None, :] < seen[:, None]
-            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-            tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
-            tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
-            p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
-            dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
-            centred = (dp - cotangent_mean[:, None]) * (ts - tangent_mean[:, None])
-            mixed += tl.sum(p * (tdp + centred), axis=1)
+        for PARTIAL in tl.static_range(2):
+            for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
+                present = (start + keys < M)[:, None] if PARTIAL else True
+                visible = (start + keys)[None, :] < seen[:, None]
+                k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+                v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+                tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
+                tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
+                products = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                p = probabilities(
+                    products, scale, rate, row_shift[:, None], row_inverse[:, None], visible, EXACT, PARTIAL
+                )
+                dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+                ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
+                centred = (dp - cotangent_mean[:, None]) * (ts - tangent_mean[:, None])
+                mixed += tl.sum(p * (tdp + centred), axis=1)
         tl.store(z_tangent + row_pointers, mixed, mask=existing)
 
 
@@ -102,24 +148,22 @@ def run(
     *,
     g: torch.Tensor | None = None,
     tangents: Triple | None = None,
-) -> Gradients:
-    """Return z (where g is given), r (where tangents are) and z' (where both are), each contiguous [B, H, T]."""
+) -> Moments:
+    """Return the moments of a checked problem, each contiguous [B, H, T]: z where g is given, r where tangents are."""
     q, k, v = primals
     tq, tk, tv = tangents or (q, k, v)
     shape = (problem.batch, problem.heads, problem.queries)
-    z, r, z_tangent = (
-        q.new_empty(shape, dtype=problem.statistics_dtype) if expected else None
-        for expected in (g is not None, tangents is not None, g is not None and tangents is not None)
-    )
+    expected = (True, True, g is not None, tangents is not None, g is not None and tangents is not None)
+    found = Moments(*(q.new_empty(shape, dtype=problem.statistics_dtype) if each else None for each in expected))
     launch(
         moments_kernel,
         problem,
         planes=(q, k, v, q if g is None else g, tq, tk, tv),
         rows=(m, l),
-        contiguous=(z, r, z_tangent),
+        contiguous=found,
         over="query",
-        derivative=1 if z_tangent is None else 2,
+        part="z'" if found.z_tangent is not None else "r" if tangents is not None else "z",
         COTANGENT=g is not None,
         TANGENT=tangents is not None,
     )
-    return z, r, z_tangent
+    return found

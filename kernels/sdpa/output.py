@@ -9,7 +9,16 @@ import triton.language as tl
 from ..tiles import reciprocal, visible_keys
 from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
-from .tiles import feature_columns, load_step, load_tile, program_rows, store_tile, walk
+from .tiles import (
+    feature_columns,
+    in_units,
+    load_step,
+    load_tile,
+    program_rows,
+    store_tile,
+    walk,
+    whole_tiles,
+)
 
 
 @triton.jit(**unspecialised("q", "k", "v", contiguous=("o", "m", "l")))
@@ -17,9 +26,9 @@ def forward_kernel(
     q, k, v,
     o, m, l,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c,
-    H, T, M, D, DV, causal_offset, scale,
+    H, T, M, D, DV, causal_offset, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
-    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Compute o [BLOCK_QUERY, DV], m and l [BLOCK_QUERY] of one tile of queries.
 
@@ -34,31 +43,38 @@ def forward_kernel(
     v_rows = walk(v, batch, head, keys, columns, v_b, v_h, v_r, v_c, ALIGNED)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
 
-    row_max = tl.full([BLOCK_QUERY], float("-inf"), ACCUMULATE)
+    whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
+
+    largest = tl.full([BLOCK_QUERY], float("-inf"), ACCUMULATE)
     row_sum = tl.zeros([BLOCK_QUERY], ACCUMULATE)
     output = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
-    for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
-        present = (start + keys < M)[:, None]
-        k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-        v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-        scores = tl.where((start + keys)[None, :] < seen[:, None], scores, float("-inf"))
-        larger = tl.maximum(row_max, tl.max(scores, axis=1))
-        # a row that has seen no key yet has larger = -inf: subtract 0 there, and not -inf from -inf
-        shift = tl.where(larger == float("-inf"), 0.0, larger)
-        weights = tl.exp(scores - shift[:, None])
-        decay = tl.exp(row_max - shift)
-        row_sum = row_sum * decay + tl.sum(weights, axis=1)
-        output = tl.dot(
-            weights.to(v_tile.dtype), v_tile, acc=output * decay[:, None],
-            input_precision=PRECISION, out_dtype=ACCUMULATE,
-        )  # fmt: skip
-        row_max = larger
+    for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
+        for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
+            present = (start + keys < M)[:, None] if PARTIAL else True
+            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+            products = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            scores = in_units(products, scale, EXACT)
+            if PARTIAL:
+                scores = tl.where((start + keys)[None, :] < seen[:, None], scores, float("-inf"))
+            larger = tl.maximum(largest, tl.max(scores, axis=1))
+            # a row that has seen no key yet has larger = -inf: subtract 0 there, and not -inf from -inf
+            shift = tl.where(larger == float("-inf"), 0.0, larger)
+            weights = tl.exp2((scores - shift[:, None]) * rate)
+            decay = tl.exp2((largest - shift) * rate)
+            row_sum = row_sum * decay + tl.sum(weights, axis=1)
+            output = tl.dot(
+                weights.to(v_tile.dtype), v_tile, acc=output * decay[:, None],
+                input_precision=PRECISION, out_dtype=ACCUMULATE,
+            )  # fmt: skip
+            largest = larger
 
     sees = row_sum != 0.0
     output = output * reciprocal(tl.where(sees, row_sum, 1.0), sees)[:, None]
+    if EXACT:
+        largest = largest * scale
     row_pointers = index.to(tl.int64) * T + queries
-    tl.store(m + row_pointers, row_max, mask=existing)
+    tl.store(m + row_pointers, largest, mask=existing)
     tl.store(l + row_pointers, row_sum, mask=existing)
     store_tile(o, index, T, DV, queries, columns, output, existing[:, None] & value_columns, ALIGNED)
 
@@ -68,5 +84,5 @@ def run(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> 
     o = q.new_empty((problem.batch, problem.heads, problem.queries, problem.value_features))
     m = q.new_empty(o.shape[:3], dtype=problem.statistics_dtype)
     l = torch.empty_like(m)
-    launch(forward_kernel, problem, planes=(q, k, v), contiguous=(o, m, l), over="query", derivative=0)
+    launch(forward_kernel, problem, planes=(q, k, v), contiguous=(o, m, l), over="query", part="forward")
     return o, m, l

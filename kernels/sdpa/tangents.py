@@ -12,27 +12,27 @@ from .guardrails import Problem, Triple
 from .launch import launch, unspecialised
 from .tiles import (
     feature_columns,
+    load_factors,
     load_step,
     load_tile,
+    probabilities,
     program_rows,
-    query_statistics,
-    rebuilt,
     score_tangent,
     store_tile,
     walk,
+    whole_tiles,
 )
 
 
-@triton.jit(**unspecialised("q", "k", "v", "tq", "tk", "tv", rows=("m", "l"), contiguous=("r", "o", "to")))
+@triton.jit(**unspecialised("q", "k", "v", "tq", "tk", "tv", contiguous=("shift", "inverse", "r", "o", "to")))
 def tangent_kernel(
-    q, k, v, tq, tk, tv, m, l,
-    r, o, to,
+    q, k, v, tq, tk, tv,
+    shift, inverse, r, o, to,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tv_b, tv_h, tv_r, tv_c,
-    m_b, m_h, m_r, l_b, l_h, l_r,
-    H, T, M, D, DV, causal_offset, scale,
+    H, T, M, D, DV, causal_offset, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
-    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
     CENTRED: tl.constexpr, PRIMAL: tl.constexpr,
 ):  # fmt: skip
     """Compute the tangent of o [BLOCK_QUERY, DV] of one tile of queries: P' V + P v', and with PRIMAL o = P V.
@@ -45,7 +45,8 @@ def tangent_kernel(
     columns, score_columns, value_columns = feature_columns(D, DV, WIDTH, ALIGNED)
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
-    row_max, inverse_sum = query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r)
+    whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
+    row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
     tq_tile = load_tile(
         tq, batch, head, queries, columns, existing[:, None] & score_columns, tq_b, tq_h, tq_r, tq_c, ALIGNED
@@ -59,23 +60,25 @@ def tangent_kernel(
 
     tangent = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
     output = tl.zeros([BLOCK_QUERY, WIDTH], ACCUMULATE)
-    for start in range(0, tl.max(seen, axis=0), BLOCK_KEY):
-        present = (start + keys < M)[:, None]
-        visible = (start + keys)[None, :] < seen[:, None]
-        k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-        v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-        tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
-        tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
-        p = rebuilt(q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION, ACCUMULATE)
-        ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
-        if CENTRED:
-            ts = ts - mean[:, None]
-        tp = (p * ts).to(v_tile.dtype)
-        weights = p.to(v_tile.dtype)
-        tangent = tl.dot(tp, v_tile, acc=tangent, input_precision=PRECISION, out_dtype=ACCUMULATE)
-        tangent = tl.dot(weights, tv_tile, acc=tangent, input_precision=PRECISION, out_dtype=ACCUMULATE)
-        if PRIMAL:
-            output = tl.dot(weights, v_tile, acc=output, input_precision=PRECISION, out_dtype=ACCUMULATE)
+    for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
+        for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
+            present = (start + keys < M)[:, None] if PARTIAL else True
+            visible = (start + keys)[None, :] < seen[:, None]
+            k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
+            v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
+            tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
+            tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
+            products = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
+            p = probabilities(products, scale, rate, row_shift[:, None], row_inverse[:, None], visible, EXACT, PARTIAL)
+            ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
+            if CENTRED:
+                ts = ts - mean[:, None]
+            tp = (p * ts).to(v_tile.dtype)
+            weights = p.to(v_tile.dtype)
+            tangent = tl.dot(tp, v_tile, acc=tangent, input_precision=PRECISION, out_dtype=ACCUMULATE)
+            tangent = tl.dot(weights, tv_tile, acc=tangent, input_precision=PRECISION, out_dtype=ACCUMULATE)
+            if PRIMAL:
+                output = tl.dot(weights, v_tile, acc=output, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
     there = existing[:, None] & value_columns
     store_tile(to, index, T, DV, queries, columns, tangent, there, ALIGNED)
@@ -96,15 +99,14 @@ def run(
     """Return o (None unless `primal`) and its tangent, each [B, H, T, Dv], with P rebuilt from m and l."""
     to = primals[0].new_empty((problem.batch, problem.heads, problem.queries, problem.value_features))
     o = torch.empty_like(to) if primal else None
-    r = moments.run(problem, primals, m, l, tangents=tangents)[1] if centred else None
+    rows = moments.run(problem, primals, m, l, tangents=tangents if centred else None)
     launch(
         tangent_kernel,
         problem,
         planes=(*primals, *tangents),
-        rows=(m, l),
-        contiguous=(r, o, to),
+        contiguous=(rows.shift, rows.inverse, rows.r, o, to),
         over="query",
-        derivative=1,
+        part="jvp",
         CENTRED=centred,
         PRIMAL=primal,
     )

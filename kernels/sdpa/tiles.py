@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..tiles import below, columns_within, offsets, output_plane, plane, probabilities, statistics
+from ..tiles import below, columns_within, first_query, offsets, output_plane, plane, statistics
 
 
 @triton.jit
@@ -67,28 +67,69 @@ def feature_columns(D, DV, WIDTH: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def query_statistics(m, l, batch, head, queries, existing, m_b, m_h, m_r, l_b, l_h, l_r):
-    """Return m [queries] and 1 / l [queries] of plane [batch, head], as `statistics` does."""
-    return statistics(
-        plane(m, batch, head, m_b, m_h, False) + queries.to(tl.int64) * m_r,
-        plane(l, batch, head, l_b, l_h, False) + queries.to(tl.int64) * l_r,
-        existing,
-    )
+def in_units(products, scale, EXACT: tl.constexpr):
+    """Return scores from dots q k: S = scale q k, or with EXACT, which promises a power of two, the dots themselves.
+
+    A power of two changes no rounding: there S is one multiplication less a score, in other units, and `rate` has it.
+    """
+    if EXACT:
+        return products
+    else:
+        return products * scale
 
 
 @triton.jit
-def rebuilt(
-    q_tile, k_tile, visible, row_max, inverse_sum, scale, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr
-):  # fmt: skip
-    """Return P [queries, keys] from what `statistics` returned, in ACCUMULATE."""
-    scores = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE) * scale
-    return probabilities(scores, visible, row_max, inverse_sum)
+def row_factors(m_pointers, l_pointers, existing, scale, EXACT: tl.constexpr):
+    """Return m [rows], in the units of scores, and 1 / l [rows]: P = exp2((score - m) rate) / l.
+
+    Both are 0 where a row sees no key (m = -inf, l = 0) or does not exist.
+    """
+    row_max, inverse_sum = statistics(m_pointers, l_pointers, existing)
+    if EXACT:
+        row_max = row_max / scale
+    return row_max, inverse_sum
+
+
+@triton.jit
+def load_factors(shift, inverse, index, count, rows, existing):
+    """Load what `moments` stored for plane `index`: m and 1 / l [rows] of `row_factors`, 0 past `count` rows."""
+    places = index.to(tl.int64) * count + rows
+    return tl.load(shift + places, mask=existing, other=0.0), tl.load(inverse + places, mask=existing, other=0.0)
+
+
+@triton.jit
+def probabilities(products, scale, rate, shift, inverse, visible, EXACT: tl.constexpr, PARTIAL: tl.constexpr):
+    """Return P of a tile from its dots q k, exactly 0 where PARTIAL and a query does not see the key.
+
+    exp2 of the difference times log2(e): folding log2(e) into S would round |S| where this rounds |S - m|.
+    """
+    p = tl.exp2((in_units(products, scale, EXACT) - shift) * rate) * inverse
+    if PARTIAL:
+        p = tl.where(visible, p, 0.0)
+    return p
+
+
+@triton.jit
+def whole_tiles(seen, existing, M, BLOCK_KEY: tl.constexpr):
+    """Return the end of the tiles of keys that every existing row [rows] sees whole, a multiple of BLOCK_KEY."""
+    return tl.maximum(tl.min(tl.where(existing, seen, M), axis=0), 0) // BLOCK_KEY * BLOCK_KEY
+
+
+@triton.jit
+def whole_queries(keys, M, causal_offset, BLOCK_QUERY: tl.constexpr):
+    """Return where the rows begin that see some of a tile's keys [keys], and those that see all, in tiles BLOCK_QUERY.
+
+    Row i sees key j iff j < i + causal_offset. Keys past M count for none: what is computed for them is not stored.
+    """
+    first = first_query(tl.min(keys, axis=0), causal_offset, BLOCK_QUERY)
+    last = tl.minimum(tl.max(keys, axis=0), M - 1)
+    return first, tl.cdiv(tl.maximum(last - causal_offset + 1, 0), BLOCK_QUERY) * BLOCK_QUERY
 
 
 @triton.jit
 def score_tangent(
     q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr
 ):  # fmt: skip
-    """Return S' = scale (q' k^T + q k'^T) [queries, keys], in ACCUMULATE."""
+    """Return S' = scale (q' k^T + q k'^T) [queries, keys], in ACCUMULATE; transposed where q and k are exchanged."""
     tangent = tl.dot(tq_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
     return tl.dot(q_tile, tl.trans(tk_tile), acc=tangent, input_precision=PRECISION, out_dtype=ACCUMULATE) * scale

@@ -69,7 +69,8 @@ def _fits(dtype: str, dims: Mapping[str, int]) -> Collection[str]:
 def _tiles(dtype: str, dims: Mapping[str, int], blocks: str, order: int) -> Mapping[str, int]:
     """Rows of a tile of queries and of one of keys."""
     width = padded_features(dims["D"], dims["Dv"])
-    chosen = kernels.BLOCKS[blocks] if blocks else choose(order, getattr(torch, dtype), width, dims["T"], dims["M"])
+    asked = ("forward", "dq", "hq")[order], getattr(torch, dtype), "ieee", width, dims["T"], dims["M"]
+    chosen = kernels.BLOCKS[blocks] if blocks else choose(*asked)
     return {"T": chosen.query, "M": chosen.key}
 
 

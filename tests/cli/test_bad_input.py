@@ -73,7 +73,7 @@ def said(given: tuple[int, str, str]) -> str:
         (("json:dumps", "--family", "scaled.py:scaled"), "expected the inputs (x, w) positionally"),
         (("scaled.py:right", "--family", "sdpa"), "declared as a kernel of scaled, but --family says sdpa"),
         (("scaled.py:right", "--dtype", "int8"), "--dtype 'int8' is unknown: expected one of float32"),
-        (("scaled.py:right", "--contract", "float32=bf16"), "for float32 choose one of: ieee32, tf32x3, tf32"),
+        (("scaled.py:right", "--contract", "float32=bf16"), "for float32 choose one of: ieee32, bf16x6, tf32x3, tf32"),
         (("scaled.py:right", "--dim", "N=0"), "--dim 'N=0' is invalid; expected NAME=SIZE"),
         (("scaled.py:right", "--dim", "N=5000"), "dim N of right: 5000 was asked for; family scaled allows 1 to 40"),
         (("scaled.py:right", "--dim", "N=100:200"), "100 to 200 was asked for; family scaled allows 1 to 40; no size"),

@@ -30,7 +30,7 @@ def test_the_sources_of_a_family_are_its_folder_and_the_tiles_that_it_shares(fam
 
 
 def test_of_tiles_that_families_share_the_functions_that_one_uses_are_mutated():
-    for family, used in (("lightning", {"below"}), ("sdpa", {"statistics", "probabilities"})):
+    for family, used in (("lightning", {"below"}), ("sdpa", {"statistics", "visible_keys"})):
         (shared,) = [each for each in sources_of(resolve(family)) if each.module == "gradoracle.kernels.tiles"]
         assert used <= {each.function for each in mutants_of(shared)}
         assert all(each.function != "statistics" for each in mutants_of(shared)) == (family == "lightning")

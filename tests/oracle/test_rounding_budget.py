@@ -48,7 +48,7 @@ def test_presets_by_dtype() -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "said"),
     [
-        ("tf33", "float32", "no contract is named 'tf33'; for float32 choose one of: ieee32, tf32x3, tf32"),
+        ("tf33", "float32", "no contract is named 'tf33'; for float32 choose one of: ieee32, bf16x6, tf32x3, tf32"),
         ("bf16", "float32", "contract 'bf16' is for bfloat16; for float32 choose one of"),
         ("ieee32", "int8", "no preset fits dtype 'int8'"),
     ],

@@ -280,6 +280,19 @@ def test_float32_dots_are_ieee_unless_tf32_is_asked_for():
     assert error["tf32"] < 2**-7
 
 
+def test_six_products_of_bfloat16_parts_are_nearly_as_good_as_ieee():
+    primals, tangents, g = problem((1, 2, 33, 65, 64, 32), torch.float32)
+    *_, gradients, second = truths(primals, tangents, g)
+    errors = {}
+    for precision in ("ieee", "bf16x6"):
+        found = (*vjp(*primals, g, precision=precision), *hvp(*primals, g, *tangents, precision=precision))
+        errors[precision] = [
+            float((mine.double() - truth).norm() / truth.norm())
+            for mine, truth in zip(found, (*gradients, *second), strict=True)
+        ]
+    assert all(six < 4 * ieee for six, ieee in zip(errors["bf16x6"], errors["ieee"], strict=True)), errors
+
+
 def test_underflow_of_float16_is_the_declared_floor():
     assert SMALLEST[torch.float16] == 2.0**-24
     primals, _, g = problem((1, 1, 4, 4096, 4, 4), torch.float16)
