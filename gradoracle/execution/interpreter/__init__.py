@@ -18,6 +18,7 @@ instructions of sm_90:
 - `tl.dot`: exact products of operands truncated (tf32), split (tf32x3, bf16x3, bf16x6) or as they are (ieee, bfloat16,
   float16, float64), added up in the accumulator's dtype; see dot.py for what a GPU does and how that was found;
 - loop variables are int32 or int64 scalars: they have `.to`, wrap and divide toward zero (loops.py);
+- `tl.map_elementwise`: its function runs once for each element, or for as many neighbours as it packs;
 - functions of libdevice: accurate, rounded once to their dtype (libdevice.py);
 - `tl.sum` and scans in 16 bits: every addition rounded.  The order of any sum is not a GPU's.
 

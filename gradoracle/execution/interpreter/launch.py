@@ -29,6 +29,7 @@ from gradoracle.execution.interpreter import (
     loads,
     lockstep,
     loops,
+    scalar_functions,
     values,
 )
 
@@ -104,6 +105,7 @@ _BUILTINS: dict[str, Any] = {
     "load": loads.load,
     "store": loads.store,
     "range": lambda stock: loops.counted,
+    "map_elementwise": lambda stock: scalar_functions.mapped,
 }
 
 

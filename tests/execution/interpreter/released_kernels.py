@@ -44,3 +44,33 @@ def tuned(X, Z, N, BLOCK: tl.constexpr, EVEN: tl.constexpr):
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(X + n) if EVEN else tl.load(X + n, mask=n < N, other=0.0)
     tl.store(Z + n, 2 * x, mask=n < N)
+
+
+@triton.jit
+def selu_of_one(x, alpha):
+    """Its value, and how many steps of a loop it took."""
+    steps = 0
+    if x > 0:
+        y = x
+    else:
+        y = alpha * (tl.exp(x) - 1.0)
+        while steps < 3:
+            steps += 1
+    return y, steps
+
+
+@triton.jit
+def halves_of_two(x, y):
+    return x / 2, y / 2
+
+
+@triton.jit
+def mapped(X, Y, STEPS, Z, N, M, alpha, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Y and STEPS of each element alone, Z of two at a time."""
+    n, m = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    at, there = n[:, None] * M + m[None, :], (n < N)[:, None] & (m < M)[None, :]
+    x = tl.load(X + at, mask=there, other=0.0)
+    y, steps = tl.map_elementwise(selu_of_one, x, alpha)
+    tl.store(Y + at, y, mask=there)
+    tl.store(STEPS + at, steps, mask=there)
+    tl.store(Z + at, tl.map_elementwise(halves_of_two, x, pack=2)[0], mask=there)

@@ -57,3 +57,16 @@ def test_heuristics_above_which_an_autotuner_stands(size: int) -> None:
     x, z = torch.randn(size), torch.zeros(size)
     kernels.tuned[lambda given: (-(-size // given["BLOCK"]),)](x, z, size)
     assert torch.equal(z, 2 * x)
+
+
+def test_a_function_of_scalars_takes_its_branches_for_each_element() -> None:
+    x, y, z = torch.randn(5, 6), torch.zeros(5, 6), torch.zeros(5, 6)
+    steps = torch.zeros(5, 6, dtype=torch.int32)
+    kernels.mapped[(3,)](x, y, steps, z, 5, 6, 1.5, 2, 8)
+    truth = torch.where(x > 0, x.double(), 1.5 * (torch.exp(x.double()) - 1))
+    torch.testing.assert_close(y.double(), truth, rtol=1e-6, atol=1e-6)
+    assert torch.equal(steps, torch.where(x > 0, 0, 3).int()) and torch.equal(z, x / 2)
+    wide = [widen(t) for t in (x, torch.zeros(5, 6), torch.zeros(5, 6))]
+    with widening():
+        kernels.mapped[(3,)](*wide[:2], steps, wide[2], 5, 6, 1.5, 2, 8)
+    torch.testing.assert_close(narrowed(wide[1]), truth, rtol=1e-14, atol=1e-14)
