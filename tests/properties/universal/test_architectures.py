@@ -29,8 +29,8 @@ def ptx(self, source, metadata, *rest):
 
 CUDABackend.make_ptx, llvm.optimize_module = ptx, lambda *arguments: None
 found = []
-for name, kernel, signature, constants, options in compilations("bfloat16")[:2]:
-    for capability in (80, 90, 100, 120):
+for capability in (80, 90, 100, 120):
+    for name, kernel, signature, constants, options in compilations("bfloat16", divmod(capability, 10))[:2]:
         source = triton.compiler.ASTSource(fn=kernel, constexprs=constants, signature=signature)
         try:
             triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", capability, 32), options=options)
