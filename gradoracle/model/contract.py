@@ -100,7 +100,8 @@ PRESETS: Mapping[str, Contract] = MappingProxyType(
         contract.name: contract
         for contract in (
             _IEEE32,
-            # three parts hold every bit of an operand; of nine products six are added, the rest is below 2^-26 of each
+            # three parts hold every bit of an operand; of nine products six are added, and the rest of the largest,
+            # at most 2^-24 of it and 2^-27 in the mean square, is no more than what one of their sums is cut by
             replace(_IEEE32, name="bf16x6", accumulate_block=16.0 / 6.0),
             replace(_IEEE32, name="tf32x3", operand="tf32x3", truncate=True, accumulate_block=8.0 / 3.0),
             replace(_IEEE32, name="tf32", operand="tf32", truncate=True, accumulate_block=8.0),

@@ -26,7 +26,7 @@ TUNED_FEATURES = (64, 128)
 def padded_features(features: int, value_features: int) -> int:
     """Return the width of a tile's rows: the power of two, at least 16, that holds D and Dv.
 
-    One width serves both, so that a compiled kernel is one of four (16, 32, 64, 128) and not one of sixteen.
+    One width serves both, so that a compiled kernel is of four widths (16, 32, 64, 128) and not of sixteen.
     """
     return max(16, triton.next_power_of_2(max(features, value_features)))
 
@@ -55,7 +55,7 @@ def choose(
     features: int,
     queries: int,
     keys: int,
-    capability: tuple[int, int] = CAPABILITIES[-1],
+    capability: tuple[int, int] = (9, 0),
 ) -> Blocks:
     """Choose blocks for a pass that no `blocks=` forces.
 
@@ -69,18 +69,18 @@ def choose(
         capability: of the GPU.
 
     In the interpreter the choice is `interpreted_blocks`. On a GPU it is a row of `tuned`, which `benchmarks/tuning.py`
-    makes: that of sm_80 where a program has 99 KiB of shared memory and no wgmma (sm_8x, sm_12x), else that of sm_90.
-    Only sm_90's was timed.
+    makes: that of its capability where there is one, on sm_9x that of sm_90, on any other that of sm_80, whose passes
+    need at most 99 KiB of shared memory and little tensor memory. Only sm_90's was timed.
     """
     if interpreted():
         return interpreted_blocks(queries, keys)
     dots = "16 bit" if dtype != torch.float32 else "ieee" if precision == "ieee" else "split"
-    known = CAPABILITIES[1] if (9, 0) <= capability < (12, 0) else CAPABILITIES[0]
+    known = capability if capability in CAPABILITIES else (9, 0) if capability[0] == 9 else (8, 0)
     width = next(each for each in TUNED_FEATURES if features <= each)
     return TUNED[known, dots, width][PARTS.index(part)]
 
 
 @functools.cache
 def capability_of(device: torch.device) -> tuple[int, int]:
-    """Return the capability of a CUDA device, such as (9, 0); of any other the newest one that is known."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else CAPABILITIES[-1]
+    """Return the capability of a CUDA device, such as (9, 0); of any other device (9, 0)."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)

@@ -11,7 +11,6 @@ from ..blocks import Blocks
 from . import gradients, hessian, launch, moments, output, tangents
 from .blocks import choose
 from .guardrails import LARGEST_FEATURES
-from .tuned import CAPABILITIES
 
 Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, Any]]
 
@@ -31,13 +30,13 @@ PASSES: dict[str, tuple[Any, dict[str, bool], tuple[str, ...]]] = {
     "hq": (hessian.query_hvp_kernel, {}, ()),
     "hk, hv": (hessian.key_hvp_kernel, {"NEEDS_K": True, "NEEDS_V": True}, ()),
 }
-LARGEST = ("forward", "z", "dk, dv", "jvp", "hk, hv")
+LARGEST = ("forward", "z", "dk, dv", "jvp", "z'", "hq", "hk, hv")
 
 
-def compilations(dtype: str, capability: tuple[int, int] = CAPABILITIES[-1]) -> list[Compilation]:
+def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compilation]:
     """Return (name, kernel, signature, constants, options) of the passes that hold most, as triton.compile takes them.
 
-    Those left out hold fewer tiles than one of these: dq than dk and dv, hq than hk and hv, r and z' than z and hk.
+    Those left out hold fewer tiles than one of these, in blocks as large: dq than dk and dv, r than jvp.
 
     Args:
         dtype: "float32", "bfloat16" or "float16"; for any other there is nothing to compile.
@@ -53,7 +52,7 @@ def compilation(
     width: int,
     *,
     precision: str = "ieee",
-    capability: tuple[int, int] = CAPABILITIES[-1],
+    capability: tuple[int, int] = (9, 0),
     aligned: bool = True,
     blocks: Blocks | None = None,
 ) -> Compilation:
@@ -62,7 +61,7 @@ def compilation(
     blocks = blocks or choose(name, getattr(torch, dtype), precision, width, LONG, LONG, capability)
     constants: dict[str, Any] = dict.fromkeys(absent) | flags
     constants |= {"BLOCK_QUERY": blocks.query, "BLOCK_KEY": blocks.key, "WIDTH": width, "ALIGNED": aligned}
-    constants |= {"ACCUMULATE": tl.float32, "PRECISION": precision, "EXACT": width == 64}  # whose scale is 1 / 8
+    constants |= {"ACCUMULATE": tl.float32, "PRECISION": precision, "EXACT": width in (16, 64)}  # by the default scale
     signature = {argument: _type(argument, constants, dtype) for argument in kernel.arg_names}
     options = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages, "enable_fp_fusion": constants["EXACT"]}
     return name, kernel, signature, constants, options

@@ -15,7 +15,7 @@ from .blocks import Blocks, capability_of, choose, padded_features
 from .guardrails import Problem
 
 LOG2E = 1.4426950408889634
-EXACT_SCALES = 2.0**-24, 2.0**24  # powers of two between which a score's units cost no range
+EXACT_SCALES = 2.0**-24, 1.0  # powers of two between which a score's units cost no range: |q k| is finite where |S| is
 FLOATS = ("scale", "rate")
 SCALARS = ("H", "T", "M", "D", "DV", "causal_offset")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..tiles import below, columns_within, first_query, offsets, output_plane, plane, statistics
+from ..tiles import below, columns_within, first_query, offsets, output_plane, plane, reciprocal, statistics
 
 
 @triton.jit
@@ -85,8 +85,9 @@ def row_factors(m_pointers, l_pointers, existing, scale, EXACT: tl.constexpr):
     Both are 0 where a row sees no key (m = -inf, l = 0) or does not exist.
     """
     row_max, inverse_sum = statistics(m_pointers, l_pointers, existing)
-    if EXACT:
-        row_max = row_max / scale
+    if EXACT:  # a power of two has an exact reciprocal, which plain `/` may miss on a GPU
+        one = tl.full(row_max.shape, 1.0, row_max.dtype)
+        row_max = row_max * reciprocal(one * scale, one > 0)
     return row_max, inverse_sum
 
 

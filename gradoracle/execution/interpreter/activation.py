@@ -149,7 +149,6 @@ def _install() -> None:
         (interpreter.InterpreterBuilder, memory.METHODS),
         (interpreter.InterpreterBuilder, libdevice.METHODS),
         (interpreter.TensorHandle, {"__init__": blocks.init_handle}),
-        (interpreter.BlockPointerHandle, block_pointers.OF_BLOCK_POINTERS),
         (interpreter.TensorDescHandle, block_pointers.OF_DESCRIPTORS),
         (interpreter.ReduceOps, reduction.REDUCE_METHODS),
         (interpreter.ScanOps, reduction.SCAN_METHODS),
@@ -158,6 +157,8 @@ def _install() -> None:
         (interpreter, {"_get_np_dtype": values.held_as, "_validate_np_data_size": values.fits}),
         (interpreter, {"_patch_lang": launch.keep_patched}),
     ]
+    if hasattr(interpreter, "BlockPointerHandle"):  # Triton 3.9 has none any more
+        replaced.append((interpreter.BlockPointerHandle, block_pointers.OF_BLOCK_POINTERS))
     for holder, methods in replaced:
         for name, replacement in methods.items():
             _require(holder, name, replacement)
