@@ -37,6 +37,9 @@ SHARED_MEMORY: Mapping[int, int] = {80: 166_912, 90: 232_448, 100: 232_448, 120:
 """Bytes of shared memory that one program can have, by compute capability (CUDA programming guide, "Compute
 capabilities": 163, 227, 227 and 99 KiB)."""
 
+TENSOR_MEMORY = 512
+"""Columns of tensor memory, where a GPU has it: sm_100 (PTX ISA, "Tensor Memory Addressing")."""
+
 TIME_LIMIT = 600.0  # seconds, for all compilations of one call
 
 
@@ -187,6 +190,8 @@ def _compile(
     except Again as again:
         return again.args[0], ""
     except _Known as known:
+        if (columns := int(known.args[0].get_int_attr("ttg.tensor_memory_size") or 0)) > TENSOR_MEMORY:
+            return {}, f"takes {columns} columns of tensor memory, a program can have {TENSOR_MEMORY}"
         found = read(*known.args)
         if kept is not None:
             kept.keep(found)

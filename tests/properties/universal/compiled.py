@@ -38,6 +38,10 @@ def too_large(dtype):
     return [tile(64, 64, 2), tile(128, 512, 1)]
 
 
+def too_wide(dtype):
+    return [tile(512, 16, 1)]
+
+
 def uncompilable(dtype):
     return [("broken", broken, {"a": "*fp32"}, {}, {})]
 

@@ -59,6 +59,13 @@ def test_tiles_that_fit_hold_and_tiles_that_do_not_are_named_with_the_gpu():
     assert len(found.findings) == 2 * len(SHARED_MEMORY)
 
 
+def test_tensor_memory_is_as_limited_where_there_is_any():
+    found = judged(law, naming(compiled.too_wide))
+    wrong = {f.tensor: f.message for f in found.findings if f.outcome is Outcome.VIOLATED}
+    assert "columns of tensor memory, a program can have 512" in wrong["tile 512 on sm_100"]
+    assert not any("tensor memory" in wrong.get(f"tile 512 on sm_{other}", "") for other in (80, 90, 120))
+
+
 def test_what_does_not_compile_is_a_violation_in_words():
     found = judged(law, naming(compiled.uncompilable))
     assert found.status is Status.VIOLATED
