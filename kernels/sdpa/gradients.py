@@ -15,8 +15,8 @@ from .tiles import (
     load_factors,
     load_step,
     load_tile,
-    probabilities,
     program_rows,
+    rebuilt,
     store_tile,
     walk,
     whole_queries,
@@ -55,11 +55,13 @@ def query_kernel(
     for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
         for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
             present = (start + keys < M)[:, None] if PARTIAL else True
-            visible = (start + keys)[None, :] < seen[:, None]
+            visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
             k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
             v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
-            products = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            p = probabilities(products, scale, rate, row_shift[:, None], row_inverse[:, None], visible, EXACT, PARTIAL)
+            p = rebuilt(
+                q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
+                scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
+            )  # fmt: skip
             dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
             ds = (p * (dp - mean[:, None])).to(k_tile.dtype)
             gradient = tl.dot(ds, k_tile, acc=gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)
@@ -100,12 +102,14 @@ def key_kernel(
         for start in range(first if PARTIAL else whole, tl.minimum(whole, T) if PARTIAL else T, BLOCK_QUERY):
             queries = start + rows
             existing = queries < T
-            visible = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :]
+            visible = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :] if PARTIAL else True
             row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
             q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
             g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
-            products = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            p = probabilities(products, scale, rate, row_shift[None, :], row_inverse[None, :], visible, EXACT, PARTIAL)
+            p = rebuilt(
+                k_tile, q_tile, row_shift[None, :], row_inverse[None, :], visible,
+                scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
+            )  # fmt: skip
             if NEEDS_V:
                 weights = p.to(g_tile.dtype)
                 v_gradient = tl.dot(weights, g_tile, acc=v_gradient, input_precision=PRECISION, out_dtype=ACCUMULATE)

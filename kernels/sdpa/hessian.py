@@ -21,8 +21,8 @@ from .tiles import (
     load_factors,
     load_step,
     load_tile,
-    probabilities,
     program_rows,
+    rebuilt,
     score_tangent,
     store_tile,
     walk,
@@ -70,13 +70,15 @@ def query_hvp_kernel(
     for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
         for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
             present = (start + keys < M)[:, None] if PARTIAL else True
-            visible = (start + keys)[None, :] < seen[:, None]
+            visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
             k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
             v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
             tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
             tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
-            products = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            p = probabilities(products, scale, rate, row_shift[:, None], row_inverse[:, None], visible, EXACT, PARTIAL)
+            p = rebuilt(
+                q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
+                scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
+            )  # fmt: skip
             ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)
             dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
             tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
@@ -128,14 +130,16 @@ def key_hvp_kernel(
         for start in range(first if PARTIAL else whole, tl.minimum(whole, T) if PARTIAL else T, BLOCK_QUERY):
             queries = start + rows
             existing = queries < T
-            visible = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :]
+            visible = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :] if PARTIAL else True
             row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
             tangent_mean = tl.load(r_plane + queries, mask=existing, other=0.0)
             q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
             tq_tile = load_step(tq_rows, start, existing[:, None] & score_columns, ALIGNED)
             g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
-            products = tl.dot(k_tile, tl.trans(q_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-            p = probabilities(products, scale, rate, row_shift[None, :], row_inverse[None, :], visible, EXACT, PARTIAL)
+            p = rebuilt(
+                k_tile, q_tile, row_shift[None, :], row_inverse[None, :], visible,
+                scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
+            )  # fmt: skip
             ts = score_tangent(k_tile, q_tile, tk_tile, tq_tile, scale, PRECISION, ACCUMULATE)
             ts = ts - tangent_mean[None, :]
             if NEEDS_V:

@@ -24,8 +24,8 @@ from .tiles import (
     feature_columns,
     load_step,
     load_tile,
-    probabilities,
     program_rows,
+    rebuilt,
     row_factors,
     score_tangent,
     walk,
@@ -98,12 +98,12 @@ def moments_kernel(
         for PARTIAL in tl.static_range(2):  # the tiles that every row sees whole, then the others
             for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
                 present = (start + keys < M)[:, None] if PARTIAL else True
-                visible = (start + keys)[None, :] < seen[:, None]
+                visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
                 k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
-                products = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-                p = probabilities(
-                    products, scale, rate, row_shift[:, None], row_inverse[:, None], visible, EXACT, PARTIAL
-                )
+                p = rebuilt(
+                    q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
+                    scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
+                )  # fmt: skip
                 if COTANGENT:
                     v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
                     dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
@@ -123,15 +123,15 @@ def moments_kernel(
         for PARTIAL in tl.static_range(2):
             for start in range(whole if PARTIAL else 0, last if PARTIAL else whole, BLOCK_KEY):
                 present = (start + keys < M)[:, None] if PARTIAL else True
-                visible = (start + keys)[None, :] < seen[:, None]
+                visible = (start + keys)[None, :] < seen[:, None] if PARTIAL else True
                 k_tile = load_step(k_rows, start, present & score_columns, ALIGNED)
                 v_tile = load_step(v_rows, start, present & value_columns, ALIGNED)
                 tk_tile = load_step(tk_rows, start, present & score_columns, ALIGNED)
                 tv_tile = load_step(tv_rows, start, present & value_columns, ALIGNED)
-                products = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
-                p = probabilities(
-                    products, scale, rate, row_shift[:, None], row_inverse[:, None], visible, EXACT, PARTIAL
-                )
+                p = rebuilt(
+                    q_tile, k_tile, row_shift[:, None], row_inverse[:, None], visible,
+                    scale, rate, PRECISION, ACCUMULATE, EXACT, PARTIAL,
+                )  # fmt: skip
                 dp = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
                 tdp = tl.dot(g_tile, tl.trans(tv_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
                 ts = score_tangent(q_tile, k_tile, tq_tile, tk_tile, scale, PRECISION, ACCUMULATE)

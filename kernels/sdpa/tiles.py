@@ -99,11 +99,16 @@ def load_factors(shift, inverse, index, count, rows, existing):
 
 
 @triton.jit
-def probabilities(products, scale, rate, shift, inverse, visible, EXACT: tl.constexpr, PARTIAL: tl.constexpr):
-    """Return P of a tile from its dots q k, exactly 0 where PARTIAL and a query does not see the key.
+def rebuilt(
+    rows, columns, shift, inverse, visible, scale, rate,
+    PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr, EXACT: tl.constexpr, PARTIAL: tl.constexpr,
+):  # fmt: skip
+    """Return P of a tile of q [rows] and one of k [columns], or P^T of k and q, in ACCUMULATE.
 
-    exp2 of the difference times log2(e): folding log2(e) into S would round |S| where this rounds |S - m|.
+    It is exactly 0 where PARTIAL and a query does not see the key. exp2 of the difference times log2(e): folding
+    log2(e) into S would round |S| where this rounds |S - m|.
     """
+    products = tl.dot(rows, tl.trans(columns), input_precision=PRECISION, out_dtype=ACCUMULATE)
     p = tl.exp2((in_units(products, scale, EXACT) - shift) * rate) * inverse
     if PARTIAL:
         p = tl.where(visible, p, 0.0)
