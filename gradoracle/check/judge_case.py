@@ -170,7 +170,7 @@ def _with_arguments(kernel: Kernel, family: Family, arguments: Mapping[str, Any]
     for name in (*passed, *(option for option in fixed if kernel.options.get(option) == ())):
         _require_parameter(kernel, name)
     call = functools.partial(kernel.call, **passed) if passed else kernel.call
-    return replace(kernel, call=call, options={**kernel.options, **fixed})
+    return replace(kernel, call=call, options={**kernel.options, **fixed}, arguments={**kernel.arguments, **passed})
 
 
 def _require_parameter(kernel: Kernel, name: str) -> None:

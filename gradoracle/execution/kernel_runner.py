@@ -172,9 +172,9 @@ class KernelRunner:
         return [spec.name for spec in self.family.signature.primals if spec.name in sample.inputs]
 
     def options(self, sample: Sample) -> dict[str, Any]:
-        """Those options of a sample that the kernel takes."""
+        """Those options of a sample that the kernel takes, and the keywords that are held fixed."""
         barred = {name for name, values in self.kernel.options.items() if not values}
-        return {name: value for name, value in sample.options.items() if name not in barred}
+        return {n: value for n, value in sample.options.items() if n not in barred} | dict(self.kernel.arguments)
 
     def _blocks(self, blocks: str) -> Any:
         return self.kernel.blocks[blocks] if blocks else None

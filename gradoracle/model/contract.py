@@ -13,12 +13,14 @@ from types import MappingProxyType
 
 # Number formats by name. A significand of p bits (the leading one included) has unit roundoff 2^-p.
 PRECISION_BITS: Mapping[str, int] = MappingProxyType(
-    {"float64": 53, "float32": 24, "tf32x3": 22, "tf32": 11, "float16": 11, "bfloat16": 8}
+    {"float64": 53, "float32": 24, "bf16x6": 24, "tf32x3": 22, "tf32": 11, "float16": 11, "bfloat16": 8}
 )
+PARTS: Mapping[str, str] = MappingProxyType({"bf16x6": "bfloat16"})  # what a format's numbers are sums of
 FEW_BITS = 11  # of formats that have few significands
 UNIT_ROUNDOFF: Mapping[str, float] = MappingProxyType({name: 2.0**-bits for name, bits in PRECISION_BITS.items()})
 SMALLEST_NORMAL: Mapping[str, float] = MappingProxyType(
     {"float64": 2.0**-1022, "float16": 2.0**-14}
+    | {"bf16x6": 2.0**-110}  # below it three parts hold fewer bits: bfloat16 ends at 2^-133
     | {name: 2.0**-126 for name in ("float32", "tf32x3", "tf32", "bfloat16")}
 )
 SMALLEST_SUBNORMAL: Mapping[str, float] = MappingProxyType(
@@ -28,6 +30,7 @@ LARGEST: Mapping[str, float] = MappingProxyType(
     {
         "float64": (2 - 2.0**-52) * 2.0**1023,
         "float32": (2 - 2.0**-23) * 2.0**127,
+        "bf16x6": (2 - 2.0**-7) * 2.0**127,
         "tf32x3": (2 - 2.0**-23) * 2.0**127,
         "tf32": (2 - 2.0**-10) * 2.0**127,
         "float16": 65504.0,
@@ -100,9 +103,10 @@ PRESETS: Mapping[str, Contract] = MappingProxyType(
         contract.name: contract
         for contract in (
             _IEEE32,
-            # three parts hold every bit of an operand; of nine products six are added, and the rest of the largest,
-            # at most 2^-24 of it and 2^-27 in the mean square, is no more than what one of their sums is cut by
-            replace(_IEEE32, name="bf16x6", accumulate_block=16.0 / 6.0),
+            # three parts hold every bit of an operand that is not tiny; of nine products six are added, and the rest
+            # of the largest, at most 2^-24 of it and 2^-27 in the mean square, is no more than what one of their sums
+            # is cut by
+            replace(_IEEE32, name="bf16x6", operand="bf16x6", accumulate_block=16.0 / 6.0),
             replace(_IEEE32, name="tf32x3", operand="tf32x3", truncate=True, accumulate_block=8.0 / 3.0),
             replace(_IEEE32, name="tf32", operand="tf32", truncate=True, accumulate_block=8.0),
             _fused("bf16", "bfloat16"),

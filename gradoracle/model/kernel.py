@@ -45,6 +45,8 @@ class Kernel:
         needs_cuda: whether it refuses tensors of the CPU; interpreted, it is given tensors that claim to be on CUDA.
         ieee_dots: whether the interpreter multiplies in IEEE float32 wherever it asks ``tl.dot`` for less, so that the
             error of TF32 hides no smaller one.
+        arguments: further keywords that are held fixed (``--arg``); ``call`` has them already, explicit derivatives and
+            further entry points get them among their options.
         extras: for properties of its family: further entry points, such as ``stats`` of SDPA, and facts about
             compilations.
         outside: whether it is not a shipped kernel; it is then judged by the widest shipped algorithm.
@@ -75,6 +77,7 @@ class Kernel:
     notes: tuple[str, ...] = ()
     needs_cuda: bool = False
     ieee_dots: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def contract(self, dtype: str) -> Contract:
         """The precision contract of cases of this dtype."""

@@ -39,8 +39,9 @@ _FEW = 4  # probes
 def entry(evidence: Evidence, name: str) -> Any:
     """What an entry point of the kernel gives on the sample, kept under its name."""
     sample, kernel = evidence.sample, evidence.kernel
+    options = evidence.subject.options(sample)
     blocks = kernel.blocks[evidence.blocks] if evidence.blocks else None
-    return evidence.ask(name, lambda: kernel.extras[name](dict(sample.inputs), dict(sample.options), blocks))
+    return evidence.ask(name, lambda: kernel.extras[name](dict(sample.inputs), options, blocks))
 
 
 def marginals(evidence: Evidence) -> dict[str, Part]:

@@ -137,9 +137,12 @@ def test_arguments_are_held_fixed_or_passed_or_refused(tmp_path: Path) -> None:
         "def mine(x, *, twice=False, offset=0):\n"
         "    return (2 * x if twice else x.clone()) + offset\n"
     )
-    _, kernels, _ = subjects(Setup(str(file), None, "cpu", "auto", {}, {"twice": True, "offset": 3}))
+    given = Setup(str(file), None, "cpu", "auto", {}, {"twice": True, "offset": 3})
+    _, kernels, _ = subjects(given)
     assert kernels["mine"].options["twice"] == (True,)
     assert kernels["mine"](torch.zeros(2)).tolist() == [3.0, 3.0]
+    case = evidence(given, Case("times", {"N": 3}, options={"twice": True}))
+    assert case.subject.options(case.sample) == {"twice": True, "offset": 3}  # what explicit derivatives get
     with pytest.raises(UsageError, match="--arg nono: mine takes no such argument; it takes x, twice, offset"):
         subjects(Setup(str(file), None, "cpu", "auto", {}, {"nono": 1}))
 

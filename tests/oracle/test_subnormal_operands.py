@@ -34,6 +34,10 @@ def drawn(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).half().double()
 
 
+def random(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
 def test_what_alignment_cuts_off_is_within_budget() -> None:
     """The alarm of an H200: -5.95e-5 * 6.8e-4 + 9.5e-7 * 0.26 was 21 sigma out; both left operands are subnormal."""
     x = torch.tensor([[-5.9485435485839844e-05, 9.5367431640625e-07]], dtype=torch.float64)
@@ -81,6 +85,39 @@ def test_each_product_below_the_smallest_normal_number_is_rounded(flush: bool) -
     assert judge("y", got, budget.value, allowed, continuous=True).outcome is not Outcome.VIOLATED
     wrong = judge("y", got + 300 * spacing, budget.value, allowed, continuous=True)
     assert wrong.outcome is Outcome.VIOLATED
+
+
+def parts(x: Tensor, count: int = 3) -> Tensor:
+    """float32 numbers as the sum of some bfloat16 parts."""
+    left = x.float()
+    for _ in range(count):
+        left = left - left.bfloat16().float()
+    return x - left.double()
+
+
+@pytest.mark.parametrize("worst", [False, True])
+def test_three_bfloat16_parts_hold_less_of_tiny_operands(worst: bool) -> None:
+    x, y = random(60, 5, seed=1) * 2.0**-122, random(5, 40, seed=2) * 2.0**60
+    own = replace(PRESETS["bf16x6"], flush_to_zero=False)
+    graph = trace(lambda a, b: (a @ b,), x, y)
+    found = [budgets(graph, (x, y), each, worst=worst)[0] for each in (own, replace(own, operand="float32"))]
+    got = parts(x) @ parts(y)
+    ratio = (got - found[0].value).abs() / found[0].sigma
+    assert 0.3 < float(ratio.square().mean().sqrt()) < 1.2
+    assert float(((got - found[1].value).abs() / found[1].sigma).median()) > 50  # as float32 holds them
+    allowed = Allowance(found[0].sigma, found[0].errors, found[0].worst)
+    assert judge("y", got, found[0].value, allowed, continuous=True).outcome is Outcome.HOLDS
+    wrong = judge("y", parts(x, 1) @ parts(y), found[0].value, allowed, continuous=True)
+    assert wrong.outcome is Outcome.VIOLATED
+
+
+def test_bfloat16_parts_hold_other_operands_whole() -> None:
+    x, y = random(60, 5, seed=1) * 2.0**-40, random(5, 40, seed=2)
+    graph = trace(lambda a, b: (a @ b,), x, y)
+    one, other = (
+        budgets(graph, (x, y), replace(PRESETS["bf16x6"], operand=operand))[0] for operand in ("bf16x6", "float32")
+    )
+    assert torch.equal(parts(x), x) and torch.equal(one.sigma, other.sigma)
 
 
 def test_a_sum_of_what_the_format_holds_is_exact_below_its_smallest_normal_number() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradoracle.model.contract import SMALLEST_NORMAL, UNIT_ROUNDOFF
+from gradoracle.model.contract import PARTS, SMALLEST_NORMAL, UNIT_ROUNDOFF
 from gradoracle.oracle.rounding import independent, worst_case
 from gradoracle.oracle.rounding.call import Call
 from gradoracle.oracle.rounding.probes import mixed
@@ -129,7 +129,7 @@ def _cut_where_subnormal(roundoff: Roundoff, q: Quantity, x: Tensor, y: Tensor, 
     contract = roundoff.contract
     if not contract.accumulate_block:
         return q
-    smallest = SMALLEST_NORMAL[contract.operand]
+    smallest = SMALLEST_NORMAL[PARTS.get(contract.operand, contract.operand)]
     low = [(size > 0) & (size < smallest) for size in (x.abs(), y.abs())]
     if not any(bool(where.any()) for where in low):
         return q

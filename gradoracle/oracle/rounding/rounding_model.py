@@ -15,6 +15,7 @@ from gradoracle.model.contract import (
     LARGEST,
     PRECISION_BITS,
     SMALLEST_NORMAL,
+    SMALLEST_SUBNORMAL,
     UNIT_ROUNDOFF,
     Contract,
     representable,
@@ -270,8 +271,11 @@ class Roundoff:
             before: the last factor of ``q``.
             along: the dim over which it is summed next, if known.
         """
-        if not self.contract.rounds or (q.held is not None and UNIT_ROUNDOFF[q.held] >= UNIT_ROUNDOFF[dtype]):
+        if not self.contract.rounds:
             return q
+        if q.held is not None and UNIT_ROUNDOFF[q.held] >= UNIT_ROUNDOFF[dtype]:
+            narrower = SMALLEST_SUBNORMAL[q.held] < SMALLEST_SUBNORMAL[dtype]
+            return self.scaled_down(q, place, dtype) if narrower else q
         size = q.value.abs()
         self.check_overflow(q, size, dtype, operand, before)
         unit = UNIT_ROUNDOFF[dtype]
@@ -307,11 +311,11 @@ class Roundoff:
             return q
         return self.scaled_down(q, place)
 
-    def scaled_down(self, q: Quantity, place: int) -> Quantity:
-        """``q``, exact in the format that holds it except where it is subnormal."""
+    def scaled_down(self, q: Quantity, place: int, dtype: str | None = None) -> Quantity:
+        """``q``, exact in the format that holds it, or in ``dtype``, except where it is subnormal there."""
         if not self.contract.rounds or q.held is None:
             return q
-        low = self.underflow(q, q.value.abs(), q.held)
+        low = self.underflow(q, q.value.abs(), dtype or q.held)
         if low is None:
             return q
         none = torch.zeros_like(q.value)

@@ -22,7 +22,7 @@ def _gradients(evidence: Evidence, which: str, run: str = "") -> dict[str, Tenso
         evidence.kernel.extras["backward"],
         sample.inputs,
         cotangent,
-        sample.options,
+        evidence.subject.options(sample),
         evidence.kernel.blocks[evidence.blocks] if evidence.blocks else None,
         which,
     )

@@ -35,8 +35,7 @@ LARGEST_EXPONENT = 60.0  # of a stale exp(S - m): beyond it float32 and the form
 def extra(evidence: Evidence, name: str, *arguments: Any, key: str = "") -> Any:
     """What an extra entry point of the kernel gives on the sample, kept under its name (and ``key``)."""
     sample, kernel = evidence.sample, evidence.kernel
-    barred = {option for option, values in kernel.options.items() if not values}
-    options = {option: value for option, value in sample.options.items() if option not in barred}
+    options = evidence.subject.options(sample)
     blocks = kernel.blocks[evidence.blocks] if evidence.blocks else None
     inputs = tuple(sample.inputs.values())
     return evidence.ask(f"{name}{key}", lambda: kernel.extras[name](inputs, *arguments, options, blocks))
