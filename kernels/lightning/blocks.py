@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
 import triton
 
 from ..blocks import interpreted
+from .tuned import PARTS, TUNED
 
 ENOUGH_PROGRAMS = 128
 """From how many programs on a head's sequence is left whole: about one for each of an H200's 132 processors."""
@@ -29,7 +31,7 @@ class Blocks(NamedTuple):
     and `value` columns of v are one program's. `chunk`, `micro` and `value` are powers of two, at least 16; `micro`
     divides `chunk`, which divides `piece`. `piece` = 0 leaves the length of a piece to `piece_rows`. `num_warps` and
     `num_stages` are Triton's launch options, the latter of scans only: their tangents, which load twice the tiles, run
-    in one stage. The interpreter ignores both.
+    in one stage where blocks are not tuned. The interpreter ignores both.
     """
 
     chunk: int
@@ -83,22 +85,47 @@ def choose(dtype: torch.dtype, rows: int) -> Blocks:
         rows: N.
 
     The interpreter charges for steps, and programs in step share them: a long sequence is cut into 32 pieces, of short
-    chunks, since a budget writes every score within a chunk, sixteen times. On a GPU, IEEE float32 dots take no tensor
-    cores, and larger tiles spill.
+    chunks, since a budget writes every score within a chunk, sixteen times.
     """
     if interpreted():
         chunk, pieces = (32, 32) if rows > LONG else (64, 1)
         return Blocks(chunk, chunk, value=128, piece=triton.cdiv(rows, chunk * pieces) * chunk)
+    return automatic(dtype)
+
+
+def automatic(dtype: torch.dtype) -> Blocks:
+    """Return the blocks of a GPU where none are forced; IEEE float32 dots take no tensor cores, larger tiles spill."""
     return BLOCKS["narrow"]._replace(piece=0) if dtype == torch.float32 else BLOCKS["square"]
 
 
-def specialised(blocks: Blocks, dtype: torch.dtype, rows: int) -> bool:
-    """Return whether aligned rows have a compilation of their own: not where a shipped configuration is forced.
+def of_part(blocks: Blocks, part: str, dtype: torch.dtype, features: int, capability: tuple[int, int]) -> Blocks:
+    """Return the blocks of one pass of a problem that forces none, on a GPU.
 
-    One that is not the automatic choice is there to be compared with; sizes of the caller's own are there for speed.
+    Args:
+        blocks: what `automatic` returned.
+        part: the pass, one of `tuned.PARTS`.
+        dtype: of q, k and v.
+        features: D of the launch.
+        capability: of the GPU.
+
+    Its chunk is that of every pass, since results depend on it. The rest is a row of `tuned` for 16 bit on sm_9x, the
+    only ones timed.
     """
-    own = choose(dtype, rows)._replace(piece=blocks.piece)
-    return blocks not in BLOCKS.values() or interpreted() or blocks == own
+    if dtype == torch.float32 or capability[0] != 9:
+        return in_one_stage(blocks, part)
+    width = max(64, padded(features))
+    return blocks._replace(**TUNED[width][PARTS.index(part)]._asdict())
+
+
+def in_one_stage(blocks: Blocks, part: str) -> Blocks:
+    """Return blocks that were not tuned for a pass: of a pass that loads tangents too in one stage."""
+    return blocks._replace(num_stages=1) if part in ("tangent sums", "tangent", "hessian") else blocks
+
+
+@functools.cache
+def capability_of(device: torch.device) -> tuple[int, int]:
+    """Return the capability of a CUDA device, such as (9, 0); of any other device (9, 0)."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
 
 
 def piece_rows(blocks: Blocks, rows: int, programs: int) -> int:
