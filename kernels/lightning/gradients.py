@@ -76,11 +76,11 @@ def gradients(
         later: of `scan.sum_pieces` for q and g, backwards in time; None where dq alone is needed.
     """
     *rows, initial = given
-    found = outputs(needs, given)
+    found, standing = outputs(needs, given)
     flags = int(initial is not None), int(dstate is not None), int(needs[3])
     for features, columns in together(problem, needs):
         launch(
-            gradients_kernel, problem, "gradients", (*rows, g), (initial, dstate, sums, later, *found),
+            gradients_kernel, problem, "gradients", (*rows, g), (initial, dstate, sums, later, *standing),
             (*strides_of(initial), *strides_of(dstate)), flags,
             features=features, widths=(problem.features, problem.value_features), columns=columns,
             pieces=problem.pieces,
@@ -88,17 +88,21 @@ def gradients(
     return found
 
 
-def outputs(needs: Sequence[bool], given: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Return new tensors for the gradients of q, k, v and the initial state; None for those that are not needed.
+def outputs(
+    needs: Sequence[bool], given: Sequence[torch.Tensor | None]
+) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None]]:
+    """Return new tensors for the gradients of q, k, v and the initial state, and what a launch takes for them.
 
-    The kernel that computes the gradient of the initial state computes that of v.
+    A gradient that is not needed is None; another one stands for it in a launch, which chooses among pointers of one
+    type. The programs that compute the gradient of the initial state compute that of v.
     """
     q, k, v = (each for each in given[:3] if each is not None)
-    needs = (needs[0], needs[1], needs[2] or needs[3], needs[3])
-    shapes = q.shape, k.shape, v.shape, (*q.shape[:2], q.shape[3], v.shape[3])
-    dtypes = q.dtype, k.dtype, v.dtype, torch.float32
-    made = zip(needs, shapes, dtypes, strict=True)
-    return [q.new_empty(shape, dtype=dtype) if need else None for need, shape, dtype in made]
+    shapes = q.shape, k.shape, v.shape
+    asked = needs[0], needs[1], needs[2] or needs[3]
+    found = [q.new_empty(shape) if need else None for need, shape in zip(asked, shapes, strict=True)]
+    one = next((each for each in found if each is not None), None)
+    state = q.new_empty((*q.shape[:2], q.shape[3], v.shape[3]), dtype=torch.float32) if needs[3] else None
+    return [*found, state], [*(one if each is None else each for each in found), state]
 
 
 def together(problem: Problem, needs: Sequence[bool]) -> Iterator[tuple[int, tuple[int, int, int]]]:

@@ -90,12 +90,12 @@ def hessian(
     *rows, initial = given
     *trows, tinitial = complete(moved, given)
     (g, dstate), (tg, tdstate) = cotangents, complete(moved_cotangents, cotangents)
-    found = outputs(needs, given)
+    found, standing = outputs(needs, given)
     flags = int(initial is not None), int(dstate is not None), int(needs[3])
     states = initial, tinitial, dstate, tdstate
     for features, columns in together(problem, needs):
         launch(
-            hessian_kernel, problem, "hessian", (*rows, g, *trows, tg), (*states, *sums, *later, *found),
+            hessian_kernel, problem, "hessian", (*rows, g, *trows, tg), (*states, *sums, *later, *standing),
             tuple(stride for state in states for stride in strides_of(state)), flags,
             features=features, widths=(problem.features, problem.value_features), columns=columns,
             pieces=problem.pieces,
