@@ -108,13 +108,17 @@ def of_part(blocks: Blocks, part: str, dtype: torch.dtype, features: int, capabi
         features: D of the launch.
         capability: of the GPU.
 
-    Its chunk is that of every pass, since results depend on it. The rest is a row of `tuned` for 16 bit on sm_9x, the
-    only ones timed.
+    Its chunk is that of every pass, since results depend on it. The rest is a row of `tuned` where there is one.
     """
-    if dtype == torch.float32 or capability[0] != 9:
+    if not has_tuned(dtype, capability):
         return in_one_stage(blocks, part)
     width = max(64, padded(features))
     return blocks._replace(**TUNED[width][PARTS.index(part)]._asdict())
+
+
+def has_tuned(dtype: torch.dtype, capability: tuple[int, int]) -> bool:
+    """Return whether passes have tiles of their own: those of 16 bit on sm_9x, the only ones that were timed."""
+    return dtype != torch.float32 and capability[0] == 9
 
 
 def in_one_stage(blocks: Blocks, part: str) -> Blocks:

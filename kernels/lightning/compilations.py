@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import gradients, hessian, launch, scan, tangents
-from .blocks import Blocks, automatic, fitting, in_one_stage, of_part
+from .blocks import Blocks, automatic, fitting, has_tuned, in_one_stage, of_part
 
 Compilation = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
 
@@ -29,8 +29,8 @@ FORCED = ("sums", "gradients", "tangent sums", "hessian")
 def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compilation]:
     """Return (name, kernel, signature, constants, options) of the passes, as triton.compile takes them.
 
-    What is automatic at D = Dv = 64 and at D = Dv = 128, the widest, of aligned rows; and each shipped configuration as
-    `blocks=` forces it, at the widest.
+    Each shipped configuration as `blocks=` forces it, at D = Dv = 128, the widest; the one that is automatic in every
+    pass, of aligned rows, at D = Dv = 64 too; and so what is tuned, on a GPU that has such tiles.
 
     Args:
         dtype: "float32", "bfloat16" or "float16"; for any other there is nothing to compile.
@@ -39,16 +39,17 @@ def compilations(dtype: str, capability: tuple[int, int] = (9, 0)) -> list[Compi
     if dtype not in NAMES:
         return []
     held = getattr(torch, dtype)
-    chosen = automatic(held)
-    return [
-        compilation(part, dtype, width, "automatic", of_part(chosen, part, held, width, capability))
-        for part in PASSES
-        for width in WIDTHS
-    ] + [
-        compilation(part, dtype, max(WIDTHS), label, in_one_stage(blocks, part), aligned=False)
-        for part in FORCED
-        for label, blocks in fitting(held).items()
-    ]
+    own = automatic(held)._replace(piece=0)
+    found = []
+    for label, blocks in fitting(held).items():
+        chosen = blocks._replace(piece=0) == own
+        for part in PASSES if chosen else FORCED:
+            for width in WIDTHS if chosen else (max(WIDTHS),):
+                found.append(compilation(part, dtype, width, label, in_one_stage(blocks, part), aligned=chosen))
+    for part in PASSES if has_tuned(held, capability) else ():
+        for width in WIDTHS:
+            found.append(compilation(part, dtype, width, "tuned", of_part(own, part, held, width, capability)))
+    return found
 
 
 def compilation(part: str, dtype: str, width: int, label: str, blocks: Blocks, *, aligned: bool = True) -> Compilation:
