@@ -6,22 +6,21 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import visible_keys
-from . import moments
-from .guardrails import Gradients, Problem, Triple
-from .launch import launch, unspecialised
-from .tiles import (
-    feature_columns,
+from ..tiles import (
     load_factors,
     load_step,
     load_tile,
     program_rows,
-    rebuilt,
     store_tile,
+    visible_keys,
     walk,
     whole_queries,
     whole_tiles,
 )
+from . import moments
+from .guardrails import Gradients, Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import feature_columns, rebuilt
 
 
 @triton.jit(**unspecialised("q", "k", "v", "g", contiguous=("shift", "inverse", "z", "dq")))

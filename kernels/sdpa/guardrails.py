@@ -14,7 +14,6 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
-PRECISIONS = ("ieee", "bf16x6", "tf32")
 LARGEST_FEATURES = 128
 LARGEST_FLOAT32_TILE = 1024
 
@@ -90,7 +89,7 @@ def check(
         )
     )
     is_causal = arguments.boolean("causal", causal)
-    dots = arguments.one_of("precision", precision, PRECISIONS)
+    dots = arguments.one_of("precision", precision, arguments.PRECISIONS)
     return Problem(
         batch,
         heads,

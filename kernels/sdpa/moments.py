@@ -17,20 +17,19 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import plane, visible_keys
-from .guardrails import Problem, Triple
-from .launch import launch, unspecialised
-from .tiles import (
-    feature_columns,
+from ..tiles import (
     load_step,
     load_tile,
+    plane,
     program_rows,
-    rebuilt,
     row_factors,
-    score_tangent,
+    visible_keys,
     walk,
     whole_tiles,
 )
+from .guardrails import Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import feature_columns, rebuilt, score_tangent
 
 
 class Moments(NamedTuple):

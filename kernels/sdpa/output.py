@@ -6,19 +6,20 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import reciprocal, visible_keys
-from .guardrails import Problem, Triple
-from .launch import launch, unspecialised
-from .tiles import (
-    feature_columns,
+from ..tiles import (
     in_units,
     load_step,
     load_tile,
     program_rows,
+    reciprocal,
     store_tile,
+    visible_keys,
     walk,
     whole_tiles,
 )
+from .guardrails import Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import feature_columns
 
 
 @triton.jit(**unspecialised("q", "k", "v", contiguous=("o", "m", "l")))

@@ -6,22 +6,20 @@ import torch
 import triton
 import triton.language as tl
 
-from ..tiles import visible_keys
-from . import moments
-from .guardrails import Problem, Triple
-from .launch import launch, unspecialised
-from .tiles import (
-    feature_columns,
+from ..tiles import (
     load_factors,
     load_step,
     load_tile,
     program_rows,
-    rebuilt,
-    score_tangent,
     store_tile,
+    visible_keys,
     walk,
     whole_tiles,
 )
+from . import moments
+from .guardrails import Problem, Triple
+from .launch import launch, unspecialised
+from .tiles import feature_columns, rebuilt, score_tangent
 
 
 @triton.jit(**unspecialised("q", "k", "v", "tq", "tk", "tv", contiguous=("shift", "inverse", "r", "o", "to")))

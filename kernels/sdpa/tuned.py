@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..blocks import Blocks
 
 PARTS = ("forward", "z", "dq", "dk, dv", "r", "jvp", "z'", "hq", "hk, hv")
-CAPABILITIES = ((8, 0), (9, 0))
 
 TUNED: dict[tuple[tuple[int, int], str, int], tuple[Blocks, ...]] = {
     ((8, 0), "16 bit", 64): (
