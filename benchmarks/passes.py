@@ -94,10 +94,11 @@ def _nothing() -> contextlib.AbstractContextManager[None]:
 
 def _sdpa(modules: dict[str, Any], q: Tensor, k: Tensor, v: Tensor, g: Tensor, moved: Any, precision: str) -> None:
     problem = sdpa_guardrails.check(q, k, v, scale=None, causal=False, precision=precision, blocks=None)
-    _, m, l = modules["output"].run(problem, q, k, v)
+    o, m, l = modules["output"].run(problem, q, k, v)
     m.normal_()
     l.fill_(float(q.shape[2]))
     modules["gradients"].run(problem, (q, k, v), g, m, l, (True, True, True))
+    modules["gradients"].run(problem, (q, k, v), g, m, l, (True, True, True), o)
     modules["tangents"].run(problem, (q, k, v), tuple(moved), m, l, centred=True, primal=False)
     modules["hessian"].run(problem, (q, k, v), g, tuple(moved), m, l, (True, True, True))
 

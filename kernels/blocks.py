@@ -23,6 +23,8 @@ class Blocks(NamedTuple):
     num_stages: int = 2
 
 
+LARGEST_QUERIES = 128
+"""Rows of q in a tile of any automatic choice on a GPU."""
 INTERPRETED_TILE = 1 << 17
 """Elements of a score tile in the interpreter, where an operation costs about 0.05 ms however small its tile is."""
 
@@ -62,3 +64,9 @@ def tuned_for(capability: tuple[int, int]) -> tuple[int, int]:
 def dots_of(dtype: torch.dtype, precision: str) -> str:
     """Return the kind of dots by which blocks are tabled: "16 bit", "ieee", or "split" for float32 on tensor cores."""
     return "16 bit" if dtype != torch.float32 else "ieee" if precision == "ieee" else "split"
+
+
+def padded_rows(queries: int, keys: int, forced: Blocks | None) -> int:
+    """Return T rounded up to whole tiles of queries, whichever pass reads them; `forced` are its blocks, if any."""
+    blocks = forced or (interpreted_blocks(queries, keys) if interpreted() else Blocks(LARGEST_QUERIES, 16))
+    return triton.cdiv(queries, blocks.query) * blocks.query

@@ -164,10 +164,19 @@ def row_factors(m_pointers, l_pointers, existing, scale, EXACT: tl.constexpr):
 
 
 @triton.jit
-def load_factors(shift, inverse, index, count, rows, existing):
-    """Load what `moments` stored for plane `index`: m and 1 / l [rows] of `row_factors`, 0 past `count` rows."""
-    places = index.to(tl.int64) * count + rows
-    return tl.load(shift + places, mask=existing, other=0.0), tl.load(inverse + places, mask=existing, other=0.0)
+def padded_places(index, padded, rows):
+    """Return the offsets [rows] of rows of plane `index` in a tensor [B, H, padded] of `blocks.padded_rows`."""
+    return index.to(tl.int64) * padded + rows
+
+
+@triton.jit
+def load_factors(shift, inverse, index, padded, rows):
+    """Load m and 1 / l, or what stands for it, [rows] of plane `index`, as `row_factors` made them.
+
+    Both are [B, H, padded], zeros past the last row: a mask of these loads costs a tenth of a pass over keys.
+    """
+    places = padded_places(index, padded, rows)
+    return tl.load(shift + places), tl.load(inverse + places)
 
 
 @triton.jit

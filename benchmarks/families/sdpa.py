@@ -85,8 +85,8 @@ def _first_order(dtype: torch.dtype, B: int, H: int, T: int, D: int) -> Iterator
         return partial(kernels.forward, q, k, v, precision=precision)
 
     def ours_backward(precision: str) -> Work:
-        _, m, l = kernels.forward(q, k, v, precision=precision)
-        return lambda: kernels.backward(q, k, v, g, m, l, precision=precision)
+        o, m, l = kernels.forward(q, k, v, precision=precision)
+        return lambda: kernels.backward(q, k, v, g, m, l, o=o, precision=precision)
 
     ours = _ours(dtype)
     forward: dict[str, Callable[[], Work]] = {who: partial(ours_forward, how) for who, how in ours.items()}

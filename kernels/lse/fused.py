@@ -37,7 +37,7 @@ def fused_kernel(
     shift, weight, dk, partials,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap, rate,
+    H, G, T, M, D, causal_offset, padded, has_sinks, has_segments, scale, softcap, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
     PLAIN: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -81,7 +81,7 @@ def fused_kernel(
                     needed: tl.constexpr = True
                 partial = tl.zeros([BLOCK_QUERY, WIDTH], tl.float32)
                 if needed:
-                    row_shift, row_weight = load_factors(shift, weight, batch * H + head, T, queries, existing)
+                    row_shift, row_weight = load_factors(shift, weight, batch * H + head, padded, queries)
                     q_tile = load_step(q_rows, start, existing[:, None] & within, ALIGNED)
                     ds = score_gradient(
                         k_tile, q_tile, row_shift[None, :], row_weight[None, :], allowed, scale, softcap, rate,

@@ -8,7 +8,7 @@ import torch
 
 from .. import arguments
 from ..arguments import LARGEST_ROWS
-from ..blocks import Blocks, capability_of
+from ..blocks import Blocks, capability_of, padded_rows
 from ..launching import LOG2E, score_units
 from .block_sizes import BlockSizes
 from .blocks import choose, with_launch_options
@@ -47,6 +47,12 @@ class Problem(NamedTuple):
     def units(self) -> tuple[bool, float]:
         """What `launching.score_units` says of the scale; a cap needs scores in natural units."""
         return score_units(self.scale) if self.softcap == 0 else (False, LOG2E)
+
+    @property
+    def padded(self) -> int:
+        """The rows of each plane of what derivatives keep of a row, T and zeros behind it."""
+        largest = max((self.tile(step) for step in ("dq", "dkv", "hq", "hk")), key=lambda each: each.query)
+        return padded_rows(self.queries, self.keys, largest)
 
     def tile(self, step: str) -> Blocks:
         """Return the blocks of a step: "forward", "dq", "dkv" (also the fused backward), "jvp", "hq" or "hk"."""

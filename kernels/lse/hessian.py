@@ -52,7 +52,7 @@ def query_hvp_kernel(
     shift, weight, tangent, hq,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap, rate,
+    H, G, T, M, D, causal_offset, padded, has_sinks, has_segments, scale, softcap, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
     PLAIN: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +67,7 @@ def query_hvp_kernel(
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY) if PLAIN else 0, tl.max(seen, axis=0)
-    row_shift, row_weight = load_factors(shift, weight, index, T, queries, existing)
+    row_shift, row_weight = load_factors(shift, weight, index, padded, queries)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & within, q_b, q_h, q_r, q_c, ALIGNED)
     tq_tile = load_tile(tq, batch, head, queries, columns, existing[:, None] & within, tq_b, tq_h, tq_r, tq_c, ALIGNED)
     mean = tl.load(tangent + index.to(tl.int64) * T + queries, mask=existing, other=0.0)
@@ -106,7 +106,7 @@ def key_hvp_kernel(
     shift, weight, tangent, hk,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, g_b, g_h, g_r, sinks_h, q_ids_b, q_ids_r, kv_ids_b, kv_ids_r,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tsinks_h,
-    H, G, T, M, D, causal_offset, has_sinks, has_segments, scale, softcap, rate,
+    H, G, T, M, D, causal_offset, padded, has_sinks, has_segments, scale, softcap, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr, ALIGNED: tl.constexpr,
     PLAIN: tl.constexpr, EXACT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -138,7 +138,7 @@ def key_hvp_kernel(
                 queries = start + rows
                 existing = queries < T
                 allowed = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :] if PARTIAL else True
-                row_shift, row_weight = load_factors(shift, weight, batch * H + head, T, queries, existing)
+                row_shift, row_weight = load_factors(shift, weight, batch * H + head, padded, queries)
                 if not PLAIN:
                     query_ids = segment_ids(q_ids, batch, queries, T, q_ids_b, q_ids_r, has_segments)
                     allowed, needed = same_segment(allowed, own_ids, present, query_ids, existing)

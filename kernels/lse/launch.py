@@ -20,7 +20,7 @@ STRIDES = (
     "tsinks_h",
 )
 FLOATS = ("scale", "softcap", "rate")
-SCALARS = ("H", "G", "T", "M", "D", "causal_offset", "has_sinks", "has_segments")
+SCALARS = ("H", "G", "T", "M", "D", "causal_offset", "padded", "has_sinks", "has_segments")
 OVER_KEYS = ("dkv", "hk")
 INPUTS = ("q", "k", "g", "sinks", "q_ids", "kv_ids", "tq", "tk", "tsinks")
 
@@ -104,6 +104,7 @@ def launch(
             problem.keys,
             problem.features,
             problem.causal_offset,
+            problem.padded,
             int(tensors.sinks is not None),
             int(tensors.q_ids is not None),
             problem.scale,

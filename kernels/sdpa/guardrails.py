@@ -8,7 +8,7 @@ import torch
 
 from .. import arguments
 from ..arguments import LARGEST_ROWS
-from .blocks import Blocks, interpreted
+from ..blocks import Blocks, interpreted, padded_rows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 Triple = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -42,6 +42,11 @@ class Problem(NamedTuple):
     def statistics_dtype(self) -> torch.dtype:
         """The dtype of m, l and every other row statistic: float32, or float64 for float64."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    @property
+    def padded(self) -> int:
+        """The rows of each plane of what derivatives keep of a row, T and zeros behind it."""
+        return padded_rows(self.queries, self.keys, self.blocks)
 
 
 def check(

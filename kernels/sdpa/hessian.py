@@ -16,6 +16,7 @@ from ..tiles import (
     load_factors,
     load_step,
     load_tile,
+    padded_places,
     program_rows,
     store_tile,
     visible_keys,
@@ -35,7 +36,7 @@ def query_hvp_kernel(
     shift, inverse, z, r, z_tangent, hq,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tv_b, tv_h, tv_r, tv_c,
-    H, T, M, D, DV, causal_offset, scale, rate,
+    H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -49,11 +50,11 @@ def query_hvp_kernel(
     existing = queries < T
     seen = visible_keys(queries, T, M, causal_offset)
     whole, last = whole_tiles(seen, existing, M, BLOCK_KEY), tl.max(seen, axis=0)
-    row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
-    row_offsets = index.to(tl.int64) * T + queries
-    cotangent_mean = tl.load(z + row_offsets, mask=existing, other=0.0)
-    tangent_mean = tl.load(r + row_offsets, mask=existing, other=0.0)
-    mixed = tl.load(z_tangent + row_offsets, mask=existing, other=0.0)
+    row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
+    places = padded_places(index, padded, queries)
+    cotangent_mean = tl.load(z + places)
+    tangent_mean = tl.load(r + places)
+    mixed = tl.load(z_tangent + places)
     q_tile = load_tile(q, batch, head, queries, columns, existing[:, None] & score_columns, q_b, q_h, q_r, q_c, ALIGNED)
     tq_tile = load_tile(
         tq, batch, head, queries, columns, existing[:, None] & score_columns, tq_b, tq_h, tq_r, tq_c, ALIGNED
@@ -95,7 +96,7 @@ def key_hvp_kernel(
     shift, inverse, z, r, z_tangent, hk, hv,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c, g_b, g_h, g_r, g_c,
     tq_b, tq_h, tq_r, tq_c, tk_b, tk_h, tk_r, tk_c, tv_b, tv_h, tv_r, tv_c,
-    H, T, M, D, DV, causal_offset, scale, rate,
+    H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
     NEEDS_K: tl.constexpr, NEEDS_V: tl.constexpr,
@@ -115,12 +116,9 @@ def key_hvp_kernel(
     tq_rows = walk(tq, batch, head, rows, columns, tq_b, tq_h, tq_r, tq_c, ALIGNED)
     g_rows = walk(g, batch, head, rows, columns, g_b, g_h, g_r, g_c, ALIGNED)
     first, whole = whole_queries(keys, M, causal_offset, BLOCK_QUERY)
-    r_plane = r + index.to(tl.int64) * T
     if NEEDS_K:
         v_tile = load_tile(v, batch, head, keys, columns, present & value_columns, v_b, v_h, v_r, v_c, ALIGNED)
         tv_tile = load_tile(tv, batch, head, keys, columns, present & value_columns, tv_b, tv_h, tv_r, tv_c, ALIGNED)
-        z_plane = z + index.to(tl.int64) * T
-        z_tangent_plane = z_tangent + index.to(tl.int64) * T
 
     k_second = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
     v_second = tl.zeros([BLOCK_KEY, WIDTH], ACCUMULATE)
@@ -129,8 +127,9 @@ def key_hvp_kernel(
             queries = start + rows
             existing = queries < T
             visible = keys[:, None] < visible_keys(queries, T, M, causal_offset)[None, :] if PARTIAL else True
-            row_shift, row_inverse = load_factors(shift, inverse, index, T, queries, existing)
-            tangent_mean = tl.load(r_plane + queries, mask=existing, other=0.0)
+            row_shift, row_inverse = load_factors(shift, inverse, index, padded, queries)
+            places = padded_places(index, padded, queries)
+            tangent_mean = tl.load(r + places)
             q_tile = load_step(q_rows, start, existing[:, None] & score_columns, ALIGNED)
             tq_tile = load_step(tq_rows, start, existing[:, None] & score_columns, ALIGNED)
             g_tile = load_step(g_rows, start, existing[:, None] & value_columns, ALIGNED)
@@ -144,8 +143,8 @@ def key_hvp_kernel(
                 tp = (p * ts).to(g_tile.dtype)
                 v_second = tl.dot(tp, g_tile, acc=v_second, input_precision=PRECISION, out_dtype=ACCUMULATE)
             if NEEDS_K:
-                cotangent_mean = tl.load(z_plane + queries, mask=existing, other=0.0)
-                mixed = tl.load(z_tangent_plane + queries, mask=existing, other=0.0)
+                cotangent_mean = tl.load(z + places)
+                mixed = tl.load(z_tangent + places)
                 dp = tl.dot(v_tile, tl.trans(g_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
                 tdp = tl.dot(tv_tile, tl.trans(g_tile), input_precision=PRECISION, out_dtype=ACCUMULATE)
                 dp = dp - cotangent_mean[None, :]

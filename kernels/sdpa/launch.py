@@ -15,7 +15,7 @@ from .blocks import choose, padded_features
 from .guardrails import Problem
 
 FLOATS = ("scale", "rate")
-SCALARS = ("H", "T", "M", "D", "DV", "causal_offset")
+SCALARS = ("H", "T", "M", "D", "DV", "causal_offset", "padded")
 
 
 def unspecialised(*planes: str, rows: Sequence[str] = (), contiguous: Sequence[str]) -> dict[str, list[str]]:
@@ -105,6 +105,7 @@ def launch(
             problem.features,
             problem.value_features,
             problem.causal_offset,
+            problem.padded,
             problem.scale,
             rate,
             BLOCK_QUERY=blocks.query,

@@ -27,7 +27,7 @@ def forward_kernel(
     q, k, v,
     o, m, l,
     q_b, q_h, q_r, q_c, k_b, k_h, k_r, k_c, v_b, v_h, v_r, v_c,
-    H, T, M, D, DV, causal_offset, scale, rate,
+    H, T, M, D, DV, causal_offset, padded, scale, rate,
     BLOCK_QUERY: tl.constexpr, BLOCK_KEY: tl.constexpr, WIDTH: tl.constexpr,
     ALIGNED: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
